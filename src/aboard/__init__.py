@@ -1,0 +1,35 @@
+"""Every training run, on one board."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aboard.events.writer import EventWriter
+    from aboard.index.logs import Logs
+
+__version__ = "0.1.0"
+__all__ = ["EventWriter", "Logs", "open"]
+
+_LAZY = {"Logs": "aboard.index.logs", "EventWriter": "aboard.events.writer"}
+
+
+def open(source: str | Path, **options: Any) -> Logs:  # noqa: A001 - aboard.open reads well
+    """Open the event files below a path or URI; see `aboard.Logs` for the options."""
+    from aboard.index.logs import Logs
+
+    return Logs(source, **options)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'aboard' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,664 @@
+/* The scanning core: a block of an event file in, columns out.
+ *
+ * Knows nothing of Python, files or memory limits, so that it can be fuzzed
+ * alone. The Python twin of every rule in here is fallback.py; the tests hold
+ * the two to identical results.
+ *
+ * Terms. A *record* is a framed Event: u64 length | u32 masked crc of the
+ * length | data | u32 masked crc of the data. A *series* is a tag of this
+ * file, numbered in order of first appearance. A *point* is one scalar of a
+ * series; every other value is a *pointer* to the record that holds it.
+ * *Damage* is a span of bytes in which no good record starts.
+ */
+#ifndef ABOARD_SCAN_H
+#define ABOARD_SCAN_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HEADER 12
+#define OVERHEAD 16
+/* Protobuf cannot serialize a message of 2 GiB or more: such a length is damage. */
+#define MAX_LENGTH 0x7fffffffu
+
+/* ---- CRC32C -------------------------------------------------------------- */
+
+static uint32_t crc_table[8][256];
+
+static void crc_init(void) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int bit = 0; bit < 8; bit++) c = (c >> 1) ^ (0x82f63b78u & (0u - (c & 1)));
+        crc_table[0][i] = c;
+    }
+    for (uint32_t i = 0; i < 256; i++)
+        for (int k = 1; k < 8; k++)
+            crc_table[k][i] = crc_table[0][crc_table[k - 1][i] & 0xff] ^ (crc_table[k - 1][i] >> 8);
+}
+
+static uint64_t load64(const uint8_t *p) {
+    uint64_t v = 0;
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    for (int i = 7; i >= 0; i--) v = v << 8 | p[i];
+#else
+    memcpy(&v, p, 8);
+#endif
+    return v;
+}
+
+static uint32_t load32(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static uint32_t crc_software(const uint8_t *p, size_t n) {
+    uint32_t c = 0xffffffffu;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t v = load64(p) ^ c;
+        c = crc_table[7][v & 0xff] ^ crc_table[6][v >> 8 & 0xff] ^ crc_table[5][v >> 16 & 0xff] ^
+            crc_table[4][v >> 24 & 0xff] ^ crc_table[3][v >> 32 & 0xff] ^
+            crc_table[2][v >> 40 & 0xff] ^ crc_table[1][v >> 48 & 0xff] ^ crc_table[0][v >> 56];
+    }
+    while (n--) c = crc_table[0][(c ^ *p++) & 0xff] ^ (c >> 8);
+    return ~c;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("sse4.2"))) static uint32_t crc_hardware(const uint8_t *p, size_t n) {
+    uint64_t c = 0xffffffffu;
+    for (; n >= 8; n -= 8, p += 8) c = __builtin_ia32_crc32di(c, load64(p));
+    uint32_t d = (uint32_t)c;
+    while (n--) d = __builtin_ia32_crc32qi(d, *p++);
+    return ~d;
+}
+#define HAVE_CRC_HARDWARE __builtin_cpu_supports("sse4.2")
+#elif defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+static uint32_t crc_hardware(const uint8_t *p, size_t n) {
+    uint32_t c = 0xffffffffu;
+    for (; n >= 8; n -= 8, p += 8) c = __crc32cd(c, load64(p));
+    while (n--) c = __crc32cb(c, *p++);
+    return ~c;
+}
+#define HAVE_CRC_HARDWARE 1
+#else
+#define crc_hardware crc_software
+#define HAVE_CRC_HARDWARE 0
+#endif
+
+typedef uint32_t (*crc_function)(const uint8_t *, size_t);
+static crc_function crc32c = crc_software;
+
+static void scan_init(void) {
+    crc_init();
+    if (HAVE_CRC_HARDWARE) crc32c = crc_hardware;
+}
+
+static uint32_t masked(uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
+
+/* ---- Protobuf wire format ------------------------------------------------ */
+
+enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
+#define KEY(field, wire) ((uint64_t)(field) << 3 | (wire))
+
+typedef struct {
+    const uint8_t *at, *end;
+} span;
+
+typedef struct {
+    uint64_t key;    /* field number and wire type together */
+    uint64_t number; /* of a varint, fixed32 or fixed64 */
+    span bytes;      /* of a length-delimited field */
+} field;
+
+static int read_varint(span *s, uint64_t *out) {
+    if (s->at < s->end && *s->at < 0x80) {
+        *out = *s->at++;
+        return 1;
+    }
+    uint64_t v = 0;
+    for (int shift = 0; shift < 70 && s->at < s->end; shift += 7) {
+        uint8_t b = *s->at++;
+        v |= (uint64_t)(b & 0x7f) << shift;
+        if (b < 0x80) {
+            *out = v;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* One field of a message: 1 when read, 0 at its end, -1 when malformed. */
+static int next_field(span *s, field *f) {
+    if (s->at == s->end) return 0;
+    if (!read_varint(s, &f->key) || f->key < 8) return -1;
+    size_t left = (size_t)(s->end - s->at);
+    switch (f->key & 7) {
+    case VARINT:
+        return read_varint(s, &f->number) ? 1 : -1;
+    case FIXED64:
+        if (left < 8) return -1;
+        f->number = load64(s->at);
+        s->at += 8;
+        return 1;
+    case FIXED32:
+        if (left < 4) return -1;
+        f->number = load32(s->at);
+        s->at += 4;
+        return 1;
+    case BYTES: {
+        uint64_t n;
+        if (!read_varint(s, &n) || n > (uint64_t)(s->end - s->at)) return -1;
+        f->bytes = (span){s->at, s->at + n};
+        s->at += n;
+        return 1;
+    }
+    default:
+        return -1;
+    }
+}
+
+/* ---- Series, points, pointers -------------------------------------------- */
+
+/* Where a series' values live in their Event: the number of the field in
+ * Summary.Value, or one of two kinds of Event that become a tag of their own. */
+enum { SIMPLE = 2, IMAGE = 4, HISTOGRAM = 5, AUDIO = 6, TENSOR = 8, GRAPH = 104, RUN_METADATA = 108 };
+
+/* What the metadata of a series says of it. */
+enum { CLASS_UNKNOWN = 0, CLASS_SCALAR = 1, CLASS_OTHER = 2 };
+
+typedef struct {
+    size_t tag, metadata; /* places in the arena */
+    uint32_t tag_length, metadata_length;
+    uint32_t hash;
+    int32_t next; /* the series seen after this one: usually right again */
+    uint8_t class, origin, wide, has_metadata;
+} series;
+
+typedef struct {
+    int64_t step;
+    double wall, value;
+    int32_t series;
+} point;
+
+typedef struct {
+    int64_t step, offset, length, rows;
+    double wall;
+    int32_t series;
+} pointer;
+
+typedef struct {
+    int64_t offset, length;
+} damage_span;
+
+#define GROWING(type) \
+    struct {          \
+        type *at;     \
+        size_t count, room; \
+    }
+
+typedef struct {
+    GROWING(series) series;
+    GROWING(uint8_t) arena;
+    GROWING(point) points;
+    GROWING(pointer) pointers;
+    GROWING(damage_span) damage;
+    int32_t *slots; /* hash table of series numbers, -1 where free */
+    size_t slot_count;
+    int32_t last; /* the series of the previous value */
+    uint64_t events;
+    int64_t damage_start; /* where the damage now being searched began, or -1 */
+    int64_t hold; /* the first record of the search that runs past the end, or -1 */
+    int64_t want; /* bytes the next block must hold to make progress */
+} scanner;
+
+/* Make room for `more` elements; memory only ever doubles, never per record. */
+static int grow(void **at, size_t *room, size_t count, size_t more, size_t size) {
+    if (count + more <= *room) return 1;
+    size_t wanted = *room ? *room * 2 : 256;
+    while (wanted < count + more) wanted *= 2;
+    void *bigger = realloc(*at, wanted * size);
+    if (!bigger) return 0;
+    *at = bigger;
+    *room = wanted;
+    return 1;
+}
+#define ROOM(list, more) \
+    grow((void **)&(list).at, &(list).room, (list).count, (more), sizeof *(list).at)
+
+static void scanner_open(scanner *s) {
+    memset(s, 0, sizeof *s);
+    s->damage_start = s->hold = -1;
+    s->last = -1;
+}
+
+static void scanner_close(scanner *s) {
+    free(s->series.at);
+    free(s->arena.at);
+    free(s->points.at);
+    free(s->pointers.at);
+    free(s->damage.at);
+    free(s->slots);
+}
+
+static int keep_bytes(scanner *s, span bytes, size_t *place, uint32_t *length) {
+    size_t n = (size_t)(bytes.end - bytes.at);
+    if (!ROOM(s->arena, n + 1)) return 0;
+    *place = s->arena.count;
+    *length = (uint32_t)n;
+    if (n) memcpy(s->arena.at + s->arena.count, bytes.at, n);
+    s->arena.count += n;
+    return 1;
+}
+
+static uint32_t hash_of(const uint8_t *p, size_t n) {
+    uint64_t h = n * 0x9e3779b97f4a7c15u;
+    for (; n >= 8; n -= 8, p += 8) h = (h ^ load64(p)) * 0xff51afd7ed558ccdu, h ^= h >> 32;
+    uint64_t rest = 0;
+    while (n--) rest = rest << 8 | *p++;
+    h = (h ^ rest) * 0xc4ceb9fe1a85ec53u;
+    return (uint32_t)(h ^ h >> 32);
+}
+
+static int is_tag(const scanner *s, int32_t number, const uint8_t *tag, size_t n) {
+    const series *one = &s->series.at[number];
+    return one->tag_length == n && memcmp(s->arena.at + one->tag, tag, n) == 0;
+}
+
+static int rehash(scanner *s) {
+    size_t count = s->slot_count ? s->slot_count * 2 : 64;
+    int32_t *slots = malloc(count * sizeof *slots);
+    if (!slots) return 0;
+    for (size_t i = 0; i < count; i++) slots[i] = -1;
+    for (size_t i = 0; i < s->series.count; i++) {
+        size_t slot = s->series.at[i].hash & (count - 1);
+        while (slots[slot] >= 0) slot = (slot + 1) & (count - 1);
+        slots[slot] = (int32_t)i;
+    }
+    free(s->slots);
+    s->slots = slots;
+    s->slot_count = count;
+    return 1;
+}
+
+/* The number of a tag's series, made when new; -1 when out of memory. */
+static int32_t series_of(scanner *s, span tag) {
+    size_t n = (size_t)(tag.end - tag.at);
+    if (s->last >= 0) {
+        int32_t guess = s->series.at[s->last].next;
+        if (guess >= 0 && is_tag(s, guess, tag.at, n)) return s->last = guess;
+    }
+    if (s->series.count * 2 >= s->slot_count && !rehash(s)) return -1;
+    uint32_t hash = hash_of(tag.at, n);
+    size_t slot = hash & (s->slot_count - 1);
+    int32_t number;
+    while ((number = s->slots[slot]) >= 0) {
+        if (s->series.at[number].hash == hash && is_tag(s, number, tag.at, n)) break;
+        slot = (slot + 1) & (s->slot_count - 1);
+    }
+    if (number < 0) {
+        series one = {.hash = hash, .next = -1};
+        if (s->series.count >= INT32_MAX || !ROOM(s->series, 1)) return -1;
+        if (!keep_bytes(s, tag, &one.tag, &one.tag_length)) return -1;
+        number = (int32_t)s->series.count;
+        s->series.at[s->series.count++] = one;
+        s->slots[slot] = number;
+    }
+    if (s->last >= 0) s->series.at[s->last].next = number;
+    return s->last = number;
+}
+
+/* SummaryMetadata -> class; -1 when malformed. */
+static int class_of(span metadata) {
+    field f, g;
+    int got, is_scalars = 0;
+    uint64_t data_class = 0;
+    while ((got = next_field(&metadata, &f)) > 0) {
+        if (f.key == KEY(4, VARINT)) data_class = f.number;
+        if (f.key != KEY(1, BYTES)) continue;
+        int inner;
+        while ((inner = next_field(&f.bytes, &g)) > 0)
+            if (g.key == KEY(1, BYTES))
+                is_scalars = g.bytes.end - g.bytes.at == 7 && memcmp(g.bytes.at, "scalars", 7) == 0;
+        if (inner < 0) return -1;
+    }
+    if (got < 0) return -1;
+    if (data_class) return data_class == 1 ? CLASS_SCALAR : CLASS_OTHER;
+    return is_scalars ? CLASS_SCALAR : CLASS_OTHER;
+}
+
+/* ---- Tensors ------------------------------------------------------------- */
+
+static double half_value(uint32_t bits, int exponent_bits) {
+    /* bfloat16 is the upper half of a float; IEEE half has 5 exponent bits. */
+    uint32_t out;
+    if (exponent_bits == 8) {
+        out = bits << 16;
+    } else {
+        uint32_t sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
+        if (exponent == 0) {
+            double tiny = (double)fraction / 16777216.0;
+            return sign ? -tiny : tiny;
+        }
+        out = sign | (exponent == 31 ? 0xffu : exponent + 112) << 23 | fraction << 13;
+    }
+    float value;
+    memcpy(&value, &out, 4);
+    return value;
+}
+
+static double bits_to_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static double bits_to_double(uint64_t bits) {
+    double value;
+    memcpy(&value, &bits, 8);
+    return value;
+}
+
+/* How a numeric dtype is stored: its width in tensor_content, and the typed
+ * field that holds it otherwise. Other dtypes have width 0: never a point. */
+typedef struct {
+    uint8_t width, typed, is_wide;
+} dtype_info;
+
+static dtype_info dtype_of(uint64_t dtype) {
+    switch (dtype) {
+    case 1: return (dtype_info){4, 5, 0};   /* float */
+    case 2: return (dtype_info){8, 6, 1};   /* double */
+    case 3: return (dtype_info){4, 7, 1};   /* int32 */
+    case 4: return (dtype_info){1, 7, 0};   /* uint8 */
+    case 5: return (dtype_info){2, 7, 0};   /* int16 */
+    case 6: return (dtype_info){1, 7, 0};   /* int8 */
+    case 9: return (dtype_info){8, 10, 1};  /* int64 */
+    case 10: return (dtype_info){1, 11, 0}; /* bool */
+    case 14: return (dtype_info){2, 13, 0}; /* bfloat16 */
+    case 17: return (dtype_info){2, 7, 0};  /* uint16 */
+    case 19: return (dtype_info){2, 13, 0}; /* half */
+    case 22: return (dtype_info){4, 16, 1}; /* uint32 */
+    case 23: return (dtype_info){8, 17, 1}; /* uint64 */
+    default: return (dtype_info){0, 0, 0};
+    }
+}
+
+/* The bits of one element, from either kind of storage, as a number. */
+static double number_of(uint64_t dtype, uint64_t bits) {
+    switch (dtype) {
+    case 1: return bits_to_float((uint32_t)bits);
+    case 2: return bits_to_double(bits);
+    case 3: return (int32_t)bits;
+    case 4: return (uint8_t)bits;
+    case 5: return (int16_t)bits;
+    case 6: return (int8_t)bits;
+    case 9: return (double)(int64_t)bits;
+    case 10: return bits != 0;
+    case 14: return half_value((uint32_t)bits & 0xffff, 8);
+    case 17: return (uint16_t)bits;
+    case 19: return half_value((uint32_t)bits & 0xffff, 5);
+    case 22: return (uint32_t)bits;
+    default: return (double)bits;
+    }
+}
+
+typedef struct {
+    uint64_t dtype, bits;
+    int64_t rows, elements; /* first dimension; -1 elements when the shape is unknown */
+    int rank;
+    uint64_t stored; /* how many elements are stored; one may stand for all */
+} tensor;
+
+static int read_shape(span shape, tensor *t) {
+    field f, g;
+    int got;
+    while ((got = next_field(&shape, &f)) > 0) {
+        if (f.key == KEY(3, VARINT) && f.number) t->elements = -1;
+        if (f.key != KEY(2, BYTES)) continue;
+        int64_t size = 0;
+        int inner;
+        while ((inner = next_field(&f.bytes, &g)) > 0)
+            if (g.key == KEY(1, VARINT)) size = (int64_t)g.number;
+        if (inner < 0) return -1;
+        if (t->rank++ == 0) t->rows = size;
+        if (size < 0 || t->elements < 0 || (size && t->elements > MAX_LENGTH / size))
+            t->elements = -1;
+        else
+            t->elements *= size;
+    }
+    return got;
+}
+
+/* Count the elements of a typed field and keep the bits of the first. */
+static int read_typed(const field *f, uint32_t typed, tensor *t) {
+    uint32_t wire = f->key & 7;
+    if (f->key >> 3 != typed) return 0;
+    uint32_t own = typed == 5 ? FIXED32 : typed == 6 ? FIXED64 : VARINT;
+    if (wire == own) {
+        if (t->stored++ == 0) t->bits = f->number;
+        return 0;
+    }
+    if (wire != BYTES) return 0;
+    span packed = f->bytes;
+    size_t width = own == FIXED32 ? 4 : 8;
+    while (packed.at < packed.end) {
+        uint64_t bits;
+        if (own == VARINT) {
+            if (!read_varint(&packed, &bits)) return -1;
+        } else {
+            if ((size_t)(packed.end - packed.at) < width) return -1;
+            bits = width == 4 ? load32(packed.at) : load64(packed.at);
+            packed.at += width;
+        }
+        if (t->stored++ == 0) t->bits = bits;
+    }
+    return 0;
+}
+
+static int read_tensor(span message, tensor *t) {
+    field f;
+    int got;
+    span content = {0, 0}, rest = message;
+    memset(t, 0, sizeof *t);
+    t->elements = 1;
+    t->rows = 1;
+    while ((got = next_field(&rest, &f)) > 0) {
+        if (f.key == KEY(1, VARINT)) t->dtype = f.number;
+        if (f.key == KEY(2, BYTES) && read_shape(f.bytes, t) < 0) return -1;
+        if (f.key == KEY(4, BYTES)) content = f.bytes;
+    }
+    if (got < 0) return -1;
+    dtype_info info = dtype_of(t->dtype);
+    if (!info.width || t->elements != 1) return 0;
+    size_t n = (size_t)(content.end - content.at);
+    if (n) {
+        if (n != info.width) {
+            t->stored = 2; /* not one element, whatever the shape says */
+            return 0;
+        }
+        for (size_t i = n; i--;) t->bits = t->bits << 8 | content.at[i];
+        t->stored = 1;
+        return 0;
+    }
+    rest = message; /* the dtype may come after the values: a second look */
+    while ((got = next_field(&rest, &f)) > 0)
+        if (read_typed(&f, info.typed, t) < 0) return -1;
+    return got;
+}
+
+/* ---- Events -------------------------------------------------------------- */
+
+typedef struct {
+    int64_t step, offset, length;
+    double wall;
+} moment;
+
+static int add_point(scanner *s, const moment *m, int32_t number, double value, int wide) {
+    if (!ROOM(s->points, 1)) return -2;
+    s->points.at[s->points.count++] = (point){m->step, m->wall, value, number};
+    s->series.at[number].wide |= (uint8_t)wide;
+    return 0;
+}
+
+static int add_pointer(scanner *s, const moment *m, int32_t number, int64_t rows) {
+    if (!ROOM(s->pointers, 1)) return -2;
+    s->pointers.at[s->pointers.count++] =
+        (pointer){m->step, m->offset, m->length, rows, m->wall, number};
+    return 0;
+}
+
+/* All of these return 0, -1 for a malformed message, -2 when out of memory. */
+
+static int scan_value(scanner *s, const moment *m, span message) {
+    field f, content = {0, 0, {0, 0}};
+    span tag = {0, 0}, node = {0, 0}, metadata = {0, 0};
+    int got, origin = 0, has_metadata = 0;
+    while ((got = next_field(&message, &f)) > 0) {
+        switch (f.key) {
+        case KEY(1, BYTES): tag = f.bytes; break;
+        case KEY(7, BYTES): node = f.bytes; break;
+        case KEY(9, BYTES): metadata = f.bytes; has_metadata = 1; break;
+        case KEY(SIMPLE, FIXED32):
+        case KEY(IMAGE, BYTES):
+        case KEY(HISTOGRAM, BYTES):
+        case KEY(AUDIO, BYTES):
+        case KEY(TENSOR, BYTES):
+            origin = (int)(f.key >> 3);
+            content = f;
+            break;
+        default: break;
+        }
+    }
+    if (got < 0) return -1;
+    if (tag.at == tag.end) tag = node; /* how files from before tags name a value */
+    int class = has_metadata ? class_of(metadata) : CLASS_UNKNOWN;
+    if (class < 0) return -1;
+    tensor t;
+    if (origin == TENSOR && read_tensor(content.bytes, &t) < 0) return -1;
+
+    int32_t number = series_of(s, tag);
+    if (number < 0) return -2;
+    series *one = &s->series.at[number];
+    if (!one->origin) one->origin = (uint8_t)origin;
+    if (has_metadata && !one->has_metadata) {
+        if (!keep_bytes(s, metadata, &one->metadata, &one->metadata_length)) return -2;
+        one->has_metadata = 1;
+        if (one->class == CLASS_UNKNOWN) one->class = (uint8_t)class;
+    }
+    switch (origin) {
+    case SIMPLE: return add_point(s, m, number, bits_to_float((uint32_t)content.number), 0);
+    case IMAGE: return add_pointer(s, m, number, 3);
+    case AUDIO: return add_pointer(s, m, number, 1);
+    case TENSOR: break;
+    default: return add_pointer(s, m, number, 0);
+    }
+    dtype_info info = dtype_of(t.dtype);
+    int single = t.elements == 1 && t.stored <= 1 && info.width;
+    if (single && (one->class == CLASS_SCALAR || (one->class == CLASS_UNKNOWN && t.rank == 0)))
+        return add_point(s, m, number, number_of(t.dtype, t.bits), info.is_wide);
+    return add_pointer(s, m, number, t.rows);
+}
+
+static int scan_tagged(scanner *s, const moment *m, span tag, int origin) {
+    int32_t number = series_of(s, tag);
+    if (number < 0) return -2;
+    series *one = &s->series.at[number];
+    if (!one->origin) one->origin = (uint8_t)origin;
+    if (one->class == CLASS_UNKNOWN) one->class = CLASS_OTHER;
+    return add_pointer(s, m, number, 1);
+}
+
+static int scan_event(scanner *s, span message, int64_t offset) {
+    field f, what = {0, 0, {0, 0}};
+    moment m = {0, offset, message.end - message.at, 0.0};
+    int got;
+    while ((got = next_field(&message, &f)) > 0) {
+        switch (f.key) {
+        case KEY(1, FIXED64): m.wall = bits_to_double(f.number); break;
+        case KEY(2, VARINT): m.step = (int64_t)f.number; break;
+        case KEY(3, BYTES):
+        case KEY(4, BYTES):
+        case KEY(5, BYTES):
+        case KEY(6, BYTES):
+        case KEY(7, BYTES):
+        case KEY(8, BYTES):
+        case KEY(9, BYTES): what = f; break;
+        default: break;
+        }
+    }
+    if (got < 0) return -1;
+    static const uint8_t graph_tag[] = "__run_graph__";
+    span inside = what.bytes;
+    if (what.key == KEY(5, BYTES)) {
+        while ((got = next_field(&inside, &f)) > 0)
+            if (f.key == KEY(1, BYTES)) {
+                int bad = scan_value(s, &m, f.bytes);
+                if (bad) return bad;
+            }
+        return got;
+    }
+    if (what.key == KEY(4, BYTES))
+        return scan_tagged(s, &m, (span){graph_tag, graph_tag + sizeof graph_tag - 1}, GRAPH);
+    if (what.key == KEY(8, BYTES)) {
+        span tag = {0, 0};
+        while ((got = next_field(&inside, &f)) > 0)
+            if (f.key == KEY(1, BYTES)) tag = f.bytes;
+        return got < 0 ? -1 : scan_tagged(s, &m, tag, RUN_METADATA);
+    }
+    return add_pointer(s, &m, -1, 0);
+}
+
+static int add_damage(scanner *s, int64_t offset, int64_t length) {
+    if (!ROOM(s->damage, 1)) return 0;
+    s->damage.at[s->damage.count++] = (damage_span){offset, length};
+    return 1;
+}
+
+/* Scan a block that starts at `base` of a file that ends at `end`.
+ *
+ * Returns the offset at which the next block must start, or -1 when out of
+ * memory. Less than a record may be left over: it is read again. */
+static int64_t scan_block(scanner *s, const uint8_t *block, size_t n, int64_t base, int64_t end) {
+    size_t at = 0;
+    s->want = HEADER;
+    for (; n - at >= HEADER; ) {
+        const uint8_t *record = block + at;
+        int64_t offset = base + (int64_t)at;
+        uint64_t length = load64(record);
+        if (length <= MAX_LENGTH && load32(record + 8) == masked(crc32c(record, 8))) {
+            int64_t total = (int64_t)length + OVERHEAD;
+            if (total > end - offset) {
+                /* Cut off by the end of the file. Usually the rest is still to
+                 * be written; but if a good record follows, it never will be. */
+                if (s->hold < 0) s->hold = offset;
+            } else if ((uint64_t)total > n - at) {
+                s->want = total;
+                break;
+            } else if (load32(record + HEADER + length) == masked(crc32c(record + HEADER, length))) {
+                if (s->damage_start >= 0 &&
+                    !add_damage(s, s->damage_start, offset - s->damage_start))
+                    return -1;
+                s->damage_start = s->hold = -1;
+                size_t points = s->points.count, pointers = s->pointers.count;
+                span data = {record + HEADER, record + HEADER + length};
+                int bad = scan_event(s, data, offset);
+                if (bad == -2) return -1;
+                if (bad) { /* all of an event or nothing of it */
+                    s->points.count = points;
+                    s->pointers.count = pointers;
+                    if (!add_damage(s, offset, total)) return -1;
+                } else {
+                    s->events++;
+                }
+                at += (size_t)total;
+                continue;
+            }
+        }
+        if (s->damage_start < 0) s->damage_start = offset;
+        at++;
+    }
+    return base + (int64_t)at;
+}
+
+#endif

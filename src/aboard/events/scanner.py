@@ -1,0 +1,252 @@
+"""Event files to columns: the scalars of a block of bytes, and where the rest is.
+
+A *series* is a tag of one file, numbered in the order in which tags appear. A
+*point* is one scalar of a series; every other value is a *pointer* to the record
+that holds it. The work is done by the C core, or by its twin in `fallback` where
+the core was not compiled (or ABOARD_PURE_PYTHON is set); both follow scan.h.
+"""
+
+# ruff: noqa: D102 - the protocols below only name what `Scanner` explains
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from aboard.events.fallback import PythonCore
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+BLOCK = 4 << 20
+"""Bytes per read: large enough that a call costs nothing beside its work."""
+
+
+class Points(NamedTuple):
+    """Scalars, sorted by series and in file order within each."""
+
+    series: npt.NDArray[np.int32]
+    step: Ints
+    wall: Floats
+    value: Floats
+
+
+class Pointers(NamedTuple):
+    """Values that are not scalars, sorted like points.
+
+    `offset` and `length` give the record's place and the length of its data;
+    `rows` is the first dimension of a tensor. Series -1 holds the records that
+    belong to no tag: file versions, session logs and the like.
+    """
+
+    series: npt.NDArray[np.int32]
+    step: Ints
+    wall: Floats
+    offset: Ints
+    length: Ints
+    rows: Ints
+
+
+class Damage(NamedTuple):
+    """A span of bytes in which no good record starts."""
+
+    offset: int
+    length: int
+
+
+class Taken(NamedTuple):
+    """What was scanned since the last take."""
+
+    points: Points
+    pointers: Pointers
+    damage: list[Damage]
+    events: int
+
+
+class Series(NamedTuple):
+    """A tag of a file, as its first values describe it."""
+
+    tag: bytes
+    metadata: bytes | None
+    """The serialized SummaryMetadata of the first value that has one."""
+    origin: int
+    """The field of Summary.Value that holds its values, or an ORIGIN_ constant."""
+    kind: int
+    """A CLASS_ constant: what the metadata says."""
+    wide: bool
+    """Whether a value needs more than a 32-bit float."""
+
+
+ORIGIN_NONE, ORIGIN_SIMPLE, ORIGIN_IMAGE, ORIGIN_HISTOGRAM, ORIGIN_AUDIO, ORIGIN_TENSOR = (
+    0,
+    2,
+    4,
+    5,
+    6,
+    8,
+)
+ORIGIN_GRAPH, ORIGIN_RUN_METADATA = 104, 108
+CLASS_UNKNOWN, CLASS_SCALAR, CLASS_OTHER = 0, 1, 2
+
+Block = bytes | bytearray | memoryview
+RawPoints = tuple[bytes, bytes, bytes, bytes]
+RawPointers = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+
+
+class Core(Protocol):
+    """What both implementations offer; see `Scanner` for the meaning."""
+
+    @property
+    def want(self) -> int: ...
+    @property
+    def damage_start(self) -> int: ...
+    @property
+    def hold(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    def scan(self, block: Block, offset: int, end: int) -> int: ...
+    def take(self) -> tuple[RawPoints, RawPointers, list[tuple[int, int]], int]: ...
+    def series(self) -> list[tuple[bytes, bytes | None, int, int, bool]]: ...
+
+
+class CoreFactory(Protocol):
+    """Makes a core that starts inside damage, or with tags already classified."""
+
+    def __call__(self, damage_start: int = -1, known: Iterable[tuple[bytes, int]] = ()) -> Core: ...
+
+
+def _python_core(damage_start: int = -1, known: Iterable[tuple[bytes, int]] = ()) -> PythonCore:
+    from aboard.events.fallback import PythonCore
+
+    return PythonCore(damage_start, known)
+
+
+def cores() -> dict[str, CoreFactory]:
+    """Return the implementations at hand, the preferred one first."""
+    found: dict[str, CoreFactory] = {}
+    if not os.environ.get("ABOARD_PURE_PYTHON"):
+        try:
+            from aboard.events import _scanner
+        except ImportError:
+            pass
+        else:
+            found["c"] = _scanner.Scanner
+    found["python"] = _python_core
+    return found
+
+
+def core_name() -> Literal["c", "python"]:
+    """Return which implementation serves."""
+    return "c" if "c" in cores() else "python"
+
+
+class Scanner:
+    """Scans one file, block by block, from any place where a record starts.
+
+    Args:
+        damage_start: where the damage began that the first block continues, or -1.
+        known: tags whose CLASS_ an earlier part of the file has told.
+        core: the implementation; the best one at hand by default.
+    """
+
+    def __init__(
+        self,
+        damage_start: int = -1,
+        known: Iterable[tuple[bytes, int]] = (),
+        core: CoreFactory | None = None,
+    ) -> None:
+        factory = core if core is not None else next(iter(cores().values()))
+        self._core = factory(damage_start, known)
+
+    def scan(self, block: Block, offset: int, end: int) -> int:
+        """Scan a block that starts at `offset` of a file of `end` bytes.
+
+        Returns:
+            The offset at which the next block must start. It must hold at least
+            `want` bytes, or reach the end of the file, to make progress.
+        """
+        return self._core.scan(block, offset, end)
+
+    @property
+    def want(self) -> int:
+        """The number of bytes that the next block must hold."""
+        return self._core.want
+
+    @property
+    def pending(self) -> int:
+        """The number of values that were scanned and not taken."""
+        return self._core.pending
+
+    def resume(self, next_offset: int) -> tuple[int, int]:
+        """Return (offset, damage start) to continue from once the file has grown."""
+        core = self._core
+        offset = core.hold if core.hold >= 0 else next_offset
+        return offset, core.damage_start if core.damage_start < offset else -1
+
+    def take(self) -> Taken:
+        """Return and forget what was scanned since the last take."""
+        points, pointers, damage, events = self._core.take()
+        kinds = (np.int32, np.int64, np.float64)
+        return Taken(
+            Points(
+                np.frombuffer(points[0], kinds[0]),
+                np.frombuffer(points[1], kinds[1]),
+                np.frombuffer(points[2], kinds[2]),
+                np.frombuffer(points[3], kinds[2]),
+            ),
+            Pointers(
+                np.frombuffer(pointers[0], kinds[0]),
+                np.frombuffer(pointers[1], kinds[1]),
+                np.frombuffer(pointers[2], kinds[2]),
+                *(np.frombuffer(column, kinds[1]) for column in pointers[3:]),
+            ),
+            [Damage(*span) for span in damage],
+            events,
+        )
+
+    def series(self) -> list[Series]:
+        """Return every series seen so far; its place in the list is its number."""
+        return [Series(*one) for one in self._core.series()]
+
+
+class Scanned(NamedTuple):
+    """One block that went through a scanner."""
+
+    start: int
+    length: int
+    reached: int
+    """Where the next block starts; at the end of the file, what is behind it is not yet whole."""
+    at_end: bool
+
+
+def scan_blocks(
+    scanner: Scanner,
+    readinto: Callable[[int, memoryview], int],
+    start: int,
+    end: int,
+    buffer: bytearray,
+) -> Iterator[Scanned]:
+    """Drive a scanner over bytes `start` to `end` of a file; yield after every block.
+
+    Memory stays at the buffer's size unless a single record is larger. A file
+    that turns out shorter than `end` is scanned as far as it goes.
+    """
+    while True:
+        if len(buffer) < scanner.want <= end - start:
+            buffer.extend(bytes(scanner.want - len(buffer)))
+        with memoryview(buffer) as whole, whole[: max(0, end - start)] as room:
+            got = readinto(start, room) if room else 0
+            if got < len(room):
+                end = start + got
+            with room[:got] as block:
+                reached = scanner.scan(block, start, end)
+        at_end = start + got >= end
+        yield Scanned(start, got, reached, at_end)
+        if at_end:
+            return
+        start = reached

@@ -1,0 +1,169 @@
+"""Event files as a Python user sees them: runs, tags, and arrays of points.
+
+`aboard.open` returns a `Logs`. It brings the index up to date when it is opened
+and whenever `refresh` is called; everything else is answered from the index,
+save records, which are read from their files when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aboard.index.index import Index
+from aboard.index.plan import Source
+from aboard.index.query import Damage, Pointer, Run, Series, Tag
+from aboard.index.refresh import Progress, Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from aboard.events.decode import Value
+
+
+class UnknownName(LookupError):  # noqa: N818 - named by what is wrong
+    """There is no run, or no tag, of that name."""
+
+
+class Logs:
+    """The runs below a path or URI.
+
+    Args:
+        source: a directory, a bucket URI, or one event file.
+        index: the index to use; the user's own by default.
+        refresh: bring the index up to date first. Without it, what the index
+            already knows is served, and storage is not asked.
+        anew: forget what the index knows of this source, and read it all again.
+        progress: is called while there is something to read.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        index: Index | None = None,
+        refresh: bool = True,
+        anew: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.source = Source.parse(str(source))
+        self.index = index if index is not None else Index()
+        self.report = Report()
+        if refresh:
+            self.refresh(anew=anew, progress=progress)
+
+    def refresh(self, *, anew: bool = False, progress: Progress | None = None) -> Report:
+        """Read what is new; return what was done."""
+        self.report = self.index.refresh(self.source, anew=anew, progress=progress)
+        return self.report
+
+    def close(self) -> None:
+        """Close the index."""
+        self.index.close()
+
+    def __enter__(self) -> Logs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every run, by name."""
+        return self.index.runs(self.source)
+
+    @property
+    def tags(self) -> list[Tag]:
+        """Every tag of every run, by run and name."""
+        return self.index.tags(self.source)
+
+    @property
+    def damage(self) -> list[Damage]:
+        """Every span of bytes that could not be read."""
+        return self.index.damages(self.source)
+
+    def select(self, run: str = "*", tag: str = "*") -> list[Tag]:
+        """Return the tags whose run and name match shell patterns."""
+        return [
+            one for one in self.tags if fnmatchcase(one.run, run) and fnmatchcase(one.name, tag)
+        ]
+
+    def tag(self, run: str, tag: str) -> Tag:
+        """Return one tag.
+
+        Raises:
+            UnknownName: there is no such run, or no such tag in it.
+        """
+        found = self.index.find_tag(self.source, run, tag)
+        if found is not None:
+            return found
+        names = [one.name for one in self.runs]
+        if run not in names:
+            raise UnknownName(f"no run {run!r} in {self.source.uri}{_nearest(run, names)}")
+        tags = [one.name for one in self.tags if one.run == run]
+        raise UnknownName(f"no tag {tag!r} in run {run!r}{_nearest(tag, tags)}")
+
+    def series(self, run: str, tag: str, *, samples: int | None = None) -> Series:
+        """Return the points of a scalar: steps, wall times and values, as numpy arrays.
+
+        Args:
+            run: the run's name; "." is the source's own directory.
+            tag: the tag's name.
+            samples: at most this many points, spikes kept; every point by default.
+        """
+        found = self.tag(run, tag)
+        if not found.is_scalar:
+            raise UnknownName(
+                f"tag {tag!r} of run {run!r} holds {found.kind.plugin or 'tensors'}, not scalars;"
+                " use records() to read it"
+            )
+        return self.index.series(found, samples=samples)
+
+    def records(self, run: str, tag: str) -> Iterator[Value]:
+        """Read the values of a tag that is no scalar, one by one from their files."""
+        found = self.tag(run, tag)
+        for pointer in self.index.pointers(found):
+            yield from read_record(found, pointer)
+
+    def to_pandas(
+        self, run: str = "*", tag: str = "*", *, samples: int | None = None
+    ) -> pd.DataFrame:
+        """Return scalars as a data frame with columns run, tag, step, wall_time and value."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError('to_pandas needs pandas: pip install "aboard[pandas]"') from error
+        frames = []
+        for one in self.select(run, tag):
+            if one.is_scalar:
+                steps, walls, values = self.index.series(one, samples=samples)
+                columns = {"step": steps, "wall_time": walls, "value": values}
+                frames.append(pd.DataFrame({"run": one.run, "tag": one.name, **columns}))
+        if not frames:
+            return pd.DataFrame(columns=["run", "tag", "step", "wall_time", "value"])
+        return pd.concat(frames, ignore_index=True)
+
+
+def read_record(tag: Tag, pointer: Pointer) -> Iterator[Value]:
+    """Read one record from its file, and yield the values it holds of a tag."""
+    from aboard.events.decode import decode
+    from aboard.events.records import OVERHEAD, unframe
+    from aboard.storage.uri import open_storage, split
+
+    directory, name = split(pointer.uri)
+    end = pointer.offset + pointer.length + OVERHEAD
+    record = open_storage(directory).read(name, pointer.offset, end)
+    metadata = {} if tag.metadata is None else {tag.name: tag.metadata}
+    for value in decode(unframe(record), metadata):
+        if value.tag == tag.name:
+            yield value
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = get_close_matches(name, names, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; it has {', '.join(map(repr, names[:5]))}" if names else "; it has none"

@@ -1,0 +1,266 @@
+"""Asking the index: runs, tags, series, last values, and where records are.
+
+A *run* is a directory with event files; a *series* is a tag of a run, put
+together from the segments of its files in the order of their names, less what
+restarts made void. Nothing here reads an event file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from aboard.index.chunks import Columns, Floats, Ints, surviving, survivors, unpack, unpack_steps
+from aboard.index.downsample import downsample
+from aboard.index.kinds import Kind, kind_of
+from aboard.index.plan import Source, within
+from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS
+from aboard.storage.uri import join
+
+
+class Run(NamedTuple):
+    """A directory with event files."""
+
+    name: str
+    directory: str
+    files: int
+    bytes: int
+    events: int
+    first_wall: float | None
+    damaged_bytes: int
+
+
+class Series(NamedTuple):
+    """The points of a scalar tag, in the order of their steps."""
+
+    steps: Ints
+    wall_times: Floats
+    values: Floats
+
+    def sample(self, limit: int) -> Series:
+        """Return at most `limit` points, spikes included."""
+        places = downsample(self.values, limit)
+        return Series(self.steps[places], self.wall_times[places], self.values[places])
+
+
+class Pointer(NamedTuple):
+    """Where a value that is not a scalar is stored."""
+
+    uri: str
+    offset: int
+    length: int
+    step: int
+    wall_time: float
+    rows: int
+
+
+class Damage(NamedTuple):
+    """Bytes of a file in which no good record was found."""
+
+    uri: str
+    offset: int
+    length: int
+
+
+class Segment(NamedTuple):
+    """The values of a tag in one file: a row of the index, with its file's place."""
+
+    directory: str
+    file_name: str
+    tag: str
+    id: int
+    form: int
+    origin: int
+    metadata: bytes | None
+    points: int
+    min_step: int
+    max_step: int
+    increasing: bool
+    last_step: int
+    last_wall: float
+    last_value: float | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A tag of a run, and what is known of it without reading its values."""
+
+    run: str
+    directory: str
+    name: str
+    kind: Kind
+    metadata: bytes | None
+    first_step: int
+    last_step: int
+    last_wall_time: float
+    last_value: float | None
+    """None unless the tag is a scalar."""
+    rows: int
+    segments: tuple[Segment, ...]
+    """Its parts, one per file."""
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the tag's values are scalars."""
+        return self.segments[0].form == SCALARS
+
+
+_SEGMENTS = """
+SELECT f.directory, f.name, s.tag, s.id, s.form, s.origin, s.metadata, s.count, s.min_step,
+       s.max_step, s.increasing, s.last_step, s.last_wall, s.last_value, s.rows
+FROM file AS f JOIN segment AS s ON s.file = f.id
+"""
+_IN_ORDER = " ORDER BY f.directory, s.tag, f.name, s.form"
+
+
+def runs(connection: sqlite3.Connection, source: Source) -> list[Run]:
+    """Return the runs of a source by name."""
+    where, arguments = within(source)
+    rows = connection.execute(
+        "SELECT directory, count(*), sum(size), sum(events), min(first_wall),"
+        " sum((SELECT coalesce(sum(length), 0) FROM damage WHERE damage.file = file.id)"
+        "     + CASE WHEN damage_start >= 0 THEN offset - damage_start ELSE 0 END)"
+        f" FROM file {where} GROUP BY directory ORDER BY directory",
+        arguments,
+    )
+    return [Run(source.run_name(directory), directory, *rest) for directory, *rest in rows]
+
+
+def damages(connection: sqlite3.Connection, source: Source) -> list[Damage]:
+    """Return every damaged span of a source."""
+    where, arguments = within(source)
+    rows = connection.execute(
+        "SELECT directory, name, offset, length FROM ("
+        " SELECT file.directory, file.name, damage.offset, damage.length"
+        " FROM file JOIN damage ON damage.file = file.id UNION ALL"
+        " SELECT directory, name, damage_start, offset - damage_start FROM file"
+        f" WHERE damage_start >= 0) {where} ORDER BY directory, name, offset",
+        arguments,
+    )
+    return [
+        Damage(join(directory, name), offset, length) for directory, name, offset, length in rows
+    ]
+
+
+def tags(connection: sqlite3.Connection, source: Source) -> list[Tag]:
+    """Return every tag of every run of a source, by run and name."""
+    where, arguments = within(source)
+    return [_tag(source, segments) for segments in _grouped(connection, where, arguments)]
+
+
+def find_tag(connection: sqlite3.Connection, source: Source, run: str, tag: str) -> Tag | None:
+    """Return one tag of one run, or None."""
+    where, arguments = "WHERE f.directory = ? AND s.tag = ?", [source.directory_of(run), tag]
+    if source.only:
+        where += " AND f.name = ?"
+        arguments.append(source.only)
+    for segments in _grouped(connection, where, arguments):
+        return _tag(source, segments)
+    return None
+
+
+def read_series(connection: sqlite3.Connection, tag: Tag) -> Series:
+    """Return all points of a scalar tag."""
+    whole = _read(connection, tag)
+    if whole is None or not tag.is_scalar:
+        empty = np.empty(0)
+        return Series(np.empty(0, np.int64), empty, empty)
+    return Series(whole.steps, whole.walls, whole.payload.astype(np.float64, copy=False))
+
+
+def read_pointers(connection: sqlite3.Connection, tag: Tag) -> list[Pointer]:
+    """Return where the values of a tag that is no scalar are stored."""
+    if tag.is_scalar:
+        return []
+    parts, uris = [], []
+    for number, segment in enumerate(tag.segments):
+        uris.append(join(segment.directory, segment.file_name))
+        for columns in _chunks(connection, segment):
+            origin = np.full((len(columns), 1), number, np.int64)
+            payload = np.concatenate([columns.payload, origin], axis=1).astype(np.int64)
+            parts.append(columns._replace(payload=payload))
+    whole = surviving(parts)
+    if whole is None:
+        return []
+    return [
+        Pointer(uris[number], offset, length, step, wall, rows)
+        for step, wall, (offset, length, rows, number) in zip(
+            whole.steps.tolist(), whole.walls.tolist(), whole.payload.tolist(), strict=True
+        )
+    ]
+
+
+def _grouped(
+    connection: sqlite3.Connection, where: str, arguments: Sequence[object]
+) -> Iterator[list[Segment]]:
+    rows = connection.execute(f"{_SEGMENTS} {where} {_IN_ORDER}", arguments)
+    for _, group in groupby(map(Segment._make, rows), key=attrgetter("directory", "tag")):
+        yield list(group)
+
+
+def _tag(source: Source, segments: list[Segment]) -> Tag:
+    """Put a tag together: the first metadata of the run counts, and picks the form."""
+    described = next((one for one in segments if one.metadata is not None), segments[0])
+    kind = kind_of(described.origin, described.metadata)
+    wanted = SCALARS if kind.data_class in ("scalar", "") else RECORDS
+    chosen = [one for one in segments if one.form == wanted] or segments
+    chosen = [one for one in chosen if one.form == chosen[0].form]
+    if chosen[0].form == SCALARS and not kind.data_class:
+        kind = kind._replace(data_class="scalar")
+    last = chosen[-1]
+    return Tag(
+        run=source.run_name(last.directory),
+        directory=last.directory,
+        name=last.tag,
+        kind=kind,
+        metadata=described.metadata,
+        first_step=min(one.min_step for one in chosen),
+        last_step=last.last_step,
+        last_wall_time=last.last_wall,
+        last_value=last.last_value,
+        rows=max(one.rows for one in chosen),
+        segments=tuple(chosen),
+    )
+
+
+def _chunks(connection: sqlite3.Connection, segment: Segment) -> Iterator[Columns]:
+    rows = connection.execute(
+        "SELECT count, steps, walls, payload FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
+        (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
+    )
+    for row in rows:
+        yield unpack(*row, form=segment.form)
+
+
+def _read(connection: sqlite3.Connection, tag: Tag) -> Columns | None:
+    return surviving(
+        columns for segment in tag.segments for columns in _chunks(connection, segment)
+    )
+
+
+def count_points(connection: sqlite3.Connection, tag: Tag) -> int:
+    """Count the values that survive; from the totals alone unless there was a restart."""
+    held = tag.segments
+    in_order = all(one.increasing for one in held) and all(
+        before.max_step < after.min_step for before, after in pairwise(held)
+    )
+    total = sum(one.points for one in held)
+    if in_order:
+        return total
+    steps: list[npt.NDArray[np.int64]] = []
+    for segment in held:
+        rows = connection.execute(
+            "SELECT count, steps FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
+            (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
+        )
+        steps += [unpack_steps(*row) for row in rows]
+    keep = survivors(np.concatenate(steps))
+    return total if keep is None else int(keep.sum())

@@ -1,0 +1,197 @@
+"""The tables of the index, and how a connection to them is opened.
+
+The file carries its schema's version in its name and inside. Whatever is older,
+newer or damaged is not repaired but replaced: everything in here can be read
+again from the event files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aboard.index.place import make_private
+
+VERSION = 1
+FILE_NAME = f"index-{VERSION}.db"
+_APPLICATION = 0x41424F41
+_BUSY_SECONDS = 60.0
+
+SCALARS, RECORDS = 0, 1
+"""The two forms of a segment."""
+
+CHUNK_BITS = 24
+"""A chunk's id is its segment's id, shifted by this, plus its place in the segment."""
+
+_TABLES = f"""
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {VERSION};
+
+-- An event file, and how far it has been read.
+CREATE TABLE file (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    directory TEXT NOT NULL,
+    name TEXT NOT NULL,
+    size INTEGER NOT NULL,          -- when it was last read to its end
+    version TEXT NOT NULL,          -- likewise; empty while a first reading is under way
+    offset INTEGER NOT NULL,        -- everything before this is in the index
+    tail INTEGER NOT NULL,          -- checksum of the bytes just before the offset
+    damage_start INTEGER NOT NULL,  -- where the damage began that reaches the offset, or -1
+    events INTEGER NOT NULL,
+    first_wall REAL,
+    UNIQUE (directory, name)
+);
+
+-- The values of one tag in one file: scalars (form 0) or pointers to records (form 1).
+CREATE TABLE segment (
+    id INTEGER PRIMARY KEY,
+    file INTEGER NOT NULL REFERENCES file (id),
+    tag TEXT NOT NULL,
+    form INTEGER NOT NULL,
+    origin INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    metadata BLOB,
+    count INTEGER NOT NULL,
+    min_step INTEGER NOT NULL,
+    max_step INTEGER NOT NULL,
+    increasing INTEGER NOT NULL,    -- whether every step is greater than the one before
+    last_step INTEGER NOT NULL,
+    last_wall REAL NOT NULL,
+    last_value REAL,
+    rows INTEGER NOT NULL,          -- the largest first dimension of its tensors
+    UNIQUE (file, tag, form)
+);
+
+-- Up to 4,096 values of a segment as array blobs; see chunks.py.
+CREATE TABLE chunk (
+    id INTEGER PRIMARY KEY,
+    count INTEGER NOT NULL,
+    steps BLOB NOT NULL,
+    walls BLOB NOT NULL,
+    payload BLOB NOT NULL
+);
+
+-- Bytes in which no good record was found.
+CREATE TABLE damage (
+    file INTEGER NOT NULL REFERENCES file (id),
+    offset INTEGER NOT NULL,
+    length INTEGER NOT NULL,
+    PRIMARY KEY (file, offset)
+) WITHOUT ROWID;
+"""
+
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Say whether an error means that the file is not a sound index."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+
+
+def is_full(error: BaseException) -> bool:
+    """Say whether an error means that the index cannot be written where it is."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+
+
+def open_memory() -> sqlite3.Connection:
+    """Open an index that lives as long as its connection."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.executescript(_TABLES)
+    return connection
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """Open the index at `path`, making or replacing it where that is needed."""
+    make_private(path.parent)
+    with _alone(path):
+        if path.exists():
+            try:
+                connection = _connect(path)
+                if _is_ours(connection):
+                    return connection
+                connection.close()
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
+            remove(path)
+        return _create(path)
+
+
+def reopen(path: Path) -> sqlite3.Connection:
+    """Open one more connection to an index that this process has opened before."""
+    return _connect(path)
+
+
+def remove(path: Path) -> None:
+    """Delete an index; processes that have it open keep their copy."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def discard_damaged(path: Path) -> None:
+    """Delete an index found damaged in use, unless another process has replaced it already."""
+    with _alone(path):
+        try:
+            connection = _connect(path)
+            try:
+                sound = _is_ours(connection) and connection.execute(
+                    "PRAGMA quick_check(1)"
+                ).fetchone() == ("ok",)
+            finally:
+                connection.close()
+        except sqlite3.DatabaseError:
+            sound = False
+        if not sound:
+            remove(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute("PRAGMA cache_size = -4096")
+    return connection
+
+
+def _is_ours(connection: sqlite3.Connection) -> bool:
+    marks = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _MARKS]
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    return marks == list(_MARKS.values()) and {"file", "segment", "chunk", "damage"} <= tables
+
+
+_MARKS = {"application_id": _APPLICATION, "user_version": VERSION}
+
+
+def _create(path: Path) -> sqlite3.Connection:
+    for older in path.parent.glob("index-*.db"):
+        if older != path:
+            remove(older)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    connection = _connect(path)
+    connection.execute("PRAGMA page_size = 16384")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
+    return connection
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other processes from creating or replacing the index meanwhile."""
+    descriptor = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

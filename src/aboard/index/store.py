@@ -1,0 +1,294 @@
+"""Storing batches: the half of a refresh that writes, in one thread, in transactions.
+
+A batch's values and the offset it takes its file to are committed together, and
+only if the file's row still says what the batch was read against. So a crash
+between two commits loses nothing and repeats nothing, and of two processes that
+read the same bytes one stores them and the other notices.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from aboard.events.scanner import Pointers, Points, Series
+from aboard.index.chunks import CHUNK_POINTS, Columns, joined, pack, to_merge, unpack
+from aboard.index.reading import Batch
+from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS
+
+_SAVE_SEGMENT = """
+INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET
+    origin = CASE origin WHEN 0 THEN excluded.origin ELSE origin END,
+    kind = CASE kind WHEN 0 THEN excluded.kind ELSE kind END,
+    metadata = coalesce(metadata, excluded.metadata),
+    count = excluded.count, min_step = excluded.min_step, max_step = excluded.max_step,
+    increasing = excluded.increasing, last_step = excluded.last_step,
+    last_wall = excluded.last_wall, last_value = excluded.last_value, rows = excluded.rows
+"""
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A segment as stored, and the sizes of its last chunks, the last one at the end."""
+
+    id: int
+    count: int = 0
+    min_step: int = 0
+    max_step: int = 0
+    increasing: bool = True
+    last_step: int = 0
+    rows: int = 0
+    next_seq: int = 0
+    tail: list[int] = field(default_factory=list)
+
+    def take_in(self, columns: Columns) -> None:
+        """Account for values that are appended."""
+        steps = columns.steps
+        low, high = int(steps.min()), int(steps.max())
+        rising = len(steps) < 2 or bool((steps[1:] > steps[:-1]).all())
+        if self.count:
+            rising = rising and self.increasing and int(steps[0]) > self.last_step
+            low, high = min(low, self.min_step), max(high, self.max_step)
+        self.count += len(columns)
+        self.min_step, self.max_step, self.increasing = low, high, rising
+        self.last_step = int(steps[-1])
+        if columns.payload.ndim == 2:
+            self.rows = max(self.rows, int(columns.payload[:, 2].max()))
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """A file of which not all batches were stored yet."""
+
+    id: int
+    segments: dict[tuple[str, int], _Segment] = field(default_factory=dict)
+
+
+class _Outrun(Exception):  # noqa: N818
+    """Another process has stored this part of the file, or replaced it."""
+
+
+class Store:
+    """Writes batches, each file's in their order. Of no use after an error."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._open: dict[int, _OpenFile] = {}
+        self._next_segment = 0
+        self.outrun: set[int] = set()
+        """The readings, by identity, that another process got ahead of."""
+
+    def put(self, batches: Iterable[Batch]) -> None:
+        """Store some batches in one transaction."""
+        with self._transaction():
+            for batch in batches:
+                self._put(batch)
+
+    def forget(self, files: Iterable[int]) -> None:
+        """Remove files and all that was read from them."""
+        with self._transaction():
+            for file in files:
+                self._delete(file)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            (last,) = connection.execute("SELECT max(id) FROM segment").fetchone()
+            self._next_segment = (last or 0) + 1
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _put(self, batch: Batch) -> None:
+        key = id(batch.reading)
+        if key in self.outrun:
+            return
+        try:
+            opened = self._open.pop(key, None) or self._begin(batch)
+            self._advance(opened, batch)
+        except _Outrun:
+            self.outrun.add(key)
+            return
+        self._store_values(opened, batch)
+        if batch.taken.damage:
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO damage VALUES (?, ?, ?)",
+                [(opened.id, *span) for span in batch.taken.damage],
+            )
+        if not batch.last:
+            self._open[key] = opened
+
+    def _begin(self, batch: Batch) -> _OpenFile:
+        reading = batch.reading
+        row = self._connection.execute(
+            "SELECT id, offset FROM file WHERE directory = ? AND name = ?",
+            (reading.directory, reading.name),
+        ).fetchone()
+        if row != ((reading.known.id, reading.known.offset) if reading.known else None):
+            raise _Outrun
+        if reading.known and not reading.fresh:
+            return _OpenFile(reading.known.id, self._segments_of(reading.known.id))
+        if reading.known:
+            self._delete(reading.known.id)
+        cursor = self._connection.execute(
+            "INSERT INTO file VALUES (NULL, ?, ?, 0, '', 0, 0, -1, 0, NULL)",
+            (reading.directory, reading.name),
+        )
+        return _OpenFile(cursor.lastrowid or 0)
+
+    def _advance(self, opened: _OpenFile, batch: Batch) -> None:
+        """Move the file's offset, if it is where this batch starts."""
+        entry = batch.reading.entry
+        taken = batch.taken
+        walls = [part.wall.min() for part in (taken.points, taken.pointers) if len(part.wall)]
+        first_wall = float(min(walls)) if walls else None
+        size, version = (entry.size, entry.version) if batch.last else (batch.offset, "")
+        cursor = self._connection.execute(
+            "UPDATE file SET size = :size, version = :version, offset = :offset, tail = :tail,"
+            " damage_start = :damage_start, events = events + :events,"
+            " first_wall = min(coalesce(first_wall, :wall), coalesce(:wall, first_wall))"
+            " WHERE id = :id AND offset = :start",
+            {
+                "size": size,
+                "version": version,
+                "offset": batch.offset,
+                "tail": batch.tail,
+                "damage_start": batch.damage_start,
+                "events": taken.events,
+                "wall": first_wall,
+                "id": opened.id,
+                "start": batch.start,
+            },
+        )
+        if cursor.rowcount != 1:
+            raise _Outrun
+
+    def _store_values(self, opened: _OpenFile, batch: Batch) -> None:
+        segments: list[tuple[object, ...]] = []
+        chunks: list[tuple[object, ...]] = []
+        for series, form, columns in _by_series(batch):
+            tag = series.tag.decode("utf-8", "backslashreplace")
+            segment = opened.segments.get((tag, form))
+            if segment is None:
+                segment = opened.segments[tag, form] = _Segment(self._next_segment)
+                self._next_segment += 1
+            chunks += self._append(segment, form, columns, narrow=not series.wide)
+            key = (segment.id, opened.id, tag, form)
+            segments.append((*key, *_segment_row(segment, series, columns)))
+        self._connection.executemany(_SAVE_SEGMENT, segments)
+        self._connection.executemany("INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?)", chunks)
+
+    def _append(
+        self, segment: _Segment, form: int, columns: Columns, *, narrow: bool
+    ) -> Iterator[tuple[object, ...]]:
+        """Yield the rows that append values to a segment, merging small chunks at its end."""
+        if segment.count and not segment.tail:
+            self._load_tail(segment)
+        segment.take_in(columns)
+        merged = to_merge(segment.tail, len(columns))
+        base = segment.id << CHUNK_BITS
+        if merged:
+            segment.next_seq -= merged
+            del segment.tail[-merged:]
+            rows = self._connection.execute(
+                "SELECT count, steps, walls, payload FROM chunk WHERE id >= ? AND id < ?"
+                " ORDER BY id",
+                (base + segment.next_seq, base + segment.next_seq + merged),
+            )
+            columns = joined([*(unpack(*row, form=form) for row in rows), columns])
+        first = segment.next_seq
+        for start in range(0, len(columns), CHUNK_POINTS):
+            piece = columns.slice(start, start + CHUNK_POINTS)
+            yield (base + segment.next_seq, *pack(piece, narrow=narrow))
+            segment.tail.append(len(piece))
+            segment.next_seq += 1
+        if segment.next_seq < first + merged:
+            self._connection.execute(
+                "DELETE FROM chunk WHERE id >= ? AND id < ?",
+                (base + segment.next_seq, base + first + merged),
+            )
+        del segment.tail[:-32]
+
+    def _load_tail(self, segment: _Segment) -> None:
+        base = segment.id << CHUNK_BITS
+        rows = self._connection.execute(
+            "SELECT id, count FROM chunk WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 32",
+            (base, base + (1 << CHUNK_BITS)),
+        ).fetchall()
+        segment.tail = [count for _, count in reversed(rows)]
+        segment.next_seq = rows[0][0] - base + 1 if rows else 0
+
+    def _segments_of(self, file: int) -> dict[tuple[str, int], _Segment]:
+        rows = self._connection.execute(
+            "SELECT tag, form, id, count, min_step, max_step, increasing, last_step, rows"
+            " FROM segment WHERE file = ?",
+            (file,),
+        )
+        return {(tag, form): _Segment(*rest) for tag, form, *rest in rows}
+
+    def _delete(self, file: int) -> None:
+        connection = self._connection
+        ids = connection.execute("SELECT id FROM segment WHERE file = ?", (file,)).fetchall()
+        connection.executemany(
+            "DELETE FROM chunk WHERE id >= ? AND id < ?",
+            [(one << CHUNK_BITS, (one + 1) << CHUNK_BITS) for (one,) in ids],
+        )
+        for table, column in (("segment", "file"), ("damage", "file"), ("file", "id")):
+            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (file,))
+
+
+def _segment_row(segment: _Segment, series: Series, columns: Columns) -> tuple[object, ...]:
+    return (
+        series.origin,
+        series.kind,
+        series.metadata,
+        segment.count,
+        segment.min_step,
+        segment.max_step,
+        segment.increasing,
+        segment.last_step,
+        float(columns.walls[-1]),
+        float(columns.payload[-1]) if columns.payload.ndim == 1 else None,
+        segment.rows,
+    )
+
+
+def _by_series(batch: Batch) -> Iterator[tuple[Series, int, Columns]]:
+    """Yield the values of a batch, series by series."""
+    points, pointers = batch.taken.points, batch.taken.pointers
+    for number, start, stop in _runs(points.series):
+        part = slice(start, stop)
+        yield batch.series[number], SCALARS, _scalars(points, part)
+    for number, start, stop in _runs(pointers.series):
+        if number >= 0:
+            yield batch.series[number], RECORDS, _records(pointers, slice(start, stop))
+
+
+def _runs(series: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
+    """Yield (series, start, stop) of a column that is sorted by series."""
+    if not len(series):
+        return
+    cuts = [0, *(np.flatnonzero(series[1:] != series[:-1]) + 1).tolist(), len(series)]
+    for start, stop in pairwise(cuts):
+        yield int(series[start]), start, stop
+
+
+def _scalars(points: Points, part: slice) -> Columns:
+    return Columns(points.step[part], points.wall[part], points.value[part])
+
+
+def _records(pointers: Pointers, part: slice) -> Columns:
+    payload = np.stack([pointers.offset[part], pointers.length[part], pointers.rows[part]], axis=1)
+    return Columns(pointers.step[part], pointers.wall[part], payload)

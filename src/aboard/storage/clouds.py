@@ -1,0 +1,146 @@
+"""From a remote URI to a connection: one object store client per cloud, with bounded patience.
+
+`settings` says where to go and as whom; here that becomes a client of the object store library.
+A storage that does not answer is given up after about twelve seconds, and a machine without an
+identity of its own within two.
+"""
+
+import http.client
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import obstore.store
+
+from aboard.storage import settings
+from aboard.storage.base import NoCredentials
+from aboard.storage.explain import explain, kind_of_cloud, no_credentials
+from aboard.storage.settings import Identity, Keys, Probe
+from aboard.storage.uri import RemoteUri
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Credential
+
+_RETRIES: "RetryConfig" = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(seconds=10),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=2),
+        "base": 2,
+    },
+}
+_KEYS_ARE_FRESH = timedelta(minutes=15)
+_FINDERS = {"s3": settings.s3, "gs": settings.gcs, "az": settings.azure, "oss": settings.oss}
+
+_memory: "dict[str, obstore.store.MemoryStore]" = {}
+_memory_lock = Lock()
+
+
+def connect(
+    uri: RemoteUri, *, patient: bool = False, headers: Mapping[str, str] | None = None
+) -> "ObjectStore":
+    """Make a client for a bucket. Nothing is sent to the storage itself yet.
+
+    Args:
+        uri: the bucket; its path plays no part.
+        patient: wait for an answer as long as a large upload may take.
+        headers: to send with every request.
+    """
+    if uri.scheme == "memory":
+        with _memory_lock:
+            return _memory.setdefault(uri.bucket, obstore.store.MemoryStore())
+    cloud = kind_of_cloud(uri.scheme)
+    found = _FINDERS[cloud](uri, os.environ, Path.home())
+    if found.identity.machine_service and not _answers(found.identity.machine_service):
+        raise no_credentials(str(uri), uri.scheme)
+    options: dict[str, Any] = {
+        "config": found.config | found.identity.config,
+        "client_options": _client_options(found.endpoint, patient, headers),
+        "retry_config": _RETRIES,
+        "credential_provider": _credential_provider(uri, found.identity),
+    }
+    try:
+        if cloud == "gs":
+            return obstore.store.GCSStore(uri.bucket, **options)
+        if cloud == "az":
+            return obstore.store.AzureStore(uri.bucket.partition("@")[0], **options)
+        return obstore.store.S3Store(uri.bucket, **options)
+    except obstore.exceptions.BaseError as error:
+        raise explain(uri, "", error) from error
+
+
+def _client_options(
+    endpoint: str, patient: bool, headers: Mapping[str, str] | None
+) -> "ClientConfig":
+    options: ClientConfig = {
+        "allow_http": endpoint.startswith("http://"),
+        "connect_timeout": timedelta(seconds=3),
+        "timeout": timedelta(minutes=10 if patient else 60),
+    }
+    if not patient:
+        # It also runs while a request is being sent, which is why a large upload is patient.
+        options["read_timeout"] = timedelta(seconds=6)
+    if headers:
+        options["default_headers"] = dict(headers)
+    return options
+
+
+def _credential_provider(uri: RemoteUri, identity: Identity) -> Any:
+    if identity.keys is not None:
+        return _KeyProvider(identity.keys)
+    if not identity.needs_package:
+        return None
+    try:
+        if identity.needs_package == "boto3":
+            from obstore.auth.boto3 import Boto3CredentialProvider
+
+            return Boto3CredentialProvider()
+        from obstore.auth.google import GoogleCredentialProvider
+
+        return GoogleCredentialProvider()
+    except ImportError:
+        package = identity.needs_package
+        problem = f"these credentials need the package {package}"
+        raise NoCredentials(str(uri), problem, f"Run: pip install {package}") from None
+    except Exception as failure:
+        raise no_credentials(str(uri), uri.scheme, f"the login failed: {failure}") from failure
+
+
+class _KeyProvider:
+    """Hands out a key pair, and asks for it anew when it may have been replaced."""
+
+    def __init__(self, keys: Callable[[], Keys]) -> None:
+        self._keys = keys
+
+    def __call__(self) -> "S3Credential":
+        access_key, secret_key, token = self._keys()
+        return {
+            "access_key_id": access_key,
+            "secret_access_key": secret_key,
+            "token": token,
+            "expires_at": datetime.now(UTC) + _KEYS_ARE_FRESH,
+        }
+
+
+def _answers(probe: Probe) -> bool:
+    """Say whether this machine has a metadata service; without one a request would wait long."""
+    address = urlsplit(probe.url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=2)
+    headers = {
+        "X-aws-ec2-metadata-token-ttl-seconds": "60",
+        "Metadata-Flavor": "Google",
+        "Metadata": "true",
+    }
+    try:
+        connection.request(probe.method, address.path, headers=headers)
+        connection.getresponse()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True

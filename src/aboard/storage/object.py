@@ -1,0 +1,208 @@
+"""Files in a bucket or container of a cloud, through one object store library.
+
+Here are the verbs. `clouds` finds the endpoint and the credentials, `explain` turns refusals into
+errors that say what to do. Nothing is sent before the first verb is used.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from obstore.exceptions import BaseError
+
+from aboard.storage import clouds
+from aboard.storage.base import (
+    Entry,
+    ListingProblem,
+    NotFound,
+    Storage,
+    StorageError,
+    name_parts,
+    prefix_parts,
+)
+from aboard.storage.explain import explain
+from aboard.storage.uri import RemoteUri
+
+if TYPE_CHECKING:
+    from obstore import Bytes, GetOptions, ObjectMeta
+    from obstore.store import ObjectStore
+
+_PAGE = 1000
+_QUICK_UPLOAD = 1 << 20
+
+
+class ObjectStorage(Storage):
+    """The objects below one prefix of a bucket.
+
+    A directory is a name with objects below it, so a root without any does not exist, except
+    that a bucket itself can be empty.
+    """
+
+    def __init__(self, root: RemoteUri) -> None:
+        self.uri = str(root)
+        self._root = root
+
+    def list(
+        self, prefix: str = "", *, containing: str = "", on_error: ListingProblem | None = None
+    ) -> Iterator[Entry]:
+        """Yield the objects below `prefix`: one request for each thousand."""
+        key = "/".join((*self._root_parts, *prefix_parts(self.uri, prefix)))
+        found = False
+        for meta in self._objects(key, prefix, on_error):
+            found = True
+            path = meta["path"]
+            if path != key and containing in path.rpartition("/")[2]:
+                yield self._entry(meta)
+        if found or not key:
+            return
+        single = self._head(key)
+        if prefix and single is not None:
+            if containing in key.rpartition("/")[2]:
+                yield self._entry(single)
+        elif not prefix or not self._root_exists():
+            raise self._nothing_here(single)
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes from `start` up to `end`, fewer where the object ends before that."""
+        content = self._get(name, start, end)
+        return content.to_bytes() if content is not None else b""
+
+    def readinto(self, name: str, start: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `start` on, with one copy."""
+        content = self._get(name, start, start + len(buffer))
+        if content is None:
+            return 0
+        buffer[: len(content)] = memoryview(content)
+        return len(content)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Create or replace an object."""
+        key = self._key(name)
+        with self._explained(name):
+            store = self._store if len(data) <= _QUICK_UPLOAD else self._patient_store
+            store.put(key, data)
+
+    def create_new(self, name: str, data: bytes) -> None:
+        """Create an object that does not exist."""
+        key = self._key(name)
+        with self._explained(name):
+            if self._root.scheme == "oss":
+                # OSS rejects the standard condition, and has a header of its own for it.
+                # https://github.com/apache/arrow-rs-object-store/issues/416
+                self._create_only_store.put(key, data, use_multipart=False)
+            else:
+                store = self._store if len(data) <= _QUICK_UPLOAD else self._patient_store
+                store.put(key, data, mode="create")
+
+    def delete(self, name: str) -> None:
+        """Remove an object."""
+        key = self._key(name)
+        with self._explained(name):
+            # Some services answer the same whether there was an object or not.
+            self._store.head(key)
+            self._store.delete(key)
+
+    @cached_property
+    def _store(self) -> "ObjectStore":
+        return clouds.connect(self._root)
+
+    @cached_property
+    def _patient_store(self) -> "ObjectStore":
+        return clouds.connect(self._root, patient=True)
+
+    @cached_property
+    def _create_only_store(self) -> "ObjectStore":
+        return clouds.connect(self._root, patient=True, headers={"x-oss-forbid-overwrite": "true"})
+
+    @property
+    def _root_parts(self) -> tuple[str, ...]:
+        return tuple(self._root.path.split("/")) if self._root.path else ()
+
+    def _key(self, name: str) -> str:
+        return "/".join((*self._root_parts, *name_parts(self.uri, name)))
+
+    def _entry(self, meta: "ObjectMeta") -> Entry:
+        name = meta["path"].removeprefix(self._root.path).removeprefix("/")
+        version = meta["e_tag"] or meta["version"] or meta["last_modified"].isoformat()
+        return Entry(name, meta["size"], version.strip('"'))
+
+    def _get(self, name: str, start: int, end: int | None) -> "Bytes | None":
+        """Get a range, or None where it is empty."""
+        key = self._key(name)
+        with self._explained(name):
+            if end is not None and end <= start:
+                self._store.head(key)
+                return None
+            try:
+                if end is not None:
+                    return self._store.get_range(key, start=start, end=end)
+                options: GetOptions = {"range": {"offset": start}} if start else {}
+                return self._store.get(key, options=options).bytes()
+            except BaseError as error:
+                text = str(error)
+                if "status code: 416" in text or "Wanted range starting at" in text:
+                    return None
+                raise
+
+    def _head(self, key: str) -> "ObjectMeta | None":
+        try:
+            with self._explained(""):
+                return self._store.head(key)
+        except NotFound:
+            return None
+
+    def _objects(
+        self, key: str, prefix: str, on_error: ListingProblem | None
+    ) -> Iterator["ObjectMeta"]:
+        """List everything below a key, or, past a name the library rejects, all that it can."""
+        seen = set[str]()
+        try:
+            with self._explained(prefix):
+                for page in self._store.list(key or None, chunk_size=_PAGE):
+                    for meta in page:
+                        if on_error is not None:
+                            seen.add(meta["path"])
+                        yield meta
+        except StorageError as error:
+            if on_error is None or type(error.__cause__).__name__ != "InvalidPathError":
+                raise
+        else:
+            return
+        for meta in self._objects_by_directory(key, on_error):
+            if meta["path"] not in seen:
+                yield meta
+
+    def _objects_by_directory(self, key: str, on_error: ListingProblem) -> Iterator["ObjectMeta"]:
+        """List with one request per directory, so that a bad name costs only its own directory."""
+        pending = [key]
+        while pending:
+            directory = pending.pop()
+            try:
+                with self._explained(directory.removeprefix(self._root.path).strip("/")):
+                    listing = self._store.list_with_delimiter(directory or None)
+            except StorageError as error:
+                on_error(error)
+                continue
+            yield from listing["objects"]
+            pending.extend(reversed(listing["common_prefixes"]))
+
+    def _root_exists(self) -> bool:
+        if not self._root.path:
+            return True
+        with self._explained(""):
+            for page in self._store.list(self._root.path, chunk_size=1):
+                return bool(page)
+        return False
+
+    def _nothing_here(self, single: "ObjectMeta | None") -> NotFound:
+        if single is not None:
+            return NotFound(self.uri, "this is a file, not a directory", "Open the one it is in.")
+        return NotFound(self.uri, "nothing is stored here", "Check the path.")
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, FileNotFoundError) as error:
+            raise explain(self._root, name, error) from error

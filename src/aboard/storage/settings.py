@@ -1,0 +1,337 @@
+"""Where each cloud's endpoint and credentials are found: its usual variables and files.
+
+Everything here takes the environment and the home directory as values and returns values; no
+request is made. What a cloud's own tools would find, we find; what they call a thing is what the
+errors call it.
+"""
+
+import configparser
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from aboard.storage.base import BadUri, Unreachable
+from aboard.storage.explain import no_credentials
+from aboard.storage.uri import RemoteUri
+
+Environment = Mapping[str, str]
+Config = dict[str, str | bool]
+
+_METADATA_HOST = "http://169.254.169.254"
+_AWS_JOB_IDENTITY = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_GOOGLE_IDENTITY = (
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_BEARER_TOKEN",
+)
+_AZURE_KEYS = (
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCESS_KEY",
+    "AZURE_STORAGE_MASTER_KEY",
+)
+_AZURE_JOB_IDENTITY = (
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_STORAGE_CLIENT_SECRET",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "AZURE_MSI_ENDPOINT",
+    "AZURE_IDENTITY_ENDPOINT",
+    "AZURE_USE_AZURE_CLI",
+)
+_OSS_KEYS = (
+    ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN"),
+    (
+        "ALIBABA_CLOUD_ACCESS_KEY_ID",
+        "ALIBABA_CLOUD_ACCESS_KEY_SECRET",
+        "ALIBABA_CLOUD_SECURITY_TOKEN",
+    ),
+)
+
+
+class Keys(NamedTuple):
+    """A key pair as S3 and OSS use it."""
+
+    access_key: str
+    secret_key: str
+    token: str | None = None
+
+
+class Probe(NamedTuple):
+    """The request that a machine's metadata service, if there is one, answers at once."""
+
+    method: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """As whom to go.
+
+    Attributes:
+        config: options of the object store library, by its own names.
+        keys: gives a key pair; asked now and again, as files with short-lived keys are rewritten.
+        needs_package: can use these credentials where the library cannot.
+        machine_service: set where only the machine's own identity is left to try.
+    """
+
+    config: Config = field(default_factory=dict)
+    keys: Callable[[], Keys] | None = None
+    needs_package: str = ""
+    machine_service: Probe | None = None
+
+
+ANONYMOUS = Identity({"skip_signature": True})
+BY_THE_LIBRARY = Identity()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to tell the object store library; `endpoint` is empty for the cloud's own."""
+
+    identity: Identity
+    endpoint: str
+    config: Config
+
+
+def s3(uri: RemoteUri, env: Environment, home: Path) -> Settings:
+    """Find what AWS tools would: variables first, then the profile in the shared files."""
+    profile = _aws_profile(uri, env, home)
+    endpoint = _first(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    endpoint = _checked_endpoint(uri, endpoint or profile.get("endpoint_url", ""))
+    region = _first(env, "AWS_REGION", "AWS_DEFAULT_REGION") or profile.get("region", "")
+    config: Config = {"disable_bulk_delete": True}
+    if endpoint:
+        config["endpoint"] = endpoint
+    if region:
+        config["region"] = region
+    return Settings(_s3_identity(uri, env, home, profile), endpoint, config)
+
+
+def _s3_identity(
+    uri: RemoteUri, env: Environment, home: Path, profile: Mapping[str, str]
+) -> Identity:
+    if _is_set(env, "AWS_NO_SIGN_REQUEST", "AWS_SKIP_SIGNATURE"):
+        return ANONYMOUS
+    if _first(env, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        names = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+        return _fixed(_keys(uri, env, *names))
+    if _first(env, *_AWS_JOB_IDENTITY):
+        return BY_THE_LIBRARY
+    if "aws_access_key_id" in profile:
+        names = "aws_access_key_id", "aws_secret_access_key", "aws_session_token"
+        return Identity(keys=lambda: _keys(uri, _aws_profile(uri, env, home), *names))
+    if any(name.startswith(("sso_", "role_arn", "credential_process")) for name in profile):
+        return Identity(needs_package="boto3")
+    if _is_set(env, "AWS_EC2_METADATA_DISABLED"):
+        raise no_credentials(str(uri), uri.scheme)
+    service = _first(env, "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_METADATA_ENDPOINT")
+    service = (service or _METADATA_HOST).rstrip("/")
+    probe = Probe("PUT", f"{service}/latest/api/token")
+    return Identity({"metadata_endpoint": service}, machine_service=probe)
+
+
+def _aws_profile(uri: RemoteUri, env: Environment, home: Path) -> dict[str, str]:
+    """Read one profile: settings from the config file, overlaid by the credentials file."""
+    asked = _first(env, "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+    name = asked or "default"
+    config = Path(env.get("AWS_CONFIG_FILE") or home / ".aws/config").expanduser()
+    shared = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials").expanduser()
+    sections = _ini(uri, config)
+    profile = sections.get(f"profile {name}", sections.get(name, {}) if name == "default" else {})
+    profile = profile | _ini(uri, shared).get(name, {})
+    if asked and not profile:
+        raise no_credentials(
+            str(uri), uri.scheme, f"the AWS profile '{name}' is neither in {shared} nor in {config}"
+        )
+    return profile
+
+
+def gcs(uri: RemoteUri, env: Environment, home: Path) -> Settings:
+    """Find what Google's tools would: application default credentials, or an emulator."""
+    emulator = _first(env, "STORAGE_EMULATOR_HOST", "GOOGLE_STORAGE_EMULATOR_HOST")
+    endpoint = _first(env, "GOOGLE_BASE_URL") or _with_scheme(emulator, "http")
+    endpoint = _checked_endpoint(uri, endpoint)
+    # An emulator takes any token; without one the library would look for the machine's identity.
+    default = Identity({"bearer_token": "emulator"}) if emulator else None
+    identity = _gcs_identity(uri, env, home, default)
+    return Settings(identity, endpoint, {"base_url": endpoint} if endpoint else {})
+
+
+def _gcs_identity(
+    uri: RemoteUri, env: Environment, home: Path, default: Identity | None
+) -> Identity:
+    if _is_set(env, "GOOGLE_SKIP_SIGNATURE", "CLOUDSDK_AUTH_DISABLE_CREDENTIALS"):
+        return ANONYMOUS
+    if token := _first(env, "CLOUDSDK_AUTH_ACCESS_TOKEN", "GOOGLE_OAUTH_ACCESS_TOKEN"):
+        return Identity({"bearer_token": token})
+    if _first(env, *_GOOGLE_IDENTITY):
+        return BY_THE_LIBRARY
+    given = _first(env, "GOOGLE_APPLICATION_CREDENTIALS")
+    login = Path(env.get("CLOUDSDK_CONFIG") or home / ".config/gcloud").expanduser()
+    path = Path(given) if given else login / "application_default_credentials.json"
+    if given or path.exists():
+        if _google_account_type(uri, path) in {"service_account", "authorized_user"}:
+            return Identity({"application_credentials": str(path)})
+        return Identity(needs_package="google-auth")
+    probe = Probe("GET", f"{_METADATA_HOST}/computeMetadata/v1/")
+    return default or Identity(machine_service=probe)
+
+
+def _google_account_type(uri: RemoteUri, path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text())["type"])
+    except (OSError, ValueError, KeyError, TypeError):
+        problem = f"the credentials file {path} is missing or not one of Google's"
+        raise no_credentials(str(uri), uri.scheme, problem) from None
+
+
+def azure(uri: RemoteUri, env: Environment, home: Path) -> Settings:
+    """Find what Azure's tools would: a connection string, an account with a key, or a login."""
+    connection = _connection_string(env.get("AZURE_STORAGE_CONNECTION_STRING", ""))
+    development = connection.get("usedevelopmentstorage", "").lower() == "true"
+    if development or _is_set(env, "AZURE_STORAGE_USE_EMULATOR"):
+        return Settings(BY_THE_LIBRARY, "http://127.0.0.1:10000", {"use_emulator": True})
+    account = uri.bucket.partition("@")[2].partition(".")[0]
+    account = account or connection.get("accountname", "")
+    account = account or _first(env, "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
+    if not account:
+        raise no_credentials(str(uri), uri.scheme, "no storage account is named")
+    endpoint = _checked_endpoint(uri, _azure_endpoint(connection, env))
+    config: Config = {"account_name": account}
+    if endpoint:
+        config["endpoint"] = endpoint
+    return Settings(_azure_identity(uri, env, home, connection), endpoint, config)
+
+
+def _azure_identity(
+    uri: RemoteUri, env: Environment, home: Path, connection: Mapping[str, str]
+) -> Identity:
+    if _is_set(env, "AZURE_SKIP_SIGNATURE"):
+        return ANONYMOUS
+    if key := connection.get("accountkey") or _first(env, *_AZURE_KEYS):
+        if not re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", key):
+            raise no_credentials(str(uri), uri.scheme, "the account key is not in base 64")
+        return Identity({"account_key": key})
+    signature = connection.get("sharedaccesssignature") or _first(
+        env, "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"
+    )
+    if signature:
+        return Identity({"sas_key": signature.removeprefix("?")})
+    if _first(env, *_AZURE_JOB_IDENTITY):
+        return BY_THE_LIBRARY
+    login = Path(env.get("AZURE_CONFIG_DIR") or home / ".azure") / "azureProfile.json"
+    if login.exists() and shutil.which("az", path=env.get("PATH")):
+        return Identity({"use_azure_cli": True})
+    probe = Probe("GET", f"{_METADATA_HOST}/metadata/instance")
+    return Identity(machine_service=probe)
+
+
+def _connection_string(text: str) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in text.split(";") if "=" in pair)
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _azure_endpoint(connection: Mapping[str, str], env: Environment) -> str:
+    if endpoint := connection.get("blobendpoint"):
+        return endpoint
+    if suffix := connection.get("endpointsuffix"):
+        protocol = connection.get("defaultendpointsprotocol", "https")
+        return f"{protocol}://{connection.get('accountname', '')}.blob.{suffix}"
+    return _first(env, "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+
+
+def oss(uri: RemoteUri, env: Environment, home: Path) -> Settings:
+    """Find what Alibaba's tools would, and speak S3 with it, the bucket in the host name."""
+    sections = _ini(uri, Path(env.get("OSS_CONFIG_FILE") or home / ".ossutilconfig").expanduser())
+    profile = sections.get("Credentials") or sections.get("default") or {}
+    region = _first(env, "OSS_REGION", "ALIBABA_CLOUD_REGION_ID") or profile.get("region", "")
+    region = region.removeprefix("oss-")
+    endpoint = _first(env, "OSS_ENDPOINT") or profile.get("endpoint", "")
+    if not endpoint and not region:
+        hint = "Set OSS_ENDPOINT, or OSS_REGION such as cn-hangzhou."
+        raise Unreachable(str(uri), "the OSS endpoint is not known", hint)
+    endpoint = _with_scheme(endpoint or f"oss-{region}.aliyuncs.com", "https")
+    endpoint = _oss_endpoint(_checked_endpoint(uri, endpoint), uri.bucket, env)
+    in_name = re.search(r"oss-([a-z0-9-]+?)(-internal)?\.aliyuncs\.com", endpoint)
+    config: Config = {
+        # The library reads AWS variables by itself; what they say must not apply here.
+        "endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,
+        "region": region or (in_name[1] if in_name else "oss"),
+        "virtual_hosted_style_request": True,
+        "disable_bulk_delete": True,
+        "skip_signature": False,
+    }
+    return Settings(_oss_identity(uri, env, profile), endpoint, config)
+
+
+def _oss_identity(uri: RemoteUri, env: Environment, profile: Mapping[str, str]) -> Identity:
+    if _is_set(env, "OSS_SKIP_SIGNATURE"):
+        return ANONYMOUS
+    for names in _OSS_KEYS:
+        if _first(env, *names[:2]):
+            return _fixed(_keys(uri, env, *names))
+    if "accesskeyid" in profile:
+        return _fixed(_keys(uri, profile, "accesskeyid", "accesskeysecret", "ststoken"))
+    raise no_credentials(str(uri), uri.scheme)
+
+
+def _oss_endpoint(endpoint: str, bucket: str, env: Environment) -> str:
+    """Put the bucket into the host name, and prefer the host that is documented to speak S3."""
+    scheme, _, host = endpoint.rstrip("/").partition("://")
+    if host.startswith(f"{bucket}.") or _is_set(env, "OSS_CNAME"):
+        return f"{scheme}://{host}"
+    if re.fullmatch(r"oss-[a-z0-9-]+\.aliyuncs\.com", host):
+        host = f"s3.{host}"
+    return f"{scheme}://{bucket}.{host}"
+
+
+def _keys(uri: RemoteUri, source: Mapping[str, str], access: str, secret: str, token: str) -> Keys:
+    for name, other in ((access, secret), (secret, access)):
+        if not source.get(name):
+            raise no_credentials(str(uri), uri.scheme, f"{other} is set and {name} is not")
+    return Keys(source[access], source[secret], source.get(token) or None)
+
+
+def _fixed(keys: Keys) -> Identity:
+    return Identity(keys=lambda: keys)
+
+
+def _ini(uri: RemoteUri, path: Path) -> dict[str, dict[str, str]]:
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, configparser.Error):
+        raise no_credentials(str(uri), uri.scheme, f"{path} cannot be read") from None
+    return {section: dict(parser[section]) for section in parser.sections()}
+
+
+def _first(env: Environment, *names: str) -> str:
+    return next((env[name] for name in names if env.get(name)), "")
+
+
+def _is_set(env: Environment, *names: str) -> bool:
+    return any(env.get(name, "").lower() in {"1", "true", "yes", "on"} for name in names)
+
+
+def _with_scheme(endpoint: str, scheme: str) -> str:
+    return endpoint if not endpoint or "://" in endpoint else f"{scheme}://{endpoint}"
+
+
+def _checked_endpoint(uri: RemoteUri, endpoint: str) -> str:
+    if endpoint and not re.fullmatch(r"https?://[A-Za-z0-9.\-_:\[\]]+(/[\w./~-]*)?", endpoint):
+        hint = "An endpoint is https://host or http://host:port."
+        raise BadUri(str(uri), f"'{endpoint}' is not an endpoint", hint)
+    return endpoint.rstrip("/")

@@ -1,0 +1,146 @@
+"""From what a user types to a storage: paths, `file://` URIs and the clouds' own URIs.
+
+The functions here are about text alone and touch neither disk nor network, save that a relative
+path is completed with the working directory. Names inside buckets are taken literally: nothing is
+percent-decoded, except in `file://` URIs, which are defined that way.
+"""
+
+import os
+import posixpath
+import re
+from typing import NamedTuple
+
+from aboard.storage.base import BadUri, Storage, UnknownScheme
+
+REMOTE_SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "oss", "memory")
+_SHOWN_SCHEMES = ("file://", "s3://", "gs://", "az://", "oss://")
+_MEANT = {
+    "gcs": "gs",
+    "google": "gs",
+    "s3a": "s3",
+    "s3n": "s3",
+    "aws": "s3",
+    "azure": "az",
+    "adl": "az",
+    "wasb": "az",
+    "wasbs": "az",
+    "aliyun": "oss",
+}
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CONTAINER_AT_ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
+_LOST_SLASH = re.compile(r"(s3|gs|gcs|az|abfss?|oss|memory):", re.IGNORECASE)
+
+
+class RemoteUri(NamedTuple):
+    """A remote URI in its parts; `path` has no slash at either end."""
+
+    scheme: str
+    bucket: str
+    path: str
+
+    def __str__(self) -> str:
+        return join(f"{self.scheme}://{self.bucket}", self.path)
+
+
+def open_storage(uri: str) -> Storage:
+    """Open the storage rooted at a path or URI. No request is made until it is used."""
+    place = _parse(uri)
+    if isinstance(place, RemoteUri):
+        from aboard.storage.object import ObjectStorage
+
+        return ObjectStorage(place)
+    from aboard.storage.local import LocalStorage
+
+    return LocalStorage(place)
+
+
+def is_remote(uri: str) -> bool:
+    """Say whether a URI means a bucket rather than a file system."""
+    return isinstance(_parse(uri), RemoteUri)
+
+
+def canonical(uri: str) -> str:
+    """Write a path or URI the one way we store it: absolute, no trailing slash, links kept."""
+    return str(_parse(uri))
+
+
+def join(uri: str, name: str) -> str:
+    """Put a name below a URI."""
+    return f"{uri.rstrip('/')}/{name}" if name else uri
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Split off the last part: the URI to open, and the name of the file in it."""
+    place = _parse(uri)
+    if isinstance(place, RemoteUri):
+        above, _, name = place.path.rpartition("/")
+        return str(place._replace(path=above)), name
+    return posixpath.split(place)
+
+
+def _parse(uri: str) -> str | RemoteUri:
+    if not uri or "\0" in uri:
+        raise BadUri(repr(uri), "this is not a path or URI", "Give a directory or a bucket.")
+    match = _SCHEME.match(uri)
+    if match is None:
+        if lost := _LOST_SLASH.match(uri):
+            scheme = _MEANT.get(lost[1].lower(), lost[1].lower())
+            meant = f"{scheme}://{uri[lost.end() :].lstrip('/')}"
+            raise BadUri(uri, "there is no '://' in it", f"Did you mean {meant}?")
+        if uri.lower().startswith("file:/"):
+            return _file_path(uri)
+        return _absolute(os.path.expanduser(uri))  # noqa: PTH111 (a Path drops what it thinks idle)
+    scheme = match[1].lower()
+    if scheme == "file":
+        return _file_path(uri)
+    rest = uri[match.end() :]
+    if scheme not in REMOTE_SCHEMES:
+        raise UnknownScheme(uri, f"'{scheme}://' is not a storage we read", _suggest(scheme, rest))
+    return _remote(uri, scheme, rest)
+
+
+def _suggest(scheme: str, rest: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(scheme, REMOTE_SCHEMES, n=1)
+    meant = _MEANT.get(scheme) or (near[0] if near else None)
+    known = f"Known are plain paths and {', '.join(_SHOWN_SCHEMES)}."
+    return f"Did you mean {meant}://{rest}? {known}" if meant else known
+
+
+def _remote(uri: str, scheme: str, rest: str) -> RemoteUri:
+    bucket, _, path = rest.partition("/")
+    if not bucket:
+        raise BadUri(uri, "the bucket is missing", f"Write {scheme}://bucket/path.")
+    if scheme.startswith("abfs"):
+        if not _CONTAINER_AT_ACCOUNT.fullmatch(bucket):
+            hint = f"Write {scheme}://container@account.dfs.core.windows.net/path."
+            raise BadUri(uri, "the container or the account is missing", hint)
+    elif not _BUCKET.fullmatch(bucket):
+        hint = "Letters, digits, '.', '-' and '_' make a bucket's name."
+        raise BadUri(uri, f"'{bucket}' cannot be a bucket", hint)
+    parts = [part for part in path.split("/") if part]
+    if "." in parts or ".." in parts:
+        raise BadUri(uri, "'.' and '..' have no meaning in a bucket", "Write the path out.")
+    return RemoteUri(scheme, bucket, "/".join(parts))
+
+
+def _file_path(uri: str) -> str:
+    from urllib.parse import unquote
+
+    host, path = "", uri[len("file:") :]
+    if path.startswith("//"):
+        host, _, path = path[2:].partition("/")
+    if host not in {"", "localhost"}:
+        raise BadUri(
+            uri,
+            f"a file URI names a path on this machine, not '{host}'",
+            "Write file:///absolute/path or just the path.",
+        )
+    return _absolute("/" + unquote(path))
+
+
+def _absolute(path: str) -> str:
+    absolute = os.path.abspath(path)  # noqa: PTH100 (Path.resolve would follow symbolic links)
+    return "/" + absolute.lstrip("/")

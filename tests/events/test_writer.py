@@ -1,0 +1,412 @@
+"""What the writer leaves on the disk, as stock TensorBoard and a full disk see it."""
+
+import argparse
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aboard.events import encode, media, protos
+from aboard.events.records import read_records
+from aboard.events.writer import EventWriteError, EventWriter
+
+tensorboard = protos.load()
+
+from tensorboard.backend.event_processing import (  # noqa: E402
+    event_accumulator,
+    plugin_event_accumulator,
+)
+
+KEEP_ALL = dict.fromkeys(event_accumulator.DEFAULT_SIZE_GUIDANCE, 0)
+
+
+def files(directory):
+    return sorted(Path(directory).iterdir())
+
+
+def events(path):
+    parse = tensorboard.event_pb2.Event.FromString
+    return [parse(data) for _, data in read_records(path.read_bytes())]
+
+
+def stock(directory):
+    """Load a run as TensorBoard's own backend does, keeping everything."""
+    return plugin_event_accumulator.EventAccumulator(
+        str(directory), size_guidance={"tensors": 0}, purge_orphaned_data=False
+    ).Reload()
+
+
+def array_of(event):
+    return tensorboard.tensor_util.make_ndarray(event.tensor_proto)
+
+
+def test_a_file_is_named_and_opened_as_readers_expect(tmp_path):
+    with EventWriter(tmp_path / "new" / "run", suffix=".v2") as writer:
+        path = writer.path
+    assert [path] == files(tmp_path / "new" / "run")
+    assert re.fullmatch(r"events\.out\.tfevents\.\d{10}\..+\.\d+\.\d{4,}\.v2", path.name)
+    (version,) = events(path)
+    assert version.file_version == "brain.Event:2"
+    assert version.source_metadata.writer == "aboard.events.writer"
+
+
+def test_stock_tensorboard_reads_every_scalar(tmp_path):
+    numbers = [1.5, float("nan"), float("inf"), -0.0, *map(float, range(2000))]
+    with EventWriter(tmp_path) as writer:
+        for step, number in enumerate(numbers):
+            writer.scalar("loss", number, step, wall_time=1000.0 + step)
+        writer.scalars({"a": 1, "b": 2}, 7)
+    loaded = event_accumulator.EventAccumulator(str(tmp_path), size_guidance=KEEP_ALL).Reload()
+    scalars = loaded.Scalars("loss")
+    assert [scalar.step for scalar in scalars] == list(range(len(numbers)))
+    assert [scalar.wall_time for scalar in scalars] == [1000.0 + s for s in range(len(numbers))]
+    np.testing.assert_array_equal([scalar.value for scalar in scalars], numbers)
+    assert [loaded.Scalars(tag)[0].value for tag in "ab"] == [1.0, 2.0]
+
+
+def test_stock_tensorboard_reads_every_kind(tmp_path):
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    clip = np.linspace(-1, 1, 50)
+    curve = np.arange(12).reshape(6, 2)
+    vertices = np.ones((1, 4, 3))
+    with EventWriter(tmp_path) as writer:
+        for step in range(3):
+            writer.scalar("double", 1 / 3 + step, step, dtype="float64")
+            writer.tensor("tensor", [[step, 2]], step, plugin="mine")
+            writer.text("text", f"step {step}", step)
+            writer.histogram("histogram", [step, step + 1.0, step + 1.0], step, buckets=2)
+            writer.images("images", [pixels, pixels], step)
+            writer.audio("audio", [clip], step, rate=8000, labels=["tone"])
+            writer.pr_curve("pr", curve, step)
+            writer.mesh("mesh", vertices, step, faces=[[[0, 1, 2]]], colors=vertices * 9)
+        writer.hparams({"lr": 0.1}, group="g")
+        writer.graph(b"\n\x05\n\x03one")
+        writer.add([encode.hparams_end()], 0)
+        writer.add([encode.keras_graph("{}"), encode.custom_scalars(b"layout")], 0)
+        writer.write(encode.tagged_run_metadata(1.0, 2, "traced", b"trace"))
+    loaded = stock(tmp_path)
+    metadata = loaded.AllSummaryMetadata()
+    png = media.png(pixels)
+    expected = {
+        "double": ("scalars", 1, 2 + 1 / 3),
+        "tensor": ("mine", 2, [[2, 2]]),
+        "text": ("text", 2, b"step 2"),
+        "histogram": ("histograms", 2, [[2, 2.5, 1], [2.5, 3, 2]]),
+        "images": ("images", 3, [b"4", b"2", png, png]),
+        "audio": ("audio", 3, [media.wav(clip, 8000)]),
+        "pr": ("pr_curves", 2, curve.tolist()),
+        "mesh_VERTEX": ("mesh", 2, vertices.tolist()),
+        "mesh_FACE": ("mesh", 2, [[[0, 1, 2]]]),
+        "mesh_COLOR": ("mesh", 2, (vertices * 9).tolist()),
+        "_hparams_/session_start_info": ("hparams", 2, []),
+        "_hparams_/session_end_info": ("hparams", 2, []),
+        "keras": ("graph_keras_model", 3, [b"{}"]),
+        "custom_scalars__config__": ("custom_scalars", 2, b"layout"),
+        "__run_graph__": ("graphs", 3, [b"\n\x05\n\x03one"]),
+        "traced": ("graph_tagged_run_metadata", 3, [b"trace"]),
+    }
+    read = {
+        tag: (
+            metadata[tag].plugin_data.plugin_name,
+            metadata[tag].data_class,
+            array_of(loaded.Tensors(tag)[-1]).tolist(),
+        )
+        for tag in loaded.Tags()["tensors"]
+    }
+    assert read == expected
+    assert [event.step for event in loaded.Tensors("text")] == [0, 1, 2]
+
+
+@pytest.fixture
+def dashboards(tmp_path):
+    """Stock TensorBoard over a run with every kind of data, answering HTTP."""
+    with EventWriter(tmp_path / "run") as writer:
+        writer.scalar("loss", 0.5, 1, wall_time=9.0)
+        writer.scalar("double", 0.1, 1, dtype="float64", wall_time=9.0)
+        writer.text("text", "**bold**", 1)
+        writer.histogram("histogram", [1, 2, 3], 1, buckets=2)
+        writer.images("images", [np.zeros((2, 3, 3))], 1)
+        writer.audio("audio", [np.zeros(10)], 1, rate=8000)
+        writer.pr_curve("pr", np.full((6, 2), 3), 1)
+        writer.mesh("mesh", np.ones((1, 3, 3)), 1, faces=[[[0, 1, 2]]])
+        info = [encode.hparam_info("lr", interval=(0, 1))]
+        writer.add([encode.hparams_experiment(info, [encode.metric_info("loss")])], 0)
+        writer.hparams({"lr": 0.1})
+        writer.add([encode.hparams_end()], 0)
+        writer.graph(b"\n\x05\n\x03one")
+        writer.add([encode.keras_graph("{}"), encode.custom_scalars(b"\x12\x03\x0a\x01c")], 0)
+    return stock_server(tmp_path)
+
+
+def stock_server(logdir):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "html5lib's sanitizer is deprecated")
+        from tensorboard import default
+    from tensorboard.backend import application
+    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from werkzeug.test import Client
+
+    multiplexer = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(logdir))
+    multiplexer.Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, str(logdir))
+    flags = argparse.Namespace(
+        logdir=str(logdir), logdir_spec="", path_prefix="", samples_per_plugin={}, window_title=""
+    )
+    return Client(application.TensorBoardWSGIApp(flags, default.get_static_plugins(), provider))
+
+
+def test_every_dashboard_of_stock_tensorboard_shows_its_data(dashboards):
+    def get(route, blob="", **query):
+        query_string = blob or {"run": "run", **query}
+        answer = dashboards.get(f"/data/plugin/{route}", query_string=query_string)
+        assert answer.status_code == 200
+        return answer
+
+    assert get("scalars/scalars", tag="loss").json == [[9.0, 1, 0.5]]
+    assert get("scalars/scalars", tag="double").json == [[9.0, 1, 0.1]]
+    assert get("text/text", tag="text").json[0]["text"] == "<p><strong>bold</strong></p>"
+    assert get("histograms/histograms", tag="histogram").json[0][2] == [[1, 2, 1], [2, 3, 2]]
+    (image,) = get("images/images", tag="images", sample=0).json
+    assert get("images/individualImage", image["query"]).data == media.png(np.zeros((2, 3, 3)))
+    (clip,) = get("audio/audio", tag="audio", sample=0).json
+    assert get("audio/individualAudio", clip["query"]).data == media.wav(np.zeros(10), 8000)
+    assert get("pr_curves/pr_curves", tag="pr").json["run"][0]["recall"] == [3.0, 3.0]
+    parts = get("mesh/meshes", tag="mesh", sample=0).json
+    assert [(part["content_type"], part["data_shape"]) for part in parts] == [
+        (1, [1, 3, 3]),
+        (2, [1, 1, 3]),
+    ]
+    assert get("graphs/graph", conceptual="false").text == 'node {\n  name: "one"\n}\n'
+    assert get("graphs/info").json["run"]["tags"]["keras"]["conceptual_graph"] is True
+    assert get("custom_scalars/layout").json["category"][0]["title"] == "c"
+    sessions = dashboards.post(
+        "/data/plugin/hparams/session_groups",
+        json={
+            "startIndex": 0,
+            "sliceSize": 10,
+            "allowedStatuses": ["STATUS_SUCCESS"],
+            "colParams": [{"hparam": "lr"}, {"metric": {"tag": "loss", "group": ""}}],
+        },
+    ).json
+    (group,) = sessions["sessionGroups"]
+    assert (group["hparams"], group["metricValues"][0]["value"]) == ({"lr": 0.1}, 0.5)
+
+
+def test_metadata_comes_with_the_first_value_of_a_tag_only(tmp_path):
+    with EventWriter(tmp_path) as writer:
+        writer.text("a", "one", 0)
+        writer.add([encode.text("a", "two"), encode.text("b", "three"), encode.text("b", "4")], 1)
+        path = writer.path
+    values = [value for event in events(path) for value in event.summary.value]
+    described = [(value.tag, value.HasField("metadata")) for value in values]
+    assert described == [("a", True), ("a", False), ("b", True), ("b", False)]
+
+
+def test_a_value_that_could_not_be_encoded_leaves_its_tag_undescribed(tmp_path):
+    with EventWriter(tmp_path) as writer:
+        with pytest.raises(ValueError, match="does not fit in 64 bits"):
+            writer.text("a", "one", 2**64)
+        writer.text("a", "one", 0)
+        path = writer.path
+    assert events(path)[1].summary.value[0].HasField("metadata")
+
+
+def test_rotation_starts_files_that_sort_and_stand_alone(tmp_path):
+    with EventWriter(tmp_path, max_bytes=400) as writer:
+        written = []
+        for step in range(100):
+            writer.text("notes", f"note {step}", step)
+            written.append(writer.path)
+    written.append(writer.path)
+    paths = files(tmp_path)
+    assert len(paths) > 10
+    assert list(dict.fromkeys(written)) == paths
+    for path in paths:
+        version, first, *later = events(path)
+        assert version.file_version == "brain.Event:2"
+        assert first.summary.value[0].metadata.plugin_data.plugin_name == "text"
+        assert not any(event.summary.value[0].HasField("metadata") for event in later)
+        assert 400 <= path.stat().st_size < 600 or path is paths[-1]
+    steps = [event.step for event in stock(tmp_path).Tensors("notes")]
+    assert steps == list(range(100))
+
+
+def test_a_rotated_file_sorts_after_its_predecessor_when_the_clock_goes_back(tmp_path, monkeypatch):
+    clock = iter(range(2_000_000_000, 0, -1000))
+    monkeypatch.setattr("aboard.events.writer.time.time", lambda: float(next(clock)))
+    with EventWriter(tmp_path, max_bytes=1) as writer:
+        paths = []
+        for step in range(20):
+            writer.scalar("loss", 1.0, step, wall_time=0.0)
+            paths.append(writer.path)
+    assert paths == sorted(set(paths))
+
+
+def test_many_writers_in_one_second_have_files_of_their_own(tmp_path):
+    writers = [EventWriter(tmp_path) for _ in range(50)]
+    assert len({writer.path for writer in writers}) == 50
+    for writer in writers:
+        writer.close()
+
+
+def test_a_name_that_is_taken_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("aboard.events.writer._files_in_process", iter([3, 4]))
+    monkeypatch.setattr("aboard.events.writer.time.time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr("aboard.events.writer.socket.gethostname", lambda: "host")
+    taken = tmp_path / f"events.out.tfevents.1700000000.host.{os.getpid()}.0003"
+    taken.write_bytes(b"mine")
+    with EventWriter(tmp_path) as writer:
+        assert writer.path == taken.with_name(taken.name.replace("0003", "0004"))
+    assert taken.read_bytes() == b"mine"
+
+
+def test_threads_share_a_writer(tmp_path):
+    def log(name):
+        for step in range(500):
+            writer.text(name, "x", step)
+
+    with EventWriter(tmp_path, max_bytes=20_000, buffer_bytes=1000) as writer:
+        threads = [threading.Thread(target=log, args=(f"thread{n}",)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    loaded = stock(tmp_path)
+    for n in range(4):
+        assert [event.step for event in loaded.Tensors(f"thread{n}")] == list(range(500))
+
+
+def test_records_wait_in_memory_until_flushed(tmp_path):
+    writer = EventWriter(tmp_path, flush_secs=1000)
+    writer.scalar("loss", 1.0, 1)
+    assert len(events(writer.path)) == 1
+    writer.flush()
+    assert len(events(writer.path)) == 2
+    writer.scalar("loss", 1.0, 2)
+    writer.close()
+    assert len(events(writer.path)) == 3
+    writer.close()
+    with pytest.raises(ValueError, match=f"the writer of {writer.path} is closed"):
+        writer.scalar("loss", 1.0, 3)
+
+
+def test_a_full_or_old_buffer_is_flushed_by_the_next_record(tmp_path):
+    with EventWriter(tmp_path, flush_secs=0) as writer:
+        writer.scalar("loss", 1.0, 1)
+        assert len(events(writer.path)) == 2
+    with EventWriter(tmp_path, flush_secs=1000, buffer_bytes=100) as writer:
+        writer.text("notes", "x" * 100, 1)
+        assert len(events(writer.path)) == 2
+
+
+def test_a_writer_that_was_never_closed_flushes_at_exit(tmp_path):
+    script = "import sys; from aboard.events.writer import EventWriter\n"
+    script += "EventWriter(sys.argv[1]).scalar('loss', 1.0, 1)"
+    subprocess.run([sys.executable, "-c", script, tmp_path], check=True)
+    (path,) = files(tmp_path)
+    assert len(events(path)) == 2
+
+
+def test_images_of_two_sizes_are_an_error(tmp_path):
+    writer = EventWriter(tmp_path)
+    with pytest.raises(ValueError, match=r"share one size, not \[\(2, 2\), \(2, 3\)\]"):
+        writer.images("a", [np.zeros((2, 2)), np.zeros((2, 3))], 0)
+    writer.close()
+
+
+def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EventWriteError) as raised:
+        EventWriter(tmp_path / "file" / "run")
+    assert raised.value.errno == errno.ENOTDIR
+    assert f"cannot create an event file in {tmp_path}/file/run: Not a directory" in str(
+        raised.value
+    )
+
+
+FULL_DISK = textwrap.dedent(
+    """
+    import json, resource, sys
+    from aboard.events.writer import EventWriter, EventWriteError
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    directory, max_bytes = sys.argv[1], json.loads(sys.argv[2])
+    writer = EventWriter(directory, buffer_bytes=200, flush_secs=1000, max_bytes=max_bytes)
+    first = writer.path
+    limit(1000)
+    errors, sizes = [], []
+    for step in range(60):
+        try:
+            writer.text("notes", f"note {step}", step)
+        except EventWriteError as error:
+            errors.append([error.errno, str(error)])
+            sizes.append(first.stat().st_size)
+    limit(resource.RLIM_INFINITY)
+    whole = len(first.read_bytes())
+    writer.close()
+    print(json.dumps({"path": str(first), "errors": errors, "sizes": sizes, "whole": whole}))
+    """
+)
+
+
+@pytest.mark.parametrize("max_bytes", [None, 1500])
+def test_a_full_disk_tears_no_record_and_loses_none(tmp_path, max_bytes):
+    command = [sys.executable, "-c", FULL_DISK, tmp_path, json.dumps(max_bytes)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    report = json.loads(result.stdout)
+    assert report["errors"], "the limit was never reached"
+    number, message = report["errors"][0]
+    assert number == errno.EFBIG
+    assert re.fullmatch(
+        rf"\[Errno {number}\] cannot write to {report['path']}: File too large; "
+        r"\d+ records are kept for the next flush",
+        message,
+    )
+    boundaries = {offset for offset, _ in read_records(Path(report["path"]).read_bytes())}
+    assert set(report["sizes"]) <= boundaries
+    assert report["whole"] in boundaries
+    assert [event.step for event in stock(tmp_path).Tensors("notes")] == list(range(60))
+    assert sum(len(events(path)) for path in files(tmp_path)) == 60 + len(files(tmp_path))
+
+
+@given(st.lists(st.integers(0, 120), max_size=60), st.sampled_from([None, 300]))
+def test_any_series_of_short_and_failed_writes_keeps_every_record(tmp_path_factory, room, rotate):
+    """The disk takes as many bytes of each write as `room` says, then fails."""
+    tmp_path = tmp_path_factory.mktemp("run")
+    pwrite = os.pwrite
+    budget = iter(room)
+
+    def short_pwrite(descriptor, data, offset):
+        allowed = next(budget, None)
+        if allowed is None:
+            return pwrite(descriptor, data, offset)
+        if not allowed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, data[:allowed], offset)
+
+    writer = EventWriter(tmp_path, buffer_bytes=100, max_bytes=rotate)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("aboard.events.writer.os.pwrite", short_pwrite)
+        for step in range(20):
+            try:
+                writer.text("notes", f"note {step}", step)
+            except EventWriteError as error:
+                assert "No space left on device" in str(error)  # noqa: PT017
+                for path in files(tmp_path):
+                    assert len(events(path)) >= 0
+    writer.close()
+    read = [event for path in files(tmp_path) for event in events(path)]
+    assert [event.step for event in read if event.HasField("summary")] == list(range(20))
