@@ -180,7 +180,7 @@ static PyObject *Scanner_series(ScannerObject *self, PyObject *Py_UNUSED(ignored
         const series *one = &s->series.at[i];
         const char *metadata = one->has_metadata ? (char *)s->arena.at + one->metadata : NULL;
         PyObject *item = Py_BuildValue(
-            "y#z#iiN", (char *)s->arena.at + one->tag, (Py_ssize_t)one->tag_length, metadata,
+            "y#y#iiN", (char *)s->arena.at + one->tag, (Py_ssize_t)one->tag_length, metadata,
             (Py_ssize_t)one->metadata_length, one->origin, one->class, PyBool_FromLong(one->wide));
         if (!item || PyList_Append(list, item) < 0) Py_CLEAR(list);
         Py_XDECREF(item);

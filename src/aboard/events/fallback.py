@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from aboard.events.crc import headers, verify
-from aboard.events.messages import Event, Malformed, Value, parse_event, parse_metadata
+from aboard.events.messages import Event, Malformed, Value, fields, parse_event, parse_metadata
 from aboard.events.records import HEADER, MAX_LENGTH, OVERHEAD
 from aboard.events.scanner import (
     CLASS_OTHER,
@@ -35,7 +35,7 @@ from aboard.events.scanner import (
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
-_SENTINEL = _FLOAT.pack(-1234.5)
+_PROBES = (-1234.5, 777.25)
 _ROWS = {ORIGIN_IMAGE: 3, ORIGIN_AUDIO: 1}
 
 
@@ -200,7 +200,9 @@ class PythonCore:
                 one.origin = one.origin or (
                     ORIGIN_RUN_METADATA if event.what == 8 else ORIGIN_GRAPH
                 )
-                one.kind = one.kind or CLASS_OTHER
+                if one.kind == CLASS_UNKNOWN:
+                    one.kind = CLASS_OTHER
+                    self._shapes.clear()
                 self._pointers.append(_Pointer(number, event.step, event.wall, offset, length, 1))
             case _:
                 self._pointers.append(_Pointer(-1, event.step, event.wall, offset, length, 0))
@@ -253,15 +255,18 @@ class PythonCore:
         Whether they are is found out by changing them and parsing again.
         """
         head = _head(data)
-        if head is None:
-            return
-        changed = parse_event(data[:-4] + _SENTINEL)
-        if changed.malformed or len(changed.values) != 1 or event.step != head[0]:
-            return
-        value = changed.values[0]
-        number = value.simple if value.tensor is None else value.tensor.single
-        if value.tag == event.values[0].tag and number == -1234.5 and changed[:3] == event[:3]:
-            self._shapes[data[head[1] : -4]] = self._numbers[value.tag]
+        if head is None or len(list(fields(data[head[1] :]))) != 1:
+            return  # what follows the summary may be what counts
+        tag = event.values[0].tag
+        for probe in _PROBES:
+            changed = parse_event(data[:-4] + _FLOAT.pack(probe))
+            if changed.malformed or len(changed.values) != 1:
+                return
+            value = changed.values[0]
+            number = value.simple if value.tensor is None else value.tensor.single
+            if value.tag != tag or number != probe:
+                return
+        self._shapes[data[head[1] : -4]] = self._numbers[tag]
 
 
 def _class_of(metadata: bytes) -> int:

@@ -262,7 +262,8 @@ static uint32_t hash_of(const uint8_t *p, size_t n) {
 
 static int is_tag(const scanner *s, int32_t number, const uint8_t *tag, size_t n) {
     const series *one = &s->series.at[number];
-    return one->tag_length == n && memcmp(s->arena.at + one->tag, tag, n) == 0;
+    /* An empty tag may have no address, which memcmp must not be given. */
+    return one->tag_length == n && (!n || memcmp(s->arena.at + one->tag, tag, n) == 0);
 }
 
 static int rehash(scanner *s) {

@@ -9,6 +9,7 @@ evenly are stored as their first value and their stride.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ Floats = npt.NDArray[np.float64]
 Blob = bytes | npt.NDArray[Any]
 
 
-class Columns(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Columns:
     """Values of one segment: `payload` has one column for scalars, three for pointers."""
 
     steps: Ints
@@ -41,8 +43,11 @@ def joined(parts: Sequence[Columns]) -> Columns:
     """Return the values of all parts in one."""
     if len(parts) == 1:
         return parts[0]
-    steps, walls, payload = zip(*(tuple(part) for part in parts), strict=True)
-    return Columns(np.concatenate(steps), np.concatenate(walls), np.concatenate(payload))
+    return Columns(
+        np.concatenate([part.steps for part in parts]),
+        np.concatenate([part.walls for part in parts]),
+        np.concatenate([part.payload for part in parts]),
+    )
 
 
 class Chunk(NamedTuple):
@@ -56,11 +61,11 @@ class Chunk(NamedTuple):
 
 def pack(columns: Columns, *, narrow: bool) -> Chunk:
     """Lay values out as a chunk; `narrow` keeps scalars as 32-bit floats."""
-    steps, walls, payload = columns
+    steps, walls, payload = columns.steps, columns.walls, columns.payload
     if len(steps) > 2:
-        stride = steps[1] - steps[0]
-        if (np.diff(steps) == stride).all():
-            steps = np.array([steps[0], stride])
+        gaps = np.diff(steps)
+        if (gaps == gaps[0]).all():
+            steps = np.array([steps[0], gaps[0]])
     if narrow and payload.ndim == 1:
         return Chunk(len(walls), steps, walls, payload.astype(np.float32))
     return Chunk(len(walls), steps, walls, payload)

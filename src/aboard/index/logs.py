@@ -117,8 +117,8 @@ class Logs:
         found = self.tag(run, tag)
         if not found.is_scalar:
             raise UnknownName(
-                f"tag {tag!r} of run {run!r} holds {found.kind.plugin or 'tensors'}, not scalars;"
-                " use records() to read it"
+                f"tag {tag!r} of run {run!r} is no scalar but a {found.kind.data_class or 'tensor'}"
+                f" of plugin {found.kind.plugin!r}; use records() to read it"
             )
         return self.index.series(found, samples=samples)
 

@@ -186,7 +186,7 @@ def read_pointers(connection: sqlite3.Connection, tag: Tag) -> list[Pointer]:
         for columns in _chunks(connection, segment):
             origin = np.full((len(columns), 1), number, np.int64)
             payload = np.concatenate([columns.payload, origin], axis=1).astype(np.int64)
-            parts.append(columns._replace(payload=payload))
+            parts.append(Columns(columns.steps, columns.walls, payload))
     whole = surviving(parts)
     if whole is None:
         return []

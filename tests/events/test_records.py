@@ -1,0 +1,68 @@
+"""Framing and checksums, alone and of many pieces at once."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aboard.events import crc, records
+from aboard.events.records import _crc32c_python, frame, mask, read_records, unframe
+
+
+def test_crc_of_the_standard_check_value():
+    assert records.crc32c(b"123456789") == 0xE3069283
+    assert _crc32c_python(b"123456789") == 0xE3069283
+    assert _crc32c_python(b"") == records.crc32c(b"") == 0
+
+
+@given(st.binary(max_size=300))
+def test_both_implementations_agree(data):
+    assert records.crc32c(data) == _crc32c_python(data)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 8, 2047, 2048, 2049, 5000, 100_003])
+def test_many_records_are_verified_at_once(length):
+    rng = random.Random(length)
+    block, spans = b"", []
+    for _ in range(3):
+        spans.append((len(block), length))
+        block += frame(rng.randbytes(length))
+    assert crc.verify(block, spans) == 3
+    broken = bytearray(block)
+    broken[spans[1][0] + 12 + length // 2] ^= 4
+    assert crc.verify(bytes(broken), spans) == 1
+
+
+def test_headers_are_found_wherever_they_stand():
+    rng = random.Random(7)
+    garbage = rng.randbytes(70_000)
+    block = garbage + frame(b"x") + rng.randbytes(13) + frame(b"yz")
+    found = [at for at in crc.headers(block, 0) if at >= len(garbage)]
+    assert found == [len(garbage), len(garbage) + 17 + 13]
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_what_is_framed_is_read_back(payloads):
+    data = b"".join(map(frame, payloads))
+    assert [payload for _, payload in read_records(data)] == payloads
+
+
+def test_unframe_says_what_is_wrong():
+    good = frame(b"hello")
+    assert unframe(good) == b"hello"
+    for place, words in ((0, "length"), (9, "length"), (13, "data"), (-1, "data")):
+        bad = bytearray(good)
+        bad[place] ^= 1
+        with pytest.raises(ValueError, match=f"checksum of the record's {words}"):
+            unframe(bytes(bad))
+    with pytest.raises(ValueError, match="shorter than its framing"):
+        unframe(b"abc")
+    with pytest.raises(ValueError, match="not what its header says"):
+        unframe(good + b"x")
+
+
+def test_a_mask_is_not_the_checksum():
+    assert mask(0) == 0xA282EAD8
+    assert np.uint32(mask(0xFFFFFFFF)) == 0xA282EAD7

@@ -1,0 +1,414 @@
+"""The scanner's rules, each on both cores."""
+
+import math
+import os
+import struct
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scanning import CORES, same_numbers, scalar_event, scalar_file, scan
+
+from aboard.events import encode
+from aboard.events.encode import delimited, varint
+from aboard.events.records import crc32c, frame, mask
+from aboard.events.scanner import (
+    CLASS_OTHER,
+    CLASS_SCALAR,
+    ORIGIN_GRAPH,
+    ORIGIN_RUN_METADATA,
+    ORIGIN_SIMPLE,
+    Scanner,
+)
+
+pytestmark = pytest.mark.parametrize("core", list(CORES))
+
+DTYPES = {
+    "float32": 0.1,
+    "float64": 0.1,
+    "float16": 0.333,
+    "bfloat16": 3.140625,
+    "int8": -7,
+    "int16": -30000,
+    "int32": -(2**31),
+    "int64": 2**53 - 1,
+    "uint8": 255,
+    "uint16": 65535,
+    "uint32": 2**32 - 1,
+    "uint64": 2**53,
+    "bool": True,
+}
+
+
+def one_event(*values: bytes, wall: float = 2.5, step: int = 3) -> bytes:
+    """An event of raw Summary.Value messages."""
+    summary = b"".join(delimited(1, value) for value in values)
+    return b"\x09" + struct.pack("<d", wall) + b"\x10" + varint(step) + delimited(5, summary)
+
+
+def test_both_cores_are_tested(core):
+    if os.environ.get("ABOARD_PURE_PYTHON"):
+        assert list(CORES) == ["python"]
+    else:
+        assert list(CORES) == ["c", "python"]
+
+
+def test_simple_values_come_out_as_columns(core):
+    result = scan(scalar_file(range(5), value=0.25, wall=9.5), core=core)
+    assert result.points("loss") == [(step, 0.25) for step in range(5)]
+    assert result.taken.points.wall.tolist() == [9.5] * 5
+    assert result.taken.events == 5
+    assert result.series[0].origin == ORIGIN_SIMPLE
+    assert not result.series[0].wide
+
+
+@pytest.mark.parametrize("content", [True, False], ids=["tensor_content", "typed field"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_keeps_its_value(core, dtype, content):
+    number = DTYPES[dtype]
+    value = encode.scalar_tensor("x", number, dtype, content=content)
+    result = scan(frame(encode.event(1.0, 1, [value])), core=core)
+    expected = float(np.dtype(dtype).type(number)) if dtype != "bfloat16" else number
+    assert result.points("x") == [(1, expected)]
+    assert result.series[0].kind == CLASS_SCALAR
+    assert result.series[0].wide == (dtype in {"float64", "int32", "int64", "uint32", "uint64"})
+
+
+@given(bits=st.integers(0, 0xFFFF), dtype=st.sampled_from(["half", "bfloat16"]))
+def test_sixteen_bit_floats_are_exact(core, bits, dtype):
+    number = 19 if dtype == "half" else 14
+    tensor = b"\x08" + varint(number) + b"\x12\x00" + delimited(4, struct.pack("<H", bits))
+    value = delimited(1, b"h") + delimited(8, tensor)
+    ((_, got),) = scan(frame(one_event(value)), core=core).points("h")
+    raw = struct.pack("<H", bits)
+    expected = (
+        struct.unpack("<e", raw)[0] if dtype == "half" else struct.unpack("<f", b"\0\0" + raw)[0]
+    )
+    assert same_numbers(got, expected)
+    assert math.copysign(1, got) == math.copysign(1, expected) or math.isnan(got)
+
+
+def test_packed_and_unpacked_typed_fields_are_the_same(core):
+    shape = b"\x12\x00"
+    packed = b"\x08\x01" + shape + delimited(5, struct.pack("<f", 1.5))
+    unpacked = b"\x08\x01" + shape + b"\x2d" + struct.pack("<f", 1.5)
+    for tensor in (packed, unpacked):
+        value = delimited(1, b"t") + delimited(8, tensor)
+        assert scan(frame(one_event(value)), core=core).points("t") == [(3, 1.5)]
+
+
+def test_a_value_that_is_not_stored_is_zero(core):
+    value = delimited(1, b"t") + delimited(8, b"\x08\x01\x12\x00")
+    assert scan(frame(one_event(value)), core=core).points("t") == [(3, 0.0)]
+
+
+def test_fields_come_in_any_order_among_unknown_ones(core):
+    unknown = delimited(99, b"?") + b"\xa0\x06\x07" + b"\xa5\x06abcd" + b"\xa1\x06abcdefgh"
+    tensor = delimited(4, struct.pack("<d", 0.1)) + unknown + b"\x12\x00" + b"\x08\x02"
+    value = unknown + delimited(8, tensor) + delimited(1, b"late tag") + unknown
+    event = delimited(5, unknown + delimited(1, value)) + unknown + b"\x10\x07"
+    event += b"\x09" + struct.pack("<d", 4.0)
+    result = scan(frame(event), core=core)
+    assert result.points("late tag") == [(7, 0.1)]
+    assert result.taken.points.wall.tolist() == [4.0]
+
+
+def test_a_known_field_of_another_wire_type_is_unknown(core):
+    event = b"\x08\x05" + scalar_event(6, 0.5)  # field 1 as a varint
+    assert scan(frame(event), core=core).points("loss") == [(6, 0.5)]
+
+
+def test_an_event_may_hold_many_values_of_many_kinds(core):
+    values = [
+        encode.scalar("a", 1.0),
+        encode.text("note", "hello"),
+        encode.scalar_tensor("b", 2.0, "float64"),
+        encode.scalar("a", 3.0),
+    ]
+    result = scan(frame(encode.event(1.0, 5, values)), core=core)
+    assert result.points("a") == [(5, 1.0), (5, 3.0)]
+    assert result.points("b") == [(5, 2.0)]
+    pointers = result.taken.pointers
+    assert [result.series[n].tag for n in pointers.series] == [b"note"]
+    assert pointers.offset.tolist() == [0]
+
+
+def test_negative_and_huge_steps(core):
+    steps = [-1, -(2**63), 2**63 - 1, 0, 127, 128, 16384]
+    result = scan(scalar_file(steps), core=core)
+    assert [step for step, _ in result.points("loss")] == steps
+
+
+def test_nan_and_infinities_are_values(core):
+    values = [math.nan, math.inf, -math.inf, -0.0]
+    data = b"".join(frame(scalar_event(i, v)) for i, v in enumerate(values))
+    got = [value for _, value in scan(data, core=core).points("loss")]
+    assert same_numbers(got, values)
+
+
+def test_metadata_is_kept_from_its_first_occurrence(core):
+    first = encode.scalar_tensor("x", 1.0, metadata=encode.metadata("scalars", description="one"))
+    second = encode.scalar_tensor("x", 2.0, metadata=encode.metadata("text", description="two"))
+    third = encode.scalar_tensor("x", 3.0).bare()
+    data = b"".join(frame(encode.event(1.0, i, [v])) for i, v in enumerate((first, second, third)))
+    result = scan(data, core=core)
+    assert result.points("x") == [(0, 1.0), (1, 2.0), (2, 3.0)]
+    assert result.series[0].metadata == first.metadata
+
+
+def test_a_scalar_of_another_plugin_is_a_pointer(core):
+    value = encode.tensor("x", np.float32(1.0), plugin="mine")
+    later = value.bare()
+    data = b"".join(frame(encode.event(1.0, i, [v])) for i, v in enumerate((value, later)))
+    result = scan(data, core=core)
+    assert len(result.taken.points.series) == 0
+    assert result.taken.pointers.step.tolist() == [0, 1]
+    assert result.series[0].kind == CLASS_OTHER
+
+
+def test_what_an_earlier_part_of_the_file_told_still_counts(core):
+    data = frame(encode.event(1.0, 1, [encode.tensor("x", np.float32(1.0)).bare()]))
+    assert len(scan(data, core=core).taken.points.series) == 1
+    known = scan(data, core=core, known=[(b"x", CLASS_OTHER)])
+    assert len(known.taken.points.series) == 0
+
+
+def test_one_element_of_any_rank_is_a_scalar_if_the_plugin_says_so(core):
+    value = encode.tensor("x", np.array([[7.0]]), plugin="scalars", data_class="")
+    data = frame(encode.event(1.0, 1, [value]))
+    assert scan(data, core=core).points("x") == [(1, 7.0)]
+    bare = frame(encode.event(1.0, 1, [value.bare()]))
+    assert len(scan(bare, core=core).taken.points.series) == 0
+
+
+def test_pointers_say_how_many_rows_a_tensor_has(core):
+    values = [
+        encode.images("img", [b"one", b"two"], 4, 4),
+        encode.tensor("matrix", np.zeros((5, 3))),
+        encode.legacy_image("old", b"png", 1, 1),
+    ]
+    result = scan(frame(encode.event(1.0, 1, values)), core=core)
+    rows = dict(
+        zip(
+            [result.series[n].tag for n in result.taken.pointers.series],
+            result.taken.pointers.rows.tolist(),
+            strict=True,
+        )
+    )
+    assert rows == {b"img": 4, b"matrix": 5, b"old": 3}
+
+
+def test_graphs_and_run_metadata_have_tags_of_their_own(core):
+    data = frame(encode.file_version(1.0)) + frame(encode.graph(2.0, b"graph"))
+    data += frame(encode.tagged_run_metadata(3.0, 4, "step4", b"stats"))
+    result = scan(data, core=core)
+    assert [(one.tag, one.origin) for one in result.series] == [
+        (b"__run_graph__", ORIGIN_GRAPH),
+        (b"step4", ORIGIN_RUN_METADATA),
+    ]
+    assert result.taken.pointers.series.tolist() == [-1, 0, 1]
+    assert result.taken.events == 3
+
+
+def test_a_value_from_before_tags_is_named_by_its_node(core):
+    value = delimited(7, b"node") + b"\x15" + struct.pack("<f", 1.0)
+    assert scan(frame(one_event(value)), core=core).points("node") == [(3, 1.0)]
+
+
+def test_a_cut_off_record_is_not_yet_there(core):
+    data = scalar_file(range(3))
+    for cut in range(1, len(data) // 3):
+        result = scan(data[:-cut], core=core)
+        assert len(result.points("loss")) == 2
+        assert result.damage == []
+        assert result.resume == (2 * len(data) // 3, -1)
+
+
+def test_scanning_resumes_where_it_stopped(core):
+    data = scalar_file(range(3))
+    offset, damage_start = scan(data[:-5], core=core).resume
+    scanner = Scanner(damage_start, core=CORES[core])
+    assert scanner.scan(data[offset:], offset, len(data)) == len(data)
+    assert scanner.take().points.step.tolist() == [2]
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**31, 2**62])
+def test_absurd_lengths_are_damage_and_are_never_allocated(core, length):
+    packed = struct.pack("<Q", length)
+    lie = packed + struct.pack("<I", mask(crc32c(packed))) + b"abc"
+    data = lie + scalar_file(range(2))
+    result = scan(data, core=core)
+    assert result.points("loss") == [(0, 0.5), (1, 0.5)]
+    assert result.damage == [(0, len(lie))]
+
+
+def test_a_length_past_the_end_hides_no_good_record(core):
+    packed = struct.pack("<Q", 10_000)
+    lie = packed + struct.pack("<I", mask(crc32c(packed)))
+    data = scalar_file([1]) + lie + scalar_file([2])
+    for block in (64, 1 << 16):
+        result = scan(data, core=core, block=block)
+        assert [step for step, _ in result.points("loss")] == [1, 2]
+        assert result.damage == [(len(scalar_file([1])), len(lie))]
+
+
+def test_damage_at_the_end_is_open_until_a_good_record_follows(core):
+    good, garbage = scalar_file([1]), bytes(range(100))
+    offset, damage_start = scan(good + garbage, core=core).resume
+    assert damage_start == len(good)
+    assert offset == len(good) + len(garbage) - 11
+    whole = good + garbage + scalar_file([2])
+    scanner = Scanner(damage_start, core=CORES[core])
+    scanner.scan(whole[offset:], offset, len(whole))
+    taken = scanner.take()
+    assert taken.damage == [(len(good), len(garbage))]
+    assert taken.points.step.tolist() == [2]
+
+
+def test_a_message_that_cannot_be_parsed_is_damage(core):
+    bad = frame(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
+    half_bad = frame(one_event(encode.scalar("ok", 1.0).encode(), b"\x0a\x7f"))
+    data = scalar_file([1]) + bad + half_bad + scalar_file([2])
+    result = scan(data, core=core)
+    assert [step for step, _ in result.points("loss")] == [1, 2]
+    assert result.points("ok") == []
+    first = len(scalar_file([1]))
+    assert result.damage == [(first, len(bad)), (first + len(bad), len(half_bad))]
+
+
+def test_a_record_larger_than_the_block_is_read_whole(core):
+    big = frame(encode.event(1.0, 1, [encode.text("long", "x" * 5000)]))
+    data = scalar_file([0]) + big + scalar_file([2])
+    result = scan(data, core=core, block=64)
+    assert [step for step, _ in result.points("loss")] == [0, 2]
+    assert result.taken.pointers.length.tolist() == [len(big) - 16]
+
+
+def test_a_block_outside_the_file_is_refused(core):
+    with pytest.raises(ValueError, match="does not lie within"):
+        Scanner(core=CORES[core]).scan(b"abc", 0, 2)
+    with pytest.raises(ValueError, match="does not lie within"):
+        Scanner(core=CORES[core]).scan(b"", -1, 2)
+
+
+def test_thousands_of_tags(core):
+    tags = [f"layer/{i}/weight" for i in range(5000)]
+    data = b"".join(frame(scalar_event(1, tag=tag)) for tag in tags)
+    result = scan(data * 2, core=core)
+    assert [one.tag.decode() for one in result.series] == tags
+    assert (np.bincount(result.taken.points.series) == 2).all()
+
+
+# Properties: what may happen to a file.
+
+kinds = st.sampled_from(["simple", "tensor", "double", "text", "many", "graph", "version"])
+
+
+@st.composite
+def recorded_files(draw):
+    """A file as a list of framed records, each with a step of its own."""
+    records = []
+    for step, kind in enumerate(draw(st.lists(kinds, min_size=1, max_size=12))):
+        tag = draw(st.sampled_from(["a", "loss", "x/y"]))
+        number = draw(st.floats(width=32))
+        match kind:
+            case "simple":
+                values = [encode.scalar(tag, number)]
+            case "tensor":
+                values = [encode.scalar_tensor(tag, np.float32(number))]
+            case "double":
+                values = [encode.scalar_tensor(tag, number, "float64")]
+            case "text":
+                values = [encode.text("t/" + tag, draw(st.text(max_size=20)))]
+            case _:
+                values = [encode.scalar(tag, number), encode.text("t", "x")]
+        event = {
+            "graph": lambda step=step: encode.graph(1.0, b"g" * step, step),
+            "version": lambda: encode.file_version(1.0),
+        }.get(kind, lambda step=step, values=values: encode.event(1.0, step, values))()
+        records.append(frame(event))
+    return records
+
+
+@settings(max_examples=200)
+@given(records=recorded_files(), block=st.integers(16, 400))
+def test_block_boundaries_do_not_matter(core, records, block):
+    data = b"".join(records)
+    assert scan(data, core=core, block=block).plain == scan(data, core="python").plain
+
+
+damages = st.lists(
+    st.tuples(
+        st.sampled_from(["flip", "insert", "delete", "zero"]),
+        st.floats(0, 1, exclude_max=True),
+        st.binary(min_size=1, max_size=60),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=300)
+@given(records=recorded_files(), damage=damages, cut=st.integers(0, 40), block=st.integers(16, 300))
+@example(
+    records=[scalar_file([i]) for i in range(4)], damage=[("delete", 0.3, b"12")], cut=0, block=64
+)
+def test_damage_never_costs_a_good_record(core, records, damage, cut, block):
+    data = bytearray(b"".join(records))
+    # Which record each byte belongs to; -1 once it is not the byte that was written.
+    owner = [i for i, record in enumerate(records) for _ in record]
+    for how, where, octets in damage:
+        at = int(where * len(data))
+        match how:
+            case "flip":
+                data[at : at + 1] = bytes([data[at] ^ (octets[0] or 1)]) if data else b""
+                owner[at : at + 1] = [-1] if owner else []
+            case "insert":
+                data[at:at] = octets
+                owner[at:at] = [-1] * len(octets)
+            case "delete":
+                del data[at : at + len(octets)]
+                del owner[at : at + len(octets)]
+            case "zero":
+                n = len(data[at : at + len(octets)])
+                data[at : at + n] = bytes(n)
+                owner[at : at + n] = [-1] * n
+    if cut:
+        del data[-cut:]
+        del owner[-cut:]
+    intact = [
+        (number, owner.index(number))
+        for number, record in enumerate(records)
+        if owner.count(number) == len(record)
+        and owner[owner.index(number) : owner.index(number) + len(record)] == [number] * len(record)
+    ]
+    result = scan(bytes(data), core=core, block=block)
+    assert result.plain == scan(bytes(data), core="python").plain
+    assert result.taken.events >= len(intact)
+    spans = result.damage
+    assert all(a.offset + a.length <= b.offset for a, b in pairwise(spans))
+    for number, at in intact:
+        end = at + len(records[number])
+        assert all(s.offset >= end or s.offset + s.length <= at for s in spans)
+    assert 0 <= result.resume[0] <= len(data)
+
+
+@settings(max_examples=200)
+@given(data=st.binary(max_size=400), block=st.integers(16, 200))
+def test_any_bytes_are_scanned_without_an_error(core, data, block):
+    framed = b"".join(frame(piece) for piece in data.split(b"\0"))
+    for file in (data, framed):
+        result = scan(file, core=core, block=block)
+        assert result.plain == scan(file, core="python").plain
+
+
+def test_without_the_c_core_the_fallback_serves(core):
+    code = "from aboard.events.scanner import core_name; print(core_name())"
+    environment = {**os.environ, "ABOARD_PURE_PYTHON": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "python"

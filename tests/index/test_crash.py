@@ -1,0 +1,216 @@
+"""The index through crashes, damage and full disks: nothing lost, nothing doubled."""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aboard.events import encode
+from aboard.events.records import frame
+from aboard.index import Index, Source, schema
+from aboard.index.logs import Logs
+
+# Reads a tree in small batches, and dies inside SQLite after a given amount of its work.
+DIE = """
+import os, signal, sys
+from aboard.index import Index, Source, index, reading, refresh, schema
+reading.BATCH_VALUES = refresh.LOCAL_BLOCK = 3000
+path, tree, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+real = schema.open_file
+def open_file(path):
+    connection = real(path)
+    connection.execute("PRAGMA wal_autocheckpoint = 20")
+    left = [steps]
+    def die():
+        left[0] -= 1
+        if left[0] <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    connection.set_progress_handler(die, 1)
+    return connection
+schema.open_file = open_file
+from pathlib import Path
+Index(Path(path)).refresh(Source.parse(tree))
+"""
+
+
+def tree_of(directory: Path, runs: int, steps: int) -> None:
+    for run in range(runs):
+        (directory / f"run{run}").mkdir(parents=True)
+        data = b"".join(
+            frame(encode.event(float(step), step, [encode.scalar(tag, step * 0.5 + run)]))
+            for step in range(steps)
+            for tag in ("a", "b")
+        )
+        (directory / f"run{run}" / "events.out.tfevents.1").write_bytes(data)
+
+
+def assert_whole(path: Path, tree: Path, steps: int) -> None:
+    with Index(path) as index:
+        logs = Logs(tree, index=index)
+        assert not index.problems
+        for tag in logs.tags:
+            run = int(tag.run.removeprefix("run"))
+            series = logs.series(tag.run, tag.name)
+            np.testing.assert_array_equal(series.steps, np.arange(steps))
+            np.testing.assert_array_equal(series.values, np.arange(steps) * 0.5 + run)
+    (stored,) = sqlite3.connect(path).execute("SELECT sum(count) FROM chunk").fetchone()
+    assert stored == 2 * steps * len(list(tree.iterdir()))
+
+
+def test_killed_at_any_moment_nothing_is_lost_or_doubled(tmp_path):
+    tree, steps = tmp_path / "logs", 1500
+    tree_of(tree, 3, steps)
+    rng = random.Random(4)
+    survived = killed = 0
+    for case in range(25):
+        path = tmp_path / f"index{case}" / "index.db"
+        for _ in range(2):
+            work = str(rng.choice([rng.randrange(1, 300), rng.randrange(300, 1500)]))
+            done = subprocess.run(
+                [sys.executable, "-c", DIE, path, tree, work], capture_output=True, check=False
+            )
+            assert done.returncode in (0, -signal.SIGKILL), done.stderr
+            killed += done.returncode != 0
+            if path.exists():
+                with Index(path) as index:
+                    source = Source.parse(str(tree))
+                    for tag in index.tags(source):
+                        series = index.series(tag)
+                        np.testing.assert_array_equal(series.steps, np.arange(len(series.steps)))
+                        survived += len(series.steps)
+        assert_whole(path, tree, steps)
+    assert killed > 30
+    assert survived > 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"this is not a database, and never was" * 100,
+        b"",
+        b"SQLite format 3\0" + bytes(5000),
+    ],
+    ids=["other file", "empty", "torn"],
+)
+def test_a_file_that_is_no_index_is_replaced(tmp_path, damage):
+    tree, path = tmp_path / "logs", tmp_path / "cache" / "index.db"
+    tree_of(tree, 1, 10)
+    path.parent.mkdir()
+    path.write_bytes(damage)
+    assert_whole(path, tree, 10)
+
+
+def test_an_index_damaged_in_the_middle_is_replaced(tmp_path):
+    tree, path = tmp_path / "logs", tmp_path / "cache" / "index.db"
+    tree_of(tree, 3, 5000)
+    assert_whole(path, tree, 5000)
+    data = bytearray(path.read_bytes())
+    data[100:] = random.Random(1).randbytes(len(data) - 100)
+    path.write_bytes(data)
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    with Index(path) as index:
+        report = index.refresh(Source.parse(str(tree)))
+    assert report.files_read == 3
+    assert_whole(path, tree, 5000)
+
+
+def test_an_index_damaged_while_it_is_open_is_replaced(tmp_path):
+    tree, path = tmp_path / "logs", tmp_path / "cache" / "index.db"
+    tree_of(tree, 3, 5000)
+    with Index(path) as index:
+        index.refresh(Source.parse(str(tree)))
+    with Index(path) as index:
+        size = path.stat().st_size
+        with path.open("r+b") as file:
+            file.seek(16384)
+            file.write(random.Random(1).randbytes(size - 16384))
+        logs = Logs(tree, index=index)
+        assert {tag.run for tag in logs.tags} == {"run0", "run1", "run2"}
+        assert len(logs.series("run1", "a").steps) == 5000
+    assert_whole(path, tree, 5000)
+
+
+def test_an_older_index_is_replaced_and_removed(tmp_path):
+    tree, path = tmp_path / "logs", tmp_path / "cache" / schema.FILE_NAME
+    tree_of(tree, 1, 10)
+    assert_whole(path, tree, 10)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 0")
+    connection.close()
+    older = path.with_name("index-0.db")
+    older.write_bytes(b"old")
+    assert_whole(path, tree, 10)
+    assert not older.exists()
+
+
+def test_the_index_is_private(tmp_path):
+    path = tmp_path / "new" / "cache" / "index.db"
+    with Index(path):
+        for file in (path, Path(f"{path}-wal")):
+            assert file.stat().st_mode & 0o077 == 0
+        assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_full_disk_is_told_and_the_view_goes_on_from_memory(tmp_path, monkeypatch):
+    tree, path = tmp_path / "logs", tmp_path / "cache" / "index.db"
+    tree_of(tree, 2, 5000)
+    real = schema.open_file
+
+    def open_file(path):
+        connection = real(path)
+        connection.execute("PRAGMA max_page_count = 8")
+        return connection
+
+    monkeypatch.setattr(schema, "open_file", open_file)
+    with Index(path) as index:
+        logs = Logs(tree, index=index)
+        assert str(index.problems[0]) == (
+            f"the index {path} cannot be written (database or disk is full), so it is kept in"
+            " memory and will be gone with this process. Free some space, or set ABOARD_CACHE to"
+            " a directory on another disk."
+        )
+        assert len(logs.series("run1", "b").steps) == 5000
+        assert logs.refresh().files_unchanged == 2
+    monkeypatch.undo()
+    assert_whole(path, tree, 5000)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 300 KiB."""
+    if os.getuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "aboard-test", disk], check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this machine does not let root mount a tmpfs")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_disk_that_is_really_full(tmp_path, small_disk):
+    tree = tmp_path / "logs"
+    tree_of(tree, 2, 10_000)
+    with Index(small_disk / "cache" / "index.db") as index:
+        logs = Logs(tree, index=index)
+        assert len(index.problems) == 1
+        assert "so it is kept in memory" in index.problems[0].message
+        assert len(logs.series("run0", "a").steps) == 10_000
+
+
+def test_a_cache_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    tree_of(tmp_path / "logs", 1, 10)
+    with Index(tmp_path / "file" / "cache" / "index.db") as index:
+        assert "cannot be opened" in index.problems[0].message
+        assert len(Logs(tmp_path / "logs", index=index).series("run0", "a").steps) == 10

@@ -1,0 +1,214 @@
+"""Every point of every tag is what TensorBoard's own readers read."""
+
+import contextlib
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aboard.events import encode, protos
+from aboard.events.writer import EventWriter
+from aboard.index.logs import Logs
+
+tensorboard = protos.load()
+
+from tensorboard.backend.event_processing import plugin_event_accumulator  # noqa: E402
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+RUNS = sorted({path.parent for path in FIXTURES.rglob("*tfevents*")})
+RESTARTED = [
+    run for run in RUNS if run.name == "restarted" or ("keras" in run.parts and run.name != "run")
+]
+NOT_IN_STOCK = {"bfloat16", "uint32", "uint64"}
+
+
+def relative(path):
+    return path.relative_to(FIXTURES).as_posix()
+
+
+def assert_equals_stock(logs, run, directory):
+    """Compare every tag of a run with TensorBoard's Python loader, nothing sampled."""
+    stock = plugin_event_accumulator.EventAccumulator(
+        str(directory), size_guidance={"tensors": 0}, purge_orphaned_data=False
+    ).Reload()
+    names = stock.Tags()["tensors"]
+    assert sorted(one.name for one in logs.tags if one.run == run) == sorted(names)
+    for name in names:
+        expected = after_restarts(stock.Tensors(name))
+        metadata = stock.summary_metadata.get(name, tensorboard.summary_pb2.SummaryMetadata())
+        tag = logs.tag(run, name)
+        assert tag.kind.plugin == metadata.plugin_data.plugin_name
+        assert tag.kind.description == metadata.summary_description
+        assert (tag.last_step, tag.last_wall_time) == (expected[-1].step, expected[-1].wall_time)
+        if tag.is_scalar:
+            series = logs.series(run, name)
+            assert series.steps.tolist() == [event.step for event in expected]
+            assert series.wall_times.tolist() == [event.wall_time for event in expected]
+            if name not in NOT_IN_STOCK:
+                numbers = [
+                    tensorboard.tensor_util.make_ndarray(event.tensor_proto).item()
+                    for event in expected
+                ]
+                np.testing.assert_array_equal(series.values, np.array(numbers, np.float64))
+        else:
+            values = list(logs.records(run, name))
+            assert [(v.step, v.wall_time) for v in values] == [
+                (event.step, event.wall_time) for event in expected
+            ]
+            assert [v.tensor_proto for v in values] == [event.tensor_proto for event in expected]
+            if tag.kind.data_class == "blob_sequence":
+                assert tag.rows == max(_rows(event.tensor_proto) for event in expected)
+
+
+def after_restarts(events):
+    """Drop what a later, lower or equal step makes void; that this is right, rustboard tells."""
+    kept = []
+    for event in events:
+        while kept and kept[-1].step >= event.step:
+            kept.pop()
+        kept.append(event)
+    return kept
+
+
+def _rows(tensor):
+    return tensor.tensor_shape.dim[0].size if tensor.tensor_shape.dim else 1
+
+
+@pytest.mark.parametrize("run", RUNS, ids=relative)
+def test_fixtures_of_real_writers(run, index):
+    assert_equals_stock(Logs(run, index=index), ".", run)
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras", "tensorflow", "tensorboardx"])
+def test_a_tree_has_the_runs_that_tensorboard_sees(framework, index):
+    logs = Logs(FIXTURES / framework, index=index)
+    root = FIXTURES / framework
+    expected = [run.relative_to(root).as_posix() for run in RUNS if run.is_relative_to(root)]
+    assert sorted(run.name for run in logs.runs) == sorted(expected)
+
+
+def test_pytorch_writing_now(tmp_path, index):
+    import torch
+    from torch.utils.tensorboard import SummaryWriter
+
+    generator = torch.Generator().manual_seed(1)
+    with SummaryWriter(str(tmp_path / "run")) as writer:
+        for step in range(300):
+            writer.add_scalar("loss", torch.rand((), generator=generator), step)
+            writer.add_scalar("new/style", step * 0.1, step, new_style=True)
+            writer.add_scalar("double", step / 3, step, new_style=True, double_precision=True)
+            if step % 100 == 0:
+                writer.add_histogram("weights", torch.rand(50, generator=generator), step)
+                writer.add_image("image", torch.rand(3, 4, 4, generator=generator), step)
+                writer.add_text("note", f"step {step}", step)
+    assert_equals_stock(Logs(tmp_path, index=index), "run", tmp_path / "run")
+
+
+def test_tensorboardx_writing_now(tmp_path, index):
+    from tensorboardX import SummaryWriter
+
+    with SummaryWriter(str(tmp_path / "run")) as writer:
+        for step in range(300):
+            writer.add_scalar("loss", step**0.5, step)
+            if step % 100 == 0:
+                writer.add_histogram("weights", np.arange(step + 2.0), step)
+    assert_equals_stock(Logs(tmp_path, index=index), "run", tmp_path / "run")
+
+
+def test_our_own_writer(tmp_path, index):
+    with EventWriter(str(tmp_path / "run"), max_bytes=4000) as writer:
+        for step in range(500):
+            writer.scalar("loss", step / 7, step)
+            writer.add([encode.scalar_tensor("wide", step / 7, "float64")], step)
+            if step % 50 == 0:
+                writer.text("note", f"step {step}", step)
+                writer.histogram("weights", np.arange(step + 1.0), step)
+    assert len(list((tmp_path / "run").iterdir())) > 3
+    assert_equals_stock(Logs(tmp_path, index=index), "run", tmp_path / "run")
+
+
+@contextlib.contextmanager
+def rustboard(logdir, port_file):
+    """Serve a directory with tensorboard-data-server; give its client and its protos."""
+    binary = pytest.importorskip("tensorboard_data_server").server_binary()
+    if not binary:
+        pytest.skip("tensorboard-data-server has no binary for this platform")
+    import grpc
+    from tensorboard.data.proto import data_provider_pb2, data_provider_pb2_grpc
+
+    command = [binary, "--logdir", logdir, "--port", "0", "--port-file", port_file]
+    command += ["--samples-per-plugin", "scalars=1000000", "--reload", "once"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+        try:
+            while not (port_file.exists() and port_file.read_text().strip()):
+                assert server.poll() is None
+                time.sleep(0.02)
+            with grpc.insecure_channel(f"localhost:{port_file.read_text().strip()}") as channel:
+                yield data_provider_pb2_grpc.TensorBoardDataProviderStub(channel), data_provider_pb2
+        finally:
+            server.kill()
+
+
+def rustboard_series(logdir, port_file):
+    """Return {(run, tag): (steps, values)} as rustboard serves them."""
+    with rustboard(logdir, port_file) as (client, pb):
+        request = pb.ReadScalarsRequest(
+            experiment_id="x",
+            plugin_filter=pb.PluginFilter(plugin_name="scalars"),
+            downsample=pb.Downsample(num_points=1000000),
+        )
+        deadline = time.monotonic() + 20
+        before = None
+        while time.monotonic() < deadline:
+            answer = client.ReadScalars(request)
+            if answer.runs and answer == before:
+                break
+            before = answer
+            time.sleep(0.1)
+        return {
+            (run.run_name, tag.tag_name): (list(tag.data.step), list(tag.data.value))
+            for run in answer.runs
+            for tag in run.tags
+        }
+
+
+def assert_equals_rustboard(logdir, port_file, index):
+    logs = Logs(logdir, index=index)
+    served = rustboard_series(logdir, port_file)
+    ours = {
+        (tag.run, tag.name): logs.series(tag.run, tag.name) for tag in logs.tags if tag.is_scalar
+    }
+    assert served.keys() == ours.keys()
+    assert served
+    for key, (steps, values) in served.items():
+        assert ours[key].steps.tolist() == steps, key
+        np.testing.assert_array_equal(ours[key].values, np.array(values, np.float64))
+        tag = logs.tag(*key)
+        assert index.point_counts([tag]) == [len(steps)]
+        assert (tag.first_step, tag.last_step) == (steps[0], steps[-1])
+
+
+@pytest.mark.parametrize("run", RESTARTED, ids=relative)
+def test_restarted_runs_are_what_rustboard_serves(run, tmp_path, index):
+    assert_equals_rustboard(run, tmp_path / "port", index)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_restarts_are_what_rustboard_serves(seed, tmp_path, index):
+    rng = np.random.default_rng(seed)
+    logdir = tmp_path / "logs"
+    for number in range(4):
+        with EventWriter(str(logdir / "run"), suffix=f".{number}") as writer:
+            step = int(rng.integers(0, 200))
+            for _ in range(int(rng.integers(1, 300))):
+                step = max(0, step - 50) if rng.random() < 0.02 else step + int(rng.integers(0, 3))
+                for tag in ("a", "b"):
+                    if rng.random() < 0.7:
+                        writer.scalar(tag, float(np.float32(rng.random())), step)
+        # The name's number counts up within a process; keep the files in order of writing.
+        path = Path(writer.path)
+        shutil.move(path, path.with_name(f"events.out.tfevents.{1700000000 + number}.host.1.0"))
+    assert_equals_rustboard(logdir, tmp_path / "port", index)

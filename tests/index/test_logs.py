@@ -1,0 +1,91 @@
+"""`aboard.open`: what a Python user sees."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import aboard
+from aboard.events.writer import EventWriter
+from aboard.index.logs import UnknownName
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for run, rate in (("slow", 0.1), ("fast", 0.5)):
+        with EventWriter(str(tmp_path / run)) as writer:
+            for step in range(50):
+                writer.scalar("train/loss", np.exp(-rate * step), step, wall_time=100.0 + step)
+                writer.scalar("train/rate", rate, step)
+            writer.text("note", f"this is {run}", 3)
+            writer.histogram("weights", np.arange(100.0), 7)
+    return tmp_path
+
+
+def test_open_gives_runs_tags_and_arrays(tree):
+    with aboard.open(tree) as logs:
+        assert [run.name for run in logs.runs] == ["fast", "slow"]
+        names = [(tag.run, tag.name, tag.kind.plugin) for tag in logs.tags]
+        assert names[:4] == [
+            ("fast", "note", "text"),
+            ("fast", "train/loss", "scalars"),
+            ("fast", "train/rate", "scalars"),
+            ("fast", "weights", "histograms"),
+        ]
+        series = logs.series("slow", "train/loss")
+        assert series.steps.tolist() == list(range(50))
+        assert series.wall_times[0] == 100.0
+        np.testing.assert_allclose(series.values, np.exp(-0.1 * np.arange(50)), rtol=1e-6)
+        assert len(logs.series("slow", "train/loss", samples=8).steps) <= 8
+
+
+def test_records_are_read_from_their_files(tree):
+    with aboard.open(str(tree)) as logs:
+        (note,) = logs.records("fast", "note")
+        assert note.step == 3
+        assert note.tensor.item() == b"this is fast"
+        (histogram,) = logs.records("slow", "weights")
+        assert histogram.tensor[:, 2].sum() == 100
+
+
+def test_to_pandas_selects_by_pattern(tree):
+    with aboard.open(tree) as logs:
+        frame = logs.to_pandas(run="s*", tag="train/*")
+        assert frame.columns.tolist() == ["run", "tag", "step", "wall_time", "value"]
+        assert frame.groupby("tag").size().to_dict() == {"train/loss": 50, "train/rate": 50}
+        assert set(frame["run"]) == {"slow"}
+        assert len(logs.to_pandas(samples=5)) <= 20
+
+
+def test_unknown_names_are_told_with_the_nearest(tree):
+    with aboard.open(tree) as logs:
+        with pytest.raises(UnknownName, match=r"no run 'slwo' in .*; did you mean 'slow'\?"):
+            logs.series("slwo", "train/loss")
+        with pytest.raises(UnknownName, match=r"no tag 'train/los' .* did you mean 'train/loss'\?"):
+            logs.series("slow", "train/los")
+        with pytest.raises(UnknownName, match="no tag 'zzz' in run 'slow'; it has 'note'"):
+            logs.series("slow", "zzz")
+        with pytest.raises(UnknownName, match="is no scalar but a tensor of plugin 'text'"):
+            logs.series("slow", "note")
+
+
+def test_without_a_refresh_only_what_is_known_is_served(tree):
+    with aboard.open(tree, refresh=False) as logs:
+        assert logs.runs == []
+
+
+def test_importing_aboard_imports_nothing_heavy():
+    code = (
+        "import sys, aboard; heavy = {'numpy', 'tensorboard', 'obstore', 'sqlite3', 'google'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_unknown_attributes_are_refused():
+    with pytest.raises(AttributeError, match="no attribute 'opne'"):
+        aboard.opne  # noqa: B018
+    assert "Logs" in dir(aboard)
+    assert aboard.Logs is not None

@@ -1,0 +1,69 @@
+"""Where the index is kept, and that it is never on a network file system."""
+
+import os
+
+import pytest
+
+from aboard.index import Index
+from aboard.index.place import file_system_of, index_place, make_private
+
+
+def test_the_innermost_mount_counts(tmp_path):
+    mounts = f"22 1 0:1 / / rw - ext4 root rw\n23 22 0:2 / {tmp_path} rw - lustre l rw\n"
+    assert file_system_of(tmp_path / "not" / "yet", mounts) == "lustre"
+    assert file_system_of(tmp_path.parent, mounts) == "ext4"
+    deeper = tmp_path / "a b"
+    deeper.mkdir()
+    mounts += f"24 23 0:3 / {str(deeper).replace(' ', chr(92) + '040')} rw shared:1 - xfs x rw\n"
+    assert file_system_of(deeper / "x", mounts) == "xfs"
+
+
+def test_without_mounts_nothing_is_known(tmp_path):
+    assert file_system_of(tmp_path, "") == ""
+    assert file_system_of(tmp_path, "garbage\n - \n") == ""
+
+
+def test_a_network_cache_is_not_used_and_this_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("aboard.index.place.file_system_of", lambda path: "nfs4")
+    place = index_place()
+    assert place.directory == tmp_path / "tmp" / f"aboard-{os.getuid()}"
+    with Index() as index:
+        assert index.path is not None
+        assert index.path.parent == place.directory
+        assert str(index.problems[0]) == (
+            f"{tmp_path}/cache is on a network file system (nfs4), so the index is in"
+            f" {place.directory} on this machine."
+            " Set ABOARD_CACHE to a local directory to choose another place."
+        )
+
+
+def test_the_usual_places(monkeypatch, tmp_path):
+    monkeypatch.setattr("aboard.index.place.file_system_of", lambda path: "ext4")
+    monkeypatch.delenv("ABOARD_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert index_place() == (tmp_path / "aboard", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert index_place() == (tmp_path / "home" / ".cache" / "aboard", "")
+
+
+def test_a_directory_that_others_can_write_is_refused(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.raises(PermissionError, match="can be written to by other users"):
+        make_private(shared)
+
+
+def test_a_directory_of_someone_else_is_refused(tmp_path):
+    if os.getuid() != 0:
+        pytest.skip("only root can give a directory away")
+    other = tmp_path / "other"
+    other.mkdir()
+    os.chown(other, 65534, 65534)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        make_private(other)

@@ -1,0 +1,396 @@
+"""Bringing the index up to date: what is new, what changed, what went wrong."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from aboard.events import encode
+from aboard.events.records import frame
+from aboard.events.writer import EventWriter
+from aboard.index import Index, Source, reading, refresh
+from aboard.index.logs import Logs
+from aboard.storage.base import NotFound, Unreachable
+from aboard.storage.local import LocalStorage
+
+
+def numbers(logs, tag="loss", run="."):
+    return list(zip(*(column.tolist() for column in logs.series(run, tag)[::2]), strict=True))
+
+
+def points(*steps):
+    return [(step, float(step)) for step in steps]
+
+
+def append(path, source):
+    with path.open("ab") as file:
+        file.write(source.read_bytes())
+
+
+def test_only_what_is_new_is_read(write, logs, tmp_path):
+    path = write(loss=points(*range(100)))
+    first = logs()
+    assert first.report.bytes_read == path.stat().st_size
+    assert (first.report.files_read, first.report.points, first.report.events) == (1, 100, 101)
+    again = first.refresh()
+    assert (again.files_read, again.files_unchanged, again.bytes_read) == (0, 1, 0)
+    more = write("../elsewhere", loss=points(*range(100, 110)))
+    append(path, more)
+    grown = first.refresh()
+    assert grown.bytes_read == more.stat().st_size
+    assert numbers(first) == points(*range(110))
+
+
+def test_a_record_that_is_being_written_is_read_once_it_is_whole(write, logs):
+    path = write(loss=points(1, 2, 3))
+    whole = path.read_bytes()
+    opened = None
+    for size in range(len(whole) - 120, len(whole) + 1):
+        path.write_bytes(whole[:size])
+        opened = opened or logs()
+        opened.refresh()
+        held = numbers(opened) if opened.tags else []
+        assert held == points(1, 2, 3)[: len(held)]
+        assert opened.damage == []
+    assert numbers(opened) == points(1, 2, 3)
+
+
+def test_new_runs_and_files_appear(write, logs):
+    write("a", loss=points(1))
+    opened = logs()
+    write("b/c", loss=points(2))
+    write("a", loss=points(2, 3))
+    opened.refresh()
+    assert [run.name for run in opened.runs] == ["a", "b/c"]
+    assert numbers(opened, run="a") == points(1, 2, 3)
+    assert [run.files for run in opened.runs] == [2, 1]
+
+
+def test_a_restart_drops_the_points_after_it(write, logs, index):
+    write(loss=points(1, 2, 3, 4, 5), other=points(1))
+    opened = logs()
+    with_restart = [(3, 30.0), (4, 40.0)]
+    write(loss=with_restart)
+    opened.refresh()
+    assert numbers(opened) == [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
+    assert numbers(opened, "other") == points(1)
+    tag = opened.tag(".", "loss")
+    assert index.point_counts([tag]) == [4]
+    assert (tag.first_step, tag.last_step, tag.last_value) == (1, 4, 40.0)
+
+
+def test_a_replaced_file_is_read_anew(write, logs):
+    path = write(loss=points(1, 2, 3))
+    opened = logs()
+    other = write("../other", loss=points(7, 8, 9, 10))
+    shutil.move(other, path)
+    opened.refresh()
+    assert numbers(opened) == points(7, 8, 9, 10)
+
+
+def test_a_file_replaced_by_one_of_the_same_size_is_read_anew(write, logs):
+    path = write(loss=points(1, 2, 3))
+    opened = logs()
+    other = write("../other", loss=points(4, 5, 6))
+    assert other.stat().st_size == path.stat().st_size
+    path.write_bytes(other.read_bytes())
+    opened.refresh()
+    assert numbers(opened) == points(4, 5, 6)
+
+
+def test_a_file_rewritten_in_place_and_longer_is_read_anew(write, logs):
+    path = write(loss=points(1, 2, 3))
+    opened = logs()
+    other = write("../other", loss=points(*range(11, 30)))
+    path.write_bytes(other.read_bytes())
+    opened.refresh()
+    assert numbers(opened) == points(*range(11, 30))
+
+
+def test_a_file_copied_anew_with_more_at_its_end_is_continued(write, logs):
+    """As rsync does: a new file is moved over the old one."""
+    path = write(loss=points(*range(1000)))
+    opened = logs()
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    append(copy, write("../more", loss=points(1000)))
+    copy.replace(path)
+    report = opened.refresh()
+    assert report.bytes_read < 300
+    assert len(numbers(opened)) == 1001
+
+
+def test_a_truncated_file_is_read_anew(write, logs):
+    path = write(loss=points(*range(100)))
+    opened = logs()
+    os.truncate(path, path.stat().st_size // 2)
+    opened.refresh()
+    held = numbers(opened)
+    assert held == points(*range(100))[: len(held)]
+    assert 40 < len(held) < 60
+
+
+def test_a_deleted_file_and_run_disappear(write, logs):
+    gone = write("a", loss=points(1))
+    write("b", loss=points(2))
+    opened = logs()
+    gone.unlink()
+    report = opened.refresh()
+    assert report.files_gone == 1
+    assert [run.name for run in opened.runs] == ["b"]
+
+
+def test_a_neighbour_with_a_longer_name_is_left_alone(write, tmp_path, index):
+    write("run1", loss=points(1))
+    write("run10", loss=points(2))
+    both = Logs(tmp_path / "logs", index=index)
+    one = Logs(tmp_path / "logs" / "run1", index=index)
+    assert [run.name for run in one.runs] == ["."]
+    shutil.rmtree(tmp_path / "logs" / "run1")
+    with pytest.raises(NotFound):
+        one.refresh()
+    both.refresh()
+    assert [run.name for run in both.runs] == ["run10"]
+
+
+def test_one_copy_serves_every_source_that_holds_it(write, tmp_path, index):
+    write("a/b", loss=points(1, 2))
+    Logs(tmp_path / "logs", index=index)
+    inner = Logs(tmp_path / "logs" / "a", index=index)
+    assert inner.report.files_unchanged == 1
+    assert numbers(inner, run="b") == points(1, 2)
+
+
+def test_one_event_file_is_a_source(write, index):
+    path = write("a", loss=points(1))
+    write("a", loss=points(2))
+    logs = Logs(path, index=index)
+    assert numbers(logs) == points(1)
+    assert [run.files for run in logs.runs] == [1]
+
+
+def test_damage_is_counted_and_the_rest_is_read(write, logs):
+    path = write(loss=points(*range(10)))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data + b"garbage at the end, no record")
+    opened = logs()
+    assert len(numbers(opened)) == 9
+    first, last = opened.damage
+    assert first.uri == last.uri == str(path)
+    assert (last.offset, last.length) == (len(data), 18)
+    assert sum(span.length for span in opened.damage) == opened.runs[0].damaged_bytes
+    append(path, write("../more", loss=points(10)))
+    opened.refresh()
+    assert numbers(opened)[-1] == (10, 10.0)
+    assert opened.damage[-1].length == len("garbage at the end, no record")
+
+
+def test_an_unreadable_file_is_reported_and_the_rest_goes_on(write, logs, monkeypatch):
+    bad = write("a", loss=points(1))
+    write("b", loss=points(2))
+    real = LocalStorage.readinto
+
+    def readinto(self, name, start, buffer):
+        if name.startswith("a/"):
+            raise Unreachable(str(bad), "the file system does not answer", "Check the mount.")
+        return real(self, name, start, buffer)
+
+    monkeypatch.setattr(LocalStorage, "readinto", readinto)
+    opened = logs()
+    assert [str(problem) for problem in opened.report.problems] == [
+        f"{bad}: the file system does not answer. Check the mount."
+    ]
+    assert [run.name for run in opened.runs] == ["b"]
+    monkeypatch.undo()
+    opened.refresh()
+    assert [run.name for run in opened.runs] == ["a", "b"]
+
+
+def test_permission_denied_is_reported_by_the_system_itself(write, tmp_path):
+    write("a", loss=points(1))
+    write("b", loss=points(2))
+    (tmp_path / "logs" / "a").chmod(0)
+    tmp_path.chmod(0o755)
+    code = (
+        "import os, sys; os.setgid(65534); os.setuid(65534); import aboard\n"
+        "logs = aboard.open(sys.argv[1])\n"
+        "print([run.name for run in logs.runs], *map(str, logs.report.problems), sep='\\n')\n"
+    )
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    cache = tmp_path / "cache-of-nobody"
+    cache.mkdir()
+    os.chown(cache, 65534, 65534)
+    for above in tmp_path.parents:
+        if above.stat().st_mode & 0o005 != 0o005:
+            above.chmod(above.stat().st_mode | 0o055)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "logs")],
+        env={**os.environ, "ABOARD_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "ModuleNotFoundError" in done.stderr or "PermissionError" in done.stderr:
+        pytest.skip("this Python cannot be used by another user")
+    assert done.stdout.splitlines() == [
+        "['b']",
+        f"{tmp_path / 'logs' / 'a'}: permission denied. Check the owner and mode of the path.",
+    ], done.stderr
+
+
+def test_a_file_that_vanishes_while_it_is_read(write, logs, monkeypatch):
+    gone = write("a", loss=points(1))
+    write("b", loss=points(2))
+    real = refresh.make_plan
+
+    def make_plan(*args, **options):
+        plan = real(*args, **options)
+        gone.unlink(missing_ok=True)
+        return plan
+
+    monkeypatch.setattr(refresh, "make_plan", make_plan)
+    opened = logs()
+    assert [problem.uri for problem in opened.report.problems] == [str(gone)]
+    assert [run.name for run in opened.runs] == ["b"]
+
+
+def test_many_files_are_read_in_parallel_and_in_batches(write, logs, monkeypatch):
+    monkeypatch.setattr(reading, "BATCH_VALUES", 500)
+    monkeypatch.setattr(reading, "LOCAL_BLOCK", 4096)
+    monkeypatch.setattr(refresh, "LOCAL_BLOCK", 4096)
+    for number in range(80):
+        write(f"run{number}", loss=points(*range(700)), other=points(*range(0, 700, 7)))
+    opened = logs()
+    assert opened.report.points == 80 * 800
+    for number in range(0, 80, 9):
+        assert numbers(opened, run=f"run{number}") == points(*range(700))
+        assert numbers(opened, "other", f"run{number}") == points(*range(0, 700, 7))
+
+
+def test_growing_point_by_point_keeps_chunks_few(write, logs, index):
+    path = write(loss=points(0))
+    opened = logs()
+    more = [write("../more", loss=points(step)) for step in range(1, 400)]
+    for one in more:
+        append(path, one)
+        opened.refresh()
+    assert numbers(opened) == points(*range(400))
+    (chunks,) = sqlite3.connect(index.path).execute("SELECT count(*) FROM chunk").fetchone()
+    assert chunks < 12
+
+
+def test_values_keep_their_width(tmp_path, index):
+    with EventWriter(str(tmp_path)) as writer:
+        for step in range(10):
+            writer.add([encode.scalar_tensor("double", step / 3, "float64")], step)
+            writer.scalar("single", step / 3, step)
+    logs = Logs(tmp_path, index=index)
+    assert logs.series(".", "double").values.tolist() == [step / 3 for step in range(10)]
+    singles = [float(np.float32(step / 3)) for step in range(10)]
+    assert logs.series(".", "single").values.tolist() == singles
+    sizes = dict(
+        sqlite3.connect(index.path).execute(
+            "SELECT tag, length(payload) FROM chunk JOIN segment ON chunk.id >> 24 = segment.id"
+        )
+    )
+    assert sizes == {"double": 80, "single": 40}
+
+
+def test_a_file_may_have_any_name_and_tags_any_bytes(tmp_path, index):
+    event = b"\x2a\x0c\x0a\x0a\x0a\x03\xff\xfe/\x15\0\0\x80?"
+    (tmp_path / "a.tfevents.b").write_bytes(frame(event))
+    logs = Logs(tmp_path, index=index)
+    assert [tag.name for tag in logs.tags] == ["\\xff\\xfe/"]
+    assert numbers(logs, "\\xff\\xfe/") == [(0, 1.0)]
+
+
+def test_two_threads_refresh_and_ask_at_once(write, tmp_path, index):
+    for number in range(20):
+        write(f"run{number}", loss=points(*range(200)))
+    source = Source.parse(str(tmp_path / "logs"))
+
+    def work(_):
+        index.refresh(source)
+        return [len(index.series(tag).steps) for tag in index.tags(source)]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(24))) == [[200] * 20] * 24
+
+
+def test_many_processes_fill_one_index(write, tmp_path):
+    for number in range(30):
+        write(f"run{number:02}", loss=points(*range(3000)))
+    code = "import sys, aboard; print(len(aboard.open(sys.argv[1]).to_pandas()))"
+    command = [sys.executable, "-c", code, str(tmp_path / "logs")]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(6)]
+    assert [one.communicate()[0].strip() for one in running] == [b"90000"] * 6
+    with Index() as index:
+        path = index.path
+        logs = Logs(tmp_path / "logs", index=index)
+        assert logs.report.files_unchanged == 30
+    held = sqlite3.connect(path).execute("SELECT sum(count) FROM chunk").fetchone()
+    assert held == (90000,)
+
+
+def test_a_process_that_was_outrun_notices(write, tmp_path, monkeypatch):
+    write(loss=points(1, 2, 3))
+    with Index() as index, Index(index.path) as other:
+        source = Source.parse(str(tmp_path / "logs"))
+        real = refresh.make_plan
+        calls = []
+
+        def make_plan(*args, **options):
+            plan = real(*args, **options)
+            calls.append(plan)
+            if len(calls) == 1:
+                other.refresh(source)
+            return plan
+
+        monkeypatch.setattr(refresh, "make_plan", make_plan)
+        index.refresh(source)
+        assert len(calls) == 3
+        (tag,) = index.tags(source)
+        assert index.series(tag).steps.tolist() == [1, 2, 3]
+
+
+def test_a_rebuild_reads_everything_again(write, logs):
+    path = write(loss=points(1, 2))
+    opened = logs()
+    report = opened.refresh(anew=True)
+    assert report.bytes_read == path.stat().st_size
+    assert numbers(opened) == points(1, 2)
+
+
+def test_progress_is_told_in_the_calling_thread(write, logs, monkeypatch):
+    monkeypatch.setattr(reading, "BATCH_VALUES", 100)
+    monkeypatch.setattr(refresh, "LOCAL_BLOCK", 1024)
+    path = write(loss=points(*range(1000)))
+    seen = []
+
+    def progress(report):
+        assert threading.current_thread() is threading.main_thread()
+        seen.append((report.bytes_read, report.bytes_total))
+
+    logs(progress=progress)
+    assert len(seen) > 3
+    assert seen == sorted(seen)
+    assert seen[-1] == (path.stat().st_size, path.stat().st_size)
+
+
+def test_a_missing_source_is_an_error_with_its_path(tmp_path, index):
+    with pytest.raises(NotFound, match=f"{tmp_path}/nowhere: there is no such"):
+        Logs(tmp_path / "nowhere", index=index)
+
+
+def test_an_empty_tree_has_no_runs(tmp_path, index):
+    logs = Logs(tmp_path, index=index)
+    assert (logs.runs, logs.tags, logs.damage) == ([], [], [])
+    assert logs.to_pandas().columns.tolist() == ["run", "tag", "step", "wall_time", "value"]
