@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from aboard.storage import BadUri, UnknownScheme, canonical, is_remote, join, split
 from aboard.storage.uri import REMOTE_SCHEMES
 
+KNOWN = "Known are plain paths and file://, s3://, gs://, az://, oss://."
+
 part = st.text(
     st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=12
 ).filter(lambda text: text not in {".", ".."})
@@ -85,15 +87,13 @@ def test_symbolic_links_are_kept(tmp_path: Path) -> None:
     [
         (
             "gcs://bucket/logs",
-            "gcs://bucket/logs: 'gcs://' is not a storage we read. Did you mean gs://bucket/logs? "
-            "Known are plain paths and file://, s3://, gs://, az://, oss://.",
+            f"'gcs://' is not a storage we read. Did you mean gs://bucket/logs? {KNOWN}",
         ),
         ("s3a://b/x", "Did you mean s3://b/x?"),
         ("azz://b/x", "Did you mean az://b/x?"),
         (
             "hdfs://node/logs",
-            "hdfs://node/logs: 'hdfs://' is not a storage we read. "
-            "Known are plain paths and file://, s3://, gs://, az://, oss://.",
+            f"hdfs://node/logs: 'hdfs://' is not a storage we read. {KNOWN}",
         ),
     ],
 )

@@ -65,8 +65,10 @@ class _Reader:
         return self._storage.readinto(self._name, offset, room)
 
     def tail_before(self, offset: int, buffer: bytearray, block: Scanned) -> int:
-        """Return the checksum of the bytes before `offset`, from the buffer if they are in it."""
+        """Return the checksum of the bytes before `offset`, without a request if they are here."""
         first = max(0, offset - TAIL_BYTES)
+        if first >= self._held_start and offset <= self._held_start + len(self._held):
+            return zlib.crc32(self._held[first - self._held_start : offset - self._held_start])
         if first >= block.start and offset <= block.start + block.length:
             return zlib.crc32(buffer[first - block.start : offset - block.start])
         return zlib.crc32(self._storage.read(self._name, first, offset))

@@ -7,17 +7,18 @@ identity of its own within two.
 
 import http.client
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore.store
 
 from aboard.storage import settings
-from aboard.storage.base import NoCredentials
+from aboard.storage.base import NoCredentials, Unreachable
 from aboard.storage.explain import explain, kind_of_cloud, no_credentials
 from aboard.storage.settings import Identity, Keys, Probe
 from aboard.storage.uri import RemoteUri
@@ -37,30 +38,50 @@ _RETRIES: "RetryConfig" = {
 _KEYS_ARE_FRESH = timedelta(minutes=15)
 _FINDERS = {"s3": settings.s3, "gs": settings.gcs, "az": settings.azure, "oss": settings.oss}
 
-_memory: "dict[str, obstore.store.MemoryStore]" = {}
-_memory_lock = Lock()
+_RELEVANT_VARIABLES = re.compile(
+    r"(AWS|GOOGLE|CLOUDSDK|STORAGE|AZURE|AZURITE|OSS|ALIBABA)_.*|HOME|(HTTP|HTTPS|ALL|NO)_PROXY",
+    re.IGNORECASE,
+)
+_memory_stores: "dict[str, ObjectStore]" = {}
+_processes = set[int]()
 
 
 def connect(
-    uri: RemoteUri, *, patient: bool = False, headers: Mapping[str, str] | None = None
+    uri: RemoteUri, *, patient: bool = False, header: tuple[str, str] | None = None
 ) -> "ObjectStore":
-    """Make a client for a bucket. Nothing is sent to the storage itself yet.
+    """Give the client for a bucket, the same one while the environment says the same.
 
     Args:
         uri: the bucket; its path plays no part.
         patient: wait for an answer as long as a large upload may take.
-        headers: to send with every request.
+        header: to send with every request.
     """
+    if _processes and os.getpid() not in _processes:
+        # The library's threads stayed behind in the parent, and a request would wait for ever.
+        # https://github.com/tokio-rs/tokio/issues/4301
+        problem = "a forked process cannot use the connections of its parent"
+        raise Unreachable(str(uri), problem, "Start the process with the 'spawn' method.")
+    _processes.add(os.getpid())
     if uri.scheme == "memory":
-        with _memory_lock:
-            return _memory.setdefault(uri.bucket, obstore.store.MemoryStore())
+        return _memory_stores.setdefault(uri.bucket, obstore.store.MemoryStore())
+    environment = filter(lambda item: _RELEVANT_VARIABLES.fullmatch(item[0]), os.environ.items())
+    return _connect(uri._replace(path=""), patient, header, tuple(environment))
+
+
+@lru_cache(maxsize=64)
+def _connect(
+    uri: RemoteUri,
+    patient: bool,
+    header: tuple[str, str] | None,
+    environment: tuple[tuple[str, str], ...],
+) -> "ObjectStore":
     cloud = kind_of_cloud(uri.scheme)
-    found = _FINDERS[cloud](uri, os.environ, Path.home())
+    found = _FINDERS[cloud](uri, dict(environment), Path.home())
     if found.identity.machine_service and not _answers(found.identity.machine_service):
         raise no_credentials(str(uri), uri.scheme)
     options: dict[str, Any] = {
         "config": found.config | found.identity.config,
-        "client_options": _client_options(found.endpoint, patient, headers),
+        "client_options": _client_options(found.endpoint, patient, header),
         "retry_config": _RETRIES,
         "credential_provider": _credential_provider(uri, found.identity),
     }
@@ -74,9 +95,7 @@ def connect(
         raise explain(uri, "", error) from error
 
 
-def _client_options(
-    endpoint: str, patient: bool, headers: Mapping[str, str] | None
-) -> "ClientConfig":
+def _client_options(endpoint: str, patient: bool, header: tuple[str, str] | None) -> "ClientConfig":
     options: ClientConfig = {
         "allow_http": endpoint.startswith("http://"),
         "connect_timeout": timedelta(seconds=3),
@@ -85,8 +104,8 @@ def _client_options(
     if not patient:
         # It also runs while a request is being sent, which is why a large upload is patient.
         options["read_timeout"] = timedelta(seconds=6)
-    if headers:
-        options["default_headers"] = dict(headers)
+    if header:
+        options["default_headers"] = dict([header])
     return options
 
 

@@ -2,8 +2,8 @@
 
 The object store library reports almost everything as one kind of error with a long text. This
 module reads that text — the service's error code, the HTTP status, the cause of a failed
-connection — and names the one thing to do. Texts of the library are never shown: they can hold
-signed addresses.
+connection — and names the one thing to do. The text itself is shown only where nothing better is
+known, and then cut short: it can hold signed addresses.
 """
 
 import re
@@ -56,6 +56,7 @@ _CONNECTION_CAUSES = (
     ("dns error", "the name of {host} is not known"),
     ("ConnectionRefused", "{host} refuses connections"),
     ("InvalidContentType", "{host} does not speak HTTPS"),
+    ("kind: Interrupted", "the connection to {host} was lost"),
     ("certificate", "the certificate of {host} is not trusted"),
     ("", "{host} does not answer"),
 )
@@ -99,12 +100,17 @@ def _by_code(uri: str, root: RemoteUri, code: str) -> StorageError | None:
     return None
 
 
-def _by_type(uri: str, root: RemoteUri, kind: str, status: str, text: str) -> StorageError | None:
+def _by_type(  # noqa: PLR0911 (a table in the form of a function)
+    uri: str, root: RemoteUri, kind: str, status: str, text: str
+) -> StorageError | None:
     if kind == "AlreadyExistsError":
         return AlreadyExists(uri, "this exists already", "Choose another name.")
     if kind == "InvalidPathError":
-        problem = "an object has an empty part ('//') in its name"
-        return BadUri(uri, problem, "Rename or move that object.")
+        problem = "the name of an object has an empty part ('//') or a control character"
+        return BadUri(uri, problem, "Rename that object.")
+    if kind in {"ValueError", "UnicodeEncodeError"}:
+        problem = "the name has a character that a bucket cannot hold"
+        return BadUri(uri, problem, "Use another name.")
     if kind == "UnauthenticatedError" or status == "401" or "failed to authenticate" in text:
         return no_credentials(uri, root.scheme, "the credentials are not accepted")
     if kind == "PermissionDeniedError" or status == "403":

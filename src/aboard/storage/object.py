@@ -6,7 +6,6 @@ errors that say what to do. Nothing is sent before the first verb is used.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from obstore.exceptions import BaseError
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _QUICK_UPLOAD = 1 << 20
+_OSS_CREATE_ONLY = ("x-oss-forbid-overwrite", "true")
 
 
 class ObjectStorage(Storage):
@@ -80,8 +80,7 @@ class ObjectStorage(Storage):
         """Create or replace an object."""
         key = self._key(name)
         with self._explained(name):
-            store = self._store if len(data) <= _QUICK_UPLOAD else self._patient_store
-            store.put(key, data)
+            clouds.connect(self._root, patient=len(data) > _QUICK_UPLOAD).put(key, data)
 
     def create_new(self, name: str, data: bytes) -> None:
         """Create an object that does not exist."""
@@ -90,9 +89,10 @@ class ObjectStorage(Storage):
             if self._root.scheme == "oss":
                 # OSS rejects the standard condition, and has a header of its own for it.
                 # https://github.com/apache/arrow-rs-object-store/issues/416
-                self._create_only_store.put(key, data, use_multipart=False)
+                store = clouds.connect(self._root, patient=True, header=_OSS_CREATE_ONLY)
+                store.put(key, data, use_multipart=False)
             else:
-                store = self._store if len(data) <= _QUICK_UPLOAD else self._patient_store
+                store = clouds.connect(self._root, patient=len(data) > _QUICK_UPLOAD)
                 store.put(key, data, mode="create")
 
     def delete(self, name: str) -> None:
@@ -103,17 +103,9 @@ class ObjectStorage(Storage):
             self._store.head(key)
             self._store.delete(key)
 
-    @cached_property
+    @property
     def _store(self) -> "ObjectStore":
         return clouds.connect(self._root)
-
-    @cached_property
-    def _patient_store(self) -> "ObjectStore":
-        return clouds.connect(self._root, patient=True)
-
-    @cached_property
-    def _create_only_store(self) -> "ObjectStore":
-        return clouds.connect(self._root, patient=True, headers={"x-oss-forbid-overwrite": "true"})
 
     @property
     def _root_parts(self) -> tuple[str, ...]:
@@ -204,5 +196,5 @@ class ObjectStorage(Storage):
     def _explained(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (BaseError, FileNotFoundError) as error:
+        except (BaseError, FileNotFoundError, ValueError) as error:
             raise explain(self._root, name, error) from error

@@ -1,0 +1,74 @@
+"""What the command line's tests share: a small log tree, and the command as users run it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+import pytest
+
+from aboard import EventWriter
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        return orjson.loads(self.out)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ABOARD_")}
+    return kept | {"ABOARD_CACHE": str(tmp_path / "cache"), "COLUMNS": "100", "TZ": "UTC"}
+
+
+@pytest.fixture
+def aboard(environment: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
+    """Run the command in a directory of its own."""
+
+    def run(*arguments: object, **variables: str) -> Result:
+        done = subprocess.run(
+            [sys.executable, "-m", "aboard", *map(str, arguments)],
+            env=environment | variables,
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Write two runs: one with scalars alone, one with a value of other kinds too."""
+    root = tmp_path / "logs"
+    with EventWriter(root / "a" / "train") as writer:
+        for step in range(10):
+            writer.scalar("loss", 1 / (step + 1), step, wall_time=1_700_000_000 + step)
+        writer.scalar("exact", 0.1, 3, dtype="float64", wall_time=1_700_000_000.25)
+    with EventWriter(root / "b") as writer:
+        for step, value in enumerate([1.5, np.nan, np.inf, -np.inf]):
+            writer.scalar("loss", value, step, wall_time=1_700_000_100 + step)
+        writer.text("notes", "hello", 0)
+        writer.images("picture", [np.zeros((4, 4))], 0)
+    return root
+
+
+def damage(directory: Path) -> Path:
+    """Overwrite a few bytes in the middle of a run's only event file."""
+    (path,) = directory.glob("*tfevents*")
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    return path

@@ -1,0 +1,193 @@
+"""What users see when something is wrong: one line, and the right exit code."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from aboard.cli.errors import line_for
+
+
+def test_an_empty_tree(aboard, tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = aboard("ls", "empty")
+    assert result == (
+        1,
+        "",
+        f"aboard: no event files below {tmp_path}/empty; TensorBoard logs are files whose name"
+        " contains 'tfevents'. Check the path, and that the job has written something.\n",
+    )
+
+
+def test_a_missing_path(aboard, tmp_path):
+    assert aboard("index", "missing") == (
+        1,
+        "",
+        f"aboard: {tmp_path}/missing: there is no such file or directory. Check the path.\n",
+    )
+
+
+def test_a_file_that_is_no_event_file_by_name(aboard, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    assert aboard("ls", "notes.txt") == (
+        1,
+        "",
+        f"aboard: {tmp_path}/notes.txt: this is no event file, whose name would contain"
+        " 'tfevents'. Name a directory or an event file.\n",
+    )
+
+
+def test_a_file_that_is_no_event_file_by_content(aboard, tmp_path):
+    (tmp_path / "tfevents").write_bytes(b"something else" * 100)
+    assert aboard("ls", "tfevents") == (
+        1,
+        "",
+        f"aboard: {tmp_path}/tfevents: there is no good record in its 1.40 kB; it is no event"
+        " file, or damaged beyond reading.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("uri", "line"),
+    [
+        ("s3:/bucket", "s3:/bucket: there is no '://' in it. Did you mean s3://bucket?"),
+        ("s3://", "s3://: the bucket is missing. Write s3://bucket/path."),
+        ("", "'': this is not a path or URI. Give a directory or a bucket."),
+    ],
+)
+def test_a_bad_uri_is_wrong_usage(aboard, uri, line):
+    assert aboard("ls", uri) == (2, "", f"aboard: {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["ls", "--foo"], "no such option: --foo. See 'aboard ls --help'."),
+        (["ls"], "missing argument 'SOURCE...'. See 'aboard ls --help'."),
+        (["lss"], "no such command 'lss'. Did you mean 'ls'? See 'aboard --help'."),
+    ],
+)
+def test_wrong_usage(aboard, arguments, line):
+    assert aboard(*arguments) == (2, "", f"aboard: {line}\n")
+
+
+def test_one_bad_source_does_not_spoil_the_others(aboard, tree):
+    result = aboard("ls", "missing", tree, "s4://x", "--json")
+    assert result.code == 1
+    assert [one["source"] for one in result.json["sources"]] == [str(tree)]
+    assert [one["source"] for one in result.json["errors"]] == ["s4://x", "missing"]
+    assert result.err.count("\n") == 2
+
+
+def test_json_is_printed_also_when_nothing_could_be_read(aboard):
+    result = aboard("index", "missing", "--json")
+    assert result.code == 1
+    assert result.json["sources"] == []
+    assert "no such file or directory" in result.json["errors"][0]["message"]
+
+
+AS_NOBODY = """
+import os, sys
+from aboard.cli.app import run
+tree, cache = sys.argv[1:]
+run(["ls", tree, "--json"])  # with every import done, other users need not reach this code
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+os.environ["ABOARD_CACHE"] = cache
+sys.stdout.flush()
+sys.stdout = open(os.devnull, "w")
+sys.exit(run(["ls", tree]))
+"""
+
+
+@pytest.mark.parametrize("closed", [".", "b", "a/train/*"])
+def test_no_permission(environment, tree, closed, tmp_path_factory):
+    (path,) = tree.glob(closed) if closed != "." else [tree]
+    for above in [*tree.parents, tree, *tree.rglob("*")]:
+        if above.is_relative_to(tmp_path_factory.getbasetemp().parent) and above.is_dir():
+            above.chmod(0o755)
+    path.chmod(0)
+    cache = tree.parent / "nobody"
+    cache.mkdir()
+    if os.getuid() == 0:
+        os.chown(cache, 65534, 65534)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, tree, cache],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        path.chmod(0o755)
+    assert done.returncode == 1
+    hint = "permission denied. Check the owner and mode of the path."
+    assert done.stderr.splitlines()[-1] == f"aboard: {path}: {hint}"
+
+
+def test_an_index_that_cannot_be_written_is_said_and_done_without(aboard, tree, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    result = aboard("ls", tree, ABOARD_CACHE=str(tmp_path / "file"))
+    assert result.code == 0
+    assert "a/train" in result.out
+    assert result.err.startswith(f"aboard: the index {tmp_path}/file/index-")
+    assert "kept in memory" in result.err
+
+
+@pytest.mark.parametrize("variables", [{}, {"ABOARD_DEBUG": "1"}])
+def test_a_traceback_only_when_asked_for(aboard, tree, variables):
+    # A cache directory that others could write to is refused from deep inside.
+    output = tree / "a"
+    result = aboard("export", tree, "--format", "csv", "-o", output, **variables)
+    assert result.code == 1
+    assert f"{output}: this is a directory. Name a file in it." in result.err
+    assert ("Traceback" in result.err) == bool(variables)
+
+
+def test_debug_as_an_option(aboard, tree):
+    assert "Traceback" in aboard("--debug", "export", tree, "--tag", "none").err
+
+
+def test_an_unexpected_error_says_how_to_find_its_cause():
+    assert line_for(KeyError("x")) == ("internal error: KeyError: 'x'. Add --debug to see where.")
+    assert line_for(OSError(28, "No space left on device", "/f")) == (
+        "/f: no space left on device."
+    )
+
+
+def test_ctrl_c_ends_quietly_and_loses_nothing(aboard, environment, tree):
+    from aboard import EventWriter
+
+    for number in range(4):
+        with EventWriter(tree / f"long{number}", flush_secs=1e9) as writer:
+            for step in range(30_000):
+                writer.scalar("loss", step, step, wall_time=step)
+    slow = environment | {"ABOARD_PURE_PYTHON": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aboard", "index", tree],
+        env=slow,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    index = Path(environment["ABOARD_CACHE"])
+    while process.poll() is None and not any(index.glob("index-*.db")):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == (b"", b"")
+    assert process.returncode == 130
+    assert aboard("index", tree, "--json").json["sources"][0]["points"] == 4 * 30_000 + 15
+
+
+def test_names_from_files_cannot_move_the_cursor(aboard, tmp_path):
+    from aboard import EventWriter
+
+    with EventWriter(tmp_path / "logs") as writer:
+        writer.scalar("a\x1b[2Jb\nc", 1.0, 1)
+    assert "a\\x1b[2Jb\\nc" in aboard("ls", "--tags", "logs").out

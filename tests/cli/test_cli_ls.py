@@ -1,0 +1,213 @@
+"""`aboard ls`, `aboard index`, `--version`, help and the demo."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from conftest import damage
+
+import aboard as library
+from aboard.cli.sources import distinct_labels
+from aboard.cli.wording import duration, size
+
+
+def test_runs_are_listed(aboard, tree):
+    result = aboard("ls", tree)
+    lines = [line.split() for line in result.out.splitlines()]
+    assert lines[0] == "RUN FIRST EVENT FILES SIZE EVENTS TAGS DAMAGED".split()
+    assert [(line[0], line[3], line[-3], line[-2], line[-1]) for line in lines[1:]] == [
+        ("a/train", "1", "12", "2", "-"),
+        ("b", "1", "7", "3", "-"),
+    ]
+    assert (result.code, result.err) == (0, "")
+
+
+def test_tags_are_listed(aboard, tree):
+    lines = [line.split() for line in aboard("ls", "--tags", tree).out.splitlines()]
+    assert lines[1:] == [
+        "a/train exact scalars 1 3 3 0.1".split(),
+        "a/train loss scalars 10 0 9 0.1".split(),
+        "b loss scalars 4 0 3 -inf".split(),
+        "b notes text 1 0 0 -".split(),
+        "b picture images 1 0 0 -".split(),
+    ]
+
+
+def test_json_of_ls(aboard, tree):
+    (source,) = aboard("ls", "--tags", "--json", tree).json["sources"]
+    (event_file,) = (tree / "b").iterdir()
+    assert source["runs"][1] == {
+        "run": "b",
+        "directory": str(tree / "b"),
+        "files": 1,
+        "bytes": event_file.stat().st_size,
+        "events": 7,
+        "tags": 3,
+        "first_event_time": source["runs"][1]["first_event_time"],
+        "damaged_bytes": 0,
+    }
+    assert source["tags"][2] == {
+        "run": "b",
+        "tag": "loss",
+        "kind": "scalars",
+        "points": 4,
+        "first_step": 0,
+        "last_step": 3,
+        "last_wall_time": 1_700_000_103.0,
+        "last_value": "-Infinity",
+    }
+    assert source["problems"] == []
+
+
+def test_runs_of_several_sources_get_the_sources_in_front(aboard, tree):
+    runs = [line.split()[0] for line in aboard("ls", tree / "a", tree / "b").out.splitlines()]
+    assert runs[1:] == ["a/train", "b"]
+
+
+@pytest.mark.parametrize(
+    ("places", "labels"),
+    [
+        (["/x/logs"], [""]),
+        (["/x/logs", "/y/other"], ["logs", "other"]),
+        (["/x/logs", "/y/logs"], ["x/logs", "y/logs"]),
+        (["s3://b/logs", "gs://b/logs"], ["s3:/b/logs", "gs:/b/logs"]),
+        (["/logs", "/x/logs"], ["logs", "x/logs"]),
+    ],
+)
+def test_labels_tell_sources_apart(places, labels):
+    assert distinct_labels(places) == labels
+
+
+def test_the_same_source_twice_is_one(aboard, tree):
+    assert len(aboard("ls", tree, f"{tree}/", "--json").json["sources"]) == 1
+
+
+def test_damage_shows(aboard, tree):
+    path = damage(tree / "a/train")
+    listed = aboard("ls", tree)
+    assert listed.code == 0
+    assert f"1 damaged place (32 B) skipped; 'aboard index {tree}' says where." in listed.err
+    indexed = aboard("index", tree)
+    assert "  damaged  1 place, " in indexed.out
+    (source,) = aboard("index", "--json", tree).json["sources"]
+    (span,) = source["damage"]
+    assert span["uri"] == str(path)
+    assert f"{path} at byte {span['offset']}: {span['length']} B" in indexed.out
+
+
+def test_index_says_what_it_found(aboard, tree):
+    first = aboard("index", tree)
+    lines = first.out.splitlines()
+    assert lines[:5] == [
+        str(tree),
+        "  runs     2",
+        "  series   5",
+        "  points   15",
+        "  records  2 (text 1, images 1)",
+    ]
+    assert lines[6].startswith("  read     ")
+    assert " from 2 files in " in lines[6]
+    assert "  read     0 B from 0 files in " in aboard("index", tree).out
+    assert " from 2 files in " in aboard("index", "--rebuild", tree).out
+
+
+def test_json_of_index(aboard, tree, environment):
+    document = aboard("index", "--json", tree).json
+    (source,) = document["sources"]
+    assert document["index"].startswith(environment["ABOARD_CACHE"])
+    assert source["points"] == 15
+    assert source["records"] == {"text": 1, "images": 1}
+    assert source["read"]["files"] == 2
+    assert source["read"]["events"] == source["events"] == 19
+
+
+def test_version(aboard, environment):
+    compiled = aboard("--version").out.splitlines()
+    assert compiled[0] == f"aboard {library.__version__}"
+    assert compiled[2].startswith("tensorboard: 2.")
+    assert compiled[3].startswith(f"index: {environment['ABOARD_CACHE']}/index-")
+    fallback = aboard("--version", ABOARD_PURE_PYTHON="1").out
+    assert "scanning core: Python fallback" in fallback
+
+
+def test_help_is_shown_when_nothing_is_asked(aboard):
+    result = aboard()
+    assert result.code == 0
+    assert "Every training run, on one board." in result.out
+
+
+def test_help_has_examples(aboard):
+    for command in ("ls", "index", "export", "demo"):
+        assert f"aboard {command}" in aboard(command, "--help").out.split("Examples")[1]
+
+
+def test_completion_can_be_installed(aboard):
+    assert (
+        "complete"
+        in aboard("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").out
+    )
+
+
+def on_terminal(arguments, environment):
+    """Run the command with standard output and error on a terminal; return what it shows."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aboard", *map(str, arguments)],
+        env=environment,
+        stdout=follower,
+        stderr=follower,
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(leader, 4096)
+        except OSError:
+            break
+    os.close(leader)
+    process.wait(timeout=30)
+    return shown.decode()
+
+
+def test_colours_are_for_terminals(environment, tree):
+    environment = {**environment, "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    assert "\x1b[1mRUN" in on_terminal(["ls", tree], environment)
+    assert "\x1b[1mRUN" not in on_terminal(["ls", tree], environment | {"NO_COLOR": "1"})
+
+
+def test_demo_trains_and_lists_and_is_quick_again(aboard, tmp_path):
+    first = aboard("demo")
+    assert first.code == 0, first.err
+    assert first.out.startswith("Trained four small networks; their logs are in demo-logs:")
+    files = sorted((tmp_path / "demo-logs").rglob("*tfevents*"))
+    document = aboard("demo", "--json").json
+    kinds = {tag["kind"] for tag in document["sources"][0]["tags"]}
+    assert kinds == {"scalars", "histograms", "text", "hparams", "images"}
+    assert sorted((tmp_path / "demo-logs").rglob("*tfevents*")) == files
+    last = {
+        tag["run"]: tag["last_value"]
+        for tag in document["sources"][0]["tags"]
+        if tag["tag"] == "accuracy"
+    }
+    assert last["lr=1/eval"] > 0.95 > 0.8 > last["lr=30/eval"]
+
+
+def test_demo_leaves_other_files_alone(aboard, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("")
+    result = aboard("demo", "mine")
+    assert result == (1, "", "aboard: mine: this directory is not empty. Name a new one.\n")
+
+
+def test_sizes_and_times_read_well():
+    assert [size(n) for n in (0, 999, 1000, 43_900_000, 999_600)] == [
+        "0 B",
+        "999 B",
+        "1.00 kB",
+        "43.9 MB",
+        "1.00 MB",
+    ]
+    assert [duration(s) for s in (0.123, 61, 7200)] == ["0.12 s", "1 min 01 s", "2 h 00 min"]
