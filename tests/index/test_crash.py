@@ -126,12 +126,17 @@ def test_an_index_damaged_while_it_is_open_is_replaced(tmp_path):
     tree_of(tree, 3, 5000)
     with Index(path) as index:
         index.refresh(Source.parse(str(tree)))
-    with Index(path) as index:
+
+    def damage():
         size = path.stat().st_size
         with path.open("r+b") as file:
             file.seek(16384)
             file.write(random.Random(1).randbytes(size - 16384))
+
+    with Index(path) as index:
+        damage()
         logs = Logs(tree, index=index)
+        damage()
         assert {tag.run for tag in logs.tags} == {"run0", "run1", "run2"}
         assert len(logs.series("run1", "a").steps) == 5000
     assert_whole(path, tree, 5000)

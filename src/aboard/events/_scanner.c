@@ -198,6 +198,10 @@ static PyObject *get_damage_start(ScannerObject *self, void *Py_UNUSED(closure))
 static PyObject *get_hold(ScannerObject *self, void *Py_UNUSED(closure)) {
     return PyLong_FromLongLong(self->core.hold);
 }
+static PyObject *get_first_wall(ScannerObject *self, void *Py_UNUSED(closure)) {
+    if (!self->core.has_events) Py_RETURN_NONE;
+    return PyFloat_FromDouble(self->core.first_wall);
+}
 static PyObject *get_pending(ScannerObject *self, void *Py_UNUSED(closure)) {
     return PyLong_FromSize_t(self->core.points.count + self->core.pointers.count);
 }
@@ -214,6 +218,7 @@ static PyGetSetDef Scanner_fields[] = {
     {"want", (getter)get_want, NULL, "bytes the next block must hold", NULL},
     {"damage_start", (getter)get_damage_start, NULL, "where open damage began, or -1", NULL},
     {"hold", (getter)get_hold, NULL, "first record that runs past the end, or -1", NULL},
+    {"first_wall", (getter)get_first_wall, NULL, "wall time of the first event, or None", NULL},
     {"pending", (getter)get_pending, NULL, "values not taken yet", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

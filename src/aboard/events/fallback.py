@@ -73,6 +73,7 @@ class PythonCore:
         self.want = HEADER
         self.damage_start = damage_start
         self.hold = -1
+        self.first_wall: float | None = None
         self._series: list[_Series] = []
         self._numbers: dict[bytes, int] = {}
         self._shapes: dict[bytes, int] = {}
@@ -184,6 +185,8 @@ class PythonCore:
             self._damage.append((offset, len(data) + OVERHEAD))
             return
         self._events += 1
+        if self.first_wall is None:
+            self.first_wall = event.wall
         if len(event.values) == 1 and len(self._points) == points + 1:
             self._learn(data, event)
 

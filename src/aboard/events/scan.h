@@ -207,6 +207,8 @@ typedef struct {
     size_t slot_count;
     int32_t last; /* the series of the previous value */
     uint64_t events;
+    double first_wall; /* of the first event */
+    int has_events;
     int64_t damage_start; /* where the damage now being searched began, or -1 */
     int64_t hold; /* the first record of the search that runs past the end, or -1 */
     int64_t want; /* bytes the next block must hold to make progress */
@@ -589,6 +591,7 @@ static int scan_event(scanner *s, span message, int64_t offset) {
         }
     }
     if (got < 0) return -1;
+    if (!s->has_events) s->first_wall = m.wall;
     static const uint8_t graph_tag[] = "__run_graph__";
     span inside = what.bytes;
     if (what.key == KEY(5, BYTES)) {
@@ -651,6 +654,7 @@ static int64_t scan_block(scanner *s, const uint8_t *block, size_t n, int64_t ba
                     if (!add_damage(s, offset, total)) return -1;
                 } else {
                     s->events++;
+                    s->has_events = 1;
                 }
                 at += (size_t)total;
                 continue;

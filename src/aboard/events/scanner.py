@@ -108,6 +108,8 @@ class Core(Protocol):
     @property
     def hold(self) -> int: ...
     @property
+    def first_wall(self) -> float | None: ...
+    @property
     def pending(self) -> int: ...
     def scan(self, block: Block, offset: int, end: int) -> int: ...
     def take(self) -> tuple[RawPoints, RawPointers, list[tuple[int, int]], int]: ...
@@ -176,6 +178,11 @@ class Scanner:
     def want(self) -> int:
         """The number of bytes that the next block must hold."""
         return self._core.want
+
+    @property
+    def first_wall(self) -> float | None:
+        """The wall time of the first event scanned, None before there was one."""
+        return self._core.first_wall
 
     @property
     def pending(self) -> int:

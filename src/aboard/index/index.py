@@ -47,6 +47,7 @@ class Index:
         self._write_lock = threading.RLock()
         self._memory: sqlite3.Connection | None = None
         self._generation = 0
+        self._sources: dict[Source, None] = {}
         if path is None:
             place = index_place()
             path = place.directory / schema.FILE_NAME
@@ -81,6 +82,7 @@ class Index:
     ) -> Report:
         """Bring the index up to date with a source; see `aboard.index.refresh`."""
         with self._write_lock:
+            self._sources[source] = None
             try:
                 return refresh(self._writer, source, anew=anew, progress=progress)
             except sqlite3.Error as error:
@@ -117,6 +119,16 @@ class Index:
         return self._ask(lambda connection: [query.count_points(connection, tag) for tag in tags])
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        generation = self._generation
+        try:
+            with self._reader() as connection:
+                return question(connection)
+        except sqlite3.Error as error:
+            with self._write_lock:
+                if generation == self._generation:
+                    self._recover(error)
+                    for source in self._sources:
+                        refresh(self._writer, source)
         with self._reader() as connection:
             return question(connection)
 
@@ -137,9 +149,9 @@ class Index:
 
     def _recover(self, error: sqlite3.Error) -> None:
         """Get to an index that can be written, or raise the error again."""
+        self._generation += 1
         if self.path is not None and schema.is_damage(error):
             self._writer.close()
-            self._generation += 1
             schema.discard_damaged(self.path)
             self._writer = schema.open_file(self.path)
         elif self.path is not None and schema.is_full(error):

@@ -84,6 +84,7 @@ class Segment(NamedTuple):
     max_step: int
     increasing: bool
     last_step: int
+    max_wall: float
     last_wall: float
     last_value: float | None
     rows: int
@@ -101,6 +102,7 @@ class Tag:
     first_step: int
     last_step: int
     last_wall_time: float
+    max_wall_time: float
     last_value: float | None
     """None unless the tag is a scalar."""
     rows: int
@@ -115,7 +117,7 @@ class Tag:
 
 _SEGMENTS = """
 SELECT f.directory, f.name, s.tag, s.id, s.form, s.origin, s.metadata, s.count, s.min_step,
-       s.max_step, s.increasing, s.last_step, s.last_wall, s.last_value, s.rows
+       s.max_step, s.increasing, s.last_step, s.max_wall, s.last_wall, s.last_value, s.rows
 FROM file AS f JOIN segment AS s ON s.file = f.id
 """
 _IN_ORDER = " ORDER BY f.directory, s.tag, f.name, s.form"
@@ -124,14 +126,15 @@ _IN_ORDER = " ORDER BY f.directory, s.tag, f.name, s.form"
 def runs(connection: sqlite3.Connection, source: Source) -> list[Run]:
     """Return the runs of a source by name."""
     where, arguments = within(source)
+    # Beside min(name), SQLite takes first_wall from the row that has it: the first file.
     rows = connection.execute(
-        "SELECT directory, count(*), sum(size), sum(events), min(first_wall),"
+        "SELECT directory, count(*), sum(size), sum(events), first_wall,"
         " sum((SELECT coalesce(sum(length), 0) FROM damage WHERE damage.file = file.id)"
-        "     + CASE WHEN damage_start >= 0 THEN offset - damage_start ELSE 0 END)"
+        "     + CASE WHEN damage_start >= 0 THEN offset - damage_start ELSE 0 END), min(name)"
         f" FROM file {where} GROUP BY directory ORDER BY directory",
         arguments,
     )
-    return [Run(source.run_name(directory), directory, *rest) for directory, *rest in rows]
+    return [Run(source.run_name(directory), directory, *rest) for directory, *rest, _ in rows]
 
 
 def damages(connection: sqlite3.Connection, source: Source) -> list[Damage]:
@@ -225,6 +228,7 @@ def _tag(source: Source, segments: list[Segment]) -> Tag:
         first_step=min(one.min_step for one in chosen),
         last_step=last.last_step,
         last_wall_time=last.last_wall,
+        max_wall_time=max(one.max_wall for one in chosen),
         last_value=last.last_value,
         rows=max(one.rows for one in chosen),
         segments=tuple(chosen),

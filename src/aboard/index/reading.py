@@ -35,6 +35,8 @@ class Batch:
     """Once this batch is stored, everything before `offset` is in the index."""
     tail: int
     damage_start: int
+    first_wall: float | None
+    """The wall time of the first event of this reading."""
     scanned: int
     """Bytes looked at for this batch."""
     last: bool
@@ -94,7 +96,16 @@ def read_file(reading: Reading, buffer: bytearray) -> Iterator[Batch]:
         looked_at = block.start + block.length - scanned
         taken, series = scanner.take(), scanner.series()
         yield Batch(
-            reading, taken, series, stored, offset, tail, damage_start, looked_at, block.at_end
+            reading=reading,
+            taken=taken,
+            series=series,
+            start=stored,
+            offset=offset,
+            tail=tail,
+            damage_start=damage_start,
+            first_wall=scanner.first_wall,
+            scanned=looked_at,
+            last=block.at_end,
         )
         stored, scanned = offset, block.start + block.length
 

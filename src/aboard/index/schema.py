@@ -42,7 +42,7 @@ CREATE TABLE file (
     tail INTEGER NOT NULL,          -- checksum of the bytes just before the offset
     damage_start INTEGER NOT NULL,  -- where the damage began that reaches the offset, or -1
     events INTEGER NOT NULL,
-    first_wall REAL,
+    first_wall REAL,                -- of its first event
     UNIQUE (directory, name)
 );
 
@@ -60,6 +60,7 @@ CREATE TABLE segment (
     max_step INTEGER NOT NULL,
     increasing INTEGER NOT NULL,    -- whether every step is greater than the one before
     last_step INTEGER NOT NULL,
+    max_wall REAL NOT NULL,
     last_wall REAL NOT NULL,
     last_value REAL,
     rows INTEGER NOT NULL,          -- the largest first dimension of its tensors
@@ -159,7 +160,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA cache_size = -4096")
     return connection

@@ -8,6 +8,7 @@ read the same bytes one stores them and the other notices.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,14 +24,14 @@ from aboard.index.reading import Batch
 from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS
 
 _SAVE_SEGMENT = """
-INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
     origin = CASE origin WHEN 0 THEN excluded.origin ELSE origin END,
     kind = CASE kind WHEN 0 THEN excluded.kind ELSE kind END,
     metadata = coalesce(metadata, excluded.metadata),
     count = excluded.count, min_step = excluded.min_step, max_step = excluded.max_step,
     increasing = excluded.increasing, last_step = excluded.last_step,
-    last_wall = excluded.last_wall, last_value = excluded.last_value, rows = excluded.rows
+    max_wall = excluded.max_wall,    last_wall = excluded.last_wall, last_value = excluded.last_value, rows = excluded.rows
 """
 
 
@@ -44,6 +45,7 @@ class _Segment:
     max_step: int = 0
     increasing: bool = True
     last_step: int = 0
+    max_wall: float = -math.inf
     rows: int = 0
     next_seq: int = 0
     tail: list[int] = field(default_factory=list)
@@ -59,6 +61,7 @@ class _Segment:
         self.count += len(columns)
         self.min_step, self.max_step, self.increasing = low, high, rising
         self.last_step = int(steps[-1])
+        self.max_wall = max(self.max_wall, float(columns.walls.max()))
         if columns.payload.ndim == 2:
             self.rows = max(self.rows, int(columns.payload[:, 2].max()))
 
@@ -151,14 +154,11 @@ class Store:
     def _advance(self, opened: _OpenFile, batch: Batch) -> None:
         """Move the file's offset, if it is where this batch starts."""
         entry = batch.reading.entry
-        taken = batch.taken
-        walls = [part.wall.min() for part in (taken.points, taken.pointers) if len(part.wall)]
-        first_wall = float(min(walls)) if walls else None
         size, version = (entry.size, entry.version) if batch.last else (batch.offset, "")
         cursor = self._connection.execute(
             "UPDATE file SET size = :size, version = :version, offset = :offset, tail = :tail,"
             " damage_start = :damage_start, events = events + :events,"
-            " first_wall = min(coalesce(first_wall, :wall), coalesce(:wall, first_wall))"
+            " first_wall = coalesce(first_wall, :wall)"
             " WHERE id = :id AND offset = :start",
             {
                 "size": size,
@@ -166,8 +166,8 @@ class Store:
                 "offset": batch.offset,
                 "tail": batch.tail,
                 "damage_start": batch.damage_start,
-                "events": taken.events,
-                "wall": first_wall,
+                "events": batch.taken.events,
+                "wall": batch.first_wall,
                 "id": opened.id,
                 "start": batch.start,
             },
@@ -232,7 +232,7 @@ class Store:
 
     def _segments_of(self, file: int) -> dict[tuple[str, int], _Segment]:
         rows = self._connection.execute(
-            "SELECT tag, form, id, count, min_step, max_step, increasing, last_step, rows"
+            "SELECT tag, form, id, count, min_step, max_step, increasing, last_step, max_wall, rows"
             " FROM segment WHERE file = ?",
             (file,),
         )
@@ -259,6 +259,7 @@ def _segment_row(segment: _Segment, series: Series, columns: Columns) -> tuple[o
         segment.max_step,
         segment.increasing,
         segment.last_step,
+        segment.max_wall,
         float(columns.walls[-1]),
         float(columns.payload[-1]) if columns.payload.ndim == 1 else None,
         segment.rows,
