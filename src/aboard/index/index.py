@@ -1,24 +1,26 @@
 """One index of everything read so far, for many threads and many processes.
 
-Opens the file, hands each thread a connection of its own, and survives what can
-happen to a cache: a damaged file is replaced, and where the disk is full or
-cannot be written to, the index goes on in memory and says so.
+The verbs are thin: `refresh` and `query` do the work, `connections` sees to it
+that there is a sound index to do it with. Sources are refreshed side by side; what
+two threads or processes read at once is stored once.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from aboard.index import query, schema
+from aboard.index import query, schema, traffic
+from aboard.index.connections import Connections
 from aboard.index.place import index_place
 from aboard.index.plan import Source
 from aboard.index.query import Damage, Pointer, Run, Series, Tag
 from aboard.index.refresh import Progress, Report, refresh
+from aboard.index.traffic import TrafficHour
+from aboard.storage.traffic import bucket_of
+from aboard.storage.uri import is_remote
 
 T = TypeVar("T")
 
@@ -34,7 +36,7 @@ class IndexProblem(NamedTuple):
 
 
 class Index:
-    """The index; `path` is None for one that lives in memory only.
+    """The index.
 
     Args:
         path: the file, by default `index_place()`'s.
@@ -42,11 +44,6 @@ class Index:
 
     def __init__(self, path: Path | None = None) -> None:
         self.problems: list[IndexProblem] = []
-        self._threads = threading.local()
-        self._connections: list[sqlite3.Connection] = []
-        self._write_lock = threading.RLock()
-        self._memory: sqlite3.Connection | None = None
-        self._generation = 0
         self._sources: dict[Source, None] = {}
         if path is None:
             place = index_place()
@@ -58,18 +55,16 @@ class Index:
                         "Set ABOARD_CACHE to a local directory to choose another place.",
                     )
                 )
-        self.path: Path | None = path
-        try:
-            self._writer = schema.open_file(path)
-        except (OSError, sqlite3.Error) as error:
-            self._go_to_memory(f"the index {path} cannot be opened ({error})")
+        self._connections = Connections(path, self._moved_to_memory)
+
+    @property
+    def path(self) -> Path | None:
+        """The index's file; None for one that lives in memory."""
+        return self._connections.path
 
     def close(self) -> None:
         """Close every connection."""
-        with self._write_lock:
-            for connection in [*self._connections, self._writer]:
-                connection.close()
-            self._connections.clear()
+        self._connections.close()
 
     def __enter__(self) -> Index:
         return self
@@ -81,21 +76,26 @@ class Index:
         self, source: Source, *, anew: bool = False, progress: Progress | None = None
     ) -> Report:
         """Bring the index up to date with a source; see `aboard.index.refresh`."""
-        with self._write_lock:
-            self._sources[source] = None
-            try:
-                return refresh(self._writer, source, anew=anew, progress=progress)
-            except sqlite3.Error as error:
-                self._recover(error)
-            return refresh(self._writer, source, anew=anew, progress=progress)
+        self._sources[source] = None
+        try:
+            return self._do(
+                lambda connection: refresh(connection, source, anew=anew, progress=progress)
+            )
+        finally:
+            if is_remote(source.uri):
+                self._do(traffic.save_untaken)
 
     def runs(self, source: Source) -> list[Run]:
         """Return the runs of a source by name."""
         return self._ask(lambda connection: query.runs(connection, source))
 
-    def tags(self, source: Source) -> list[Tag]:
-        """Return every tag of every run of a source, by run and name."""
-        return self._ask(lambda connection: query.tags(connection, source))
+    def tags(self, source: Source, directory: str | None = None) -> list[Tag]:
+        """Return every tag of every run of a source, or of one directory, by run and name."""
+        return self._ask(lambda connection: query.tags(connection, source, directory))
+
+    def marks(self, source: Source) -> dict[str, tuple[object, ...]]:
+        """Return, for each run's directory, a value that changes when the run does."""
+        return self._ask(lambda connection: query.marks(connection, source))
 
     def find_tag(self, source: Source, run: str, tag: str) -> Tag | None:
         """Return one tag of one run, or None."""
@@ -114,58 +114,43 @@ class Index:
         """Return every damaged span of a source's files."""
         return self._ask(lambda connection: query.damages(connection, source))
 
+    def traffic(self, uri: str, hours: int = 24) -> list[TrafficHour]:
+        """Return the requests made to the bucket of a URI in the last hours, oldest first."""
+        bucket = bucket_of(uri)
+        return self._ask(lambda connection: traffic.read(connection, bucket, hours))
+
     def point_counts(self, tags: Sequence[Tag]) -> list[int]:
         """Return the number of values of each tag, less what restarts made void."""
         return self._ask(lambda connection: [query.count_points(connection, tag) for tag in tags])
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        generation = self._generation
+        """Ask the index; one that had to be replaced is first filled again."""
+        return self._do(question, after_replacing=self._refill)
+
+    def _do(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        after_replacing: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> T:
+        generation = self._connections.generation
         try:
-            with self._reader() as connection:
-                return question(connection)
+            with self._connections.lend() as connection:
+                return work(connection)
         except sqlite3.Error as error:
-            with self._write_lock:
-                if generation == self._generation:
-                    self._recover(error)
-                    for source in self._sources:
-                        refresh(self._writer, source)
-        with self._reader() as connection:
-            return question(connection)
+            self._connections.replace(error, generation)
+        with self._connections.lend() as connection:
+            if after_replacing:
+                after_replacing(connection)
+            return work(connection)
 
-    @contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
-        if self._memory is not None:
-            with self._write_lock:
-                yield self._memory
-            return
-        held = getattr(self._threads, "held", None)
-        if held is None or held[0] != self._generation:
-            if self.path is None:
-                raise RuntimeError("an index in memory has no file")
-            held = (self._generation, schema.reopen(self.path))
-            self._threads.held = held
-            self._connections.append(held[1])
-        yield held[1]
+    def _refill(self, connection: sqlite3.Connection) -> None:
+        for source in self._sources:
+            refresh(connection, source)
 
-    def _recover(self, error: sqlite3.Error) -> None:
-        """Get to an index that can be written, or raise the error again."""
-        self._generation += 1
-        if self.path is not None and schema.is_damage(error):
-            self._writer.close()
-            schema.discard_damaged(self.path)
-            self._writer = schema.open_file(self.path)
-        elif self.path is not None and schema.is_full(error):
-            self._writer.close()
-            self._go_to_memory(f"the index {self.path} cannot be written ({error})")
-        else:
-            raise error
-
-    def _go_to_memory(self, message: str) -> None:
+    def _moved_to_memory(self, reason: str) -> None:
         self.problems.append(
             IndexProblem(
-                f"{message}, so it is kept in memory and will be gone with this process",
+                f"{reason}, so it is kept in memory and will be gone with this process",
                 "Free some space, or set ABOARD_CACHE to a directory on another disk.",
             )
         )
-        self.path = None
-        self._memory = self._writer = schema.open_memory()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from aboard.index.index import Index
 from aboard.index.plan import Source
-from aboard.index.query import Damage, Pointer, Run, Series, Tag
+from aboard.index.query import Damage, Run, Series, Tag
+from aboard.index.records import read_records
 from aboard.index.refresh import Progress, Report
 
 if TYPE_CHECKING:
@@ -125,8 +126,7 @@ class Logs:
     def records(self, run: str, tag: str) -> Iterator[Value]:
         """Read the values of a tag that is no scalar, one by one from their files."""
         found = self.tag(run, tag)
-        for pointer in self.index.pointers(found):
-            yield from read_record(found, pointer)
+        return read_records(found, self.index.pointers(found))
 
     def to_pandas(
         self, run: str = "*", tag: str = "*", *, samples: int | None = None
@@ -145,21 +145,6 @@ class Logs:
         if not frames:
             return pd.DataFrame(columns=["run", "tag", "step", "wall_time", "value"])
         return pd.concat(frames, ignore_index=True)
-
-
-def read_record(tag: Tag, pointer: Pointer) -> Iterator[Value]:
-    """Read one record from its file, and yield the values it holds of a tag."""
-    from aboard.events.decode import decode
-    from aboard.events.records import OVERHEAD, unframe
-    from aboard.storage.uri import open_storage, split
-
-    directory, name = split(pointer.uri)
-    end = pointer.offset + pointer.length + OVERHEAD
-    record = open_storage(directory).read(name, pointer.offset, end)
-    metadata = {} if tag.metadata is None else {tag.name: tag.metadata}
-    for value in decode(unframe(record), metadata):
-        if value.tag == tag.name:
-            yield value
 
 
 def _nearest(name: str, names: list[str]) -> str:

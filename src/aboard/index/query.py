@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -153,9 +153,24 @@ def damages(connection: sqlite3.Connection, source: Source) -> list[Damage]:
     ]
 
 
-def tags(connection: sqlite3.Connection, source: Source) -> list[Tag]:
-    """Return every tag of every run of a source, by run and name."""
+def marks(connection: sqlite3.Connection, source: Source) -> dict[str, tuple[object, ...]]:
+    """Return, for each run's directory, a value that changes when the run does."""
     where, arguments = within(source)
+    rows = connection.execute(
+        f"SELECT directory, id, offset, first_wall FROM file {where} ORDER BY directory, name",
+        arguments,
+    )
+    return {
+        directory: tuple(row[1:] for row in group)
+        for directory, group in groupby(rows, key=itemgetter(0))
+    }
+
+
+def tags(connection: sqlite3.Connection, source: Source, directory: str | None = None) -> list[Tag]:
+    """Return every tag of every run of a source, or of one directory, by run and name."""
+    where, arguments = within(source)
+    if directory is not None:
+        where, arguments = f"{where} AND directory = ?", (*arguments, directory)
     return [_tag(source, segments) for segments in _grouped(connection, where, arguments)]
 
 

@@ -83,6 +83,16 @@ CREATE TABLE damage (
     length INTEGER NOT NULL,
     PRIMARY KEY (file, offset)
 ) WITHOUT ROWID;
+
+-- Requests to a bucket by hour since 1970 and kind; see traffic.py.
+CREATE TABLE traffic (
+    bucket TEXT NOT NULL,
+    hour INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    PRIMARY KEY (bucket, hour, kind)
+) WITHOUT ROWID;
 """
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
@@ -169,9 +179,10 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _is_ours(connection: sqlite3.Connection) -> bool:
     marks = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _MARKS]
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    return marks == list(_MARKS.values()) and {"file", "segment", "chunk", "damage"} <= tables
+    return marks == list(_MARKS.values()) and tables >= _TABLE_NAMES
 
 
+_TABLE_NAMES = {"file", "segment", "chunk", "damage", "traffic"}
 _MARKS = {"application_id": _APPLICATION, "user_version": VERSION}
 
 

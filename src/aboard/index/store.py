@@ -31,7 +31,8 @@ ON CONFLICT (id) DO UPDATE SET
     metadata = coalesce(metadata, excluded.metadata),
     count = excluded.count, min_step = excluded.min_step, max_step = excluded.max_step,
     increasing = excluded.increasing, last_step = excluded.last_step,
-    max_wall = excluded.max_wall,    last_wall = excluded.last_wall, last_value = excluded.last_value, rows = excluded.rows
+    max_wall = excluded.max_wall, last_wall = excluded.last_wall,
+    last_value = excluded.last_value, rows = excluded.rows
 """
 
 

@@ -1,0 +1,72 @@
+"""Requests to buckets, hour by hour: what `aboard.storage.traffic` counted, kept in the index.
+
+Every process that uses the index adds to the same hours, so that the sum is what the user's
+processes on this machine asked of a bucket together.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import NamedTuple
+
+from aboard.storage import traffic
+from aboard.storage.traffic import Counts, Kind
+
+_KEPT_HOURS = 90 * 24
+
+
+class TrafficHour(NamedTuple):
+    """The requests of one kind to a bucket in one hour."""
+
+    hour: int
+    """Hours since 1970, in UTC."""
+    kind: Kind
+    requests: int
+    bytes: int
+
+
+def save(connection: sqlite3.Connection, counts: Counts, now: float | None = None) -> None:
+    """Add counts to the current hour, and forget hours that are long past."""
+    hour = this_hour(now)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute("DELETE FROM traffic WHERE hour < ?", (hour - _KEPT_HOURS,))
+        connection.executemany(
+            "INSERT INTO traffic VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " requests = requests + excluded.requests, bytes = bytes + excluded.bytes",
+            [(bucket, hour, kind, *one) for (bucket, kind), one in counts.items()],
+        )
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def save_untaken(connection: sqlite3.Connection) -> None:
+    """Save what this process has counted; what cannot be saved now is left for the next time."""
+    counts = traffic.take()
+    if not counts:
+        return
+    try:
+        save(connection, counts)
+    except sqlite3.Error:
+        traffic.give_back(counts)
+
+
+def read(
+    connection: sqlite3.Connection, bucket: str, hours: int = 24, now: float | None = None
+) -> list[TrafficHour]:
+    """Return the requests to a bucket in the current hour and those before it, oldest first."""
+    rows = connection.execute(
+        "SELECT hour, kind, requests, bytes FROM traffic WHERE bucket = ? AND hour > ?"
+        " ORDER BY hour, kind",
+        (bucket, this_hour(now) - hours),
+    )
+    return [TrafficHour(*row) for row in rows]
+
+
+def this_hour(now: float | None = None) -> int:
+    """Return the hour of a time, the present by default."""
+    return int((time.time() if now is None else now) // 3600)

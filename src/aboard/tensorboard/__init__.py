@@ -1,0 +1,1 @@
+"""TensorBoard's frontend over the index: many boards in one process."""

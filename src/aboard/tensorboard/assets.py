@@ -1,0 +1,91 @@
+"""TensorBoard's frontend files, shared by every board of a process.
+
+They come in one zip archive whose members are kept there until somebody asks for
+them, and recognised by their checksum when a browser asks again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import mimetypes
+import os
+import struct
+import threading
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+INDEX = "index.html"
+
+
+class Asset(NamedTuple):
+    """A file of the frontend, compressed with gzip."""
+
+    body: bytes
+    etag: str
+    media_type: str
+
+
+class Assets:
+    """The files of TensorBoard's frontend, by path."""
+
+    def __init__(self, archive: Path | None = None) -> None:
+        self._archive = archive if archive is not None else _tensorboard_archive()
+        with zipfile.ZipFile(self._archive) as members:
+            self._members = {info.filename: info for info in members.infolist()}
+        self._held: dict[str, Asset] = {}
+        self._lock = threading.Lock()
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._members
+
+    def get(self, path: str) -> Asset | None:
+        """Return a file, or None if the frontend has none of that name."""
+        info = self._members.get(path)
+        if info is None:
+            return None
+        with self._lock:
+            if path not in self._held:
+                body = self._gzipped(info)
+                media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
+                self._held[path] = Asset(body, f'"{info.CRC:08x}"', media_type)
+            return self._held[path]
+
+    def _gzipped(self, info: zipfile.ZipInfo) -> bytes:
+        """Return a member as gzip, which frames the same compressed bytes in another way."""
+        if info.compress_type != zipfile.ZIP_DEFLATED:
+            return gzip.compress(self.read(info.filename), mtime=0)
+        with self._archive.open("rb") as archive:
+            archive.seek(info.header_offset + 26)
+            name_length, extra_length = struct.unpack("<HH", archive.read(4))
+            archive.seek(name_length + extra_length, os.SEEK_CUR)
+            deflated = archive.read(info.compress_size)
+        header = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+        return header + deflated + struct.pack("<II", info.CRC, info.file_size)
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        with zipfile.ZipFile(self._archive) as members:
+            return members.read(path)
+
+    def index_archive(self) -> io.BytesIO:
+        """Return an archive with the page alone, for TensorBoard to serve with its own headers.
+
+        TensorBoard compresses whatever is in its archive when an application is
+        made: most of a second for the whole of it, nothing for the page.
+        """
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as members:
+            members.writestr(INDEX, self.read(INDEX))
+        archive.seek(0)
+        return archive
+
+
+def _tensorboard_archive() -> Path:
+    from importlib.util import find_spec
+
+    spec = find_spec("tensorboard")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("TensorBoard is not installed: pip install tensorboard")
+    return Path(spec.origin).parent / "webfiles.zip"

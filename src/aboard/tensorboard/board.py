@@ -1,0 +1,159 @@
+"""A board: which sources, under which names, and what they hold right now.
+
+A `Board` is a value: a selection that can be stored and compared. A `Listing` is
+what the index knows of it at this moment, kept up to date run by run, so that
+asking again costs only what changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from aboard.index import Index, Source, Tag
+from aboard.runs.naming import Template, distinct, fields_of_path
+
+BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+class Member(NamedTuple):
+    """A source on a board, and the name its runs go under."""
+
+    source: Source
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Member:
+        """Read `name=path`, a path or a URI."""
+        name, equals, rest = text.partition("=")
+        if equals and rest and name and not set(name) & set("/\\:."):
+            return cls(Source.parse(rest), name)
+        return cls(Source.parse(text))
+
+
+@dataclass(frozen=True)
+class Board:
+    """A selection of runs under names of its own.
+
+    Attributes:
+        id: its place in URLs.
+        title: what the browser's tab shows.
+        members: where its runs come from.
+        template: how runs are named; by their path where there is none.
+        include: shell patterns; a run must match one of them, if there are any.
+        exclude: shell patterns; a run must match none of them.
+    """
+
+    id: str
+    title: str
+    members: tuple[Member, ...]
+    template: Template | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.id or not set(self.id) <= BOARD_ID_CHARACTERS:
+            raise ValueError(f"{self.id!r} cannot be a board's id: use letters, digits, '_', '-'")
+
+    def shows(self, name: str) -> bool:
+        """Say whether a run of this name is on the board."""
+        if self.include and not any(fnmatchcase(name, pattern) for pattern in self.include):
+            return False
+        return not any(fnmatchcase(name, pattern) for pattern in self.exclude)
+
+    @property
+    def location(self) -> str:
+        """Where its data is, for a person to read."""
+        return ", ".join(member.source.uri for member in self.members)
+
+
+@dataclass(frozen=True)
+class BoardRun:
+    """A run on a board."""
+
+    name: str
+    directory: str
+    start_time: float | None
+    tags: dict[str, Tag] = field(repr=False)
+
+
+def run_names(board: Board, found: Iterable[tuple[Member, str]]) -> list[str]:
+    """Name the runs of a board, given their member and their name within it.
+
+    One unnamed member keeps the names that TensorBoard gives to a log directory.
+    Where there are several, the member's name, or the last part of its path,
+    stands in front.
+    """
+    found = list(found)
+    if board.template is not None:
+        template = board.template
+        return distinct(
+            template.render(fields_of_path(member.source.uri, run)) for member, run in found
+        )
+    names = []
+    for member, run in found:
+        label = member.name
+        if not label and len(board.members) > 1:
+            label = member.source.uri.rstrip("/").rpartition("/")[2] or member.source.uri
+        names.append(run if not label else label if run == "." else f"{label}/{run}")
+    return distinct(names)
+
+
+class Listing:
+    """The runs and tags of a board, as far as the index knows them."""
+
+    def __init__(self, board: Board, index: Index) -> None:
+        self.board = board
+        self._index = index
+        self._lock = threading.Lock()
+        self._marks: dict[tuple[Member, str], tuple[object, ...]] = {}
+        self._tags: dict[tuple[Member, str], dict[str, Tag]] = {}
+        self._runs: dict[str, BoardRun] = {}
+
+    def runs(self) -> dict[str, BoardRun]:
+        """Return the runs by name, up to date with the index."""
+        with self._lock:
+            self._update()
+            return self._runs
+
+    def find(self, run: str, tag: str) -> Tag | None:
+        """Return a tag of a run, or None if the board does not show it."""
+        found = self.runs().get(run)
+        return found.tags.get(tag) if found else None
+
+    def _update(self) -> None:
+        marks = dict(self._current_marks())
+        if marks == self._marks:
+            return
+        for key, mark in marks.items():
+            if self._marks.get(key) != mark:
+                member, directory = key
+                held = self._index.tags(member.source, directory)
+                self._tags[key] = {tag.name: tag for tag in held}
+        self._tags = {key: self._tags[key] for key in marks}
+        self._marks = marks
+        self._runs = self._named_runs()
+
+    def _current_marks(self) -> Iterator[tuple[tuple[Member, str], tuple[object, ...]]]:
+        for member in self.board.members:
+            for directory, mark in self._index.marks(member.source).items():
+                yield (member, directory), mark
+
+    def _named_runs(self) -> dict[str, BoardRun]:
+        keys = list(self._tags)
+        found = [(member, member.source.run_name(directory)) for member, directory in keys]
+        names = run_names(self.board, found)
+        return {
+            name: BoardRun(name, key[1], _start_time(self._marks[key]), self._tags[key])
+            for name, key in zip(names, keys, strict=True)
+            if self.board.shows(name)
+        }
+
+
+def _start_time(mark: tuple[object, ...]) -> float | None:
+    """Return the wall time of a run's first event; a mark is a tuple of (id, offset, wall)."""
+    first = mark[0]
+    return first[-1] if isinstance(first, tuple) else None

@@ -1,0 +1,225 @@
+"""The hot routes of TensorBoard's API, answered from arrays instead of objects.
+
+The answers equal those of the stock plugins, which build a Python object per
+point and turn each into JSON with the standard library: most of a second for a
+page of curves. Requests that are not for scalars go to the stock plugin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from aboard.events import protos
+from aboard.index import Series, Tag
+from aboard.tensorboard.board import BoardRun, Listing
+from aboard.tensorboard.metadata import describe
+from aboard.tensorboard.provider import BoardDataProvider, Boards
+
+protos.keep_tensorflow_out()
+
+from tensorboard import plugin_util  # noqa: E402
+from tensorboard.plugins import base_plugin  # noqa: E402
+from tensorboard.plugins.histogram import metadata as histogram_metadata  # noqa: E402
+from tensorboard.plugins.image import metadata as image_metadata  # noqa: E402
+from tensorboard.plugins.metrics import metrics_plugin  # noqa: E402
+from tensorboard.plugins.scalar import metadata as scalar_metadata  # noqa: E402
+
+JsonBytes = bytes
+
+SCALAR_SAMPLES = 1000
+"""Points per curve, as in stock TensorBoard."""
+
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+class BadRequest(ValueError):  # noqa: N818 - named by what is wrong
+    """A request that lacks what it must have."""
+
+
+class HotRoutes:
+    """Answers for the routes that a page of curves asks for again and again.
+
+    Args:
+        boards: the boards of this process.
+        provider: the provider over them, for what the stock plugin answers.
+        samples: how many points of each plugin's series are shown.
+    """
+
+    def __init__(
+        self, boards: Boards, provider: BoardDataProvider, samples: Mapping[str, int]
+    ) -> None:
+        self._boards = boards
+        self._samples = samples.get("scalars", SCALAR_SAMPLES)
+        context = base_plugin.TBContext(data_provider=provider, sampling_hints=dict(samples))
+        self._stock = metrics_plugin.MetricsPlugin(context)
+
+    def environment(self, listing: Listing) -> JsonBytes:
+        """Answer `data/environment`: the title and where the data is."""
+        from tensorboard import version
+
+        board = listing.board
+        answer = {
+            "version": version.VERSION,
+            "data_location": board.location,
+            "window_title": board.title,
+            "experiment_name": board.title,
+            "experiment_description": "",
+            "creation_time": 0,
+        }
+        return orjson.dumps(answer)
+
+    def runs(self, listing: Listing) -> JsonBytes:
+        """Answer `data/runs`: names by the time of their first event."""
+        runs = sorted(
+            listing.runs().values(),
+            key=lambda run: (math.inf if run.start_time is None else run.start_time, run.name),
+        )
+        return orjson.dumps([run.name for run in runs])
+
+    def tags(self, listing: Listing) -> JsonBytes:
+        """Answer `timeseries/tags`: which tags each run has, and what they are about."""
+        runs = listing.runs().values()
+        scalars = _versioned(runs, "scalars", "scalar", scalar_metadata.parse_plugin_metadata)
+        histograms = _versioned(
+            runs, "histograms", "tensor", histogram_metadata.parse_plugin_metadata
+        )
+        images = _versioned(runs, "images", "blob_sequence", image_metadata.parse_plugin_metadata)
+        sampled: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+        for run, tags in images.items():
+            for tag in tags:
+                # The first two blobs of an image summary are its width and height.
+                sampled[tag.name][run] = {"maxSamplesPerStep": tag.rows - 2}
+        answer = {
+            "scalars": {"runTagInfo": _names(scalars), "tagDescriptions": _about(scalars)},
+            "histograms": {"runTagInfo": _names(histograms), "tagDescriptions": _about(histograms)},
+            "images": {"tagDescriptions": _about(images), "tagRunSampledInfo": sampled},
+        }
+        return orjson.dumps(answer)
+
+    def time_series(self, listing: Listing, requests: str | None) -> JsonBytes:
+        """Answer `timeseries/timeSeries`: the points of some tags in all or one of the runs."""
+        if not requests:
+            raise BadRequest("Missing 'requests' field")
+        try:
+            asked = orjson.loads(requests)
+        except orjson.JSONDecodeError:
+            raise BadRequest("Unable to parse 'requests' as JSON") from None
+        if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
+            raise BadRequest("'requests' must be a list of objects")
+        return orjson.dumps([self._answer(listing, one) for one in asked], option=_OPTIONS)
+
+    def _answer(self, listing: Listing, request: dict[str, Any]) -> dict[str, Any]:
+        tag, run = request.get("tag"), request.get("run")
+        if request.get("plugin") != "scalars" or not isinstance(tag, str):
+            answer = self._stock._get_time_series(None, listing.board.id, request)
+            return dict(_cleansed(answer))
+        found: dict[str, Any] = {"plugin": "scalars", "tag": tag}
+        if isinstance(run, str):
+            found["run"] = run
+        if isinstance(request.get("sample"), int):
+            found["sample"] = request["sample"]
+        found["runToSeries"] = {
+            name: [
+                {"wallTime": wall, "step": step, "value": value}
+                for wall, step, value in zip(*_columns(series), strict=True)
+            ]
+            for name, series in self._read(listing, tag, [run] if run else None)
+        }
+        return found
+
+    def multirun(self, listing: Listing, tags: list[str], runs: list[str]) -> JsonBytes:
+        """Answer `scalars/scalars_multirun`: one tag of the given runs."""
+        if len(tags) != 1:
+            raise BadRequest("tag must be specified exactly once")
+        answer = {
+            name: list(zip(*_columns(series), strict=True))
+            for name, series in self._read(listing, tags[0], runs)
+        }
+        return orjson.dumps(answer, option=_OPTIONS)
+
+    def _read(
+        self, listing: Listing, tag_name: str, names: list[str] | None
+    ) -> Iterable[tuple[str, Series]]:
+        runs = listing.runs()
+        for name in runs if names is None else names:
+            tag = runs[name].tags.get(tag_name) if name in runs else None
+            if tag is not None and (tag.kind.plugin, tag.kind.data_class) == ("scalars", "scalar"):
+                yield name, self._boards.index.series(tag, samples=self._samples)
+
+
+def _columns(series: Series) -> tuple[list[float], list[int], list[Any]]:
+    """Return wall times, steps and values as JSON can hold them."""
+    values: list[Any] = series.values.tolist()
+    for place in np.flatnonzero(~np.isfinite(series.values)).tolist():
+        values[place] = _word(values[place])
+    return series.wall_times.tolist(), series.steps.tolist(), values
+
+
+def _word(number: float) -> str:
+    """Return how TensorBoard writes a number that JSON has no form for."""
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def _cleansed(answer: Any) -> Any:
+    from tensorboard.backend import json_util
+
+    return json_util.Cleanse(answer)
+
+
+Versioned = dict[str, list[Tag]]
+
+
+def _versioned(
+    runs: Iterable[BoardRun], plugin: str, data_class: str, parse: Callable[[bytes], Any]
+) -> Versioned:
+    """Return each run's tags of a plugin, less those of a version TensorBoard does not know."""
+    found: Versioned = {}
+    for run in runs:
+        tags = [
+            tag
+            for tag in run.tags.values()
+            if tag.kind.plugin == plugin and tag.kind.data_class == data_class
+        ]
+        if tags:
+            found[run.name] = [tag for tag in tags if _is_known(describe(tag).content, parse)]
+    return found
+
+
+def _is_known(content: bytes, parse: Callable[[bytes], Any]) -> bool:
+    return not content or parse(content).version <= 0
+
+
+def _names(tags: Versioned) -> dict[str, list[str]]:
+    return {run: sorted(tag.name for tag in held) for run, held in tags.items()}
+
+
+def _about(tags: Versioned) -> dict[str, str]:
+    """Return the description of each tag as HTML, all of them where runs disagree."""
+    described: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    runs_of: dict[str, set[str]] = defaultdict(set)
+    for run, held in tags.items():
+        for tag in held:
+            description = describe(tag).description
+            if description:
+                described[tag.name][description].add(run)
+                runs_of[description].add(run)
+    return {
+        name: plugin_util.markdown_to_safe_html(_combined(sorted(texts), runs_of))
+        for name, texts in described.items()
+    }
+
+
+def _combined(texts: list[str], runs_of: Mapping[str, set[str]]) -> str:
+    if len(texts) == 1:
+        return texts[0]
+    parts = ["# Multiple descriptions"]
+    for text in texts:
+        runs = sorted(runs_of[text])
+        parts.append(f"## For run{'s' if len(runs) > 1 else ''}: {', '.join(runs)}\n{text}")
+    return "\n".join(parts)
