@@ -1,0 +1,206 @@
+"""Following sources while somebody looks: new data goes into the index by itself.
+
+Each source has a thread and a rhythm. A directory is looked at several times a
+second, less often where looking is slow, and at once when the file system reports
+a change. A bucket costs money, so it is asked every few seconds, less and less
+often while nothing changes, and not at all when nobody has asked for a minute.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from aboard.index import Index, Report, Source
+from aboard.storage.base import StorageError
+from aboard.storage.uri import is_remote
+
+LOCAL_SECONDS = 0.4
+REMOTE_SECONDS = 5.0
+LONGEST_SECONDS = 60.0
+UNWATCHED_SECONDS = 60.0
+"""After this long without a request, nothing is read any more."""
+_SHARE_OF_TIME = 0.1
+"""Looking at a large tree takes at most this share of one core."""
+
+
+@dataclass(slots=True)
+class Rhythm:
+    """How long to wait before looking at a source again: pure, so that it can be tested."""
+
+    shortest: float
+    longest: float
+    wait: float = 0.0
+
+    def after(self, *, changed: bool, cost: float) -> float:
+        """Return the seconds to wait after a look that took `cost` seconds.
+
+        What a look cost that found something says nothing about the next one.
+        """
+        least = self.shortest if changed else max(self.shortest, cost / _SHARE_OF_TIME)
+        grown = self.shortest if changed or not self.wait else self.wait * 1.5
+        self.wait = min(max(least, grown), max(self.longest, least))
+        return self.wait
+
+
+@dataclass(slots=True)
+class SourceState:
+    """What a follower knows of a source."""
+
+    report: Report = field(default_factory=Report)
+    loaded: bool = False
+    error: StorageError | None = None
+    looks: int = 0
+
+
+Changed = Callable[[Source, SourceState], None]
+
+
+class Follower:
+    """Keeps the index up to date with some sources, in the background.
+
+    Args:
+        index: where the data goes.
+        changed: is called, in a thread of the follower's, after every look.
+        watch: whether to let the file system report changes.
+        clock: seconds, for tests.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        changed: Changed | None = None,
+        *,
+        watch: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._index = index
+        self._changed = changed
+        self._watch = watch
+        self._clock = clock
+        self._asked = clock()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._followed: dict[Source, _Followed] = {}
+
+    def follow(self, sources: Iterable[Source]) -> None:
+        """Follow more sources, each at once and then in its rhythm."""
+        with self._lock:
+            for source in sources:
+                if source not in self._followed:
+                    self._followed[source] = _Followed(self, source)
+
+    def forget(self, source: Source) -> None:
+        """Stop following a source."""
+        with self._lock:
+            followed = self._followed.pop(source, None)
+        if followed:
+            followed.stop()
+
+    def asked(self) -> None:
+        """Note that somebody looks."""
+        slept = self._clock() - self._asked > UNWATCHED_SECONDS
+        self._asked = self._clock()
+        if slept:
+            for followed in list(self._followed.values()):
+                followed.wake.set()
+
+    @property
+    def unwatched(self) -> bool:
+        """Whether nobody has asked for a while."""
+        return self._clock() - self._asked > UNWATCHED_SECONDS
+
+    def states(self) -> dict[Source, SourceState]:
+        """Return what is known of each source."""
+        with self._lock:
+            return {source: followed.state for source, followed in self._followed.items()}
+
+    def close(self) -> None:
+        """Stop, and wait until nothing is being read."""
+        self._stop.set()
+        for followed in list(self._followed.values()):
+            followed.stop()
+        for followed in list(self._followed.values()):
+            followed.join()
+
+    def look(self, source: Source, state: SourceState) -> bool:
+        """Bring the index up to date with a source; tell whether anything had changed."""
+
+        def progress(report: Report) -> None:
+            state.report = report
+            if self._changed:
+                self._changed(source, state)
+
+        try:
+            report = self._index.refresh(source, progress=progress)
+        except StorageError as error:
+            state.error, changed = error, False
+        else:
+            state.report, state.error = report, None
+            changed = bool(report.files_read or report.files_gone)
+        state.loaded = True
+        state.looks += 1
+        if self._changed:
+            self._changed(source, state)
+        return changed
+
+
+class _Followed:
+    """One source: its thread, its rhythm, and what wakes it."""
+
+    def __init__(self, follower: Follower, source: Source) -> None:
+        self.state = SourceState()
+        self.wake = threading.Event()
+        self._follower = follower
+        self._source = source
+        self._remote = is_remote(source.uri)
+        self._done = threading.Event()
+        name = f"aboard-follow-{source.uri}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        self._watcher: threading.Thread | None = None
+        if not self._remote and follower._watch:
+            self._watcher = threading.Thread(target=self._watch, name=f"{name}-watch", daemon=True)
+            self._watcher.start()
+
+    def stop(self) -> None:
+        self._done.set()
+        self.wake.set()
+
+    def join(self) -> None:
+        self._thread.join()
+        if self._watcher:
+            self._watcher.join()
+
+    def _run(self) -> None:
+        shortest = REMOTE_SECONDS if self._remote else LOCAL_SECONDS
+        rhythm = Rhythm(shortest, LONGEST_SECONDS if self._remote else shortest)
+        while not self._done.is_set():
+            started = time.monotonic()
+            changed = self._follower.look(self._source, self.state)
+            wait = rhythm.after(changed=changed, cost=time.monotonic() - started)
+            self.wake.wait(wait)
+            self.wake.clear()
+            while self._follower.unwatched and not self._done.is_set():
+                self.wake.wait(1.0)
+                self.wake.clear()
+
+    def _watch(self) -> None:
+        """Wake up when the file system reports a change; only an accelerator."""
+        from watchfiles import watch
+
+        try:
+            for _ in watch(
+                self._source.uri,
+                stop_event=self._done,
+                debounce=100,
+                step=50,
+                rust_timeout=1000,
+                raise_interrupt=False,
+                ignore_permission_denied=True,
+            ):
+                self.wake.set()
+        except (OSError, RuntimeError):
+            return
