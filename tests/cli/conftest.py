@@ -25,19 +25,20 @@ class Result(NamedTuple):
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def variables(tmp_path: Path) -> dict[str, str]:
+    """Give the environment of the command: an index of its own, and a known clock and width."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ABOARD_")}
     return kept | {"ABOARD_CACHE": str(tmp_path / "cache"), "COLUMNS": "100", "TZ": "UTC"}
 
 
 @pytest.fixture
-def aboard(environment: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
+def aboard(variables: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
     """Run the command in a directory of its own."""
 
-    def run(*arguments: object, **variables: str) -> Result:
+    def run(*arguments: object, **changed: str) -> Result:
         done = subprocess.run(
             [sys.executable, "-m", "aboard", *map(str, arguments)],
-            env=environment | variables,
+            env=variables | changed,
             cwd=tmp_path,
             capture_output=True,
             check=False,
@@ -64,11 +65,16 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def damage(directory: Path) -> Path:
+@pytest.fixture
+def damage() -> Callable[[Path], Path]:
     """Overwrite a few bytes in the middle of a run's only event file."""
-    (path,) = directory.glob("*tfevents*")
-    content = bytearray(path.read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 8] = b"\xff" * 8
-    path.write_bytes(content)
-    return path
+
+    def overwrite(directory: Path) -> Path:
+        (path,) = directory.glob("*tfevents*")
+        content = bytearray(path.read_bytes())
+        middle = len(content) // 2
+        content[middle : middle + 8] = b"\xff" * 8
+        path.write_bytes(content)
+        return path
+
+    return overwrite

@@ -18,8 +18,10 @@ def test_an_empty_tree(aboard, tmp_path):
     assert result == (
         1,
         "",
-        f"aboard: no event files below {tmp_path}/empty; TensorBoard logs are files whose name"
-        " contains 'tfevents'. Check the path, and that the job has written something.\n",
+        (
+            f"aboard: no event files below {tmp_path}/empty; TensorBoard logs are files whose name"
+            " contains 'tfevents'. Check the path, and that the job has written something.\n"
+        ),
     )
 
 
@@ -36,8 +38,10 @@ def test_a_file_that_is_no_event_file_by_name(aboard, tmp_path):
     assert aboard("ls", "notes.txt") == (
         1,
         "",
-        f"aboard: {tmp_path}/notes.txt: this is no event file, whose name would contain"
-        " 'tfevents'. Name a directory or an event file.\n",
+        (
+            f"aboard: {tmp_path}/notes.txt: this is no event file, whose name would contain"
+            " 'tfevents'. Name a directory or an event file.\n"
+        ),
     )
 
 
@@ -46,8 +50,10 @@ def test_a_file_that_is_no_event_file_by_content(aboard, tmp_path):
     assert aboard("ls", "tfevents") == (
         1,
         "",
-        f"aboard: {tmp_path}/tfevents: there is no good record in its 1.40 kB; it is no event"
-        " file, or damaged beyond reading.\n",
+        (
+            f"aboard: {tmp_path}/tfevents: there is no good record in its 1.40 kB; it is no event"
+            " file, or damaged beyond reading.\n"
+        ),
     )
 
 
@@ -67,7 +73,7 @@ def test_a_bad_uri_is_wrong_usage(aboard, uri, line):
     ("arguments", "line"),
     [
         (["ls", "--foo"], "no such option: --foo. See 'aboard ls --help'."),
-        (["ls"], "missing argument 'SOURCE...'. See 'aboard ls --help'."),
+        (["ls"], "missing argument 'SOURCE'. See 'aboard ls --help'."),
         (["lss"], "no such command 'lss'. Did you mean 'ls'? See 'aboard --help'."),
     ],
 )
@@ -106,7 +112,7 @@ sys.exit(run(["ls", tree]))
 
 
 @pytest.mark.parametrize("closed", [".", "b", "a/train/*"])
-def test_no_permission(environment, tree, closed, tmp_path_factory):
+def test_no_permission(variables, tree, closed, tmp_path_factory):
     (path,) = tree.glob(closed) if closed != "." else [tree]
     for above in [*tree.parents, tree, *tree.rglob("*")]:
         if above.is_relative_to(tmp_path_factory.getbasetemp().parent) and above.is_dir():
@@ -119,7 +125,7 @@ def test_no_permission(environment, tree, closed, tmp_path_factory):
     try:
         done = subprocess.run(
             [sys.executable, "-c", AS_NOBODY, tree, cache],
-            env=environment,
+            env=variables,
             capture_output=True,
             text=True,
             check=False,
@@ -140,14 +146,13 @@ def test_an_index_that_cannot_be_written_is_said_and_done_without(aboard, tree, 
     assert "kept in memory" in result.err
 
 
-@pytest.mark.parametrize("variables", [{}, {"ABOARD_DEBUG": "1"}])
-def test_a_traceback_only_when_asked_for(aboard, tree, variables):
-    # A cache directory that others could write to is refused from deep inside.
+@pytest.mark.parametrize("changed", [{}, {"ABOARD_DEBUG": "1"}])
+def test_a_traceback_only_when_asked_for(aboard, tree, changed):
     output = tree / "a"
-    result = aboard("export", tree, "--format", "csv", "-o", output, **variables)
+    result = aboard("export", tree, "--format", "csv", "-o", output, **changed)
     assert result.code == 1
     assert f"{output}: this is a directory. Name a file in it." in result.err
-    assert ("Traceback" in result.err) == bool(variables)
+    assert ("Traceback" in result.err) == bool(changed)
 
 
 def test_debug_as_an_option(aboard, tree):
@@ -161,21 +166,21 @@ def test_an_unexpected_error_says_how_to_find_its_cause():
     )
 
 
-def test_ctrl_c_ends_quietly_and_loses_nothing(aboard, environment, tree):
+def test_ctrl_c_ends_quietly_and_loses_nothing(aboard, variables, tree):
     from aboard import EventWriter
 
     for number in range(4):
         with EventWriter(tree / f"long{number}", flush_secs=1e9) as writer:
             for step in range(30_000):
                 writer.scalar("loss", step, step, wall_time=step)
-    slow = environment | {"ABOARD_PURE_PYTHON": "1"}
+    slow = variables | {"ABOARD_PURE_PYTHON": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "aboard", "index", tree],
         env=slow,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    index = Path(environment["ABOARD_CACHE"])
+    index = Path(variables["ABOARD_CACHE"])
     while process.poll() is None and not any(index.glob("index-*.db")):
         time.sleep(0.01)
     time.sleep(0.2)
@@ -191,3 +196,12 @@ def test_names_from_files_cannot_move_the_cursor(aboard, tmp_path):
     with EventWriter(tmp_path / "logs") as writer:
         writer.scalar("a\x1b[2Jb\nc", 1.0, 1)
     assert "a\\x1b[2Jb\\nc" in aboard("ls", "--tags", "logs").out
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">/dev/full", "| true"])
+def test_whoever_does_not_listen_gets_no_traceback(variables, tree, closed):
+    command = f'"{sys.executable}" -m aboard ls "{tree}" {closed}'
+    done = subprocess.run(["bash", "-c", command], env=variables, capture_output=True, check=False)
+    full = b"aboard: no space left on device.\n"
+    assert done.stderr == (full if closed == ">/dev/full" else b"")
+    assert done.returncode == (1 if closed == ">/dev/full" else 0)

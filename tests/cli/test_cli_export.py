@@ -77,10 +77,10 @@ def test_parquet_holds_every_bit(aboard, tree, expected, tmp_path):
     assert result == (0, "", "aboard: 15 points of 3 series written to points.parquet\n")
 
 
-def test_parquet_through_a_pipe(environment, tree, expected):
+def test_parquet_through_a_pipe(variables, tree, expected):
     done = subprocess.run(
         [sys.executable, "-m", "aboard", "export", tree, "--format", "parquet"],
-        env=environment,
+        env=variables,
         capture_output=True,
         check=True,
     )
@@ -88,11 +88,11 @@ def test_parquet_through_a_pipe(environment, tree, expected):
     pd.testing.assert_frame_equal(frame, expected, check_exact=True, check_dtype=False)
 
 
-def test_parquet_is_not_for_terminals(environment, tree):
+def test_parquet_is_not_for_terminals(variables, tree):
     leader, follower = os.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "aboard", "export", tree, "--format", "parquet"],
-        env=environment,
+        env=variables,
         stdout=follower,
         stderr=subprocess.PIPE,
         check=False,
@@ -152,8 +152,10 @@ def test_several_sources(aboard, tree):
         (
             ["-o", "points.txt"],
             2,
-            "the name points.txt does not say which format to write;"
-            " add --format csv, json or parquet.",
+            (
+                "the name points.txt does not say which format to write;"
+                " add --format csv, json or parquet."
+            ),
         ),
         (
             ["--json", "--format", "csv"],
@@ -164,14 +166,18 @@ def test_several_sources(aboard, tree):
         (
             ["--format", "xml"],
             2,
-            "invalid value for '--format': 'xml' is not one of 'csv', 'json', 'parquet'."
-            " See 'aboard export --help'.",
+            (
+                "invalid value for '--format': 'xml' is not one of 'csv', 'json', 'parquet'."
+                " See 'aboard export --help'."
+            ),
         ),
         (
             ["--samples", "0"],
             2,
-            "invalid value for '--samples': Input should be greater than or equal to 1."
-            " See 'aboard export --help'.",
+            (
+                "invalid value for '--samples': Input should be greater than or equal to 1."
+                " See 'aboard export --help'."
+            ),
         ),
     ],
 )
@@ -179,14 +185,14 @@ def test_what_cannot_be_meant(aboard, tree, options, code, line):
     assert aboard("export", tree, *options) == (code, "", f"aboard: {line}\n")
 
 
-def test_a_closed_pipe_ends_quietly(environment, tmp_path):
+def test_a_closed_pipe_ends_quietly(variables, tmp_path):
     with EventWriter(tmp_path / "logs", flush_secs=1e9) as writer:
         for step in range(50_000):
             writer.scalar("loss", step, step)
     for form in ("csv", "json", "parquet"):
         process = subprocess.Popen(
             [sys.executable, "-m", "aboard", "export", tmp_path / "logs", "--format", form],
-            env=environment,
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -210,7 +216,7 @@ def test_a_file_is_replaced_only_when_the_new_one_is_complete(tree, tmp_path, mo
 
     monkeypatch.setattr(formats.Csv, "write", fail)
     assert run(["export", str(tree), "-o", str(old)]) == 1
-    assert capfd.readouterr().err == "aboard: no space left on device.\n"
+    assert capfd.readouterr().err == f"aboard: {old}: no space left on device.\n"
     assert old.read_text() == "old"
     assert not list(tmp_path.glob(".aboard-export-*"))
     monkeypatch.undo()

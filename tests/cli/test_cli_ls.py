@@ -1,4 +1,4 @@
-"""`aboard ls`, `aboard index`, `--version`, help and the demo."""
+"""`aboard ls`, `aboard index`, `--version` and help."""
 
 import os
 import pty
@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from conftest import damage
 
 import aboard as library
 from aboard.cli.sources import distinct_labels
@@ -16,7 +15,7 @@ from aboard.cli.wording import duration, size
 def test_runs_are_listed(aboard, tree):
     result = aboard("ls", tree)
     lines = [line.split() for line in result.out.splitlines()]
-    assert lines[0] == "RUN FIRST EVENT FILES SIZE EVENTS TAGS DAMAGED".split()
+    assert lines[0] == ["RUN", "FIRST", "EVENT", "FILES", "SIZE", "EVENTS", "TAGS", "DAMAGED"]
     assert [(line[0], line[3], line[-3], line[-2], line[-1]) for line in lines[1:]] == [
         ("a/train", "1", "12", "2", "-"),
         ("b", "1", "7", "3", "-"),
@@ -27,11 +26,11 @@ def test_runs_are_listed(aboard, tree):
 def test_tags_are_listed(aboard, tree):
     lines = [line.split() for line in aboard("ls", "--tags", tree).out.splitlines()]
     assert lines[1:] == [
-        "a/train exact scalars 1 3 3 0.1".split(),
-        "a/train loss scalars 10 0 9 0.1".split(),
-        "b loss scalars 4 0 3 -inf".split(),
-        "b notes text 1 0 0 -".split(),
-        "b picture images 1 0 0 -".split(),
+        ["a/train", "exact", "scalars", "1", "3", "3", "0.1"],
+        ["a/train", "loss", "scalars", "10", "0", "9", "0.1"],
+        ["b", "loss", "scalars", "4", "0", "3", "-inf"],
+        ["b", "notes", "text", "1", "0", "0", "-"],
+        ["b", "picture", "images", "1", "0", "0", "-"],
     ]
 
 
@@ -84,11 +83,11 @@ def test_the_same_source_twice_is_one(aboard, tree):
     assert len(aboard("ls", tree, f"{tree}/", "--json").json["sources"]) == 1
 
 
-def test_damage_shows(aboard, tree):
+def test_damage_shows(aboard, tree, damage):
     path = damage(tree / "a/train")
     listed = aboard("ls", tree)
     assert listed.code == 0
-    assert f"1 damaged place (32 B) skipped; 'aboard index {tree}' says where." in listed.err
+    assert f"1 damaged place (42 B) skipped; 'aboard index {tree}' says where." in listed.err
     indexed = aboard("index", tree)
     assert "  damaged  1 place, " in indexed.out
     (source,) = aboard("index", "--json", tree).json["sources"]
@@ -113,21 +112,21 @@ def test_index_says_what_it_found(aboard, tree):
     assert " from 2 files in " in aboard("index", "--rebuild", tree).out
 
 
-def test_json_of_index(aboard, tree, environment):
+def test_json_of_index(aboard, tree, variables):
     document = aboard("index", "--json", tree).json
     (source,) = document["sources"]
-    assert document["index"].startswith(environment["ABOARD_CACHE"])
+    assert document["index"].startswith(variables["ABOARD_CACHE"])
     assert source["points"] == 15
     assert source["records"] == {"text": 1, "images": 1}
     assert source["read"]["files"] == 2
     assert source["read"]["events"] == source["events"] == 19
 
 
-def test_version(aboard, environment):
+def test_version(aboard, variables):
     compiled = aboard("--version").out.splitlines()
     assert compiled[0] == f"aboard {library.__version__}"
     assert compiled[2].startswith("tensorboard: 2.")
-    assert compiled[3].startswith(f"index: {environment['ABOARD_CACHE']}/index-")
+    assert compiled[3].startswith(f"index: {variables['ABOARD_CACHE']}/index-")
     fallback = aboard("--version", ABOARD_PURE_PYTHON="1").out
     assert "scanning core: Python fallback" in fallback
 
@@ -139,23 +138,21 @@ def test_help_is_shown_when_nothing_is_asked(aboard):
 
 
 def test_help_has_examples(aboard):
-    for command in ("ls", "index", "export", "demo"):
+    for command in ("view", "ls", "index", "export", "doctor", "demo"):
         assert f"aboard {command}" in aboard(command, "--help").out.split("Examples")[1]
 
 
 def test_completion_can_be_installed(aboard):
-    assert (
-        "complete"
-        in aboard("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").out
-    )
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    assert "complete" in aboard("--show-completion", "bash", **named).out
 
 
-def on_terminal(arguments, environment):
+def on_terminal(arguments, variables):
     """Run the command with standard output and error on a terminal; return what it shows."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "aboard", *map(str, arguments)],
-        env=environment,
+        env=variables,
         stdout=follower,
         stderr=follower,
     )
@@ -171,35 +168,11 @@ def on_terminal(arguments, environment):
     return shown.decode()
 
 
-def test_colours_are_for_terminals(environment, tree):
-    environment = {**environment, "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
-    assert "\x1b[1mRUN" in on_terminal(["ls", tree], environment)
-    assert "\x1b[1mRUN" not in on_terminal(["ls", tree], environment | {"NO_COLOR": "1"})
-
-
-def test_demo_trains_and_lists_and_is_quick_again(aboard, tmp_path):
-    first = aboard("demo")
-    assert first.code == 0, first.err
-    assert first.out.startswith("Trained four small networks; their logs are in demo-logs:")
-    files = sorted((tmp_path / "demo-logs").rglob("*tfevents*"))
-    document = aboard("demo", "--json").json
-    kinds = {tag["kind"] for tag in document["sources"][0]["tags"]}
-    assert kinds == {"scalars", "histograms", "text", "hparams", "images"}
-    assert sorted((tmp_path / "demo-logs").rglob("*tfevents*")) == files
-    last = {
-        tag["run"]: tag["last_value"]
-        for tag in document["sources"][0]["tags"]
-        if tag["tag"] == "accuracy"
-    }
-    assert last["lr=1/eval"] > 0.95 > 0.8 > last["lr=30/eval"]
-
-
-def test_demo_leaves_other_files_alone(aboard, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/thesis.tex").write_text("")
-    result = aboard("demo", "mine")
-    assert result == (1, "", "aboard: mine: this directory is not empty. Name a new one.\n")
+def test_colours_are_for_terminals(variables, tree):
+    variables = {**variables, "TERM": "xterm"}
+    variables.pop("NO_COLOR", None)
+    assert "\x1b[1mRUN" in on_terminal(["ls", tree], variables)
+    assert "\x1b[1mRUN" not in on_terminal(["ls", tree], variables | {"NO_COLOR": "1"})
 
 
 def test_sizes_and_times_read_well():
@@ -211,3 +184,18 @@ def test_sizes_and_times_read_well():
         "1.00 MB",
     ]
     assert [duration(s) for s in (0.123, 61, 7200)] == ["0.12 s", "1 min 01 s", "2 h 00 min"]
+
+
+def test_a_bucket_is_listed_and_exported(s3_bucket, tree, aboard, tmp_path):
+    from aboard.storage import open_storage
+
+    storage = open_storage(f"{s3_bucket}/{tmp_path.name}")
+    for path in tree.rglob("*tfevents*"):
+        storage.write(str(path.relative_to(tree)), path.read_bytes())
+    uri = f"{s3_bucket}/{tmp_path.name}"
+    listed = aboard("ls", uri, "--json").json["sources"][0]
+    assert [run["run"] for run in listed["runs"]] == ["a/train", "b"]
+    assert aboard("export", uri).out == aboard("export", tree).out
+    nothing = aboard("ls", f"{uri}/nothing")
+    assert nothing.code == 1
+    assert nothing.err.startswith(f"aboard: {uri}/nothing: ")

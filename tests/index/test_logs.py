@@ -89,3 +89,10 @@ def test_unknown_attributes_are_refused():
         aboard.opne  # noqa: B018
     assert "Logs" in dir(aboard)
     assert aboard.Logs is not None
+
+
+def test_a_last_value_that_is_no_number(tmp_path):
+    with EventWriter(str(tmp_path)) as writer:
+        writer.scalar("loss", float("nan"), 1)
+    with aboard.open(tmp_path) as logs:
+        assert np.isnan(logs.tag(".", "loss").last_value)

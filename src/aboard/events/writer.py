@@ -280,7 +280,8 @@ class EventWriter:
         self._forget_written(written)
 
     def _failure(self, what: str, error: OSError) -> EventWriteError:
-        kept = f"{len(self._records)} records are kept for the next flush"
+        count = len(self._records)
+        kept = f"{count} record{'s are' if count != 1 else ' is'} kept for the next flush"
         return EventWriteError(error.errno, f"cannot {what}: {error.strerror}; {kept}")
 
     def _forget_written(self, written: int) -> None:

@@ -1,9 +1,14 @@
 """The cache of everything ever read from event files; see `Index`."""
 
-from aboard.index.index import Index, IndexProblem
-from aboard.index.plan import Source
-from aboard.index.query import Damage, Pointer, Run, Series, Tag
-from aboard.index.refresh import Report
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aboard.index.index import Index, IndexProblem
+    from aboard.index.plan import Source
+    from aboard.index.query import Damage, Pointer, Run, Series, Tag
+    from aboard.index.refresh import Report
 
 __all__ = [
     "Damage",
@@ -16,3 +21,20 @@ __all__ = [
     "Source",
     "Tag",
 ]
+
+_HOMES = {
+    "Index": "index",
+    "IndexProblem": "index",
+    "Source": "plan",
+    "Report": "refresh",
+    **dict.fromkeys(("Damage", "Pointer", "Run", "Series", "Tag"), "query"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for; most of it needs numpy, which takes a tenth of a second."""
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"aboard.index.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'aboard.index' has no attribute {name!r}")

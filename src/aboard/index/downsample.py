@@ -41,7 +41,10 @@ def downsample(values: npt.NDArray[np.float64], limit: int) -> npt.NDArray[np.in
     ]
     if per_bucket == 5:
         kept.append(_first_where(missing, bucket))
-    return np.unique(np.concatenate(kept))
+    chosen = np.zeros(count, np.bool_)
+    for places in kept:
+        chosen[places] = True
+    return np.flatnonzero(chosen)
 
 
 def _first_where(

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from aboard.index import query, schema, traffic
+from aboard.index import files, query, schema, traffic
+from aboard.index.chunks import Ints
 from aboard.index.connections import Connections
+from aboard.index.files import EventFile
 from aboard.index.place import index_place
 from aboard.index.plan import Source
-from aboard.index.query import Damage, Pointer, Run, Series, Tag
+from aboard.index.query import Damage, Pointer, Run, Segment, Series, Tag
 from aboard.index.refresh import Progress, Report, refresh
 from aboard.index.traffic import TrafficHour
 from aboard.storage.traffic import bucket_of
@@ -106,6 +108,12 @@ class Index:
         whole = self._ask(lambda connection: query.read_series(connection, tag))
         return whole if samples is None else whole.sample(samples)
 
+    def many_series(self, tags: Sequence[Tag], *, samples: int) -> list[Series]:
+        """Return the points of many scalar tags, sampled down one by one."""
+        return self._ask(
+            lambda connection: [query.read_series(connection, tag).sample(samples) for tag in tags]
+        )
+
     def pointers(self, tag: Tag) -> list[Pointer]:
         """Return where the values of a tag that is no scalar are stored."""
         return self._ask(lambda connection: query.read_pointers(connection, tag))
@@ -113,6 +121,14 @@ class Index:
     def damages(self, source: Source) -> list[Damage]:
         """Return every damaged span of a source's files."""
         return self._ask(lambda connection: query.damages(connection, source))
+
+    def files(self, source: Source) -> list[EventFile]:
+        """Return the event files of a source, and how far each was read."""
+        return self._ask(lambda connection: files.files(connection, source))
+
+    def written_steps(self, segment: Segment) -> Ints:
+        """Return the steps of a tag in one file in the order in which they were written."""
+        return self._ask(lambda connection: files.written_steps(connection, segment))
 
     def traffic(self, uri: str, hours: int = 24) -> list[TrafficHour]:
         """Return the requests made to the bucket of a URI in the last hours, oldest first."""

@@ -7,6 +7,7 @@ restarts made void. Nothing here reads an event file.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class Series(NamedTuple):
 
     def sample(self, limit: int) -> Series:
         """Return at most `limit` points, spikes included."""
+        if len(self.values) <= limit:
+            return self
         places = downsample(self.values, limit)
         return Series(self.steps[places], self.wall_times[places], self.values[places])
 
@@ -231,7 +234,8 @@ def _tag(source: Source, segments: list[Segment]) -> Tag:
     wanted = SCALARS if kind.data_class in ("scalar", "") else RECORDS
     chosen = [one for one in segments if one.form == wanted] or segments
     chosen = [one for one in chosen if one.form == chosen[0].form]
-    if chosen[0].form == SCALARS and not kind.data_class:
+    is_scalar = chosen[0].form == SCALARS
+    if is_scalar and not kind.data_class:
         kind = kind._replace(data_class="scalar")
     last = chosen[-1]
     return Tag(
@@ -244,7 +248,8 @@ def _tag(source: Source, segments: list[Segment]) -> Tag:
         last_step=last.last_step,
         last_wall_time=last.last_wall,
         max_wall_time=max(one.max_wall for one in chosen),
-        last_value=last.last_value,
+        # SQLite keeps a NaN as NULL.
+        last_value=math.nan if is_scalar and last.last_value is None else last.last_value,
         rows=max(one.rows for one in chosen),
         segments=tuple(chosen),
     )

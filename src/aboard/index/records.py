@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from aboard.events.records import OVERHEAD, unframe
 from aboard.index.query import Pointer, Tag
-from aboard.storage.base import Storage
+from aboard.storage.base import Storage, StorageError
 from aboard.storage.uri import is_remote, open_storage, split
 
 if TYPE_CHECKING:
@@ -17,16 +17,37 @@ if TYPE_CHECKING:
 
 _REMOTE_READERS = 16
 
+Unreadable = Callable[[Pointer, Exception], None]
 
-def read_records(tag: Tag, pointers: Sequence[Pointer]) -> Iterator[Value]:
-    """Read records of a tag, in their order; from a bucket, several at a time."""
+
+def read_records(
+    tag: Tag, pointers: Sequence[Pointer], *, on_error: Unreadable | None = None
+) -> Iterator[Value]:
+    """Read records of a tag, in their order; from a bucket, several at a time.
+
+    Args:
+        tag: the tag.
+        pointers: some of its pointers.
+        on_error: is told of each record that is no longer where it was, or no longer
+            what it was, and the others are read; without it, the first one raises.
+    """
+
+    def read(pointer: Pointer) -> list[Value]:
+        try:
+            return list(_values(tag, _read(pointer)))
+        except (StorageError, ValueError) as error:
+            if on_error is None:
+                raise
+            on_error(pointer, error)
+            return []
+
     if len(pointers) > 1 and is_remote(pointers[0].uri):
         with ThreadPoolExecutor(min(_REMOTE_READERS, len(pointers))) as readers:
-            for data in readers.map(_read, pointers):
-                yield from _values(tag, data)
+            for values in readers.map(read, pointers):
+                yield from values
     else:
         for pointer in pointers:
-            yield from _values(tag, _read(pointer))
+            yield from read(pointer)
 
 
 def _read(pointer: Pointer) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +28,7 @@ SCALARS, RECORDS = 0, 1
 CHUNK_BITS = 24
 """A chunk's id is its segment's id, shifted by this, plus its place in the segment."""
 
-_TABLES = f"""
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {VERSION};
-
+_TABLES = """
 -- An event file, and how far it has been read.
 CREATE TABLE file (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -95,6 +93,10 @@ CREATE TABLE traffic (
 ) WITHOUT ROWID;
 """
 
+# The mark of this very schema, so that no change to it can be forgotten.
+_MARKS = {"application_id": _APPLICATION, "user_version": zlib.crc32(_TABLES.encode()) >> 1}
+_CREATE = "".join(f"PRAGMA {name} = {mark};" for name, mark in _MARKS.items()) + _TABLES
+
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 
 
@@ -117,7 +119,7 @@ def is_full(error: BaseException) -> bool:
 def open_memory() -> sqlite3.Connection:
     """Open an index that lives as long as its connection."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.executescript(_TABLES)
+    connection.executescript(_CREATE)
     return connection
 
 
@@ -183,7 +185,6 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
 
 
 _TABLE_NAMES = {"file", "segment", "chunk", "damage", "traffic"}
-_MARKS = {"application_id": _APPLICATION, "user_version": VERSION}
 
 
 def _create(path: Path) -> sqlite3.Connection:
@@ -194,7 +195,7 @@ def _create(path: Path) -> sqlite3.Connection:
     connection = _connect(path)
     connection.execute("PRAGMA page_size = 16384")
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
+    connection.executescript(f"BEGIN IMMEDIATE;{_CREATE}COMMIT;")
     return connection
 
 

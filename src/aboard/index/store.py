@@ -62,7 +62,7 @@ class _Segment:
         self.count += len(columns)
         self.min_step, self.max_step, self.increasing = low, high, rising
         self.last_step = int(steps[-1])
-        self.max_wall = max(self.max_wall, float(columns.walls.max()))
+        self.max_wall = max(self.max_wall, float(np.fmax.reduce(columns.walls)))
         if columns.payload.ndim == 2:
             self.rows = max(self.rows, int(columns.payload[:, 2].max()))
 
@@ -261,7 +261,8 @@ def _segment_row(segment: _Segment, series: Series, columns: Columns) -> tuple[o
         segment.increasing,
         segment.last_step,
         segment.max_wall,
-        float(columns.walls[-1]),
+        # SQLite keeps a NaN as NULL, which a time may not be.
+        float(np.nan_to_num(columns.walls[-1], nan=0.0)),
         float(columns.payload[-1]) if columns.payload.ndim == 1 else None,
         segment.rows,
     )

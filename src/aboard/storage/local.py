@@ -92,7 +92,7 @@ class LocalStorage(Storage):
         parts = prefix_parts(self.uri, prefix)
         with _explained(self.uri):
             if not stat.S_ISDIR(os.stat(self.uri).st_mode):
-                raise NotFound(self.uri, "this is a file, not a directory", "Open the one it is in")
+                raise NotFound(self.uri, "this is a file, not a directory", "Open its directory.")
         start = _Directory(os.path.join(self.uri, *parts), "/".join(parts))
         try:
             status = os.stat(start.path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from obstore.exceptions import BaseError
 
-from aboard.storage import clouds
+from aboard.storage import clouds, traffic
 from aboard.storage.base import (
     Entry,
     ListingProblem,
@@ -42,6 +42,7 @@ class ObjectStorage(Storage):
     def __init__(self, root: RemoteUri) -> None:
         self.uri = str(root)
         self._root = root
+        self._bucket = traffic.bucket_of(self.uri)
 
     def list(
         self, prefix: str = "", *, containing: str = "", on_error: ListingProblem | None = None
@@ -80,7 +81,9 @@ class ObjectStorage(Storage):
         """Create or replace an object."""
         key = self._key(name)
         with self._explained(name):
-            clouds.connect(self._root, patient=len(data) > _QUICK_UPLOAD).put(key, data)
+            store = clouds.connect(self._root, patient=len(data) > _QUICK_UPLOAD)
+            self._count("write", traffic.upload_requests(len(data)), len(data))
+            store.put(key, data)
 
     def create_new(self, name: str, data: bytes) -> None:
         """Create an object that does not exist."""
@@ -90,9 +93,11 @@ class ObjectStorage(Storage):
                 # OSS rejects the standard condition, and has a header of its own for it.
                 # https://github.com/apache/arrow-rs-object-store/issues/416
                 store = clouds.connect(self._root, patient=True, header=_OSS_CREATE_ONLY)
+                self._count("write", 1, len(data))
                 store.put(key, data, use_multipart=False)
             else:
                 store = clouds.connect(self._root, patient=len(data) > _QUICK_UPLOAD)
+                self._count("write", 1, len(data))
                 store.put(key, data, mode="create")
 
     def delete(self, name: str) -> None:
@@ -100,12 +105,17 @@ class ObjectStorage(Storage):
         key = self._key(name)
         with self._explained(name):
             # Some services answer the same whether there was an object or not.
-            self._store.head(key)
-            self._store.delete(key)
+            self._ask("read").head(key)
+            self._ask("delete").delete(key)
 
-    @property
-    def _store(self) -> "ObjectStore":
-        return clouds.connect(self._root)
+    def _ask(self, kind: traffic.Kind) -> "ObjectStore":
+        """Give the client for one request, and count that request."""
+        store = clouds.connect(self._root)
+        self._count(kind)
+        return store
+
+    def _count(self, kind: traffic.Kind, requests: int = 1, size: int = 0) -> None:
+        traffic.count(self._bucket, kind, requests, size)
 
     @property
     def _root_parts(self) -> tuple[str, ...]:
@@ -124,23 +134,29 @@ class ObjectStorage(Storage):
         key = self._key(name)
         with self._explained(name):
             if end is not None and end <= start:
-                self._store.head(key)
+                self._ask("read").head(key)
                 return None
             try:
-                if end is not None:
-                    return self._store.get_range(key, start=start, end=end)
-                options: GetOptions = {"range": {"offset": start}} if start else {}
-                return self._store.get(key, options=options).bytes()
+                content = self._get_range(key, start, end)
             except BaseError as error:
                 text = str(error)
                 if "status code: 416" in text or "Wanted range starting at" in text:
                     return None
                 raise
+            self._count("read", 0, len(content))
+            return content
+
+    def _get_range(self, key: str, start: int, end: int | None) -> "Bytes":
+        store = self._ask("read")
+        if end is not None:
+            return store.get_range(key, start=start, end=end)
+        options: GetOptions = {"range": {"offset": start}} if start else {}
+        return store.get(key, options=options).bytes()
 
     def _head(self, key: str) -> "ObjectMeta | None":
         try:
             with self._explained(""):
-                return self._store.head(key)
+                return self._ask("read").head(key)
         except NotFound:
             return None
 
@@ -151,7 +167,10 @@ class ObjectStorage(Storage):
         seen = set[str]()
         try:
             with self._explained(prefix):
-                for page in self._store.list(key or None, chunk_size=_PAGE):
+                pages = self._ask("list").list(key or None, chunk_size=_PAGE)
+                for number, page in enumerate(pages):
+                    if number:
+                        self._count("list")
                     for meta in page:
                         if on_error is not None:
                             seen.add(meta["path"])
@@ -172,7 +191,7 @@ class ObjectStorage(Storage):
             directory = pending.pop()
             try:
                 with self._explained(directory.removeprefix(self._root.path).strip("/")):
-                    listing = self._store.list_with_delimiter(directory or None)
+                    listing = self._ask("list").list_with_delimiter(directory or None)
             except StorageError as error:
                 on_error(error)
                 continue
@@ -183,13 +202,13 @@ class ObjectStorage(Storage):
         if not self._root.path:
             return True
         with self._explained(""):
-            for page in self._store.list(self._root.path, chunk_size=1):
+            for page in self._ask("list").list(self._root.path, chunk_size=1):
                 return bool(page)
         return False
 
     def _nothing_here(self, single: "ObjectMeta | None") -> NotFound:
         if single is not None:
-            return NotFound(self.uri, "this is a file, not a directory", "Open the one it is in.")
+            return NotFound(self.uri, "this is a file, not a directory", "Open its directory.")
         return NotFound(self.uri, "nothing is stored here", "Check the path.")
 
     @contextmanager

@@ -14,7 +14,8 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from aboard.index import Index, Source, Tag
-from aboard.runs.naming import Template, distinct, fields_of_path
+from aboard.runs.naming import Template, distinct
+from aboard.tensorboard.fields import template_fields
 
 BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -80,19 +81,14 @@ class BoardRun:
     tags: dict[str, Tag] = field(repr=False)
 
 
-def run_names(board: Board, found: Iterable[tuple[Member, str]]) -> list[str]:
-    """Name the runs of a board, given their member and their name within it.
+def path_names(board: Board, found: Iterable[tuple[Member, str]]) -> list[str]:
+    """Name runs by their path, given their member and their name within it.
 
     One unnamed member keeps the names that TensorBoard gives to a log directory.
     Where there are several, the member's name, or the last part of its path,
     stands in front.
     """
     found = list(found)
-    if board.template is not None:
-        template = board.template
-        return distinct(
-            template.render(fields_of_path(member.source.uri, run)) for member, run in found
-        )
     names = []
     for member, run in found:
         label = member.name
@@ -102,6 +98,13 @@ def run_names(board: Board, found: Iterable[tuple[Member, str]]) -> list[str]:
     return distinct(names)
 
 
+Key = tuple[Member, str]
+"""A member, and the directory of a run of it."""
+
+_FEW_RUNS = 100
+"""The tags of fewer runs than this are asked for run by run, of more all at once."""
+
+
 class Listing:
     """The runs and tags of a board, as far as the index knows them."""
 
@@ -109,8 +112,8 @@ class Listing:
         self.board = board
         self._index = index
         self._lock = threading.Lock()
-        self._marks: dict[tuple[Member, str], tuple[object, ...]] = {}
-        self._tags: dict[tuple[Member, str], dict[str, Tag]] = {}
+        self._marks: dict[Key, tuple[object, ...]] = {}
+        self._tags: dict[Key, dict[str, Tag]] = {}
         self._runs: dict[str, BoardRun] = {}
 
     def runs(self) -> dict[str, BoardRun]:
@@ -128,29 +131,53 @@ class Listing:
         marks = dict(self._current_marks())
         if marks == self._marks:
             return
+        changed: dict[Member, set[str]] = {}
         for key, mark in marks.items():
             if self._marks.get(key) != mark:
-                member, directory = key
-                held = self._index.tags(member.source, directory)
-                self._tags[key] = {tag.name: tag for tag in held}
+                self._tags[key] = {}
+                changed.setdefault(key[0], set()).add(key[1])
+        for member, directories in changed.items():
+            for tag in self._read_tags(member, directories):
+                self._tags[member, tag.directory][tag.name] = tag
         self._tags = {key: self._tags[key] for key in marks}
         self._marks = marks
         self._runs = self._named_runs()
 
-    def _current_marks(self) -> Iterator[tuple[tuple[Member, str], tuple[object, ...]]]:
+    def _read_tags(self, member: Member, directories: set[str]) -> Iterator[Tag]:
+        if len(directories) < _FEW_RUNS:
+            for directory in directories:
+                yield from self._index.tags(member.source, directory)
+            return
+        for tag in self._index.tags(member.source):
+            if tag.directory in directories:
+                yield tag
+
+    def _current_marks(self) -> Iterator[tuple[Key, tuple[object, ...]]]:
         for member in self.board.members:
             for directory, mark in self._index.marks(member.source).items():
                 yield (member, directory), mark
 
     def _named_runs(self) -> dict[str, BoardRun]:
         keys = list(self._tags)
-        found = [(member, member.source.run_name(directory)) for member, directory in keys]
-        names = run_names(self.board, found)
+        names = self._names(keys)
         return {
             name: BoardRun(name, key[1], _start_time(self._marks[key]), self._tags[key])
             for name, key in zip(names, keys, strict=True)
             if self.board.shows(name)
         }
+
+    def _names(self, keys: list[Key]) -> list[str]:
+        template = self.board.template
+        if template is None:
+            found = [(member, member.source.run_name(directory)) for member, directory in keys]
+            return path_names(self.board, found)
+        by_member: dict[Member, dict[str, dict[str, Tag]]] = {}
+        for (member, directory), tags in self._tags.items():
+            by_member.setdefault(member, {})[directory] = tags
+        return distinct(
+            template.render(template_fields(template, member.source, directory, by_member[member]))
+            for member, directory in keys
+        )
 
 
 def _start_time(mark: tuple[object, ...]) -> float | None:

@@ -18,6 +18,7 @@ from aboard.storage.base import StorageError
 from aboard.storage.uri import is_remote
 
 LOCAL_SECONDS = 0.4
+LONGEST_LOCAL_SECONDS = 5.0
 REMOTE_SECONDS = 5.0
 LONGEST_SECONDS = 60.0
 UNWATCHED_SECONDS = 60.0
@@ -28,20 +29,27 @@ _SHARE_OF_TIME = 0.1
 
 @dataclass(slots=True)
 class Rhythm:
-    """How long to wait before looking at a source again: pure, so that it can be tested."""
+    """How long to wait before looking at a source again: pure, so that it can be tested.
+
+    Attributes:
+        shortest: seconds to wait after a change.
+        longest: seconds to wait at most, however slow a look is.
+        grows: whether to wait longer and longer while nothing changes.
+    """
 
     shortest: float
     longest: float
+    grows: bool = True
     wait: float = 0.0
 
     def after(self, *, changed: bool, cost: float) -> float:
-        """Return the seconds to wait after a look that took `cost` seconds.
+        """Return the seconds to wait after a look that took `cost` seconds of a core.
 
         What a look cost that found something says nothing about the next one.
         """
         least = self.shortest if changed else max(self.shortest, cost / _SHARE_OF_TIME)
-        grown = self.shortest if changed or not self.wait else self.wait * 1.5
-        self.wait = min(max(least, grown), max(self.longest, least))
+        longer = self.grows and not changed and self.wait
+        self.wait = min(max(least, self.wait * 1.5 if longer else 0.0), self.longest)
         return self.wait
 
 
@@ -175,12 +183,14 @@ class _Followed:
             self._watcher.join()
 
     def _run(self) -> None:
-        shortest = REMOTE_SECONDS if self._remote else LOCAL_SECONDS
-        rhythm = Rhythm(shortest, LONGEST_SECONDS if self._remote else shortest)
+        if self._remote:
+            rhythm = Rhythm(REMOTE_SECONDS, LONGEST_SECONDS)
+        else:
+            rhythm = Rhythm(LOCAL_SECONDS, LONGEST_LOCAL_SECONDS, grows=False)
         while not self._done.is_set():
-            started = time.monotonic()
+            started = time.thread_time()
             changed = self._follower.look(self._source, self.state)
-            wait = rhythm.after(changed=changed, cost=time.monotonic() - started)
+            wait = rhythm.after(changed=changed, cost=time.thread_time() - started)
             self.wake.wait(wait)
             self.wake.clear()
             while self._follower.unwatched and not self._done.is_set():

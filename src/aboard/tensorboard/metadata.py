@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from aboard.events import protos
-from aboard.events.messages import Malformed, Metadata, parse_metadata
+from aboard.events.messages import Malformed, parse_metadata
 from aboard.events.scanner import ORIGIN_AUDIO, ORIGIN_HISTOGRAM, ORIGIN_IMAGE, ORIGIN_SIMPLE
 from aboard.index import Tag
 
@@ -27,25 +27,32 @@ class Described(NamedTuple):
 
 def describe(tag: Tag) -> Described:
     """Tell what the metadata of a tag says, migrated if it is in an old form."""
-    origin = tag.segments[0].origin
-    content, display_name, description = _describe(origin, tag.metadata)
-    if origin in _OLD_FORMS or origin == ORIGIN_SIMPLE:
-        display_name = display_name or tag.name
-    return Described(content, display_name, description)
+    return Described(plugin_content(tag), display_name(tag), tag.kind.description)
+
+
+def display_name(tag: Tag) -> str:
+    """Tell under what name a tag is shown; values in an old form go under their tag."""
+    name = tag.kind.display_name
+    old = tag.segments[0].origin in (*_OLD_FORMS, ORIGIN_SIMPLE)
+    return name or tag.name if old else name
+
+
+def plugin_content(tag: Tag) -> bytes:
+    """Return what the metadata of a tag holds for its plugin."""
+    return _content(tag.segments[0].origin, tag.metadata)
 
 
 @lru_cache(maxsize=4096)
-def _describe(origin: int, metadata: bytes | None) -> Described:
-    try:
-        parsed = parse_metadata(metadata or b"")
-    except Malformed:
-        parsed = Metadata()
-    content = parsed.content
+def _content(origin: int, metadata: bytes | None) -> bytes:
     if origin == ORIGIN_SIMPLE:
-        content = b""
-    elif origin in _OLD_FORMS:
+        return b""
+    if origin in _OLD_FORMS:
         tensorboard = protos.load()
         value = tensorboard.summary_pb2.Summary.Value(tag="x")
         getattr(value, _OLD_FORMS[origin]).SetInParent()
-        content = tensorboard.data_compat.migrate_value(value).metadata.plugin_data.content
-    return Described(content, parsed.display_name, parsed.description)
+        content: bytes = tensorboard.data_compat.migrate_value(value).metadata.plugin_data.content
+        return content
+    try:
+        return parse_metadata(metadata or b"").content
+    except Malformed:
+        return b""

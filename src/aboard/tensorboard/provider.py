@@ -2,21 +2,26 @@
 
 The experiment id that TensorBoard passes around is the id of a board. Scalars
 come from the index; everything else is read from its event file when a plugin
-asks for it, and not kept.
+asks for it, and not kept. Files change and vanish meanwhile: a value that can no
+longer be read is left out and said in the log once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import logging
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
 from aboard.events import protos
+from aboard.events.decode import DecodeError, Value
 from aboard.index import Index, Pointer, Tag
 from aboard.index.records import read_records
-from aboard.tensorboard.board import Board, Listing
+from aboard.tensorboard.board import Board, BoardRun, Listing
 from aboard.tensorboard.keys import BadKey, BlobKey, Signer
 from aboard.tensorboard.metadata import describe
 
@@ -29,8 +34,19 @@ T = TypeVar("T")
 Filter = Any
 ByRun = dict[str, dict[str, T]]
 
-asked_board: ContextVar[str] = ContextVar("asked_board", default="")
-"""The board whose address the current request came to."""
+_log = logging.getLogger(__name__)
+
+
+class BoardRequest:
+    """A request to a board; however often its plugin asks, the board is in one state."""
+
+    def __init__(self, board: str) -> None:
+        self.board = board
+        self.runs: dict[str, BoardRun] | None = None
+
+
+current_request: ContextVar[BoardRequest | None] = ContextVar("current_request", default=None)
+"""The request that is being answered."""
 
 
 class Boards:
@@ -74,14 +90,14 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
 
     def list_plugins(self, ctx: object = None, *, experiment_id: str) -> list[str]:  # noqa: ARG002
         """Name the plugins that have data; their tabs are enabled."""
-        runs = self._listing(experiment_id).runs().values()
+        runs = self._runs(experiment_id).values()
         return sorted({tag.kind.plugin for run in runs for tag in run.tags.values()} - {""})
 
     def list_runs(self, ctx: object = None, *, experiment_id: str) -> list[Any]:  # noqa: ARG002
         """Name the runs and when they began."""
         return [
             tb.Run(run_id=run.name, run_name=run.name, start_time=run.start_time)
-            for run in self._listing(experiment_id).runs().values()
+            for run in self._runs(experiment_id).values()
         ]
 
     def list_scalars(
@@ -137,7 +153,10 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         """Read scalars, sampled down so that spikes survive."""
 
         def read(_: str, tag: Tag) -> list[Any]:
-            series = self._index.series(tag, samples=_limit(downsample))
+            limit = _limit(downsample)
+            if not limit:
+                return []
+            series = self._index.series(tag, samples=limit)
             columns = (column.tolist() for column in series)
             return [
                 tb.ScalarDatum(step=step, wall_time=wall, value=value)
@@ -157,9 +176,8 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         """Read the last point of each scalar, which the index has at hand."""
 
         def last(_: str, tag: Tag) -> Any:
-            return tb.ScalarDatum(
-                step=tag.last_step, wall_time=tag.last_wall_time, value=tag.last_value
-            )
+            value = math.nan if tag.last_value is None else tag.last_value
+            return tb.ScalarDatum(step=tag.last_step, wall_time=tag.last_wall_time, value=value)
 
         return self._each(experiment_id, plugin_name, "scalar", run_tag_filter, last)
 
@@ -172,16 +190,21 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         downsample: int | None = None,
         run_tag_filter: Filter = None,
     ) -> ByRun[list[Any]]:
-        """Read tensors from their files."""
+        """Read tensors from their files; a tag of which none can be read is left out."""
 
         def read(_: str, tag: Tag) -> list[Any]:
             pointers = _evenly(self._index.pointers(tag), _limit(downsample))
             return [
-                tb.TensorDatum(step=value.step, wall_time=value.wall_time, numpy=value.tensor)
-                for value in read_records(tag, pointers)
+                tb.TensorDatum(step=value.step, wall_time=value.wall_time, numpy=array)
+                for value in _readable(tag, pointers)
+                if (array := _tensor(value)) is not None
             ]
 
-        return self._each(experiment_id, plugin_name, "tensor", run_tag_filter, read)
+        found = self._each(experiment_id, plugin_name, "tensor", run_tag_filter, read)
+        held = {
+            run: {tag: data for tag, data in tags.items() if data} for run, tags in found.items()
+        }
+        return {run: tags for run, tags in held.items() if tags}
 
     def read_blob_sequences(
         self,
@@ -214,22 +237,35 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
             key = self._signer.read(blob_key)
         except BadKey:
             raise errors.NotFoundError("there is no such blob") from None
-        if key.board != asked_board.get():
+        request = current_request.get()
+        if request is None or key.board != request.board:
             raise errors.NotFoundError("there is no such blob on this board")
-        tag = self._listing(key.board).find(key.run, key.tag)
-        for pointer in self._index.pointers(tag) if tag else ():
-            if tag is not None and pointer.step == key.step:
-                for value in read_records(tag, [pointer]):
-                    blobs = value.blobs
-                    if key.place < len(blobs):
-                        return blobs[key.place]
-        raise errors.NotFoundError(f"run {key.run!r} has no such {key.tag!r} any more")
+        run = self._runs(key.board).get(key.run)
+        tag = run.tags.get(key.tag) if run else None
+        if tag is not None:
+            pointers = [one for one in self._index.pointers(tag) if one.step == key.step]
+            for value in _readable(tag, pointers):
+                blobs = _blobs(value)
+                if key.place < len(blobs):
+                    return blobs[key.place]
+        raise errors.NotFoundError(
+            f"{key.tag!r} of run {key.run!r} cannot be read any more at step {key.step}"
+        )
 
     def _listing(self, board: str) -> Listing:
         listing = self._boards.get(board)
         if listing is None:
             raise errors.NotFoundError(f"there is no board {board!r}")
         return listing
+
+    def _runs(self, board: str) -> dict[str, BoardRun]:
+        """Return the runs of a board, the same ones throughout a request."""
+        request = current_request.get()
+        if request is None or request.board != board:
+            return self._listing(board).runs()
+        if request.runs is None:
+            request.runs = self._listing(board).runs()
+        return request.runs
 
     def _each(
         self,
@@ -248,7 +284,7 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
     def _tags(
         self, board: str, plugin: str, data_class: str, only: Filter
     ) -> Iterator[tuple[str, Tag]]:
-        runs = self._listing(board).runs()
+        runs = self._runs(board)
         for name in _wanted(only.runs if only else None, runs):
             tags = runs[name].tags
             for tag_name in _wanted(only.tags if only else None, tags):
@@ -293,3 +329,32 @@ def _evenly(pointers: list[Pointer], limit: int) -> list[Pointer]:
         return []
     places = np.linspace(len(pointers) - 1, 0, limit).round().astype(int)[::-1]
     return [pointers[place] for place in places]
+
+
+def _readable(tag: Tag, pointers: Sequence[Pointer]) -> Iterator[Value]:
+    """Read the records that are where the index says."""
+    return read_records(
+        tag, pointers, on_error=lambda pointer, error: _report(pointer.uri, tag.name, str(error))
+    )
+
+
+def _tensor(value: Value) -> Any:
+    try:
+        return value.tensor
+    except DecodeError as error:
+        _report("", value.tag, str(error))
+        return None
+
+
+def _blobs(value: Value) -> list[bytes]:
+    try:
+        return value.blobs
+    except (DecodeError, TypeError) as error:
+        _report("", value.tag, str(error))
+        return []
+
+
+@lru_cache(maxsize=1024)
+def _report(uri: str, tag: str, error: str) -> None:
+    """Say once that a value is left out."""
+    _log.warning("a value of %r%s is left out: %s", tag, f" in {uri}" if uri else "", error)

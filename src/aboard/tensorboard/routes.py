@@ -10,16 +10,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from aboard.events import protos
 from aboard.index import Series, Tag
 from aboard.tensorboard.board import BoardRun, Listing
-from aboard.tensorboard.metadata import describe
-from aboard.tensorboard.provider import BoardDataProvider, Boards
+from aboard.tensorboard.metadata import display_name, plugin_content
+from aboard.tensorboard.provider import (
+    BoardDataProvider,
+    BoardRequest,
+    Boards,
+    current_request,
+)
 
 protos.keep_tensorflow_out()
 
@@ -31,6 +38,7 @@ from tensorboard.plugins.metrics import metrics_plugin  # noqa: E402
 from tensorboard.plugins.scalar import metadata as scalar_metadata  # noqa: E402
 
 JsonBytes = bytes
+Runs = Mapping[str, BoardRun]
 
 SCALAR_SAMPLES = 1000
 """Points per curve, as in stock TensorBoard."""
@@ -85,11 +93,9 @@ class HotRoutes:
     def tags(self, listing: Listing) -> JsonBytes:
         """Answer `timeseries/tags`: which tags each run has, and what they are about."""
         runs = listing.runs().values()
-        scalars = _versioned(runs, "scalars", "scalar", scalar_metadata.parse_plugin_metadata)
-        histograms = _versioned(
-            runs, "histograms", "tensor", histogram_metadata.parse_plugin_metadata
-        )
-        images = _versioned(runs, "images", "blob_sequence", image_metadata.parse_plugin_metadata)
+        scalars = _versioned(runs, "scalars")
+        histograms = _versioned(runs, "histograms")
+        images = _versioned(runs, "images")
         sampled: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
         for run, tags in images.items():
             for tag in tags:
@@ -102,6 +108,14 @@ class HotRoutes:
         }
         return orjson.dumps(answer)
 
+    def scalar_tags(self, listing: Listing) -> JsonBytes:
+        """Answer `scalars/tags`: how each tag of each run is called and described."""
+        return _described(_versioned(listing.runs().values(), "scalars"))
+
+    def histogram_tags(self, listing: Listing) -> JsonBytes:
+        """Answer `histograms/tags` and `distributions/tags`."""
+        return _described(_versioned(listing.runs().values(), "histograms"))
+
     def time_series(self, listing: Listing, requests: str | None) -> JsonBytes:
         """Answer `timeseries/timeSeries`: the points of some tags in all or one of the runs."""
         if not requests:
@@ -112,9 +126,13 @@ class HotRoutes:
             raise BadRequest("Unable to parse 'requests' as JSON") from None
         if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
             raise BadRequest("'requests' must be a list of objects")
-        return orjson.dumps([self._answer(listing, one) for one in asked], option=_OPTIONS)
+        current = BoardRequest(listing.board.id)
+        current.runs = listing.runs()
+        current_request.set(current)
+        answers = [self._answer(listing, current.runs, one) for one in asked]
+        return orjson.dumps(answers, option=_OPTIONS)
 
-    def _answer(self, listing: Listing, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, listing: Listing, runs: Runs, request: dict[str, Any]) -> dict[str, Any]:
         tag, run = request.get("tag"), request.get("run")
         if request.get("plugin") != "scalars" or not isinstance(tag, str):
             answer = self._stock._get_time_series(None, listing.board.id, request)
@@ -129,7 +147,7 @@ class HotRoutes:
                 {"wallTime": wall, "step": step, "value": value}
                 for wall, step, value in zip(*_columns(series), strict=True)
             ]
-            for name, series in self._read(listing, tag, [run] if run else None)
+            for name, series in self._read(runs, tag, [run] if run else None)
         }
         return found
 
@@ -139,26 +157,34 @@ class HotRoutes:
             raise BadRequest("tag must be specified exactly once")
         answer = {
             name: list(zip(*_columns(series), strict=True))
-            for name, series in self._read(listing, tags[0], runs)
+            for name, series in self._read(listing.runs(), tags[0], runs)
         }
         return orjson.dumps(answer, option=_OPTIONS)
 
     def _read(
-        self, listing: Listing, tag_name: str, names: list[str] | None
+        self, runs: Runs, tag_name: str, names: list[str] | None
     ) -> Iterable[tuple[str, Series]]:
-        runs = listing.runs()
+        found = {}
         for name in runs if names is None else names:
             tag = runs[name].tags.get(tag_name) if name in runs else None
             if tag is not None and (tag.kind.plugin, tag.kind.data_class) == ("scalars", "scalar"):
-                yield name, self._boards.index.series(tag, samples=self._samples)
+                found[name] = tag
+        series = self._boards.index.many_series(list(found.values()), samples=self._samples)
+        return zip(found, series, strict=True)
 
 
-def _columns(series: Series) -> tuple[list[float], list[int], list[Any]]:
+def _columns(series: Series) -> tuple[list[Any], list[int], list[Any]]:
     """Return wall times, steps and values as JSON can hold them."""
-    values: list[Any] = series.values.tolist()
-    for place in np.flatnonzero(~np.isfinite(series.values)).tolist():
-        values[place] = _word(values[place])
-    return series.wall_times.tolist(), series.steps.tolist(), values
+    return _numbers(series.wall_times), series.steps.tolist(), _numbers(series.values)
+
+
+def _numbers(column: npt.NDArray[np.float64]) -> list[Any]:
+    numbers: list[Any] = column.tolist()
+    finite = np.isfinite(column)
+    if not finite.all():
+        for place in np.flatnonzero(~finite).tolist():
+            numbers[place] = _word(numbers[place])
+    return numbers
 
 
 def _word(number: float) -> str:
@@ -175,10 +201,17 @@ def _cleansed(answer: Any) -> Any:
 Versioned = dict[str, list[Tag]]
 
 
-def _versioned(
-    runs: Iterable[BoardRun], plugin: str, data_class: str, parse: Callable[[bytes], Any]
-) -> Versioned:
+_PLUGINS: dict[str, tuple[str, Callable[[bytes], Any]]] = {
+    "scalars": ("scalar", scalar_metadata.parse_plugin_metadata),
+    "histograms": ("tensor", histogram_metadata.parse_plugin_metadata),
+    "images": ("blob_sequence", image_metadata.parse_plugin_metadata),
+}
+"""The class of data of each plugin, and what reads the version out of its metadata."""
+
+
+def _versioned(runs: Iterable[BoardRun], plugin: str) -> Versioned:
     """Return each run's tags of a plugin, less those of a version TensorBoard does not know."""
+    data_class, parse = _PLUGINS[plugin]
     found: Versioned = {}
     for run in runs:
         tags = [
@@ -187,12 +220,32 @@ def _versioned(
             if tag.kind.plugin == plugin and tag.kind.data_class == data_class
         ]
         if tags:
-            found[run.name] = [tag for tag in tags if _is_known(describe(tag).content, parse)]
+            found[run.name] = [tag for tag in tags if _is_known(plugin_content(tag), parse)]
     return found
 
 
 def _is_known(content: bytes, parse: Callable[[bytes], Any]) -> bool:
     return not content or parse(content).version <= 0
+
+
+def _described(tags: Versioned) -> JsonBytes:
+    answer = {
+        run: {
+            tag.name: {
+                "displayName": display_name(tag),
+                "description": _html(tag.kind.description),
+            }
+            for tag in held
+        }
+        for run, held in tags.items()
+    }
+    return orjson.dumps(answer)
+
+
+@lru_cache(maxsize=1024)
+def _html(markdown: str) -> str:
+    html: str = plugin_util.markdown_to_safe_html(markdown)
+    return html
 
 
 def _names(tags: Versioned) -> dict[str, list[str]]:
@@ -205,14 +258,11 @@ def _about(tags: Versioned) -> dict[str, str]:
     runs_of: dict[str, set[str]] = defaultdict(set)
     for run, held in tags.items():
         for tag in held:
-            description = describe(tag).description
+            description = tag.kind.description
             if description:
                 described[tag.name][description].add(run)
                 runs_of[description].add(run)
-    return {
-        name: plugin_util.markdown_to_safe_html(_combined(sorted(texts), runs_of))
-        for name, texts in described.items()
-    }
+    return {name: _html(_combined(sorted(texts), runs_of)) for name, texts in described.items()}
 
 
 def _combined(texts: list[str], runs_of: Mapping[str, set[str]]) -> str:

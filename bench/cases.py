@@ -1,0 +1,293 @@
+"""What is measured: each case takes its sizes and returns figures, ratios and targets."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import peers
+import trees
+from measure import Measured
+from trees import Tree
+
+MIB = 1 << 20
+
+
+class Sizes(NamedTuple):
+    """How large the trees are, and how often each thing is measured."""
+
+    cold: Tree
+    long: Tree
+    many: Tree
+    slice: Tree
+    base: Tree
+    factors: tuple[int, ...]
+    wide: Tree
+    times: int
+    inner_times: int
+
+
+FULL = Sizes(
+    cold=Tree(100, 20, 5_000),
+    long=Tree(1, 10, 100_000),
+    many=Tree(10_000, 1, 10),
+    slice=Tree(1, 20, 5_000),
+    base=Tree(10, 10, 1_000),
+    factors=(1, 10, 100),
+    wide=Tree(100, 20, 50),
+    times=3,
+    inner_times=20,
+)
+QUICK = Sizes(
+    cold=Tree(3, 2, 40),
+    long=Tree(1, 2, 200),
+    many=Tree(20, 1, 5),
+    slice=Tree(1, 2, 100),
+    base=Tree(2, 2, 50),
+    factors=(1, 2),
+    wide=Tree(3, 2, 5),
+    times=1,
+    inner_times=2,
+)
+
+
+@dataclass
+class Figures:
+    """What one contender took."""
+
+    best: float
+    median: float
+    peak_mib: float = 0.0
+    every: list[float] = field(default_factory=list)
+    note: str = ""
+
+
+@dataclass
+class Target:
+    """Something to hold: a ratio that shall be at least, or at most, so much."""
+
+    name: str
+    wanted: float
+    measured: float
+    at_least: bool = True
+
+    @property
+    def met(self) -> bool:
+        """Whether it holds."""
+        return self.measured >= self.wanted if self.at_least else self.measured <= self.wanted
+
+
+@dataclass
+class Result:
+    """A case, measured."""
+
+    title: str
+    contenders: dict[str, Figures]
+    ours: str = ""
+    """The contender to which the others are compared, if that makes sense."""
+    targets: list[Target] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        """Return everything as plain values."""
+        targets = [{**asdict(one), "met": one.met} for one in self.targets]
+        return {**asdict(self), "targets": targets}
+
+
+Action = Callable[[], Measured]
+
+
+def alternate(actions: Mapping[str, Action], times: int) -> dict[str, Figures]:
+    """Measure each action several times, in turns, so that a busy machine slows all alike."""
+    found: dict[str, list[Measured]] = {name: [] for name in actions}
+    for turn in range(times):
+        for name, action in actions.items():
+            measured = action()
+            found[name].append(measured)
+            peak = measured.peak / MIB
+            print(
+                f"  {turn + 1}: {name}: {measured.seconds:.3f} s, {peak:.0f} MiB", file=sys.stderr
+            )
+    return {name: figures_of(all_of_it) for name, all_of_it in found.items()}
+
+
+def figures_of(measured: list[Measured]) -> Figures:
+    peak = max(one.peak for one in measured) / MIB
+    return _figures([one.seconds for one in measured], peak)
+
+
+def _figures(seconds: list[float], peak_mib: float = 0.0) -> Figures:
+    return Figures(min(seconds), statistics.median(seconds), peak_mib, seconds)
+
+
+def cold(sizes: Sizes, cache: Path) -> Result:
+    """A large tree of simple values, read for the first time, and opened again."""
+    return _cold(sizes.cold, sizes, cache)
+
+
+def tensor(sizes: Sizes, cache: Path) -> Result:
+    """The same tree as TensorFlow 2 would write it."""
+    return _cold(sizes.cold._replace(style="tensor"), sizes, cache)
+
+
+def long(sizes: Sizes, cache: Path) -> Result:
+    """One run with long series."""
+    return _cold(sizes.long, sizes, cache)
+
+
+def many(sizes: Sizes, cache: Path) -> Result:
+    """Very many runs with hardly anything in them."""
+    result = _cold(sizes.many, sizes, cache, stock=False)
+    result.targets = []  # shown beside each other, no more
+    return result
+
+
+def _cold(tree: Tree, sizes: Sizes, cache: Path, *, stock: bool = True) -> Result:
+    place = trees.make(tree, cache)
+    size = trees.warm(place)
+    with peers.new_index(cache) as kept:
+        peers.aboard_index(tree, place, kept)
+
+        def fresh(contender: Callable[[Tree, Path, Path], Measured]) -> Measured:
+            with peers.new_index(cache) as index:
+                return contender(tree, place, index)
+
+        actions: dict[str, Action] = {
+            "aboard index": lambda: fresh(peers.aboard_index),
+            "aboard, in process": lambda: fresh(peers.aboard_refresh),
+            "aboard ls, again": lambda: peers.aboard_ls(tree, place, kept),
+            "aboard.open, again": lambda: peers.aboard_open(tree, place, kept),
+        }
+        if peers.has_data_server():
+            actions |= {
+                "rustboard": lambda: peers.data_server(tree, place),
+                "rustboard --checksum": lambda: peers.data_server(tree, place, checksum=True),
+                "tensorboard --load_fast=true": lambda: peers.tensorboard(tree, place),
+            }
+        part = Tree(1, tree.tags, min(tree.steps, sizes.slice.steps), tree.style)
+        scale = tree.points / part.points
+        if stock:
+            actions["EventAccumulator"] = lambda: _scaled(part, trees.make(part, cache), scale)
+        found = alternate(actions, sizes.times)
+    result = Result(f"{tree} ({tree.points:,} points, {size / 1e6:,.0f} MB)", found, "aboard index")
+    if stock and scale > 1:
+        found["EventAccumulator"].note = f"time of {part.points:,} points, scaled by {scale:g}"
+    if "rustboard" in found:
+        result.targets = _cold_targets(found)
+    return result
+
+
+def _scaled(part: Tree, place: Path, scale: float) -> Measured:
+    """Measure the slowest contender on a part, where the whole would take half an hour."""
+    measured = peers.stock_loader(part, place)
+    return measured._replace(seconds=measured.seconds * scale)
+
+
+def _cold_targets(found: dict[str, Figures]) -> list[Target]:
+    ours, again = found["aboard index"], found["aboard ls, again"]
+    server, board = found["rustboard"], found["tensorboard --load_fast=true"]
+    return [
+        Target("cold, times as fast as rustboard", 2.5, server.best / ours.best),
+        Target("cold, times as fast as tensorboard", 4, board.best / ours.best),
+        Target("peak memory, part of rustboard's", 0.5, ours.peak_mib / server.peak_mib, False),
+        Target("again, times as fast as rustboard", 20, server.best / again.best),
+    ]
+
+
+def growth(sizes: Sizes, cache: Path) -> Result:
+    """The cost of a little more, and of nothing new, on trees of growing size."""
+    found: dict[str, Figures] = {}
+    for factor in sizes.factors:
+        longer = sizes.base._replace(steps=sizes.base.steps * factor)
+        found |= _grown(f"{factor}x longer", longer, sizes, cache)
+    for factor in sizes.factors:
+        more = sizes.base._replace(runs=sizes.base.runs * factor, steps=sizes.base.steps // 10)
+        found |= _grown(f"{factor}x more runs", more, sizes, cache)
+    first, *_, last = (found[f"{factor}x longer: {MORE}"] for factor in sizes.factors)
+    name = f"refresh of a tree {sizes.factors[-1]} times as long, times as slow"
+    targets = [Target(name, 1.5, last.best / first.best, at_least=False)]
+    return Result("growth", found, targets=targets)
+
+
+MORE = "1,000 points more"
+
+
+def _grown(name: str, shape: Tree, sizes: Sizes, cache: Path) -> dict[str, Figures]:
+    """Measure a tree to which 1,000 points are added, then one that stays as it is."""
+    place = trees.make(shape, cache)
+    trees.warm(place)
+    with peers.new_index(cache) as index:
+        added = 1000 // shape.tags
+        said = peers.inside("grow", place, *shape, added, sizes.inner_times, index=index)
+        peers.aboard_index(shape, place, index)  # what was added is gone again
+        listed = alternate({name: lambda: peers.aboard_ls(shape, place, index)}, sizes.times)
+    peak = said["peak"] / MIB
+    found = {
+        f"{name}: {MORE}": _figures(said["seconds"], peak),
+        f"{name}: nothing new": _figures(said["idle"], peak),
+        f"{name}: aboard ls": listed[name],
+    }
+    for figures in found.values():
+        figures.note = f"{shape.runs:,} runs, {shape.points:,} points"
+    return found
+
+
+def fallback(sizes: Sizes, cache: Path) -> Result:
+    """The core in Python against TensorBoard's loader in Python, on the same files."""
+    actions: dict[str, Action] = {}
+    for style in ("simple", "tensor"):
+        tree = sizes.slice._replace(style=style)
+        place = trees.make(tree, cache)
+        trees.warm(place)
+        actions[f"aboard in Python, {style}"] = lambda t=tree, p=place: _pure(t, p, cache)
+        actions[f"EventAccumulator, {style}"] = lambda t=tree, p=place: peers.stock_loader(t, p)
+    found = alternate(actions, sizes.times)
+    targets = [
+        Target(
+            f"Python core, {style}, times as fast as EventAccumulator",
+            10,
+            found[f"EventAccumulator, {style}"].best / found[f"aboard in Python, {style}"].best,
+        )
+        for style in ("simple", "tensor")
+    ]
+    return Result(f"no C core: {sizes.slice.points:,} points", found, targets=targets)
+
+
+def _pure(tree: Tree, place: Path, cache: Path) -> Measured:
+    with peers.new_index(cache) as index:
+        return peers.aboard_refresh(tree, place, index, pure=True)
+
+
+def query(sizes: Sizes, cache: Path) -> Result:
+    """What it takes to ask an index that is up to date."""
+    found: dict[str, Figures] = {}
+    for tree, questions in (
+        (sizes.long, {"whole": "a series whole", "sampled": "a series as 1,000 points"}),
+        (sizes.wide, {"last": "the last value of every series"}),
+    ):
+        place = trees.make(tree, cache)
+        with peers.new_index(cache) as index:
+            tag = trees.tag_name(0)
+            run = trees.file_of(place, 0).parent.name
+            said = peers.inside("query", place, run, tag, sizes.inner_times, index=index)
+        for key, title in questions.items():
+            found[title] = _figures(said[key], said["peak"] / MIB)
+            found[title].note = (
+                f"{said['series']:,} series" if key == "last" else f"{said['points']:,} points"
+            )
+    return Result("queries", found)
+
+
+CASES: dict[str, Callable[[Sizes, Path], Result]] = {
+    "cold": cold,
+    "tensor": tensor,
+    "long": long,
+    "many": many,
+    "growth": growth,
+    "fallback": fallback,
+    "query": query,
+}

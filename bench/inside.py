@@ -1,0 +1,106 @@
+"""What is timed inside a process of its own, without the start of the process.
+
+    python bench/inside.py refresh TREE
+    python bench/inside.py accumulate FILE
+    python bench/inside.py grow TREE RUNS TAGS STEPS STYLE ADDED TIMES
+    python bench/inside.py query TREE RUN TAG TIMES
+
+Each prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def timed(times: int, action: Callable[[], object]) -> list[float]:
+    """Return how long an action takes, each time."""
+    seconds = []
+    for _ in range(times):
+        started = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def refresh(tree: str) -> dict[str, Any]:
+    """Read a tree into the index that ABOARD_CACHE names."""
+    from aboard.index import Index, Source
+
+    with Index() as index:
+        source = Source.parse(tree)
+        [seconds] = timed(1, lambda: index.refresh(source))
+        return {"seconds": seconds, "events": sum(run.events for run in index.runs(source))}
+
+
+def accumulate(path: str) -> dict[str, Any]:
+    """Read one event file with TensorBoard's Python loader, every point kept."""
+    sys.modules["tensorboard.compat.notf"] = sys  # keeps TensorFlow out, where it is installed
+    from tensorboard.backend.event_processing import event_accumulator as stock
+
+    everything = {stock.SCALARS: 0, stock.TENSORS: 0}
+    accumulator = stock.EventAccumulator(path, size_guidance=everything)
+    [seconds] = timed(1, accumulator.Reload)
+    found = accumulator.Tags()
+    points = sum(len(accumulator.Scalars(tag)) for tag in found["scalars"])
+    points += sum(len(accumulator.Tensors(tag)) for tag in found["tensors"])
+    return {"seconds": seconds, "points": points}
+
+
+def grow(tree: str, *arguments: str) -> dict[str, Any]:
+    """Append some steps to the last run of a tree, again and again; time each refresh."""
+    import trees
+
+    from aboard.index import Index, Source
+
+    runs, tags, steps, style, added, times = arguments
+    shape = trees.Tree(
+        int(runs), int(tags), int(steps), "simple" if style == "simple" else "tensor"
+    )
+    place = Path(tree)
+    path = trees.file_of(place, shape.runs - 1)
+    before = path.stat().st_size
+    seconds, idle, points = [], [], 0
+    try:
+        with Index() as index:
+            source = Source.parse(tree)
+            index.refresh(source)
+            at = shape.steps
+            for _ in range(int(times)):
+                with path.open("ab") as file:
+                    file.writelines(trees.records(shape, shape.runs - 1, at, at + int(added)))
+                at += int(added)
+                started = time.perf_counter()
+                points += index.refresh(source).points
+                seconds.append(time.perf_counter() - started)
+                idle += timed(1, lambda: index.refresh(source))
+    finally:
+        with path.open("rb+") as file:
+            file.truncate(before)
+    return {"seconds": seconds, "idle": idle, "points": points}
+
+
+def query(tree: str, run: str, tag: str, times: str) -> dict[str, Any]:
+    """Ask an index that is up to date, each question several times."""
+    import aboard
+
+    with aboard.open(tree) as logs:
+        count = int(times)
+        return {
+            "points": len(logs.series(run, tag).steps),
+            "series": len(logs.tags),
+            "whole": timed(count, lambda: logs.series(run, tag)),
+            "sampled": timed(count, lambda: logs.series(run, tag, samples=1000)),
+            "last": timed(count, lambda: [one.last_value for one in logs.tags]),
+        }
+
+
+if __name__ == "__main__":
+    name, *arguments = sys.argv[1:]
+    chosen = {"refresh": refresh, "accumulate": accumulate, "grow": grow, "query": query}[name]
+    print(json.dumps(chosen(*arguments)))

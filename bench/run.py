@@ -1,0 +1,116 @@
+"""Measures reading, refreshing and asking against TensorBoard's backends, in one go.
+
+    python bench/run.py [--quick] [--only CASE]... [--json FILE] [--times N]
+
+Prints a table per case, in Markdown: seconds, peak memory, and how many times as long
+each contender takes as ours. All contenders read from a warm page cache and take turns;
+`best` is what ratios and targets are made of, since other load only ever adds time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from cases import CASES, FULL, QUICK, Figures, Result
+
+
+def default_cache() -> Path:
+    """Return where trees are kept between runs."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "aboard-dev" / "bench"
+
+
+def versions() -> dict[str, str]:
+    """Return what a figure depends on, besides the machine."""
+    packages = ("aboard", "tensorboard", "tensorboard-data-server", "numpy", "protobuf")
+    found = {package: version(package) for package in packages}
+    return {
+        "cores": str(os.cpu_count()),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        **found,
+    }
+
+
+def seconds(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f} s"
+    return f"{value:.2f} s" if value >= 0.1 else f"{value * 1000:.2f} ms"
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """Lay out a Markdown table that reads well as it is."""
+    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    lines = [[heads[i].ljust(widths[i]) for i in range(len(heads))]]
+    lines.append(["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
+    lines += [
+        [row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in range(1, len(heads)))]
+        for row in rows
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def row(name: str, figures: Figures, ours: Figures | None) -> list[str]:
+    ratio = f"{figures.best / ours.best:.2f}" if ours else ""
+    peak = f"{figures.peak_mib:,.0f} MiB" if figures.peak_mib else ""
+    return [name, seconds(figures.best), seconds(figures.median), ratio, peak, figures.note]
+
+
+def text(result: Result, *, judged: bool) -> str:
+    """Return a case as Markdown, with its targets unless the trees were too small for them."""
+    ours = result.contenders.get(result.ours)
+    heads = ["", "best", "median", "times ours", "peak memory", "note"]
+    rows = [row(name, figures, ours) for name, figures in result.contenders.items()]
+    used = [i for i in range(len(heads)) if i == 0 or any(one[i] for one in rows)]
+    parts = [
+        f"## {result.title}",
+        table([heads[i] for i in used], [[one[i] for i in used] for one in rows]),
+        *result.notes,
+    ]
+    if result.targets and judged:
+        lines = [
+            f"- {'met' if one.met else 'MISSED'}: {one.name} {one.measured:.2f}"
+            f" (wanted: {'at least' if one.at_least else 'at most'} {one.wanted:g})"
+            for one in result.targets
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny trees, once: does it work?")
+    parser.add_argument("--only", action="append", choices=CASES, help="this case; may be repeated")
+    parser.add_argument("--times", type=int, help="how often each contender is measured")
+    parser.add_argument("--json", type=Path, help="write all figures to this file too")
+    parser.add_argument("--cache", type=Path, default=default_cache(), help="where trees are kept")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else FULL
+    if options.times:
+        sizes = sizes._replace(times=options.times)
+    results = {}
+    print(", ".join(f"{name} {value}" for name, value in versions().items()), flush=True)
+    for name in options.only or CASES:
+        print(f"{name} ...", file=sys.stderr)
+        results[name] = CASES[name](sizes, options.cache)
+        print(f"\n{text(results[name], judged=not options.quick)}", flush=True)
+    if options.json:
+        document = {
+            "versions": versions(),
+            "quick": options.quick,
+            "cases": {name: result.as_json() for name, result in results.items()},
+        }
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,401 @@
+/* Fuzzes the scanning core alone, without Python.
+ *
+ * The input tells how to build an event file, how to deliver it, and when memory
+ * runs out. The scan is held against a reference that is too plain to be wrong,
+ * and against itself under every other way of delivering the same bytes.
+ *
+ * Input: FORM BLOCKS CUT_LOW CUT_HIGH body. With bit 0 of FORM clear the body is
+ * the file. Otherwise it is a list of pieces, `OP SIZE_LOW SIZE_HIGH bytes`, each
+ * framed with right checksums and then left whole or damaged as OP says; random
+ * bytes would hardly ever pass the checksums and reach the parser.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t allocations_left = SIZE_MAX;
+
+static int out_of_memory(void) {
+    if (allocations_left == SIZE_MAX) return 0;
+    return allocations_left == 0 || --allocations_left == 0;
+}
+static void *scarce_malloc(size_t n) { return out_of_memory() ? NULL : malloc(n); }
+static void *scarce_realloc(void *p, size_t n) { return out_of_memory() ? NULL : realloc(p, n); }
+
+#define malloc scarce_malloc
+#define realloc scarce_realloc
+#include "../src/aboard/events/scan.h"
+#undef malloc
+#undef realloc
+
+#define CHECK(condition)                                                          \
+    do {                                                                          \
+        if (!(condition)) {                                                       \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            abort();                                                              \
+        }                                                                         \
+    } while (0)
+
+/* ---- The file ------------------------------------------------------------- */
+
+enum { FRAMED = 1, SCARCE = 2 };                  /* bits of FORM */
+enum { BARE = 4, FLIPPED = 5, CUT = 6, WRONG = 7 }; /* OP & 7; below BARE a piece stays whole */
+
+typedef struct {
+    uint8_t *at;
+    size_t size;
+} octets;
+
+typedef struct {
+    const uint8_t *at;
+    size_t left;
+} input;
+
+typedef struct {
+    octets bytes;
+    size_t *whole; /* where the records start that no damage was done to */
+    size_t whole_count;
+} file;
+
+static unsigned next_byte(input *in) {
+    if (!in->left) return 0;
+    in->left--;
+    return *in->at++;
+}
+
+static unsigned next_short(input *in) {
+    unsigned low = next_byte(in);
+    return low | next_byte(in) << 8;
+}
+
+static void store(uint8_t *p, uint64_t value, int width) {
+    for (int i = 0; i < width; i++) p[i] = (uint8_t)(value >> 8 * i);
+}
+
+static size_t put_record(uint8_t *out, const uint8_t *data, size_t n) {
+    store(out, n, 8);
+    store(out + 8, masked(crc32c(out, 8)), 4);
+    memcpy(out + HEADER, data, n);
+    store(out + HEADER + n, masked(crc32c(out + HEADER, n)), 4);
+    return n + OVERHEAD;
+}
+
+/* The smallest piece takes 3 bytes of input and makes a record of 16. */
+static file build(input *in, int framed) {
+    file f = {{malloc(in->left * 6 + OVERHEAD), 0}, malloc((in->left + 1) * sizeof(size_t)), 0};
+    if (!framed) {
+        memcpy(f.bytes.at, in->at, in->left);
+        f.bytes.size = in->left;
+        return f;
+    }
+    while (in->left) {
+        unsigned op = next_byte(in), where = op >> 3;
+        size_t size = next_short(in);
+        if (size > in->left) size = in->left;
+        uint8_t *out = f.bytes.at + f.bytes.size;
+        size_t total;
+        if ((op & 7) == BARE) {
+            memcpy(out, in->at, total = size);
+        } else {
+            total = put_record(out, in->at, size);
+            size_t place = total * where / 32;
+            if ((op & 7) < BARE) f.whole[f.whole_count++] = f.bytes.size;
+            if ((op & 7) == FLIPPED) out[place] ^= (uint8_t)(1 << where % 8);
+            if ((op & 7) == CUT) total = place;
+            if ((op & 7) == WRONG) store(out + HEADER + size, where, 4);
+        }
+        in->at += size;
+        in->left -= size;
+        f.bytes.size += total;
+    }
+    return f;
+}
+
+/* ---- What a scan gives ---------------------------------------------------- */
+
+typedef struct {
+    uint64_t points, pointers, damage, series; /* digests, order included */
+    uint64_t point_count, pointer_count, damage_count, events;
+    int64_t offset, damage_start; /* where to continue once the file has grown */
+    int64_t damage_end;
+} outcome;
+
+static void fold(uint64_t *digest, const void *value, size_t n) {
+    const uint8_t *p = value;
+    while (n--) *digest = (*digest ^ *p++) * 0x100000001b3u;
+}
+#define FOLD(digest, value) fold(&(digest), &(value), sizeof(value))
+
+/* Take what was scanned, as the Python type does, and check every part of it. */
+static void take(scanner *s, const octets *whole, outcome *out) {
+    for (size_t i = 0; i < s->points.count; i++) {
+        const point *p = &s->points.at[i];
+        CHECK(p->series >= 0 && (size_t)p->series < s->series.count);
+        FOLD(out->points, p->series);
+        FOLD(out->points, p->step);
+        FOLD(out->points, p->wall);
+        FOLD(out->points, p->value);
+    }
+    for (size_t i = 0; i < s->pointers.count; i++) {
+        const pointer *p = &s->pointers.at[i];
+        CHECK(p->series >= -1 && p->series < (int64_t)s->series.count);
+        CHECK(p->offset >= 0 && p->length >= 0);
+        CHECK((uint64_t)(p->offset + p->length + OVERHEAD) <= whole->size);
+        CHECK(load64(whole->at + p->offset) == (uint64_t)p->length);
+        FOLD(out->pointers, p->series);
+        FOLD(out->pointers, p->step);
+        FOLD(out->pointers, p->wall);
+        FOLD(out->pointers, p->offset);
+        FOLD(out->pointers, p->rows);
+    }
+    for (size_t i = 0; i < s->damage.count; i++) {
+        const damage_span *d = &s->damage.at[i];
+        CHECK(d->length > 0 && d->offset >= out->damage_end);
+        out->damage_end = d->offset + d->length;
+        CHECK((uint64_t)out->damage_end <= whole->size);
+        FOLD(out->damage, d->offset);
+        FOLD(out->damage, d->length);
+    }
+    out->point_count += s->points.count;
+    out->pointer_count += s->pointers.count;
+    out->damage_count += s->damage.count;
+    out->events += s->events;
+    s->points.count = s->pointers.count = s->damage.count = 0;
+    s->events = 0;
+}
+
+static void take_series(const scanner *s, outcome *out) {
+    if (s->has_events) FOLD(out->series, s->first_wall);
+    for (size_t i = 0; i < s->series.count; i++) {
+        const series *one = &s->series.at[i];
+        CHECK(one->tag + one->tag_length <= s->arena.count);
+        CHECK(one->metadata + one->metadata_length <= s->arena.count);
+        CHECK(one->class <= CLASS_OTHER && one->next < (int64_t)s->series.count);
+        fold(&out->series, s->arena.at + one->tag, one->tag_length);
+        fold(&out->series, s->arena.at + one->metadata, one->metadata_length);
+        FOLD(out->series, one->class);
+        FOLD(out->series, one->origin);
+        FOLD(out->series, one->wide);
+        FOLD(out->series, one->has_metadata);
+    }
+}
+
+static void check_same(const outcome *a, const outcome *b) {
+    CHECK(a->events == b->events);
+    CHECK(a->point_count == b->point_count && a->points == b->points);
+    CHECK(a->pointer_count == b->pointer_count && a->pointers == b->pointers);
+    CHECK(a->damage_count == b->damage_count && a->damage == b->damage);
+    CHECK(a->offset == b->offset && a->damage_start == b->damage_start);
+}
+
+/* Scan a copy, so that the sanitizer sees a read beyond either end of the block. */
+static int64_t scan_copy(scanner *s, const uint8_t *at, size_t n, int64_t base, int64_t end) {
+    uint8_t *copy = malloc(n ? n : 1);
+    memcpy(copy, at, n);
+    int64_t next = scan_block(s, copy, n, base, end);
+    free(copy);
+    return next;
+}
+
+static void finish(const scanner *s, int64_t reached, outcome *out) {
+    out->offset = s->hold >= 0 ? s->hold : reached;
+    out->damage_start = s->damage_start < out->offset ? s->damage_start : -1;
+}
+
+static outcome scan_whole(const octets *whole) {
+    outcome out = {0};
+    scanner s;
+    scanner_open(&s);
+    int64_t reached = scan_copy(&s, whole->at, whole->size, 0, (int64_t)whole->size);
+    CHECK(reached >= 0);
+    CHECK(whole->size < HEADER ? reached == 0 : whole->size - (uint64_t)reached < HEADER);
+    /* An empty value takes two bytes of a record, and its pointer forty-eight. */
+    CHECK(s.points.room + s.pointers.room <= 2 * (whole->size + 256));
+    CHECK(s.arena.room <= 4 * (whole->size + 256) && s.series.room <= 2 * (whole->size + 256));
+    take(&s, whole, &out);
+    take_series(&s, &out);
+    finish(&s, reached, &out);
+    scanner_close(&s);
+    return out;
+}
+
+/* ---- Other ways to deliver the same bytes --------------------------------- */
+
+/* What an index remembers of a scanner: its tags, and their classes. */
+static scanner continued(const scanner *old, int64_t damage_start) {
+    scanner s;
+    scanner_open(&s);
+    s.damage_start = damage_start;
+    for (size_t i = 0; i < old->series.count; i++) {
+        const series *one = &old->series.at[i];
+        const uint8_t *tag = old->arena.at + one->tag;
+        int32_t number = series_of(&s, (span){tag, tag + one->tag_length});
+        CHECK(number == (int32_t)i);
+        s.series.at[number].class = one->class;
+    }
+    return s;
+}
+
+/* Block by block, sizes drawn from `random`; as scan_blocks in scanner.py does it.
+ * A few times, go on with a new scanner, as after a crash. */
+static outcome scan_in_blocks(const octets *whole, uint32_t random, int restarts) {
+    outcome out = {0};
+    scanner s;
+    scanner_open(&s);
+    int64_t end = (int64_t)whole->size, start = 0, reached, size;
+    for (;;) {
+        random = random * 1664525u + 1013904223u;
+        size = 1 + (random >> 16) % (random >> 31 ? 24 : 400);
+        if (size < s.want && s.want <= end - start) size = s.want;
+        if (size > end - start) size = end - start;
+        reached = scan_copy(&s, whole->at + start, (size_t)size, start, end);
+        CHECK(reached >= start && reached <= start + size);
+        if (start + size >= end) break;
+        CHECK(reached > start || s.want > size);
+        start = reached;
+        if (random >> 8 & 1) take(&s, whole, &out);
+        if (restarts && random >> 9 & 1) {
+            restarts--;
+            take(&s, whole, &out);
+            finish(&s, reached, &out);
+            scanner next = continued(&s, out.damage_start);
+            scanner_close(&s);
+            s = next;
+            start = out.offset;
+        }
+    }
+    take(&s, whole, &out);
+    take_series(&s, &out);
+    finish(&s, reached, &out);
+    scanner_close(&s);
+    return out;
+}
+
+/* First as much as was there, then the rest once the file has grown. */
+static outcome scan_grown(const octets *whole, size_t first) {
+    outcome out = {0};
+    scanner s;
+    scanner_open(&s);
+    finish(&s, scan_copy(&s, whole->at, first, 0, (int64_t)first), &out);
+    take(&s, whole, &out);
+    scanner next = continued(&s, out.damage_start);
+    scanner_close(&s);
+    int64_t end = (int64_t)whole->size, start = out.offset;
+    int64_t reached = scan_copy(&next, whole->at + start, (size_t)(end - start), start, end);
+    take(&next, whole, &out);
+    finish(&next, reached, &out);
+    scanner_close(&next);
+    return out;
+}
+
+/* Nothing is promised when memory runs out, but that it is said and nothing breaks. */
+static void scan_scarcely(const octets *whole, size_t allocations) {
+    outcome out = {0};
+    scanner s;
+    scanner_open(&s);
+    allocations_left = allocations;
+    int64_t reached = scan_copy(&s, whole->at, whole->size, 0, (int64_t)whole->size);
+    allocations_left = SIZE_MAX;
+    CHECK(reached >= -1);
+    take(&s, whole, &out);
+    take_series(&s, &out);
+    scanner_close(&s);
+}
+
+/* ---- The reference --------------------------------------------------------- */
+
+/* The length of the good record at `at` with its framing, or 0 if there is none. */
+static size_t record_at(const octets *bytes, size_t at) {
+    if (bytes->size - at < OVERHEAD) return 0;
+    const uint8_t *p = bytes->at + at;
+    uint64_t length = load64(p);
+    if (length > bytes->size - at - OVERHEAD) return 0;
+    if (load32(p + 8) != masked(crc_software(p, 8))) return 0;
+    if (load32(p + HEADER + length) != masked(crc_software(p + HEADER, length))) return 0;
+    return length + OVERHEAD;
+}
+
+typedef struct {
+    outcome sum;  /* of the records, each scanned alone */
+    int nested;   /* whether one starts inside another: a growing file is ambiguous then */
+    size_t found; /* how many of the whole records were found */
+} reference;
+
+static void add_gap(outcome *sum, size_t from, size_t to) {
+    int64_t offset = (int64_t)from, length = (int64_t)(to - from);
+    if (!length) return;
+    FOLD(sum->damage, offset);
+    FOLD(sum->damage, length);
+    sum->damage_count++;
+}
+
+static reference refer(const file *f) {
+    reference r = {{0}, 0, 0};
+    size_t at = 0, last = 0, next_whole = 0, total;
+    while (at < f->bytes.size) {
+        if (!(total = record_at(&f->bytes, at))) {
+            at++;
+            continue;
+        }
+        /* A whole record is missed only if a good one around it covers it. */
+        for (; next_whole < f->whole_count && f->whole[next_whole] <= at; next_whole++) {
+            CHECK(f->whole[next_whole] == at || f->whole[next_whole] < last);
+            r.found += f->whole[next_whole] == at;
+        }
+        add_gap(&r.sum, last, at);
+        octets record = {f->bytes.at + at, total};
+        outcome alone = scan_whole(&record);
+        CHECK(alone.events + alone.damage_count == 1 && alone.offset == (int64_t)total);
+        r.sum.events += alone.events;
+        r.sum.point_count += alone.point_count;
+        r.sum.pointer_count += alone.pointer_count;
+        if (alone.damage_count) add_gap(&r.sum, at, at + total);
+        for (size_t inside = 1; inside < total; inside++)
+            r.nested |= record_at(&f->bytes, at + inside) > 0;
+        last = at += total;
+    }
+    for (; next_whole < f->whole_count; next_whole++) CHECK(f->whole[next_whole] < last);
+    r.sum.damage_start = f->bytes.size >= HEADER && f->bytes.size - HEADER >= last ? (int64_t)last : -1;
+    return r;
+}
+
+static void check_against(const outcome *scanned, const reference *r) {
+    const outcome *sum = &r->sum;
+    CHECK(scanned->events == sum->events && scanned->events <= INT64_MAX);
+    CHECK(scanned->point_count + scanned->pointer_count == sum->point_count + sum->pointer_count);
+    CHECK(scanned->damage_count == sum->damage_count && scanned->damage == sum->damage);
+    CHECK(scanned->damage_start < 0 || scanned->damage_start == sum->damage_start);
+    CHECK(scanned->events + scanned->damage_count >= r->found);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc, (void)argv;
+    scan_init();
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    input in = {data, size};
+    unsigned form = next_byte(&in), blocks = next_byte(&in), cut = next_short(&in);
+    file f = build(&in, form & FRAMED);
+    CHECK(crc_hardware(f.bytes.at, f.bytes.size) == crc_software(f.bytes.at, f.bytes.size));
+
+    outcome whole = scan_whole(&f.bytes);
+    reference expected = refer(&f);
+    check_against(&whole, &expected);
+
+    outcome pieces = scan_in_blocks(&f.bytes, blocks, 0);
+    check_same(&whole, &pieces);
+    CHECK(whole.series == pieces.series);
+    outcome restarted = scan_in_blocks(&f.bytes, blocks, 8);
+    check_same(&whole, &restarted);
+    if (!expected.nested) {
+        outcome grown = scan_grown(&f.bytes, f.bytes.size * cut / 65535);
+        check_same(&whole, &grown);
+    }
+    if (form & SCARCE) scan_scarcely(&f.bytes, form >> 2);
+    free(f.bytes.at);
+    free(f.whole);
+    return 0;
+}

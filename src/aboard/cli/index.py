@@ -1,0 +1,123 @@
+"""`aboard index`: read what is new into the index, and say what is in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from aboard.cli.ls import kind
+from aboard.cli.sources import JsonOption, OpenSource, SourceArgument, open_sources
+from aboard.cli.wording import counted, duration, number, size, strong
+
+EPILOG = """
+Examples:
+
+- `aboard index runs/` - read what is new, and say what is there
+- `aboard index s3://bucket/runs` - read a bucket before you look at it
+- `aboard index --rebuild runs/` - forget what is known of it, and read it all again
+"""
+
+_SHOWN_DAMAGE = 5
+
+
+class Contents(NamedTuple):
+    """What the index holds of a source."""
+
+    tags: int
+    points: int
+    records: dict[str, int]
+    """Values that are no scalars, by kind."""
+
+
+def index(
+    source: SourceArgument,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Read everything again, whatever is known of it.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Read what is new into the index, and say what was found."""
+    from aboard.index import Index
+
+    with Index() as held:
+        found = open_sources(held, source, anew=rebuild)
+        if json:
+            import orjson
+
+            document = found.as_json([_as_json(one) for one in found.opened])
+            document["index"] = str(held.path) if held.path else None
+            typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        else:
+            typer.echo("\n\n".join(_text(one) for one in found.opened), nl=bool(found.opened))
+    found.finish()
+
+
+def _contents(source: OpenSource) -> Contents:
+    tags = source.logs.tags
+    counts = source.logs.index.point_counts(tags)
+    points = 0
+    records: Counter[str] = Counter()
+    for tag, count in zip(tags, counts, strict=True):
+        if tag.is_scalar:
+            points += count
+        else:
+            records[kind(tag)] += count
+    return Contents(len(tags), points, dict(records.most_common()))
+
+
+def _text(source: OpenSource) -> str:
+    held, report = _contents(source), source.logs.report
+    files = sum(run.files for run in source.runs)
+    stored = sum(run.bytes for run in source.runs)
+    kinds = ", ".join(f"{kind} {number(count)}" for kind, count in held.records.items())
+    read = f"{size(report.bytes_read)} from {counted(report.files_read, 'file')}"
+    rate = f", {size(int(report.bytes_read / report.seconds))}/s" if report.bytes_read else ""
+    lines = [
+        strong(source.uri),
+        f"  runs     {number(len(source.runs))}",
+        f"  series   {number(held.tags)}",
+        f"  points   {number(held.points)}",
+        f"  records  {number(sum(held.records.values()))}{f' ({kinds})' if kinds else ''}",
+        f"  stored   {size(stored)} in {counted(files, 'file')}",
+        f"  read     {read} in {duration(report.seconds)}{rate}",
+    ]
+    if source.damage:
+        lost = sum(span.length for span in source.damage)
+        lines.append(f"  damaged  {counted(len(source.damage), 'place')}, {size(lost)}, skipped:")
+        lines += [
+            f"           {span.uri} at byte {number(span.offset)}: {size(span.length)}"
+            for span in source.damage[:_SHOWN_DAMAGE]
+        ]
+        if len(source.damage) > _SHOWN_DAMAGE:
+            lines.append(f"           and {number(len(source.damage) - _SHOWN_DAMAGE)} more")
+    if report.problems:
+        lines.append(f"  unread   {counted(len(report.problems), 'problem')}, named above")
+    return "\n".join(lines)
+
+
+def _as_json(source: OpenSource) -> dict[str, Any]:
+    held, report = _contents(source), source.logs.report
+    return {
+        "source": source.uri,
+        "runs": len(source.runs),
+        "series": held.tags,
+        "points": held.points,
+        "records": held.records,
+        "files": sum(run.files for run in source.runs),
+        "bytes": sum(run.bytes for run in source.runs),
+        "events": sum(run.events for run in source.runs),
+        "read": {
+            "files": report.files_read,
+            "files_unchanged": report.files_unchanged,
+            "files_gone": report.files_gone,
+            "bytes": report.bytes_read,
+            "events": report.events,
+            "points": report.points,
+            "records": report.records,
+            "seconds": round(report.seconds, 6),
+        },
+        "damage": [span._asdict() for span in source.damage],
+        "problems": [str(problem) for problem in report.problems],
+    }

@@ -1,0 +1,137 @@
+"""What is said on standard error while event files are read: how much is done, how fast.
+
+A bar appears only on a terminal, and only when there is enough to read that one would wonder.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from aboard.cli.errors import say
+from aboard.cli.wording import counted
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from aboard.index import Index, Source
+    from aboard.index.refresh import Report
+    from aboard.tensorboard.board import Board
+    from aboard.tensorboard.live import SourceState
+
+_PATIENCE_SECONDS = 0.3
+
+
+class ReadingBar:
+    """Show how a refresh gets on; hand it to one as its `progress`."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._started = time.monotonic()
+        self._wanted = sys.stderr.isatty()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> ReadingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar:
+            self._bar.stop()
+
+    def __call__(self, report: Report) -> None:
+        """Show what a report says."""
+        elapsed = time.monotonic() - self._started
+        if not self._wanted or (self._bar is None and elapsed < _PATIENCE_SECONDS):
+            return
+        if self._bar is None:
+            self._bar = _make_bar(self._label)
+            self._bar.start()
+        self._bar.update(
+            self._bar.task_ids[0],
+            total=report.bytes_total,
+            completed=report.bytes_read,
+            events=f"{report.events / elapsed:,.0f} events/s",
+        )
+
+
+class LoadingLine:
+    """Show how a board fills while it is being served; hand it to a viewer as its `changed`."""
+
+    def __init__(self, board: Board, index: Index) -> None:
+        self._board = board
+        self._index = index
+        self._lock = threading.Lock()
+        self._bars: dict[Source, ReadingBar] = {}
+        self._said: dict[Source, str] = {}
+
+    def __enter__(self) -> LoadingLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for bar in self._bars.values():
+            bar.close()
+
+    def __call__(self, source: Source, state: SourceState) -> None:
+        """Take notice of what a follower found; say each thing once."""
+        with self._lock:
+            if not state.loaded:
+                self._bars.setdefault(source, ReadingBar(source.uri))(state.report)
+                return
+            if source in self._bars:
+                self._bars.pop(source).close()
+            text = self._state(source, state)
+            if text and self._said.get(source) != text:
+                self._said[source] = text
+                say(text)
+
+    def _state(self, source: Source, state: SourceState) -> str:
+        """Return what there is to say of a source that was looked at; not what is usual."""
+        if state.error is not None:
+            return str(state.error)
+        if state.report.problems:
+            return str(state.report.problems[0])
+        if source in self._said and self._said[source].startswith("read "):
+            return ""
+        runs = self._index.runs(source)
+        if not runs:
+            return (
+                f"no event files below {source.uri} yet; the board shows them as soon as they"
+                f" appear. 'aboard doctor {source.uri}' says what may be wrong."
+            )
+        report = state.report
+        return (
+            f"read {counted(len(runs), 'run')} of {source.uri} in {report.seconds:.2f} s:"
+            f" {counted(report.points, 'new point')}."
+        )
+
+
+def _make_bar(label: str) -> Progress:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TextColumn("{task.fields[events]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task(escape(f"reading {label}"), total=None, events="")
+    return bar

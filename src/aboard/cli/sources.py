@@ -1,0 +1,171 @@
+"""The sources a command was given: opened one after another, with what went wrong put aside.
+
+A source that cannot be read does not keep the others from being served. With several sources a
+run's name begins with its source's, so that no two runs share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from aboard.cli.errors import FAILURE, Failure, code_for, line_for, say
+from aboard.cli.progress import ReadingBar
+from aboard.cli.wording import size
+from aboard.storage import NotFound, StorageError, is_remote, join
+
+if TYPE_CHECKING:
+    from aboard.index import Damage, Index, Run, Source
+    from aboard.index.logs import Logs
+
+SourceArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE",
+        help="A directory, a bucket URI (s3://bucket/path), or one event file.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead of a table.")
+]
+
+
+@dataclass(slots=True)
+class OpenSource:
+    """A source that is in the index, and the name that goes before its runs' names."""
+
+    logs: Logs
+    label: str
+    runs: list[Run]
+    damage: list[Damage]
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+        return place_of(self.logs.source)
+
+    def name(self, run: str) -> str:
+        """Return the name under which a run is shown."""
+        if not self.label:
+            return run
+        return self.label if run == "." else f"{self.label}/{run}"
+
+
+@dataclass(slots=True)
+class Sources:
+    """What came of the sources of a command."""
+
+    opened: list[OpenSource] = field(default_factory=list)
+    errors: list[tuple[str, Exception]] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    """What there is to say of the index itself."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all went well; as for the error if nothing could be done; else 1."""
+        if self.errors and not self.opened:
+            return max(code_for(error) for _, error in self.errors)
+        incomplete = any(one.logs.report.problems for one in self.opened)
+        return FAILURE if self.errors or incomplete else 0
+
+    def finish(self) -> None:
+        """End the command with the exit code that its sources call for."""
+        if self.exit_code:
+            raise typer.Exit(self.exit_code)
+
+    def as_json(self, opened: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Put the document together that `--json` prints."""
+        return {
+            "sources": list(opened),
+            "errors": [{"source": text, "message": line_for(error)} for text, error in self.errors],
+            "notices": self.notices,
+        }
+
+
+def open_sources(index: Index, texts: Sequence[str], *, anew: bool = False) -> Sources:
+    """Bring the index up to date with every source; say on standard error what went wrong."""
+    from aboard.index import Source
+
+    found = Sources()
+    parsed: dict[Source, str] = {}
+    for text in texts:
+        with _put_aside(found, text):
+            parsed.setdefault(Source.parse(text), text)
+    labels = distinct_labels([place_of(source) for source in parsed])
+    for (source, text), label in zip(parsed.items(), labels, strict=True):
+        with _put_aside(found, text):
+            found.opened.append(_open(index, source, text, label, anew=anew))
+    found.notices = [str(problem) for problem in index.problems]
+    for notice in found.notices:
+        say(notice)
+    return found
+
+
+@contextmanager
+def _put_aside(found: Sources, text: str) -> Iterator[None]:
+    """Report what is wrong with a source, and let the others go on."""
+    try:
+        yield
+    except (Failure, StorageError) as error:
+        found.errors.append((text, error))
+        say(line_for(error))
+
+
+def _open(index: Index, source: Source, text: str, label: str, *, anew: bool) -> OpenSource:
+    from aboard.index.logs import Logs
+
+    place = place_of(source)
+    check_readable(source)
+    with ReadingBar(place) as bar:
+        logs = Logs(text, index=index, anew=anew, progress=bar)
+    for problem in logs.report.problems:
+        say(str(problem))
+    runs, damage = logs.runs, logs.damage
+    if not runs:
+        raise Failure(
+            f"no event files below {place}; TensorBoard logs are files whose name contains"
+            " 'tfevents'. Check the path, and that the job has written something."
+        )
+    if source.only and damage and not runs[0].events:
+        raise Failure(
+            f"{place}: there is no good record in its {size(runs[0].bytes)}; it is no event file,"
+            " or damaged beyond reading."
+        )
+    return OpenSource(logs, label, runs, damage)
+
+
+def check_readable(source: Source) -> None:
+    """Refuse a local path that is not there, or a file that is no event file."""
+    place = place_of(source)
+    if is_remote(place):
+        return
+    if not Path(place).exists():
+        raise NotFound(place, "there is no such file or directory", "Check the path.")
+    if not source.only and not Path(place).is_dir():
+        raise Failure(
+            f"{place}: this is no event file, whose name would contain 'tfevents'."
+            " Name a directory or an event file."
+        )
+
+
+def place_of(source: Source) -> str:
+    """Return the path or URI of a source, in full."""
+    return join(source.uri, source.only)
+
+
+def distinct_labels(places: Sequence[str]) -> list[str]:
+    """Return the shortest ends of paths that tell them apart; none is needed for a single one."""
+    if len(places) < 2:
+        return ["" for _ in places]
+    parts = [[part for part in place.split("/") if part] for place in places]
+    for length in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(one[-length:]) for one in parts]
+        if len(set(labels)) == len(labels):
+            return labels
+    return list(places)

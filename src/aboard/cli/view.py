@@ -1,0 +1,275 @@
+"""`aboard view`: a board of some sources, in the browser, behind a secret."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aboard.cli.errors import WrongUsage, say
+from aboard.cli.progress import LoadingLine
+from aboard.cli.sources import check_readable
+
+if TYPE_CHECKING:
+    import socket
+
+    from aboard.tensorboard.board import Board
+    from aboard.tensorboard.viewer import Engine
+    from aboard.web import Access
+
+EPILOG = """
+Examples:
+
+- `aboard view runs/` - every run below a directory
+- `aboard view new=runs/today old=s3://bucket/runs` - two places on one board, under names
+- `aboard view runs/ --include 'lr=*' --exclude '*/eval'` - some of the runs
+- `aboard view runs/ --template '{run}_lr={hparams.lr}'` - runs named by what they tried
+- `aboard view runs/ --host 0.0.0.0 --token-file ~/.aboard-token` - on a network you trust
+
+The address that is printed opens once; the browser then holds a cookie. Press Enter for another.
+"""
+
+_BOARD_ID = "view"
+
+
+def view(
+    context: typer.Context,
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="A directory, a bucket URI, an event file, or NAME=SOURCE.",
+            show_default=False,
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "localhost",
+    port: Annotated[
+        int | None,
+        typer.Option(help="The port; by default 6006, or the next that is free.", min=0),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open a browser when ready.")
+    ] = True,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="The secret that opens the board; made up anew if there is none."
+            " --token-file does not leave it in your shell's history.",
+            envvar="ABOARD_TOKEN",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="A file that holds the secret, readable by you alone.", dir_okay=False),
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="fast: our index. stock: TensorBoard's own loaders, for plugins that need the"
+            " log directory.",
+            metavar="fast|stock",
+        ),
+    ] = "fast",
+    template: Annotated[
+        str | None,
+        typer.Option(help="How runs are named, such as '{experiment}_{run}_lr={hparams.lr}'."),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            help="Points per curve; spikes are kept whatever it is. [default: 1000]", min=4
+        ),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="What the browser's tab shows.")] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Show only runs whose name matches; may be repeated."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Hide runs whose name matches; may be repeated."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the address as one JSON document.")
+    ] = False,
+) -> None:
+    """Show runs in TensorBoard, live."""
+    from aboard.web import Access, listen
+
+    hide_token(context, token)
+
+    chosen = _engine(engine)
+    board = make_board(
+        source, template=template, title=title, include=include or (), exclude=exclude or ()
+    )
+    access = Access(_token(token, token_file))
+    sockets = listen(host, port)
+    serve_board(
+        board, access, sockets, host, engine=chosen, samples=samples, browser=browser, json=json
+    )
+
+
+def hide_token(context: typer.Context, token: str | None) -> None:
+    """Start over with the token in the environment if it is in the list of processes."""
+    given = context.get_parameter_source("token")
+    if token is None or given is None or given.name != "COMMANDLINE":
+        return
+    arguments = []
+    skip = False
+    for argument in sys.argv:
+        if not skip and argument != "--token" and not argument.startswith("--token="):
+            arguments.append(argument)
+        skip = argument == "--token" and not skip
+    command = [sys.executable, "-m", "aboard", *arguments[1:]]
+    os.execve(sys.executable, command, {**os.environ, "ABOARD_TOKEN": token})  # noqa: S606
+
+
+def make_board(
+    texts: Sequence[str],
+    *,
+    template: str | None = None,
+    title: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> Board:
+    """Make a board of what a user typed, and check that it can be."""
+    from aboard.runs.naming import BadTemplate, Template
+    from aboard.tensorboard.board import Board, Member
+
+    try:
+        parsed = Template.parse(template) if template is not None else None
+    except BadTemplate as error:
+        raise WrongUsage(str(error)) from None
+    members = tuple(dict.fromkeys(Member.parse(text) for text in texts))
+    for member in members:
+        check_readable(member.source)
+    name = ", ".join(one.name or one.source.uri.rstrip("/").rpartition("/")[2] for one in members)
+    return Board(
+        _BOARD_ID, title or name or "Aboard", members, parsed, tuple(include), tuple(exclude)
+    )
+
+
+def serve_board(
+    board: Board,
+    access: Access,
+    sockets: Sequence[socket.socket],
+    host: str,
+    *,
+    engine: Engine = "fast",
+    samples: int | None = None,
+    browser: bool = True,
+    json: bool = False,
+) -> None:
+    """Serve a board until the user has seen enough."""
+    from aboard.index import Index
+    from aboard.tensorboard.viewer import Viewer
+    from aboard.web import serve
+
+    with Index() as index, LoadingLine(board, index) as line:
+        for problem in index.problems:
+            say(str(problem))
+        viewer = Viewer(
+            board,
+            access,
+            engine=engine,
+            samples=None if samples is None else {"scalars": samples},
+            index=index,
+            changed=line,
+        )
+        front = _Front(board, viewer.path, access, sockets, host, json=json)
+
+        def ready() -> None:
+            front.announce()
+            if browser and not json:
+                front.open_browser()
+
+        try:
+            caught = serve(viewer.app, sockets, on_ready=ready)
+        finally:
+            viewer.close()
+    if caught == signal.SIGINT:
+        raise typer.Exit(130)
+
+
+class _Front:
+    """What the user sees in the terminal: addresses, each good for one browser."""
+
+    def __init__(
+        self,
+        board: Board,
+        path: str,
+        access: Access,
+        sockets: Sequence[socket.socket],
+        host: str,
+        *,
+        json: bool,
+    ) -> None:
+        from aboard.web import urls
+
+        self._board = board
+        self._access = access
+        self._host = host
+        self._json = json
+        self._port: int = sockets[0].getsockname()[1]
+        self._address = urls(sockets, host)[0] + path
+
+    def _link(self) -> str:
+        return f"{self._address}?key={self._access.mint_key()}"
+
+    def announce(self) -> None:
+        from aboard.web import exposure, forwarding_hint
+
+        if self._json:
+            import orjson
+
+            document = {"url": self._link(), "address": self._address, "pid": os.getpid()}
+            typer.echo(orjson.dumps(document))
+            return
+        typer.echo(f"{self._board.title}: {self._link()}")
+        if (warning := exposure(self._host)) is not None:
+            say(warning)
+        if (command := forwarding_hint(os.environ, self._port)) is not None:
+            typer.echo(f"From your own machine, first: {command}")
+        if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
+            typer.echo("Press Enter for another link, Ctrl-C to stop.")
+            threading.Thread(target=self._more_links, daemon=True).start()
+
+    def _more_links(self) -> None:
+        for _ in sys.stdin:
+            typer.echo(self._link())
+
+    def open_browser(self) -> None:
+        if "SSH_CONNECTION" in os.environ and "DISPLAY" not in os.environ:
+            return
+        # A browser on a terminal would take it over.
+        try:
+            controller = webbrowser.get()
+        except webbrowser.Error:
+            return
+        if not isinstance(controller, webbrowser.GenericBrowser) or isinstance(
+            controller, webbrowser.BackgroundBrowser
+        ):
+            threading.Thread(target=controller.open, args=[self._link()], daemon=True).start()
+
+
+def _engine(text: str) -> Engine:
+    if text == "fast":
+        return "fast"
+    if text == "stock":
+        return "stock"
+    raise WrongUsage(f"there is no engine {text!r}. Choose 'fast' or 'stock'.")
+
+
+def _token(token: str | None, token_file: Path | None) -> str | None:
+    from aboard.web import read_token_file
+
+    if token is not None and token_file is not None:
+        raise WrongUsage("give --token or --token-file, not both.")
+    return read_token_file(token_file) if token_file is not None else token

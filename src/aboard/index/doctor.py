@@ -1,0 +1,271 @@
+"""Why a board would be empty or odd: gathers the facts of a source, and asks the rules.
+
+A source that cannot be read at all is a finding too, with what is around it. Reading goes through
+the index, so that an examination costs as much as a look at the board; what is read beyond that
+is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from aboard.index import nearby, symptoms
+from aboard.index.files import EventFile
+from aboard.index.findings import Facts, Finding, NotFinite, Steps, requests, slow_index
+from aboard.index.index import Index
+from aboard.index.place import file_system_of
+from aboard.index.plan import Source
+from aboard.index.query import Tag
+from aboard.index.refresh import Progress
+from aboard.storage import NotFound, PermissionDenied, StorageError, is_remote, join, traffic
+
+_LOOKED_AT = 200
+"""Series whose values are read; the rest is judged by what the index knows of them."""
+_STATS = 5000
+
+
+@dataclass(slots=True)
+class Examination:
+    """What was found in a source, and how much there is of it."""
+
+    source: str
+    findings: list[Finding] = field(default_factory=list)
+    runs: int = 0
+    tags: int = 0
+    values: int = 0
+    files: int = 0
+    bytes: int = 0
+    last_write: float | None = None
+
+
+def examine(
+    index: Index, text: str, *, now: float | None = None, progress: Progress | None = None
+) -> Examination:
+    """Examine a source as a user wrote it.
+
+    Args:
+        index: is brought up to date with the source.
+        text: a path, a URI or an event file.
+        now: the present, in seconds since 1970.
+        progress: is called while there is something to read.
+    """
+    try:
+        source = Source.parse(text)
+    except StorageError as error:
+        return Examination(text, [_unreadable(error)])
+    place = join(source.uri, source.only)
+    before = _pages(place)
+    try:
+        report = index.refresh(source, progress=progress)
+    except StorageError as error:
+        return Examination(place, [_explain(place, error)])
+    facts = _gather(index, source, time.time() if now is None else now)
+    found = [_explain(problem.uri, problem) for problem in report.problems]
+    found += symptoms.examine(facts) if facts.files else [_nothing_in(place)]
+    found += _one_of_several(source, facts)
+    if is_remote(place):
+        found.append(_requests(index, place, _pages(place) - before))
+    times = [when for file in facts.files if (when := facts.written(file)) is not None]
+    return Examination(
+        place,
+        symptoms.worst_first(found),
+        runs=len(facts.runs),
+        tags=len(facts.tags),
+        values=sum(file.values for file in facts.files),
+        files=len(facts.files),
+        bytes=sum(file.size for file in facts.files),
+        last_write=max(times, default=None),
+    )
+
+
+def examine_index(index: Index) -> list[Finding]:
+    """Examine the index itself: where it is, and how long a write takes."""
+    found = [
+        Finding(
+            "index-place", "warning", problem.message, (str(index.path or "memory"),), problem.hint
+        )
+        for problem in index.problems
+    ]
+    if index.path is not None:
+        kind = file_system_of(index.path)
+        found += slow_index(str(index.path), write_seconds(index.path.parent), kind)
+    return found
+
+
+def write_seconds(directory: Path) -> float:
+    """Measure a small write that reaches the disk, as each commit to the index needs one."""
+    taken = []
+    with tempfile.TemporaryFile(dir=directory) as file:
+        for _ in range(3):
+            started = time.perf_counter()
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def _gather(index: Index, source: Source, now: float) -> Facts:
+    files, tags = index.files(source), index.tags(source)
+    return Facts(
+        place=source.uri,
+        now=now,
+        runs=[run.name for run in index.runs(source)],
+        files=files,
+        modified={} if is_remote(source.uri) else _modified(files),
+        tags=tags,
+        damage=index.damages(source),
+        steps=_steps(index, tags),
+        not_finite=_not_finite(index, tags),
+    )
+
+
+def _modified(files: list[EventFile]) -> dict[str, float]:
+    newest = sorted(files, key=lambda one: -(one.last_wall or math.inf))
+    times = {}
+    for file in newest[:_STATS]:
+        path = join(file.directory, file.name)
+        try:
+            times[path] = Path(path).stat().st_mtime
+        except OSError:
+            continue
+    return times
+
+
+def _steps(index: Index, tags: list[Tag]) -> list[Steps]:
+    uneven = [
+        (tag, part)
+        for tag in tags
+        for part in tag.segments
+        if tag.is_scalar and not part.increasing
+    ]
+    found = []
+    for tag, part in uneven[:_LOOKED_AT]:
+        steps = index.written_steps(part)
+        gaps = np.diff(steps)
+        behind = steps[1:][gaps < 0]
+        found.append(
+            Steps(
+                run=tag.run,
+                tag=tag.name,
+                uri=join(part.directory, part.file_name),
+                points=part.points,
+                backwards=len(behind),
+                back_to=int(behind.min()) if len(behind) else None,
+                repeated=int((gaps == 0).sum()),
+                lowest=part.min_step,
+                highest=part.max_step,
+            )
+        )
+    return found
+
+
+def _not_finite(index: Index, tags: list[Tag]) -> list[NotFinite]:
+    ended = [
+        tag for tag in tags if tag.last_value is not None and not math.isfinite(tag.last_value)
+    ]
+    found = []
+    for tag in ended[:_LOOKED_AT]:
+        series = index.series(tag)
+        good = np.flatnonzero(np.isfinite(series.values))
+        first = int(good[-1]) + 1 if len(good) else 0
+        found.append(
+            NotFinite(tag.run, tag.name, tag.last_value or 0.0, int(series.steps[first]), not first)
+        )
+    return found
+
+
+def _nothing_in(place: str) -> Finding:
+    near = nearby.with_events(place)
+    return Finding(
+        "no-event-files",
+        "error",
+        "there are no event files here or below, so a board would be empty; their names contain"
+        " 'tfevents'",
+        (place,),
+        f"Open {near}, which has some."
+        if near
+        else "Check the path, and that the job has written something: only rank 0 may do so.",
+    )
+
+
+def _one_of_several(source: Source, facts: Facts) -> list[Finding]:
+    if list(facts.runs) != ["."] or is_remote(source.uri) or source.only:
+        return []
+    count = nearby.beside(source.uri)
+    if not count:
+        return []
+    return [
+        Finding(
+            "one-of-several",
+            "info",
+            "this is a single run, and there are more beside it",
+            (source.uri,),
+            f"Open {Path(source.uri).parent} to see them together.",
+        )
+    ]
+
+
+def _explain(place: str, error: StorageError) -> Finding:
+    if is_remote(place):
+        finding = _unreadable(error)
+        near = nearby.with_events(place) if isinstance(error, NotFound) else None
+        return finding._replace(advice=f"Open {near}, which has event files.") if near else finding
+    if isinstance(error, PermissionDenied):
+        return _closed(place, error)
+    if isinstance(error, NotFound):
+        return _missing(place, error)
+    return _unreadable(error)
+
+
+def _unreadable(error: StorageError) -> Finding:
+    return Finding("unreadable", "error", error.problem, (error.uri,), error.hint)
+
+
+def _missing(place: str, error: StorageError) -> Finding:
+    if Path(place).exists():
+        near = nearby.with_events(place)
+        advice = f"Open {near}, which has event files." if near else error.hint
+        return Finding("not-a-directory", "error", error.problem, (place,), advice)
+    parent = nearby.existing_parent(place)
+    similar = nearby.similar_names(place)
+    if similar:
+        advice = f"Did you mean {' or '.join(similar)}?"
+    else:
+        near = nearby.with_events(place)
+        advice = f"Open {near}, which has event files." if near else "Check the path."
+    what = f"there is no such file or directory; what exists of its path is {parent}"
+    return Finding("path-missing", "error", what, (place,), advice)
+
+
+def _closed(place: str, error: StorageError) -> Finding:
+    part, mode = nearby.closed_part(place)
+    return Finding(
+        "no-permission",
+        "error",
+        f"{error.problem} for the user {nearby.myself()}" + (f": {mode}" if mode else ""),
+        (part,),
+        "Ask its owner to let you read it (chmod o+rX, or g+rX if you are in its group).",
+    )
+
+
+def _pages(place: str) -> int:
+    if not is_remote(place):
+        return 0
+    return traffic.snapshot().get((traffic.bucket_of(place), "list"), traffic.Traffic()).requests
+
+
+def _requests(index: Index, place: str, pages: int) -> Finding:
+    hours: dict[int, tuple[int, int]] = {}
+    for one in index.traffic(place):
+        count, size = hours.get(one.hour, (0, 0))
+        hours[one.hour] = (count + one.requests, size + one.bytes)
+    return requests(traffic.bucket_of(place), hours, pages)

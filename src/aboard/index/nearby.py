@@ -1,0 +1,177 @@
+"""What is around a path that does not hold what was hoped for, found within bounded effort.
+
+Looks for directories with event files above and beside a path, for similar names where a path
+does not exist, and for who may enter one that is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from difflib import SequenceMatcher, get_close_matches
+from itertools import islice
+from pathlib import Path
+
+from aboard.index.plan import EVENT_FILE
+from aboard.storage import StorageError, canonical, is_remote, join, open_storage, split
+
+_SECONDS = 2.0
+_LEVELS_UP = 3
+_LEVELS_DOWN = 4
+_REMOTE_NAMES = 3000
+_SIBLINGS = 200
+_PASSED_BY = {"node_modules", "__pycache__", "proc", "sys", "dev"}
+
+
+def with_events(place: str, *, seconds: float = _SECONDS) -> str | None:
+    """Return the nearest directory above or beside a place that has event files in or below it.
+
+    Args:
+        place: a path or URI, which need not exist.
+        seconds: the search ends after this time, whatever it has found.
+    """
+    try:
+        if is_remote(place):
+            return _remote_with_events(canonical(place))
+        return _local_with_events(Path(canonical(place)), time.monotonic() + seconds)
+    except (OSError, StorageError):
+        return None
+
+
+def _local_with_events(place: Path, deadline: float) -> str | None:
+    for above in islice(place.parents, _LEVELS_UP):
+        if above == above.parent:
+            return None
+        if not above.is_dir():
+            continue
+        asked = place.relative_to(above).parts[0]
+        for directory in _walk(above, asked, deadline):
+            if _has_event_file(directory):
+                # The child of `above` is what one would open to see all of it.
+                parts = directory.relative_to(above).parts[:1]
+                return str(above.joinpath(*parts))
+    return None
+
+
+def _walk(top: Path, asked: str, deadline: float) -> Iterator[Path]:
+    """Yield directories, the nearest first, those named most like what was asked before others."""
+    level = [top]
+    for depth in range(_LEVELS_DOWN):
+        below = []
+        for directory in level:
+            if time.monotonic() > deadline:
+                return
+            yield directory
+            below += _directories(directory)
+        if depth == 0:
+            below.sort(key=lambda one: -SequenceMatcher(None, one.name, asked).ratio())
+        level = below
+
+
+def _directories(directory: Path) -> list[Path]:
+    try:
+        with os.scandir(directory) as found:
+            names = [one.name for one in found if one.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [directory / n for n in sorted(names) if n[0] != "." and n not in _PASSED_BY]
+
+
+def _has_event_file(directory: Path) -> bool:
+    try:
+        with os.scandir(directory) as found:
+            return any(EVENT_FILE in one.name for one in found)
+    except OSError:
+        return False
+
+
+def _remote_with_events(place: str) -> str | None:
+    for _ in range(_LEVELS_UP - 1):
+        above, name = split(place)
+        if not name:
+            return None
+        try:
+            for entry in islice(open_storage(above).list(), _REMOTE_NAMES):
+                directory, _, file = entry.name.rpartition("/")
+                if EVENT_FILE in file:
+                    return join(above, directory.partition("/")[0])
+        except StorageError:
+            pass
+        place = above
+    return None
+
+
+def beside(directory: str) -> int:
+    """Count the directories next to a local one that have event files of their own or just below.
+
+    A count that reaches 200 stops there.
+    """
+    place = Path(directory)
+    siblings = [one for one in _directories(place.parent) if one != place][:_SIBLINGS]
+    deadline = time.monotonic() + _SECONDS
+    return sum(
+        any(map(_has_event_file, [one, *_directories(one)[:10]]))
+        for one in siblings
+        if time.monotonic() < deadline
+    )
+
+
+def existing_parent(path: str) -> str:
+    """Return the nearest directory above a path that exists."""
+    place = Path(path).parent
+    while not place.is_dir() and place != place.parent:
+        place = place.parent
+    return str(place)
+
+
+def similar_names(path: str) -> list[str]:
+    """Return what the nearest existing directory has that is named like the path's next part."""
+    parent = Path(existing_parent(path))
+    wanted = Path(path).relative_to(parent).parts[0]
+    try:
+        names = sorted(os.listdir(parent))  # noqa: PTH208 (names are all we want)
+    except OSError:
+        return []
+    folded = {name.casefold(): name for name in reversed(names)}
+    near = get_close_matches(wanted.casefold(), folded, n=3, cutoff=0.6)
+    return [str(parent / folded[name]) for name in near]
+
+
+def closed_part(path: str) -> tuple[str, str]:
+    """Return the part of a path that keeps us out, and its mode and owner: `drwx------ ann:lab`."""
+    place = Path(path)
+    for above in reversed(place.parents):
+        if not os.access(above, os.X_OK):
+            place = above
+            break
+    try:
+        status = place.stat()
+    except OSError:
+        return str(place), ""
+    owner = f"{_user(status.st_uid)}:{_group(status.st_gid)}"
+    return str(place), f"{stat.filemode(status.st_mode)} {owner}"
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _group(number: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
+
+
+def myself() -> str:
+    """Return the name of the user that this process runs as."""
+    return _user(os.geteuid())

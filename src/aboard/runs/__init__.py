@@ -1,0 +1,1 @@
+"""What a run is, apart from its events: how it is called."""

@@ -1,0 +1,214 @@
+"""What runs are called on a board: templates such as `{experiment}_{run}_lr={hparams.lr}`.
+
+Text and values in, names out; where the values come from is left to others, save that
+`fields_of_path` reads those of a plain log directory off its path. TensorBoard shows a name as
+a path, so slashes are kept and group runs; a value can add no empty, `.` or `..` part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from typing import NamedTuple
+
+PLAIN_FIELDS = (
+    "workspace",
+    "experiment",
+    "run",
+    "logdir",
+    "job",
+    "user",
+    "host",
+    "state",
+    "created",
+    "source",
+)
+FIELD_GROUPS = ("hparams", "tags", "metrics")
+KNOWN_FIELDS = (*PLAIN_FIELDS, "hparams.<name>", "tags.<name>", "metrics.<tag>")
+MISSING = "-"
+"""What stands in a name for a value that a run lacks."""
+
+_LONGEST_VALUE = 120
+_FORMAT = re.compile(r"0?\d{0,2},?(d|(\.\d{1,2})?[eEfFgG%])")
+_LOGDIR = re.compile(
+    r"train|training|eval|evaluation|val|valid|validation|test|dev|predict|rank[-_.]?\d+",
+    re.IGNORECASE,
+)
+
+
+class BadTemplate(ValueError):  # noqa: N818 - named by what is wrong
+    """A template that cannot be understood; the text says where, and what to write."""
+
+
+class Field(NamedTuple):
+    """A place in a template where a value goes; `form` says how a number is written there."""
+
+    name: str
+    form: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A template, understood: literal texts and fields in their order."""
+
+    text: str
+    parts: tuple[str | Field, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        """Understand a template.
+
+        `{field}` is a value, `{field:.3g}` a number written in Python's format, `{{` and `}}`
+        are braces. A name with a colon in it ends with one more: `{metrics.loss:0:}`.
+
+        Raises:
+            BadTemplate: a brace has no partner, or a field is not known.
+        """
+        parts: list[str | Field] = []
+        literal, place = "", 0
+        while place < len(text):
+            if text.startswith(("{{", "}}"), place):
+                literal, place = literal + text[place], place + 2
+            elif text[place] == "}":
+                raise _bad(text, place, "'}' closes nothing", "Write '}}' for a brace")
+            elif text[place] == "{":
+                end = text.find("}", place)
+                if end < 0 or "{" in text[place + 1 : end]:
+                    raise _bad(text, place, "'{' is never closed", "Write '{{' for a brace")
+                parts += [literal] * bool(literal)
+                parts.append(_field(text, place, text[place + 1 : end]))
+                literal, place = "", end + 1
+            else:
+                literal, place = literal + text[place], place + 1
+        parts += [literal] * bool(literal)
+        if not parts:
+            raise BadTemplate("a name template cannot be empty. Write one such as '{run}'.")
+        return cls(text, tuple(parts))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields it uses, so that no others need to be looked up."""
+        return tuple(dict.fromkeys(part.name for part in self.parts if isinstance(part, Field)))
+
+    def render(self, fields: Mapping[str, object]) -> str:
+        """Return the name of a run.
+
+        Args:
+            fields: the run's values. `hparams`, `tags` and `metrics` hold mappings; `tags` may
+                also be a collection of labels, and a label that is there stands for itself.
+        """
+        shown = (
+            part if isinstance(part, str) else _shown(_value(fields, part.name), part.form)
+            for part in self.parts
+        )
+        return _clean("".join(shown)) or MISSING
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Return the names with `_2`, `_3` … added to those that were taken before them.
+
+    A name depends on those before it alone: what joins at the end renames nothing.
+    """
+    taken: set[str] = set()
+    last: dict[str, int] = {}
+    result = []
+    for name in names:
+        free = name
+        while free in taken:
+            last[name] = last.get(name, 1) + 1
+            free = f"{name}_{last[name]}"
+        taken.add(free)
+        result.append(free)
+    return result
+
+
+def fields_of_path(source_uri: str, run_name: str) -> dict[str, str]:
+    """Read the fields of a plain log directory off its path.
+
+    The layout is `<experiment>/<run>/<logdir…>`: names such as `train`, `eval` or `rank-3` at
+    the end are the logdir, and so is all below the second part of a deeper path. A part that
+    is not below the source is looked for above it, so that a run keeps its name whether its
+    root, its experiment or the run itself is opened. Files in the run's own directory have no
+    logdir.
+
+    Args:
+        source_uri: the directory or URI that was opened.
+        run_name: the run's path below it, `.` for the source itself.
+    """
+    above = [part for part in source_uri.rpartition("://")[2].split("/") if part]
+    below = [part for part in run_name.split("/") if part not in ("", ".")]
+    logdir: list[str] = []
+    while len(above) + len(below) > 1 and _LOGDIR.fullmatch((below or above)[-1]):
+        logdir.insert(0, (below or above).pop())
+    logdir = below[2:] + logdir
+    experiment, run = ["", "", *above, *below[:2]][-2:]
+    found = {"experiment": experiment, "run": run, "logdir": "/".join(logdir)}
+    return {name: value for name, value in found.items() if value} | {"source": source_uri}
+
+
+def _field(template: str, place: int, inside: str) -> Field:
+    name, _, form = inside.rpartition(":") if ":" in inside else (inside, "", "")
+    name = name.strip()
+    group, dot, rest = name.partition(".")
+    if name not in PLAIN_FIELDS and not (group in FIELD_GROUPS and dot and rest):
+        near = get_close_matches(name, (*PLAIN_FIELDS, *(f"{one}." for one in FIELD_GROUPS)), n=1)
+        meant = f"Did you mean '{near[0]}'? " if near else ""
+        hint = f"{meant}Known are {', '.join(KNOWN_FIELDS)}"
+        raise _bad(template, place, f"there is no field {name!r}", hint)
+    if form and not _FORMAT.fullmatch(form):
+        hint = "Write one such as ':.3g', or ':' at the end of a name that has a colon in it"
+        raise _bad(template, place, f"{form!r} is no format for a number", hint)
+    return Field(name, form)
+
+
+def _bad(template: str, place: int, problem: str, hint: str) -> BadTemplate:
+    return BadTemplate(f"name template {template!r}, character {place + 1}: {problem}. {hint}.")
+
+
+def _value(fields: Mapping[str, object], name: str) -> object:
+    group, _, rest = name.partition(".")
+    held = fields.get(group)
+    if not rest or held is None:
+        return held
+    if isinstance(held, Mapping):
+        return held.get(rest)
+    if isinstance(held, Collection) and not isinstance(held, (str, bytes)):
+        return rest if rest in held else None
+    return None
+
+
+def _shown(value: object, form: str) -> str:
+    if isinstance(value, datetime):
+        text = value.strftime("%Y-%m-%d_%H-%M-%S")
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        text = _number(value, form)
+    else:
+        text = "" if value is None else str(value)
+    text = _clean(text)
+    if len(text) > _LONGEST_VALUE:
+        text = text[: _LONGEST_VALUE - 1] + "…"
+    return text or MISSING
+
+
+def _number(value: float, form: str) -> str:
+    """Write a number: whole ones in full, others with six digits, unless a format is given."""
+    try:
+        if form.endswith("d"):
+            return format(round(value), form)
+        if form:
+            return format(value, form)
+        whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e15)
+        return str(int(value)) if whole else f"{value:.6g}"
+    except (OverflowError, ValueError):
+        # Not finite, or more digits than Python writes.
+        return str(value) if isinstance(value, float) else ""
+
+
+def _clean(text: str) -> str:
+    """Return text without what moves a cursor, breaks a line, or leads out of its directory."""
+    words = "".join(one if one.isprintable() else " " for one in text).split()
+    parts = (part.strip() for part in " ".join(words).split("/"))
+    return "/".join(part for part in parts if part not in ("", ".", ".."))

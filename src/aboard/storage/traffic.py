@@ -1,0 +1,72 @@
+"""What was asked of each bucket: requests and bytes, counted as they are made.
+
+One count per process, safe between threads. Requests that the object store library repeats by
+itself are not seen here, and a page of a listing is taken for a thousand names. Keeping the
+numbers for longer than the process lives is left to the index.
+"""
+
+import threading
+from collections import defaultdict
+from typing import Literal, NamedTuple
+
+from aboard.storage.uri import canonical
+
+Kind = Literal["list", "read", "write", "delete"]
+"""`list` counts pages; `read` also counts the questions whether an object is there."""
+
+_PART = 5 << 20
+
+
+class Traffic(NamedTuple):
+    """Requests, and the bytes they carried: towards us for reads, away for writes."""
+
+    requests: int = 0
+    bytes: int = 0
+
+
+Counts = dict[tuple[str, Kind], Traffic]
+"""By bucket, as `bucket_of` writes it, and kind."""
+
+_lock = threading.Lock()
+_total: defaultdict[tuple[str, Kind], Traffic] = defaultdict(Traffic)
+_untaken: defaultdict[tuple[str, Kind], Traffic] = defaultdict(Traffic)
+
+
+def bucket_of(uri: str) -> str:
+    """Return the bucket that a remote URI names: `s3://logs` for `s3://logs/a/b`."""
+    return "/".join(canonical(uri).split("/")[:3])
+
+
+def count(bucket: str, kind: Kind, requests: int = 1, size: int = 0) -> None:
+    """Count requests that were made, and the bytes they carried."""
+    with _lock:
+        for counts in (_total, _untaken):
+            before = counts[bucket, kind]
+            counts[bucket, kind] = Traffic(before.requests + requests, before.bytes + size)
+
+
+def upload_requests(size: int) -> int:
+    """Return how many requests it takes to write an object that is sent in parts if large."""
+    return 1 if size <= _PART else 2 + -(-size // _PART)
+
+
+def snapshot() -> Counts:
+    """Return all that this process has counted."""
+    with _lock:
+        return dict(_total)
+
+
+def take() -> Counts:
+    """Return what was counted since the last take."""
+    with _lock:
+        taken = dict(_untaken)
+        _untaken.clear()
+        return taken
+
+
+def give_back(counts: Counts) -> None:
+    """Undo a take whose counts could not be kept."""
+    with _lock:
+        for key, one in counts.items():
+            before = _untaken[key]
+            _untaken[key] = Traffic(before.requests + one.requests, before.bytes + one.bytes)

@@ -1,0 +1,68 @@
+"""The fields of a run that a name template may use, as far as its event files tell them.
+
+The path gives the experiment, the run and the log directory; the hparams plugin's
+metadata gives the hyperparameters; the last value of each scalar is a metric.
+Nothing is read but what the index already holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from aboard.events import protos
+from aboard.index import Source, Tag
+from aboard.runs.naming import Template, fields_of_path
+
+_SESSION_START = "_hparams_/session_start_info"
+
+Tags = Mapping[str, Tag]
+Hparams = dict[str, object]
+
+
+def template_fields(
+    template: Template, source: Source, directory: str, tags_of: Mapping[str, Tags]
+) -> dict[str, object]:
+    """Return the fields of a run that a template uses.
+
+    Args:
+        template: what the fields are for.
+        source: where the run was found.
+        directory: the run's directory.
+        tags_of: the tags of every run of the source, by directory. A run without
+            hyperparameters has those of the nearest run above it.
+    """
+    fields: dict[str, object] = dict(fields_of_path(source.uri, source.run_name(directory)))
+    groups = {name.partition(".")[0] for name in template.fields}
+    if "hparams" in groups:
+        fields["hparams"] = _hparams_at(directory, tags_of)
+    if "metrics" in groups:
+        fields["metrics"] = _metrics(tags_of.get(directory, {}).values())
+    return fields
+
+
+def _hparams_at(directory: str, tags_of: Mapping[str, Tags]) -> Hparams:
+    while directory:
+        tag = tags_of.get(directory, {}).get(_SESSION_START)
+        if tag is not None and tag.metadata is not None:
+            return read_hparams(tag.metadata)
+        directory = directory.rpartition("/")[0]
+    return {}
+
+
+def _metrics(tags: Iterable[Tag]) -> dict[str, object]:
+    return {tag.name: tag.last_value for tag in tags if tag.is_scalar}
+
+
+@lru_cache(maxsize=4096)
+def read_hparams(metadata: bytes) -> Hparams:
+    """Return the hyperparameters of a session, from the metadata of its first record."""
+    protos.keep_tensorflow_out()
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    summary_metadata = protos.load().summary_pb2.SummaryMetadata.FromString(metadata)
+    data = plugin_data_pb2.HParamsPluginData.FromString(summary_metadata.plugin_data.content)
+    return {
+        name: getattr(value, value.WhichOneof("kind")) if value.WhichOneof("kind") else None
+        for name, value in data.session_start_info.hparams.items()
+    }

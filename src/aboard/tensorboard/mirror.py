@@ -1,0 +1,282 @@
+"""A local copy of what a bucket holds for a board, kept up to date while somebody looks.
+
+TensorBoard's own loaders and plugins open files, so what is in a bucket has to be
+copied for them: event files, the `plugins` directories, and the files that a
+projector's configuration names. Everything else, checkpoints above all, stays there.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aboard.index.plan import EVENT_FILE
+from aboard.index.reading import REMOTE_BLOCK, TAIL_BYTES
+from aboard.storage.base import Entry, Storage, StorageError, name_parts
+from aboard.storage.uri import join
+from aboard.tensorboard.live import LONGEST_SECONDS, Rhythm
+from aboard.tensorboard.projector_config import (
+    CONFIG_FILE,
+    BadConfig,
+    named_files,
+    read_config,
+    resolve,
+)
+
+_TEMPORARY = ".aboard-tmp-"
+_PLUGINS = "plugins"
+_THREADS = 8
+"""Files copied at once: a request is mostly waiting."""
+
+
+@dataclass(slots=True)
+class Update:
+    """What an update of a mirror did."""
+
+    copied: int = 0
+    grown: int = 0
+    removed: int = 0
+    bytes_read: int = 0
+    problems: list[StorageError] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the copy differs from what it was."""
+        return bool(self.copied or self.grown or self.removed)
+
+    def add(self, other: Update) -> None:
+        """Count in what was done to some files more."""
+        self.copied += other.copied
+        self.grown += other.grown
+        self.removed += other.removed
+        self.bytes_read += other.bytes_read
+        self.problems += other.problems
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A file of ours: how much of it is here, and of which version it is all."""
+
+    held: int = 0
+    version: str = ""
+
+
+class Mirror:
+    """A directory with a copy of a storage's event files and what plugins need beside them.
+
+    An event file is copied front to back under its own name, and what was added to it
+    is appended: a reader sees a file that grows, as it would on a disk. All other
+    files, and an event file that was replaced, appear in one step.
+
+    Args:
+        storage: what to copy.
+        directory: where to; nobody else writes there.
+        only: the one file to copy, for a source that is a single event file.
+    """
+
+    def __init__(self, storage: Storage, directory: Path, *, only: str = "") -> None:
+        self._storage = storage
+        self._directory = directory
+        self._only = only
+        self._copies: dict[str, _Copy] = {}
+        self._stopped = threading.Event()
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def stop(self) -> None:
+        """Let an update that runs in another thread end after the block it is reading."""
+        self._stopped.set()
+
+    def update(self) -> Update:
+        """Copy what is new, and remove what is gone; one file's trouble stops no other.
+
+        Raises:
+            StorageError: the storage cannot be listed.
+        """
+        update = Update()
+        listing_problems: list[StorageError] = []
+        entries = {
+            entry.name: entry
+            for entry in self._storage.list(self._only, on_error=listing_problems.append)
+        }
+        update.problems += listing_problems
+        wanted = {name for name in entries if is_wanted(name)}
+        self._copy_all((entries[name] for name in sorted(wanted)), update)
+        named = self._named_by_projectors(wanted) & entries.keys() - wanted
+        self._copy_all((entries[name] for name in sorted(named)), update)
+        # What a failed listing did not show may still be there.
+        if not listing_problems:
+            for name in self._copies.keys() - wanted - named:
+                self._remove(name)
+                update.removed += 1
+        return update
+
+    def _named_by_projectors(self, names: Iterable[str]) -> set[str]:
+        """Return what the configurations that are here name, as names of the storage."""
+        found: set[str] = set()
+        home = self._directory.resolve()
+        for name in names:
+            if posixpath.basename(name) != CONFIG_FILE or name not in self._copies:
+                continue
+            place = self._directory / name
+            with suppress(BadConfig, OSError):
+                for path in named_files(read_config(place)):
+                    with suppress(BadConfig):
+                        found.add(resolve(path, place).relative_to(home).as_posix())
+        return found
+
+    def _copy_all(self, entries: Iterable[Entry], update: Update) -> None:
+        due = [entry for entry in entries if self._is_due(entry)]
+        if not due:
+            return
+        with ThreadPoolExecutor(min(_THREADS, len(due)), "aboard-mirror") as pool:
+            for one in pool.map(self._copy, due):
+                update.add(one)
+
+    def _is_due(self, entry: Entry) -> bool:
+        copy = self._copies.get(entry.name)
+        return copy is None or (copy.held, copy.version) != (entry.size, entry.version)
+
+    def _copy(self, entry: Entry) -> Update:
+        """Bring one file up to date; what goes wrong is in the answer."""
+        update = Update()
+        try:
+            path = self._directory.joinpath(*name_parts(self._storage.uri, entry.name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not _is_event_file(entry.name) or not self._append(entry, path, update):
+                self._replace(entry, path, update)
+        except StorageError as error:
+            update.problems.append(error)
+        except OSError as error:
+            uri = join(self._storage.uri, entry.name)
+            problem = f"it cannot be copied to {self._directory}: {error.strerror or error}"
+            update.problems.append(StorageError(uri, problem, "Check the disk."))
+        return update
+
+    def _append(self, entry: Entry, path: Path, update: Update) -> bool:
+        """Add what a file has grown by; False if it is not the same file any more."""
+        copy = self._copies.setdefault(entry.name, _Copy())
+        if entry.size < copy.held or (entry.size == copy.held and copy.version):
+            return False
+        start = max(0, copy.held - TAIL_BYTES)
+        overlap = copy.held - start
+        block = self._storage.read(entry.name, start, min(start + REMOTE_BLOCK, entry.size))
+        if block[:overlap] != _read(path, start, copy.held):
+            return False
+        update.grown, update.copied = (1, 0) if copy.held else (0, 1)
+        block = block[overlap:]
+        with path.open("ab", buffering=0) as file:
+            while block and not self._stopped.is_set():
+                written = file.write(block)
+                copy.held += written
+                update.bytes_read += written
+                end = min(copy.held + REMOTE_BLOCK, entry.size)
+                block = self._storage.read(entry.name, copy.held, end) if copy.held < end else b""
+        copy.version = entry.version if copy.held == entry.size else ""
+        return True
+
+    def _replace(self, entry: Entry, path: Path, update: Update) -> None:
+        """Copy a whole file, and put it in its place in one step."""
+        temporary = path.with_name(_TEMPORARY + os.urandom(8).hex())
+        held = 0
+        try:
+            with temporary.open("xb") as file:
+                while held < entry.size and not self._stopped.is_set():
+                    end = min(held + REMOTE_BLOCK, entry.size)
+                    block = self._storage.read(entry.name, held, end)
+                    if not block:
+                        break
+                    held += file.write(block)
+            if self._stopped.is_set():
+                return
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._copies[entry.name] = _Copy(held, entry.version if held == entry.size else "")
+        update.copied = 1
+        update.bytes_read += held
+
+    def _remove(self, name: str) -> None:
+        del self._copies[name]
+        path = self._directory / name
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+            while (path := path.parent) != self._directory:
+                path.rmdir()
+
+
+class MirrorFollower:
+    """Updates a mirror in a thread: often while it changes, less and less while it does not.
+
+    Args:
+        mirror: what to keep up to date.
+        shortest: seconds between two looks, at least.
+        changed: is called, in the thread, after every update.
+        unwatched: says whether nobody looks; then the storage is left alone.
+    """
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        shortest: float,
+        changed: Callable[[Update], None],
+        unwatched: Callable[[], bool],
+    ) -> None:
+        self._mirror = mirror
+        self._rhythm = Rhythm(shortest, max(shortest, LONGEST_SECONDS))
+        self._changed = changed
+        self._unwatched = unwatched
+        self._done = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="aboard-mirror", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look again now: somebody came back."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop, and wait until nothing is being copied."""
+        self._done.set()
+        self._mirror.stop()
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.is_set():
+            started = time.monotonic()
+            try:
+                update = self._mirror.update()
+            except StorageError as error:
+                update = Update(problems=[error])
+            self._changed(update)
+            cost = time.monotonic() - started
+            self._wake.wait(self._rhythm.after(changed=update.changed, cost=cost))
+            self._wake.clear()
+            while self._unwatched() and not self._done.is_set():
+                self._wake.wait(1.0)
+                self._wake.clear()
+
+
+def is_wanted(name: str) -> bool:
+    """Say whether a file is copied for its name alone."""
+    *directories, last = name.split("/")
+    return EVENT_FILE in last or last == CONFIG_FILE or _PLUGINS in directories
+
+
+def _is_event_file(name: str) -> bool:
+    return EVENT_FILE in posixpath.basename(name)
+
+
+def _read(path: Path, start: int, end: int) -> bytes:
+    if start == end:
+        return b""
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(end - start)

@@ -1,0 +1,148 @@
+"""TensorBoard's plugins: those it brings, and those that other packages add to it.
+
+A package announces a plugin with an entry point. One that cannot be loaded, or that
+would break the page for all others, is left out with a line in the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from aboard.events import protos
+from aboard.tensorboard.projector import Directories, RunsProjector
+
+protos.keep_tensorflow_out()
+
+from tensorboard import default  # noqa: E402
+from tensorboard.backend import application  # noqa: E402
+from tensorboard.plugins import base_plugin  # noqa: E402
+from tensorboard.plugins.core import core_plugin  # noqa: E402
+from tensorboard.plugins.profile_redirect import profile_redirect_plugin  # noqa: E402
+
+_logger = logging.getLogger(__name__)
+
+_GROUP = "tensorboard_plugins"
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_OURS = RunsProjector.plugin_name
+_PROFILE = "profile"
+
+
+def all_plugins(directories: Directories) -> list[Any]:
+    """Return a loader for every plugin that is installed.
+
+    Args:
+        directories: tells where the files of each run are.
+    """
+    added = [one for one in entry_points(group=_GROUP) if one.name != _OURS]
+    loaders = [
+        # Its loader, as it comes, would show our flags to whoever looks.
+        core_plugin.CorePluginLoader(include_debug_info=False)
+        if isinstance(plugin, core_plugin.CorePluginLoader)
+        else application.make_plugin_loader(plugin)
+        for plugin in default.get_static_plugins()
+        # A hint to install what is installed; it looks for the package's former name.
+        if plugin is not profile_redirect_plugin.ProfileRedirectPluginLoader
+        or all(one.name != _PROFILE for one in added)
+    ]
+    loaders.append(_Made(lambda: RunsProjector(directories)))
+    loaders += [AddedPlugin(one) for one in sorted(added, key=lambda one: one.name)]
+    return loaders
+
+
+def make_flags(loaders: list[Any], **settings: object) -> argparse.Namespace:
+    """Return TensorBoard's options and those of its plugins: as they are by default, but some."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    for loader in loaders:
+        loader.define_flags(parser)
+    flags = parser.parse_args([])
+    for name, value in settings.items():
+        setattr(flags, name, value)
+    for loader in loaders:
+        if isinstance(loader, AddedPlugin):
+            loader.fix_flags(flags)
+    return flags
+
+
+class _Made(base_plugin.TBLoader):  # type: ignore[misc]
+    """Loads a plugin that needs nothing of TensorBoard's context."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def load(self, context: Any) -> Any:  # noqa: ARG002
+        return self._make()
+
+
+class AddedPlugin(base_plugin.TBLoader):  # type: ignore[misc]
+    """Loads a plugin of another package, or leaves it out."""
+
+    def __init__(self, entry_point: EntryPoint) -> None:
+        self._entry_point = entry_point
+        self._loader: Any = None
+        self._loader = self._careful(
+            lambda: application.make_plugin_loader(self._entry_point.load())
+        )
+
+    def define_flags(self, parser: argparse.ArgumentParser) -> None:
+        """Let the plugin add options."""
+        if self._loader is not None:
+            self._careful(lambda: self._loader.define_flags(parser))
+
+    def fix_flags(self, flags: argparse.Namespace) -> None:
+        """Let the plugin check options."""
+        if self._loader is not None:
+            self._careful(lambda: self._loader.fix_flags(flags))
+
+    def load(self, context: Any) -> Any:
+        """Return the plugin, or None if it cannot be served beside the others."""
+        if self._loader is None:
+            return None
+
+        def loaded() -> Any:
+            plugin = self._loader.load(context)
+            if plugin is not None:
+                check_plugin(plugin, context.plugin_name_to_instance)
+            return plugin
+
+        return self._careful(loaded)
+
+    def _careful(self, act: Callable[[], Any]) -> Any:
+        """Let foreign code run; if it fails, the plugin is out."""
+        try:
+            return act()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is code of others
+            self._loader = None
+            package = self._entry_point.dist.name if self._entry_point.dist else "?"
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            _logger.warning(
+                "TensorBoard's plugin %r of the package %r is left out: %s",
+                self._entry_point.name,
+                package,
+                reason,
+            )
+            return None
+
+
+def check_plugin(plugin: Any, others: Mapping[str, Any]) -> None:
+    """Check what would otherwise break TensorBoard's application, or its page.
+
+    Raises:
+        ValueError: the plugin cannot be served beside the others.
+    """
+    name = plugin.plugin_name
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be a plugin's name")
+    if name in others:
+        raise ValueError(f"there is another plugin {name!r}")
+    for route in plugin.get_plugin_apps():
+        if not route.startswith("/") or "*" in route.removesuffix("/*"):
+            raise ValueError(f"{route!r} cannot be a route")
+    plugin.data_plugin_names()
+    metadata = plugin.frontend_metadata()
+    if metadata.is_ng_component and (metadata.element_name or metadata.es_module_path):
+        raise ValueError("it says twice how the page is to load it")

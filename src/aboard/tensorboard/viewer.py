@@ -1,0 +1,97 @@
+"""One board, served behind a secret: what `aboard view` runs.
+
+Puts the pieces together and takes them apart again: the index, the follower that
+fills it, the application of either engine, and the gate around it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from aboard.index import Index
+from aboard.tensorboard.board import Board
+from aboard.tensorboard.live import Changed, Follower
+from aboard.web import Access, Gate
+
+Engine = Literal["fast", "stock"]
+
+
+class Viewer:
+    """A board that is being served.
+
+    Args:
+        board: what to show.
+        access: who may see it.
+        engine: `fast` is TensorBoard's frontend over our index; `stock` is
+            TensorBoard's own loaders, for plugins that need the log directory.
+        samples: points per series by plugin, where TensorBoard's own numbers do not suit.
+        index: the index, for the fast engine; the user's own by default.
+        changed: is called whenever a source was looked at.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        access: Access,
+        *,
+        engine: Engine = "fast",
+        samples: Mapping[str, int] | None = None,
+        index: Index | None = None,
+        changed: Changed | None = None,
+    ) -> None:
+        self.board = board
+        self._closing = ExitStack()
+        inner = self._fast(samples, index, changed) if engine == "fast" else self._stock(samples)
+        self.app: ASGIApp = Gate(_with_front_door(inner, board), access)
+
+    @property
+    def path(self) -> str:
+        """Where the board is on its server."""
+        return f"/b/{self.board.id}/"
+
+    def close(self) -> None:
+        """Stop reading, and remove what was there for this board alone."""
+        self._closing.close()
+
+    def _fast(
+        self, samples: Mapping[str, int] | None, index: Index | None, changed: Changed | None
+    ) -> ASGIApp:
+        from aboard.tensorboard.app import make_app
+        from aboard.tensorboard.provider import Boards
+
+        if index is None:
+            index = self._closing.enter_context(Index())
+        boards = Boards(index)
+        boards.add(self.board)
+        follower = Follower(index, changed)
+        self._closing.callback(follower.close)
+        follower.follow(member.source for member in self.board.members)
+        return make_app(boards, samples=samples, asked=lambda _: follower.asked())
+
+    def _stock(self, samples: Mapping[str, int] | None) -> ASGIApp:
+        from aboard.tensorboard.stock import make_stock_app
+
+        directory = tempfile.TemporaryDirectory(prefix="aboard-view-")
+        work_directory = Path(self._closing.enter_context(directory))
+        stock = make_stock_app(self.board, samples=samples, work_directory=work_directory)
+        self._closing.callback(stock.close)
+        return stock.app
+
+
+def _with_front_door(app: ASGIApp, board: Board) -> ASGIApp:
+    """Lead whoever comes to the root to the board."""
+
+    async def front_door(_: Request) -> Response:
+        return RedirectResponse(f"b/{board.id}/", status_code=307)
+
+    return Starlette(routes=[Route("/", front_door), Mount("/", app)])

@@ -1,0 +1,125 @@
+"""What a person sees on a page: words, colours and tables, in shadow roots too."""
+
+import io
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image
+
+Colour = tuple[int, int, int]
+
+_WORDS = """
+(root) => {
+  const found = [];
+  const walk = (node) => {
+    if (node.nodeType === Node.TEXT_NODE) {
+      const text = node.data.replace(/\\s+/g, ' ').trim();
+      if (text) found.push(text);
+    } else if (node.nodeType === Node.ELEMENT_NODE) {
+      if (['STYLE', 'SCRIPT', 'NOSCRIPT', 'TEMPLATE'].includes(node.tagName)) return;
+      const style = getComputedStyle(node);
+      if (style.display === 'none' || style.visibility === 'hidden') return;
+    }
+    if (node.shadowRoot) walk(node.shadowRoot);
+    node.childNodes.forEach(walk);
+  };
+  walk(root);
+  return found;
+}
+"""
+_SHOWS = f"([root, words]) => {{ const found = ({_WORDS})(root); return words.every(word => found.includes(word)); }}"
+
+
+def words(place: Any) -> list[str]:
+    """Return the pieces of text that are visible in a place."""
+    return place.evaluate(_WORDS)
+
+
+def wait_for_words(place: Any, *expected: str) -> None:
+    """Wait until every one of the words stands by itself somewhere in a place."""
+    from playwright.sync_api import TimeoutError as TooLate
+
+    try:
+        page, root = place.page, place.element_handle()
+        page.wait_for_function(_SHOWS, arg=[root, list(expected)], polling=100)
+    except TooLate:
+        missing = sorted(set(expected) - set(words(place)))
+        raise AssertionError(f"{missing} did not appear among {words(place)}") from None
+
+
+def eventually(page: Any, look: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Look again and again until there is something to see, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (seen := look()):
+        assert time.monotonic() < deadline, "it did not appear in time"
+        page.wait_for_timeout(100)
+    return seen
+
+
+def colours(place: Any) -> Counter[Colour]:
+    """Count the pixels of each colour that a place has on the screen."""
+    picture = Image.open(io.BytesIO(place.screenshot())).convert("RGB")
+    counted = picture.getcolors(picture.width * picture.height) or []
+    return Counter({colour: number for number, colour in counted})
+
+
+def wait_for_colour(place: Any, pixels: int = 100) -> None:
+    """Wait until something that is neither black, white nor grey is drawn in a place."""
+
+    def drawn() -> bool:
+        counted = colours(place)
+        return sum(n for colour, n in counted.items() if max(colour) - min(colour) > 60) > pixels
+
+    eventually(place.page, drawn)
+
+
+def pixel(image: Any, across: float, down: float) -> list[int]:
+    """Return the colour of an `<img>`'s pixel, at a share of its width and height."""
+    return image.evaluate(
+        """async (image, [across, down]) => {
+          await image.decode();
+          const canvas = document.createElement('canvas');
+          [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+          const drawing = canvas.getContext('2d');
+          drawing.drawImage(image, 0, 0);
+          const [x, y] = [across * canvas.width, down * canvas.height].map(Math.floor);
+          return [...drawing.getImageData(x, y, 1, 1).data].slice(0, 3);
+        }""",
+        [across, down],
+    )
+
+
+def open_tab(page: Any, plugin: str, dashboard: str) -> Any:
+    """Click on a tab's heading, and return its dashboard."""
+    page.locator(f'[role=tab] [data-plugin-id="{plugin}"]').click()
+    place = page.locator(dashboard)
+    place.wait_for()
+    return place
+
+
+def run_list(page: Any) -> dict[str, Colour]:
+    """Return the runs that the Time Series tab lists, and the colour of each."""
+    rows = page.locator("runs-data-table tb-data-table-content-row").evaluate_all(
+        """rows => rows.map(row => [
+          row.querySelector('.table-column-run').textContent.trim(),
+          getComputedStyle(row.querySelector('.run-color-swatch')).backgroundColor,
+        ])"""
+    )
+    return {
+        run: tuple(int(part) for part in colour[4:-1].split(","))  # such as "rgb(1, 2, 3)"
+        for run, colour in rows
+    }
+
+
+def data_table(card: Any) -> dict[str, dict[str, str]]:
+    """Return the rows of a scalar card's table, by run and column."""
+    rows = card.locator("tb-data-table-content-row").evaluate_all(
+        """rows => rows.map(row => Object.fromEntries(
+          [...row.querySelectorAll('tb-data-table-content-cell')].map(cell => [
+            [...cell.classList].find(name => name.startsWith('table-column-')).slice(13),
+            cell.textContent.trim(),
+          ])))"""
+    )
+    return {row["run"]: row for row in rows}

@@ -1,0 +1,288 @@
+"""`aboard view` and `aboard demo`, as processes: what is served, to whom, and what is left."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from aboard import EventWriter
+
+
+@pytest.fixture
+def viewing(variables, tmp_path):
+    """Run a command that serves; give its process, its first line and a client that may enter."""
+
+    @contextmanager
+    def viewing(*arguments, **changed):
+        command = [sys.executable, "-m", "aboard", *map(str, arguments)]
+        with (
+            (tmp_path / "errors").open("ab") as errors,
+            subprocess.Popen(
+                command,
+                env=variables | changed,
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+            ) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                assert line, (tmp_path / "errors").read_text()
+                yield process, line
+            finally:
+                process.kill()
+
+    return viewing
+
+
+@contextmanager
+def visitor(line):
+    """Come in with the one-time key of a JSON line."""
+    url = orjson.loads(line)["url"]
+    with httpx.Client(follow_redirects=True, timeout=30) as client:
+        page = client.get(url)
+        assert page.status_code == 200
+        assert "key=" not in str(page.url)
+        client.base_url = str(page.url)
+        yield client
+
+
+def until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def points(client, tag="loss"):
+    asked = orjson.dumps([{"plugin": "scalars", "tag": tag}]).decode()
+    answer = client.post("data/plugin/timeseries/timeSeries", data={"requests": asked}).json()
+    return {
+        run: [(point["step"], point["value"]) for point in series]
+        for run, series in answer[0]["runToSeries"].items()
+    }
+
+
+def test_view_serves_the_points_of_a_tree(viewing, tree):
+    with viewing("view", tree, "--json", "--port", 0) as (_, line), visitor(line) as client:
+        until(lambda: len(client.get("data/runs").json()) == 2)
+        assert points(client)["b"] == [(0, 1.5), (1, "NaN"), (2, "Infinity"), (3, "-Infinity")]
+        assert [step for step, _ in points(client)["a/train"]] == list(range(10))
+        assert client.get("data/environment").json()["window_title"] == "logs"
+
+
+def test_new_data_is_served_within_a_second_of_its_flush(viewing, tree):
+    with (
+        viewing("view", tree, "--json", "--port", 0) as (_, line),
+        visitor(line) as client,
+        EventWriter(tree / "live") as writer,
+    ):
+        until(lambda: len(client.get("data/runs").json()) == 2)
+        for step in range(3):
+            writer.scalar("loss", step / 2, step)
+            writer.flush()
+            flushed = time.monotonic()
+            until(lambda: (step, step / 2) in points(client).get("live", []))  # noqa: B023
+            # A promise of one second; a busy machine gets some more.
+            assert time.monotonic() - flushed < 10
+
+
+def test_without_the_secret_nothing_is_served(viewing, tree):
+    with viewing("view", tree, "--json", "--port", 0) as (_, line):
+        document = orjson.loads(line)
+        root = document["address"].removesuffix("/b/view/")
+        paths = ["/", "/b/view/", "/b/view/index.js", "/b/view/data/runs", "/nothing", "/b/other/"]
+        paths += ["/font-roboto/oMMgfZMQthOryQo9n22dcuvvDin1pK8aKteLpeZ5c0A.woff2"]
+        for path in paths:
+            answer = httpx.get(root + path)
+            assert answer.status_code == 401, path
+            assert "loss" not in answer.text
+        with visitor(line):
+            used = httpx.get(document["url"])
+        assert used.status_code == 401
+
+
+def test_one_board_does_not_open_another_by_header(viewing, tree):
+    with viewing("view", tree, "--json", "--port", 0) as (_, line), visitor(line) as client:
+        until(lambda: client.get("data/runs").json())
+        spoofed = client.get(
+            "data/plugin/scalars/tags", headers={"Tensorboard-Experiment-Id": "other"}
+        )
+        assert set(spoofed.json()) == {"a/train", "b"}
+
+
+def test_the_token_of_a_file_opens_and_a_readable_file_is_refused(viewing, aboard, tree, tmp_path):
+    secret = tmp_path / "token"
+    secret.write_text("correct-horse-battery-staple-1\n")
+    refused = aboard("view", tree, "--token-file", secret)
+    assert refused.code == 1
+    assert "chmod 600" in refused.err
+    secret.chmod(0o600)
+    with viewing("view", tree, "--json", "--port", 0, "--token-file", secret) as (_, line):
+        address = orjson.loads(line)["address"]
+        right = {"Authorization": "Bearer correct-horse-battery-staple-1"}
+        assert httpx.get(address + "data/runs", headers=right).status_code == 200
+        wrong = {"Authorization": "Bearer correct-horse-battery-staple-2"}
+        assert httpx.get(address + "data/runs", headers=wrong).status_code == 401
+
+
+def test_a_token_on_the_command_line_is_not_in_the_list_of_processes(viewing, tree, tmp_path):
+    token = "correct-horse-battery-staple-3"
+    with viewing("view", tree, "--json", "--port", 0, "--token", token) as (process, line):
+        document = orjson.loads(line)
+        assert token not in Path(f"/proc/{document['pid']}/cmdline").read_text()
+        assert document["pid"] == process.pid
+        answer = httpx.get(document["address"], headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 200
+    assert token not in (tmp_path / "errors").read_text()
+
+
+def test_names_templates_and_patterns(viewing, tree, tmp_path):
+    with EventWriter(tmp_path / "other" / "c") as writer:
+        writer.scalar("loss", 1.0, 1)
+        writer.hparams({"lr": 0.1})
+    members = [f"one={tree}", f"two={tmp_path / 'other'}"]
+    with viewing("view", *members, "--json", "--port", 0) as (_, line), visitor(line) as client:
+        names = {"one/a/train", "one/b", "two/c"}
+        until(lambda: set(client.get("data/runs").json()) == names)
+        assert client.get("data/environment").json()["window_title"] == "one, two"
+    narrowed = ["--exclude", "*/train", "--include", "one/*", "--title", "Mine"]
+    with (
+        viewing("view", *members, *narrowed, "--json", "--port", 0) as (_, line),
+        visitor(line) as client,
+    ):
+        until(lambda: client.get("data/runs").json() == ["one/b"])
+        assert client.get("data/environment").json()["window_title"] == "Mine"
+    named = ["--template", "{experiment}-{run} lr={hparams.lr}"]
+    with (
+        viewing("view", tmp_path / "other", *named, "--json", "--port", 0) as (_, line),
+        visitor(line) as client,
+    ):
+        until(lambda: client.get("data/runs").json() == ["other-c lr=0.1"])
+
+
+def test_fewer_and_more_samples(viewing, tmp_path):
+    with EventWriter(tmp_path / "long") as writer:
+        for step in range(3000):
+            writer.scalar("loss", 100.0 if step == 1234 else step % 7, step)
+    for samples in (20, 5000):
+        arguments = ["view", tmp_path / "long", "--json", "--port", 0, "--samples", samples]
+        with viewing(*arguments) as (_, line), visitor(line) as client:
+            until(lambda: client.get("data/runs").json())
+            held = points(client)["."]
+            assert len(held) <= samples
+            assert (1234, 100.0) in held
+            assert samples < 3000 or len(held) == 3000
+
+
+def test_an_empty_directory_is_served_and_said(viewing, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with viewing("view", "empty", "--json", "--port", 0) as (_, line), visitor(line) as client:
+        assert client.get("data/runs").json() == []
+        until(lambda: "no event files below" in (tmp_path / "errors").read_text())
+        assert "aboard doctor" in (tmp_path / "errors").read_text()
+
+
+def test_the_next_free_port_is_taken(viewing, tree):
+    with socket.create_server(("localhost", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            viewing("view", tree, "--json") as (_, first),
+            viewing("view", tree, "--json") as (_, second),
+        ):
+            ports = {orjson.loads(line)["address"].split(":")[2] for line in (first, second)}
+            assert len(ports) == 2
+            assert str(port) not in ports
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["nowhere"], 1, "nowhere: there is no such file or directory. Check the path."),
+        (["logs", "--engine", "slow"], 2, "there is no engine 'slow'. Choose 'fast' or 'stock'."),
+        (["logs", "--template", "{lr}"], 2, "there is no field 'lr'"),
+        (["logs", "--port", "99999"], 1, "port 99999 does not exist"),
+        (["logs", "--token", "x"], 1, "token"),
+        (["logs", "--token", "a" * 30, "--token-file", "f"], 2, "--token or --token-file"),
+        (["logs", "--token-file", "missing"], 1, "missing"),
+        (["logs", "--samples", "1"], 2, "samples"),
+        ([], 2, "SOURCE"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(aboard, tree, arguments, code, text):
+    result = aboard("view", *arguments, "--no-browser")
+    assert (result.code, result.out) == (code, "")
+    assert text.lower() in result.err.lower()
+    assert "Traceback" not in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_a_taken_port_is_named(aboard, tree):
+    with socket.create_server(("localhost", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = aboard("view", tree, "--no-browser", "--port", port)
+    assert result.code == 1
+    assert f"port {port} on localhost is taken" in result.err
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_ends_it_and_leaves_nothing(viewing, tree, tmp_path, sent, code):
+    with viewing("view", tree, "--json", "--port", 0, TMPDIR=str(tmp_path)) as (process, line):
+        with visitor(line):
+            process.send_signal(sent)
+            assert process.wait(timeout=20) == code
+        port = int(orjson.loads(line)["address"].split(":")[2].split("/")[0])
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+    assert not list(tmp_path.glob("aboard-view-*"))
+
+
+def test_over_ssh_the_way_in_is_told(viewing, tree):
+    variables = {"SSH_CONNECTION": "10.0.0.1 5000 10.0.0.2 22", "USER": "ann"}
+    with viewing("view", tree, "--port", 0, **variables) as (process, line):
+        assert line.startswith(b"logs: http://localhost:")
+        hint = process.stdout.readline().decode()
+        assert hint.startswith("From your own machine, first: ssh -N -L ")
+        assert "ann@" in hint
+
+
+def test_the_demo_trains_and_shows_it_live(viewing, tmp_path):
+    arguments = ["demo", "--seconds", 6, "--no-browser", "--json", "--port", 0]
+    with viewing(*arguments) as (process, line):
+        with visitor(line) as client:
+            runs = {
+                f"lr={rate}{stage}"
+                for rate in ("0.01", "0.1", "1", "30")
+                for stage in ("", "/train", "/eval")
+            }
+            until(lambda: set(client.get("data/runs").json()) == runs)
+            first = len(points(client)["lr=0.1/train"])
+            until(lambda: len(points(client)["lr=0.1/train"]) > first)
+            plugins = client.get("data/plugins_listing").json()
+            shown = {name for name, plugin in plugins.items() if plugin["enabled"]}
+            assert {"timeseries", "images", "histograms", "text", "hparams"} <= shown
+            until(lambda: client.get("data/plugin/pr_curves/tags").json())
+        assert process.wait(timeout=30) == 0
+    assert (tmp_path / "demo-logs" / "lr=1" / "train").is_dir()
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+
+
+def test_a_second_demo_leaves_the_first_alone(aboard, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("precious")
+    result = aboard("demo", "mine", "--seconds", 0.1, "--no-browser", "--port", 0)
+    assert result.code == 0
+    assert "their logs are in mine-2" in result.out
+    assert os.listdir(tmp_path / "mine") == ["thesis.tex"]  # noqa: PTH208

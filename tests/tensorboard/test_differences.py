@@ -1,0 +1,162 @@
+"""Where we answer otherwise than TensorBoard on purpose; each is told in differences.md."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from serving import Stock
+
+from aboard.events.writer import EventWriter
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+
+
+def write(directory, points, **options):
+    with EventWriter(directory, **options) as writer:
+        for step, value in points:
+            writer.scalar("loss", value, step, wall_time=1000.0 + step)
+    return writer.path
+
+
+@pytest.fixture
+def logdir(tmp_path):
+    return tmp_path / "logs"
+
+
+def test_what_a_restart_made_void_is_not_drawn(logdir, serve):
+    write(logdir, [(0, 0.0), (1, 1.0), (2, 2.0)])
+    write(logdir, [(1, 10.0), (2, 20.0)])
+    assert serve(logdir).points("loss") == [(0, 0.0), (1, 10.0), (2, 20.0)]
+    assert len(Stock(str(logdir)).points("loss")) == 5
+
+
+@pytest.mark.parametrize("tree", ["torch", "tensorboardx", "tensorflow"])
+def test_steps_of_restarted_runs_only_rise(tree, serve):
+    logdir = FIXTURES / tree / "restarted"
+    ours, stock = serve(logdir), Stock(str(logdir))
+    tags = ours.get("data/plugin/scalars/tags").json["."]
+    assert tags == stock.get("data/plugin/scalars/tags").json["."]
+    for tag in tags:
+        mine, theirs = ours.points(tag), stock.points(tag)
+        steps = [step for step, _ in mine]
+        assert steps == sorted(set(steps))
+        assert set(mine) < set(theirs)
+        assert mine[-1] == theirs[-1]
+
+
+def test_every_type_of_number_is_shown(serve):
+    logdir = FIXTURES / "tensorflow" / "scalar-types"
+    ours, stock = serve(logdir), Stock(str(logdir))
+    unread = set()
+    for tag in ours.get("data/plugin/scalars/tags").json["."]:
+        assert ours.points(tag)
+        try:
+            assert ours.points(tag) == stock.points(tag)
+        except TypeError:
+            unread.add(tag)
+    assert unread == {"bfloat16", "uint32", "uint64"}
+
+
+def test_whole_numbers_and_truth_values_are_numbers_with_a_point(logdir, serve):
+    with EventWriter(logdir) as writer:
+        writer.scalar("true", True, 0, dtype="bool", wall_time=1.0)
+        writer.scalar("three", 3, 0, dtype="int64", wall_time=1.0)
+    ours, stock = serve(logdir), Stock(str(logdir))
+    path = "data/plugin/scalars/scalars"
+    assert ours.get(path, run=".", tag="true").text == "[[1.0, 0, 1.0]]"
+    assert stock.get(path, run=".", tag="true").text == "[[1.0, 0, true]]"
+    assert ours.get(path, run=".", tag="three").text == "[[1.0, 0, 3.0]]"
+    assert stock.get(path, run=".", tag="three").text == "[[1.0, 0, 3]]"
+
+
+def test_damage_costs_what_is_damaged_and_no_more(logdir, serve, caplog):
+    path = write(logdir, [(step, float(step)) for step in range(100)])
+    octets = bytearray(path.read_bytes())
+    octets[len(octets) // 2] ^= 0xFF
+    path.write_bytes(octets)
+    assert len(serve(logdir).points("loss")) == 99
+    assert len(Stock(str(logdir)).points("loss")) < 60
+
+
+def test_spikes_survive_down_sampling(logdir, serve):
+    spike = (6_789, 99.0)
+    points = [(step, 99.0 if step == spike[0] else 1.0) for step in range(10_000)]
+    write(logdir, points)
+    mine = serve(logdir).points("loss")
+    theirs = Stock(str(logdir), samples={"scalars": 1000}).points("loss")
+    assert len(mine) <= len(theirs) == 1000
+    assert spike in mine
+    assert spike not in theirs
+    assert (mine[0], mine[-1]) == (points[0], points[-1])
+
+
+def test_no_samples_means_all_points(logdir, serve):
+    write(logdir, [(step, 1.0) for step in range(2_000)])
+    ours = serve(logdir, samples={"scalars": 0})
+    assert len(ours.points("loss")) == 2_000
+    assert len(ours.get("data/plugin/scalars/scalars", run=".", tag="loss").json) == 2_000
+    assert Stock(str(logdir), samples={"scalars": 0}).points("loss") == []
+
+
+def test_a_replaced_file_is_read_anew(logdir, serve):
+    path = write(logdir, [(0, 1.0), (1, 2.0)])
+    ours, stock = serve(logdir), Stock(str(logdir))
+    old = ours.points("loss")
+    assert old == stock.points("loss")
+    shutil.copy(write(logdir.parent / "other", [(0, 5.0)]), path)
+    ours.refresh()
+    stock.reload()
+    assert ours.points("loss") == [(0, 5.0)]
+    assert stock.points("loss") == old
+
+
+def test_a_deleted_run_goes_away(logdir, serve):
+    write(logdir / "kept", [(0, 1.0)])
+    write(logdir / "deleted", [(0, 1.0)])
+    ours, stock = serve(logdir), Stock(str(logdir))
+    shutil.rmtree(logdir / "deleted")
+    ours.refresh()
+    stock.reload()
+    assert ours.get("data/runs").json == ["kept"]
+    assert stock.get("data/runs").json == ["kept", "deleted"]
+
+
+def test_a_board_has_a_title_and_tells_nothing_of_the_process(logdir, serve):
+    write(logdir, [(0, 1.0)])
+    ours, stock = serve(logdir), Stock(str(logdir))
+    mine, theirs = (server.get("data/environment").json for server in (ours, stock))
+    assert (mine["window_title"], mine["experiment_name"]) == ("A board", "A board")
+    assert (theirs["window_title"], theirs["experiment_name"]) == ("", "")
+    assert "debug" in theirs
+    assert "debug" not in mine
+    assert ours.get("data/logdir").json == {"logdir": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("timeseries/timeSeries", {"requests": "[1]"}, 400),
+        ("images/images", {"run": ".", "tag": "pictures", "sample": "x"}, 400),
+        ("audio/audio", {"run": ".", "tag": "sound", "sample": "2"}, 404),
+        ("graphs/graph", {"run": ".", "limit_attr_size": "-1"}, 400),
+        ("mesh/data", {"run": ".", "tag": "shape", "content_type": "FACE", "sample": "9"}, 404),
+        ("timeseries/imageData", {"imageId": "made-up"}, 404),
+        ("hparams/download_data", {"request": "{}"}, 400),
+    ],
+)
+def test_a_bad_request_is_answered(every_kind, serve, path, query, status):
+    ours, stock = serve(every_kind), Stock(str(every_kind))
+    answer = ours.get(f"data/plugin/{path}", **query)
+    assert (answer.status, answer.kind) == (status, "text/plain")
+    with pytest.raises((LookupError, ValueError, TypeError, AttributeError)):
+        stock.get(f"data/plugin/{path}", **query)
+
+
+def test_keys_of_images_are_signed(every_kind, serve):
+    request = json.dumps([{"plugin": "images", "tag": "pictures", "run": ".", "sample": 0}])
+    path = "data/plugin/timeseries/timeSeries"
+    for server, signed in ((serve(every_kind), True), (Stock(str(every_kind)), False)):
+        (answer,) = server.get(path, requests=request).json
+        first, other = (point["imageId"] for point in answer["runToSeries"]["."][:2])
+        assert (first[:16] != other[:16]) is signed

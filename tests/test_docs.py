@@ -1,0 +1,238 @@
+"""The documentation: complete, linked, and true.
+
+On the pages in RUN every `console` and `python` block is run, top to bottom, in a directory with
+the demo's logs. What follows a `$ ` command, or stands in the `text` block after a `python` block,
+is the expected output: `…` stands for anything, alone on a line for any lines, and numbers may
+differ, because they depend on the machine and the hour.
+"""
+
+import contextlib
+import importlib.util
+import inspect
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import aboard
+from aboard.cli.app import app
+from aboard.cli.training import train_all
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+RUN = [
+    "README.md",
+    "docs/tutorial.md",
+    "docs/how-to/export.md",
+    "docs/how-to/read-from-python.md",
+    "docs/how-to/damaged-files.md",
+    "docs/how-to/empty-board.md",
+]
+FINDERS = ["doctor", "findings", "symptoms"]
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+# Complete.
+
+
+def test_the_cli_reference_is_up_to_date():
+    path = ROOT / "tools" / "cli_reference.py"
+    spec = importlib.util.spec_from_file_location("cli_reference", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert page("reference/cli.md") == module.reference(), "run `make docs`"
+
+
+def test_every_command_and_option_is_documented():
+    reference = page("reference/cli.md")
+    for name, command in typer.main.get_command(app).commands.items():
+        section = reference.split(f"## aboard {name}\n")[1].split("\n## ")[0]
+        assert command.help, name
+        assert "Examples" in section, name
+        for parameter in command.params:
+            assert parameter.help, (name, parameter.name)
+            for option in parameter.opts if parameter.param_type_name == "option" else []:
+                assert f"`{option}" in section, (name, option)
+
+
+def settings_in_source() -> set[str]:
+    patterns = [
+        r"environ(?:\.get\(|\[)\s*\"([A-Z][A-Z0-9_]+)\"",
+        r"envvar=\"([A-Z][A-Z0-9_]+)\"",
+    ]
+    sources = {path: path.read_text() for path in (ROOT / "src").rglob("*.py")}
+    found = {
+        name
+        for text in sources.values()
+        for pattern in patterns
+        for name in re.findall(pattern, text)
+    }
+    clouds = sources[ROOT / "src/aboard/storage/settings.py"]
+    prefixes = "AWS|AZURE|GOOGLE|CLOUDSDK|STORAGE|OSS|ALIBABA"
+    return found | set(re.findall(rf"\"((?:{prefixes})_[A-Z0-9_]+)\"", clouds))
+
+
+def test_every_setting_is_documented():
+    found = settings_in_source()
+    assert {"ABOARD_CACHE", "ABOARD_DEBUG", "NO_COLOR", "AWS_REGION"} <= found
+    documented = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", page("reference/settings.md")))
+    assert found - documented == set()
+    assert documented - found == set(), "documented, but read nowhere"
+
+
+def test_every_public_name_is_documented():
+    reference = page("reference/python.md")
+    for name in aboard.__all__:
+        assert f"`aboard.{name}" in reference, name
+    for kind in (aboard.Logs, aboard.EventWriter):
+        for name, member in vars(kind).items():
+            if not name.startswith("_") and (
+                inspect.isroutine(member) or isinstance(member, property)
+            ):
+                assert re.search(rf"`{name}[`(]", reference), name
+
+
+def test_every_json_field_is_documented(tmp_path, monkeypatch, capsys):
+    import orjson
+
+    from aboard.cli.app import run
+
+    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path / "cache"))
+    train_all(tmp_path / "logs")
+    documented = set(re.findall(r"`(\w+)`", page("reference/json.md")))
+    kinds = {"histograms", "images", "hparams", "text"}
+    for command in (["ls", "--tags"], ["index"], ["doctor"]):
+        run([*command, "--json", str(tmp_path / "logs"), "missing"])
+        fields = field_names(orjson.loads(capsys.readouterr().out))
+        assert fields - kinds - documented == set()
+
+
+def test_every_finding_is_documented():
+    sources = [(ROOT / "src/aboard/index" / f"{name}.py").read_text() for name in FINDERS]
+    codes = set(re.findall(r"Finding\(\s*\"([a-z-]+)\"", "".join(sources)))
+    assert len(codes) > 20
+    assert codes - set(re.findall(r"`([a-z-]+)`", page("how-to/empty-board.md"))) == set()
+
+
+def field_names(document: object) -> set[str]:
+    if isinstance(document, dict):
+        return set(document).union(*map(field_names, document.values()))
+    return set().union(*map(field_names, document)) if isinstance(document, list) else set()
+
+
+# Linked.
+
+
+def anchors(text: str) -> set[str]:
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", prose):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (path.parent / name).resolve() if name else path
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked.read_text()), target
+
+
+def test_every_page_is_in_the_table_of_contents():
+    contents = page("index.md")
+    for path in DOCS.rglob("*.md"):
+        name = str(path.relative_to(DOCS))
+        assert name == "index.md" or f"({name})" in contents, name
+
+
+# True.
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """Split a console block into commands, which may go on after `> `, and expected outputs."""
+    found: list[tuple[str, str]] = []
+    for line in block.splitlines(keepends=True):
+        if line.startswith("$ "):
+            found.append((line[2:], ""))
+        elif line.startswith("> "):
+            found[-1] = (found[-1][0] + line[2:], "")
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + line)
+    return found
+
+
+def assert_shows(shown: str, expected: str) -> None:
+    """Compare an output with what the page says, numbers and alignment aside."""
+
+    def plain(text: str) -> list[str]:
+        numbers = re.sub(r"(?<![\w.])-?\d[\d,.:e+-]*", "0", text)
+        return [" ".join(line.split()) for line in numbers.strip().splitlines()]
+
+    pattern = ""
+    for line in plain(expected):
+        words = ".*".join(re.escape(word) for word in line.split("…"))
+        pattern += r"(.*\n)*" if line == "…" else words + r"\n"
+    actual = "".join(line + "\n" for line in plain(shown))
+    assert re.fullmatch(pattern, actual), f"{shown}\n--- but the page says ---\n{expected}"
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("demo") / "demo-logs"
+    train_all(directory)
+    return directory
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_examples_do_what_the_page_says(name, demo, tmp_path, monkeypatch):
+    import shutil
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    text = (ROOT / name).read_text()
+    if "aboard demo demo-logs" not in text:
+        shutil.copytree(demo, tmp_path / "demo-logs")
+    variables: dict[str, object] = {}
+    printed = ""
+    for kind, block in blocks(text):
+        if kind == "console":
+            for command, expected in commands(block):
+                assert_shows(in_shell(command), expected)
+        elif kind == "python":
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile(block, name, "exec"), variables)
+            printed = out.getvalue()
+        elif kind == "text":
+            assert_shows(printed, block)
+    for value in variables.values():
+        if isinstance(value, aboard.Logs):
+            value.close()
+
+
+def in_shell(command: str) -> str:
+    done = subprocess.run(
+        ["bash", "-c", command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.stdout

@@ -1,0 +1,316 @@
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+from visiting import BEARER, ORIGIN, PAGE, TOKEN, Visitor, call, gate_to, let_in, never, raw_scope
+
+from aboard.web.access import Access
+from aboard.web.brake import Brake
+from aboard.web.gate import LOGIN_PATH
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"]
+PATHS = ["/", "/b/board/", "/font-roboto/x.woff2", "/no/such/thing", "/_aboard/other", "/index.js"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_answers_without_a_secret(method: str, path: str) -> None:
+    response = Visitor(gate_to(never)).ask(method, path)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == 'Bearer realm="aboard"'
+
+
+def test_loopback_is_a_stranger_like_any_other() -> None:
+    for address in ("127.0.0.1", "::1"):
+        start, _ = call(gate_to(never), raw_scope("/", client=(address, 50000)))
+        assert start["status"] == 401
+
+
+def test_programs_are_told_how_to_send_the_token() -> None:
+    assert Visitor(gate_to()).get("/", accept="*/*").json() == {
+        "error": {
+            "code": "unauthorized",
+            "message": "This needs a link or a token.",
+            "hint": "Send the token in a header: Authorization: Bearer TOKEN",
+        }
+    }
+
+
+def test_people_are_told_what_this_is_and_get_a_form() -> None:
+    response = Visitor(gate_to()).get("/b/board/?tab=x", **PAGE)
+    assert response.status_code == 401
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert "This is Aboard, which shows training runs." in response.text
+    assert '<form method="post" action="../../_aboard/login">' in response.text
+    assert 'value="/b/board/?tab=x"' in response.text
+    wrong = Visitor(gate_to()).get("/b/board/?tab=x&key=", **PAGE)
+    assert "This link is not right." in wrong.text
+    assert 'value="/b/board/?tab=x"' in wrong.text
+    own = Visitor(gate_to(how_to_enter="Ask <Ada>.")).get("/", **PAGE)
+    assert "Ask &lt;Ada&gt;." in own.text
+
+
+class TestWrites:
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({}, 200),
+            ({"origin": ORIGIN}, 200),
+            ({"sec_fetch_site": "same-origin"}, 200),
+            ({"origin": "http://board.test:7007"}, 403),
+            ({"origin": "null"}, 403),
+            ({"sec_fetch_site": "same-site"}, 403),
+            ({"sec_fetch_site": "cross-site"}, 403),
+        ],
+    )
+    def test_by_cookie_they_come_from_our_own_pages(
+        self, headers: dict[str, str], status: int
+    ) -> None:
+        visitor = let_in(gate_to())
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert visitor.ask(method, "/b/x", headers=headers).status_code == status
+        assert visitor.get("/b/x", **headers).status_code == 200
+
+    def test_by_token_they_come_from_anywhere(self) -> None:
+        headers = {**BEARER, "origin": "http://elsewhere.test"}
+        assert Visitor(gate_to()).ask("POST", "/b/x", headers=headers).status_code == 200
+
+    def test_the_refusal_says_why(self) -> None:
+        refused = let_in(gate_to()).ask("POST", "/", headers={"origin": "http://elsewhere.test"})
+        assert refused.json()["error"]["code"] == "cross_origin"
+        assert "elsewhere" not in refused.text
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("path", "raw"),
+        [
+            ("/../etc/passwd", b"/../etc/passwd"),
+            ("/b/../../etc/passwd", b"/b/%2e%2e/%2e%2e/etc/passwd"),
+            ("/b/%2e%2e/x", b"/b/%252e%252e/x"),
+            ("/b/\x00", b"/b/%00"),
+            ("/b\\..\\x", b"/b%5c..%5cx"),
+            ("//elsewhere.test/", b"//elsewhere.test/"),
+            ("//elsewhere.test/", b"/%2felsewhere.test/"),
+            ("http://elsewhere.test/", b"http://elsewhere.test/"),
+            ("*", b"*"),
+        ],
+    )
+    def test_those_that_could_mean_two_things_are_refused(self, path: str, raw: bytes) -> None:
+        gate = gate_to(never)
+        start, body = call(gate, raw_scope(path, raw_path=raw, headers=BEARER))
+        assert start["status"] == 400
+        assert b"bad_path" in body["body"]
+        start, body = call(gate, raw_scope(path, raw_path=raw, headers=PAGE))
+        assert start["status"] == 401
+        assert b'name="next" type="hidden" value="/"' in body["body"]
+        assert b"elsewhere" not in body["body"]
+
+    @pytest.mark.parametrize("host", ["evil.test", "evil.test:6006", 'e"><script>', ""])
+    def test_the_host_header_appears_nowhere(self, host: str) -> None:
+        routes = [Mount("/b", routes=[Route("/x/", lambda _: PlainTextResponse("here"))])]
+        access = Access(TOKEN)
+        gate = gate_to(Starlette(routes=routes), access)
+        cookie = "; ".join(f"{k}={v}" for k, v in let_in(gate, "http://h:6006").cookies.items())
+        key = access.mint_key()
+        for headers in (PAGE, {}, BEARER, {"cookie": cookie}, {**BEARER, "origin": "http://a"}):
+            for method in ("GET", "POST"):
+                for query in (b"", f"key={key}".encode()):
+                    scope = raw_scope(
+                        "/b/x", method=method, query_string=query, headers={"host": host, **headers}
+                    )
+                    scope["root_path"] = ""
+                    sent = call(gate, scope)
+                    answer = repr(sent)
+                    assert sent[0]["status"] in {303, 307, 401, 403}
+                    assert "evil" not in answer
+                    assert "<script" not in answer
+
+
+def test_headers_that_the_inside_trusts_cannot_be_spoofed() -> None:
+    spoofed = {
+        "Tensorboard-Experiment-Id": "other-board",
+        "X-Forwarded-For": "10.0.0.1",
+        "X-Forwarded-Proto": "https",
+        "Forwarded": "for=10.0.0.1",
+    }
+    visitor = Visitor(gate_to())
+    seen = {name for name, _ in visitor.get("/", **BEARER, **spoofed).json()["headers"]}
+    assert not seen & {name.lower() for name in spoofed}
+    secure = {"x-forwarded-proto": "https"}
+    response = visitor.ask("POST", LOGIN_PATH, data={"token": TOKEN}, headers=secure)
+    assert "Secure" not in response.headers["set-cookie"]
+
+
+def test_every_response_carries_the_headers_of_safety() -> None:
+    visitor = let_in(gate_to())
+    stranger = Visitor(gate_to())
+    responses = [
+        visitor.get("/"),
+        visitor.get("/?key=x"),
+        visitor.ask("POST", "/", headers={"origin": "null"}),
+        stranger.get("/"),
+        stranger.get("/", **PAGE),
+        Visitor(gate_to(never)).get("/", **BEARER),
+    ]
+    assert [response.status_code for response in responses] == [200, 303, 403, 401, 401, 500]
+    for response in responses:
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["x-frame-options"] == "SAMEORIGIN"
+        assert response.headers["cross-origin-resource-policy"] == "same-origin"
+        assert response.headers["cross-origin-opener-policy"] == "same-origin"
+        assert response.headers["referrer-policy"] in {"no-referrer", "same-origin"}
+        assert response.headers["cache-control"] in {"private", "no-store"}
+        assert not any(name.startswith("access-control") for name in response.headers)
+
+
+class TestFailures:
+    def test_an_error_becomes_a_page_without_a_traceback(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        response = Visitor(gate_to(never)).get("/b/x", **BEARER, **PAGE)
+        assert response.status_code == 500
+        assert "Something went wrong on the server." in response.text
+        assert "a request came through" not in response.text
+        assert "Traceback" not in response.text
+        assert [record.getMessage() for record in caplog.records] == ["GET '/b/x' failed"]
+        assert "a request came through" in caplog.text
+
+    def test_an_answer_that_has_begun_is_cut_off(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def half(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            raise ValueError("lost the disk")
+
+        sent = call(gate_to(half), raw_scope("/", headers=BEARER))
+        assert [message["type"] for message in sent] == ["http.response.start"]
+        assert "lost the disk" in caplog.text
+
+
+class TestWrongSecrets:
+    def test_they_wait_longer_each_time(self) -> None:
+        waited: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            waited.append(seconds)
+
+        access = Access(TOKEN)
+        gate = gate_to(access=access, brake=Brake(clock=lambda: 0.0, sleep=sleep))
+        visitor = Visitor(gate)
+        visitor.get("/?key=wrong")
+        visitor.get("/", authorization="Bearer wrong")
+        visitor.ask("POST", LOGIN_PATH, data={"token": "wrong"})
+        assert waited == [0.1, 0.2, 0.4]
+        visitor.get("/")
+        visitor.get("/", **BEARER)
+        assert visitor.get(f"/?key={access.mint_key()}").status_code == 303
+        assert visitor.get("/").status_code == 200
+        assert waited == [0.1, 0.2, 0.4]
+
+    def test_a_hundred_of_them_do_not_hold_up_a_right_one(self) -> None:
+        access = Access(TOKEN)
+        gate = gate_to(never, access, brake=Brake(first=3600, longest=3600))
+
+        async def rush() -> tuple[int, list[int]]:
+            guesses = [
+                asyncio.create_task(Visitor(gate).ask_async("GET", f"/?key=guess{number}"))
+                for number in range(100)
+            ]
+            await asyncio.sleep(0.1)
+            right = await Visitor(gate).ask_async("GET", f"/?key={access.mint_key()}")
+            turned_away = [guess.result().status_code for guess in guesses if guess.done()]
+            for guess in guesses:
+                guess.cancel()
+            await asyncio.gather(*guesses, return_exceptions=True)
+            return right.status_code, turned_away
+
+        status, turned_away = asyncio.run(rush())
+        assert status == 303
+        assert turned_away == [429] * 36
+
+
+class TestWebsockets:
+    def open(self, gate: Any, path: str = "/b/x", **headers: str) -> list[dict[str, Any]]:
+        scope = raw_scope(path, headers={"host": "h", **headers}, type="websocket", scheme="ws")
+        del scope["method"]
+        return call(gate, scope, {"type": "websocket.connect"})
+
+    def test_without_a_secret_they_are_refused_before_they_open(self) -> None:
+        gate = gate_to(never)
+        refused = [{"type": "websocket.close", "code": 4401}]
+        assert self.open(gate) == refused
+        assert self.open(gate, authorization="Bearer wrong") == refused
+        assert self.open(gate, cookie="aboard-6006-x=y") == refused
+
+    def test_with_one_they_come_through_and_it_is_withheld(self) -> None:
+        seen: list[Any] = []
+
+        async def accept(scope: Any, receive: Any, send: Any) -> None:
+            seen.extend(scope["headers"])
+            await send({"type": "websocket.accept"})
+
+        assert self.open(gate_to(accept), **BEARER) == [{"type": "websocket.accept"}]
+        assert seen == [(b"host", b"h")]
+
+    def test_another_origins_page_cannot_use_the_cookie(self) -> None:
+        gate = gate_to(never)
+        visitor = let_in(gate, "http://h:6006")
+        cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
+        sent = self.open(gate, cookie=cookie, origin="http://elsewhere.test")
+        assert sent == [{"type": "websocket.close", "code": 4403}]
+
+    def test_bad_addresses_and_failures(self, caplog: pytest.LogCaptureFixture) -> None:
+        sent = self.open(gate_to(never), "/b/../x", **BEARER)
+        assert sent == [{"type": "websocket.close", "code": 4400}]
+        assert self.open(gate_to(never), **BEARER) == []
+        assert "websocket '/b/x' failed" in caplog.text
+
+
+def test_the_lifespan_reaches_the_application() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    call(gate_to(app), {"type": "lifespan"})
+    assert seen == ["lifespan"]
+
+
+@pytest.fixture
+def everything_logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level(logging.DEBUG):
+        yield caplog
+
+
+def test_no_secret_is_ever_logged_or_sent_back(
+    everything_logged: pytest.LogCaptureFixture,
+) -> None:
+    access = Access(TOKEN)
+    key, spare = access.mint_key(), access.mint_key()
+    gate = gate_to(access=access)
+    visitor = Visitor(gate)
+    responses = [
+        visitor.get(f"/b/?key={key}x", **PAGE),
+        visitor.get(f"/b/?key={key}", **PAGE),
+        visitor.get(f"/b/?key={key}", **PAGE),
+        visitor.get("/b/", **PAGE),
+        Visitor(gate).get(f"/b/?a=1&key={key}", **PAGE),
+        Visitor(gate).get(f"/?x=1&key={spare}&y=2", **BEARER),
+        Visitor(gate).get("/", authorization=f"Bearer {TOKEN}x"),
+        Visitor(gate_to(never, access)).get(f"/?key={spare}", **BEARER),
+        Visitor(gate).ask("POST", LOGIN_PATH, data={"token": f"{TOKEN}x"}, headers=PAGE),
+    ]
+    (session,) = visitor.cookies.values()
+    for response in responses:
+        sent = [value for name, value in response.headers.items() if name != "set-cookie"]
+        for secret in (key, spare, TOKEN, session):
+            assert secret not in response.text
+            assert secret not in " ".join(sent)
+    for secret in (key, spare, TOKEN, session):
+        assert secret not in re.sub("HTTP Request: .*", "", everything_logged.text)
+    assert "refused a wrong secret from" in everything_logged.text

@@ -1,0 +1,370 @@
+import errno
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from visiting import TOKEN, echo
+
+from aboard.web import Access, Gate, ListenError, ServeError, forwarding_hint, listen, serving, urls
+from aboard.web import server as web_server
+from aboard.web.server import DEFAULT_PORT, exposure
+
+SCRIPT = """
+import asyncio, sys
+from aboard.web import Access, Gate, listen, serve, urls
+
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"here", "more_body": True})
+    if scope["path"] == "/slow":
+        await asyncio.sleep(600)
+    await send({"type": "http.response.body", "body": b""})
+
+sockets = listen(port=0)
+ready = lambda: print(urls(sockets, "localhost")[0], flush=True)
+ended = serve(Gate(app, Access(sys.argv[1])), sockets, on_ready=ready)
+print(ended.name, flush=True)
+"""
+
+
+@contextmanager
+def held(*ports: int) -> Iterator[None]:
+    """Let someone else listen on these ports of 127.0.0.1."""
+    with ExitStack() as stack:
+        for port in ports:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        yield
+
+
+def close(sockets: list[socket.socket]) -> None:
+    for listener in sockets:
+        listener.close()
+
+
+def port_of(sockets: list[socket.socket]) -> int:
+    return int(sockets[0].getsockname()[1])
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+
+
+@pytest.fixture
+def free_range(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Move the default port to where nobody is."""
+    for first in range(20000, 60000, 97):
+        try:
+            close(listen(port=first))
+            close(listen(port=first + 1))
+            close(listen(port=first + 2))
+        except ListenError:
+            continue
+        monkeypatch.setattr(web_server, "DEFAULT_PORT", first)
+        return first
+    pytest.skip("no three free ports in a row")
+
+
+class TestListen:
+    def test_the_default_is_tensorboards_port(self) -> None:
+        assert DEFAULT_PORT == 6006
+
+    def test_without_a_port_the_first_free_one_is_taken(self, free_range: int) -> None:
+        with held(free_range, free_range + 1):
+            sockets = listen()
+            assert port_of(sockets) == free_range + 2
+            close(sockets)
+        with held(free_range, free_range + 1):
+            last = free_range + 1
+            with pytest.raises(ListenError, match=f"ports {free_range} to {last} on localhost are"):
+                listen(search=2)
+
+    def test_a_port_that_was_asked_for_is_not_exchanged(self, free_range: int) -> None:
+        with held(free_range), pytest.raises(ListenError) as caught:
+            listen("localhost", free_range)
+        assert str(caught.value) == (
+            f"port {free_range} on localhost is taken. "
+            "Choose another one, or give none to use the first that is free."
+        )
+
+    def test_two_listeners_never_share_a_port(self) -> None:
+        sockets = listen(port=0)
+        with pytest.raises(ListenError, match="is taken"):
+            listen("localhost", port_of(sockets))
+        with pytest.raises(ListenError, match="is taken"):
+            listen("127.0.0.1", port_of(sockets))
+        close(sockets)
+
+    def test_a_port_can_be_used_again_at_once(self) -> None:
+        with serving(Gate(echo, Access(TOKEN)), sockets := listen(port=0)):
+            port = port_of(sockets)
+            httpx.get(f"http://127.0.0.1:{port}/", trust_env=False)
+        close(listen("localhost", port))
+
+    @needs_ipv6
+    def test_localhost_is_both_of_its_addresses(self) -> None:
+        sockets = listen("localhost", 0)
+        assert [listener.getsockname()[:2] for listener in sockets] == [
+            ("127.0.0.1", port_of(sockets)),
+            ("::1", port_of(sockets)),
+        ]
+        close(sockets)
+
+    @needs_ipv6
+    def test_a_port_of_localhost_that_someone_half_holds_is_taken(self, free_range: int) -> None:
+        with socket.create_server(("::1", free_range), family=socket.AF_INET6):
+            sockets = listen()
+            assert port_of(sockets) == free_range + 1
+            close(sockets)
+
+    def test_localhost_without_ipv6(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bind = web_server._bind
+
+        def without_ipv6(family: Any, address: str, port: int) -> socket.socket:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+            return bind(family, address, port)
+
+        monkeypatch.setattr(web_server, "_bind", without_ipv6)
+        sockets = listen("localhost", 0)
+        assert len(sockets) == 1
+        close(sockets)
+
+    @needs_ipv6
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1", "127.0.0.1"])
+    def test_other_addresses(self, host: str) -> None:
+        sockets = listen(host, 0)
+        assert [listener.getsockname()[0] for listener in sockets] == [host]
+        if host in {"0.0.0.0", "::"}:
+            socket.create_connection(("127.0.0.1", port_of(sockets))).close()
+        close(sockets)
+
+    @pytest.mark.parametrize(
+        ("host", "port", "message"),
+        [
+            ("localhost", 70000, "port 70000 does not exist. Choose one from 1024 to 65535."),
+            (
+                "no.such.host.invalid",
+                0,
+                "'no.such.host.invalid' is not a known host. Use localhost",
+            ),
+            ("192.0.2.1", 7777, "port 7777 on 192.0.2.1 cannot be used: this machine has no such"),
+        ],
+    )
+    def test_what_cannot_be_listened_on_is_explained(
+        self, host: str, port: int, message: str
+    ) -> None:
+        with pytest.raises(ListenError, match=re.escape(message)):
+            listen(host, port)
+
+    def test_a_reserved_port_is_explained(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: Any) -> socket.socket:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(web_server, "_bind", refuse)
+        with pytest.raises(ListenError, match="port 80 on localhost is reserved for the system"):
+            listen("localhost", 80)
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("host", "expected"),
+        [
+            ("localhost", ["http://localhost:{port}"]),
+            ("127.0.0.1", ["http://127.0.0.1:{port}"]),
+            ("0.0.0.0", ["http://node7:{port}", "http://127.0.0.1:{port}"]),
+            ("::", ["http://node7:{port}", "http://localhost:{port}"]),
+            ("::1", ["http://[::1]:{port}"]),
+            ("fe80::1%eth0", ["http://[fe80::1%25eth0]:{port}"]),
+            ("node7.cluster.test", ["http://node7.cluster.test:{port}"]),
+        ],
+    )
+    def test_urls(self, host: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("socket.gethostname", lambda: "node7")
+        sockets = listen(port=0)
+        port = port_of(sockets)
+        assert urls(sockets, host) == [url.format(port=port) for url in expected]
+        close(sockets)
+
+    def test_exposure(self) -> None:
+        assert exposure("localhost") is None
+        assert exposure("127.0.0.1") is None
+        assert exposure("::1") is None
+        assert "every network of this machine" in (exposure("0.0.0.0") or "")
+        assert "every network of this machine" in (exposure("::") or "")
+        assert "the network, as node7: whoever can reach it" in (exposure("node7") or "")
+
+    def test_forwarding_hint(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("socket.gethostname", lambda: "node7")
+        monkeypatch.setattr("getpass.getuser", lambda: "ada")
+        came = {"SSH_CONNECTION": "10.0.0.5 51000 10.0.0.7 22"}
+        assert forwarding_hint({}, 6006) is None
+        assert forwarding_hint(came, 6006) == "ssh -N -L 6006:127.0.0.1:6006 ada@node7"
+        other = {"SSH_CONNECTION": "fe80::1 51000 fe80::2 2222"}
+        assert forwarding_hint(other, 6007) == "ssh -N -L 6007:127.0.0.1:6007 -p 2222 ada@node7"
+
+    def test_forwarding_hint_of_a_user_without_a_name(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def nameless() -> str:
+            raise KeyError("getpwuid(): uid not found: 4711")
+
+        monkeypatch.setattr("socket.gethostname", lambda: "node7")
+        monkeypatch.setattr("getpass.getuser", nameless)
+        came = {"SSH_CONNECTION": "10.0.0.5 51000 10.0.0.7 22"}
+        assert forwarding_hint(came, 6006) == "ssh -N -L 6006:127.0.0.1:6006 node7"
+
+
+class TestServing:
+    def test_a_stranger_on_the_same_machine_stays_outside(self) -> None:
+        sockets = listen(port=0)
+        with serving(Gate(echo, Access(TOKEN)), sockets):
+            for listener in sockets:
+                address = listener.getsockname()
+                with socket.create_connection(address[:2], timeout=10) as stranger:
+                    stranger.sendall(b"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n")
+                    answer = stranger.recv(65536)
+                assert answer.startswith(b"HTTP/1.1 401 ")
+                assert b"evil" not in answer
+                assert b"\r\nserver:" not in answer.lower()
+
+    def test_the_way_in(self) -> None:
+        access = Access(TOKEN)
+        sockets = listen(port=0)
+        with (
+            serving(Gate(echo, access), sockets),
+            httpx.Client(base_url=urls(sockets, "localhost")[0], trust_env=False) as client,
+        ):
+            opened = client.get(f"/b/x/?a=1&key={access.mint_key()}", follow_redirects=True)
+            assert opened.json()["query"] == "a=1"
+            assert str(opened.url).endswith("/b/x/?a=1")
+            assert client.get("/b/x/").status_code == 200
+
+    @pytest.mark.parametrize(
+        "target",
+        [b"/../x", b"/%2e%2e/x", b"/b%5cx", b"//evil.test/", b"http://evil.test/x", b"/%00", b"*"],
+    )
+    def test_addresses_that_no_client_would_send(self, target: bytes) -> None:
+        sockets = listen(port=0)
+        with serving(Gate(echo, Access(TOKEN)), sockets):
+            for secret, status in ((b"", b"401"), (b"Authorization: Bearer %s\r\n", b"400")):
+                header = secret.replace(b"%s", TOKEN.encode())
+                with socket.create_connection(sockets[0].getsockname(), timeout=10) as client:
+                    client.sendall(b"GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n" % (target, header))
+                    assert client.recv(65536).startswith(b"HTTP/1.1 " + status)
+
+    def test_a_websocket_without_a_secret_is_refused(self) -> None:
+        sockets = listen(port=0)
+        with (
+            serving(Gate(echo, Access(TOKEN)), sockets),
+            socket.create_connection(sockets[0].getsockname(), timeout=10) as client,
+        ):
+            client.sendall(
+                b"GET /b/x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            )
+            assert client.recv(65536)[:12] in {b"HTTP/1.1 401", b"HTTP/1.1 403"}
+
+    def test_no_log_line_holds_a_secret(self, caplog: pytest.LogCaptureFixture) -> None:
+        access = Access(TOKEN)
+        key = access.mint_key()
+        sockets = listen(port=0)
+        with caplog.at_level(logging.DEBUG), serving(Gate(echo, access), sockets):
+            for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+                assert logging.getLogger(name).getEffectiveLevel() <= logging.ERROR
+            for _ in range(2):
+                with socket.create_connection(sockets[0].getsockname(), timeout=10) as client:
+                    client.sendall(b"GET /?key=%s HTTP/1.1\r\nHost: x\r\n\r\n" % key.encode())
+                    client.recv(65536)
+        assert key not in caplog.text
+
+    def test_an_application_that_cannot_start_is_reported(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def broken(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": "no disk"})
+
+        sockets = listen(port=0)
+        with (
+            pytest.raises(ServeError, match=r"could not start\. Its log says why\."),
+            serving(broken, sockets),
+        ):
+            pass
+        assert "no disk" in caplog.text
+        assert all(listener.fileno() == -1 for listener in sockets)
+
+
+class TestEnding:
+    @contextmanager
+    def process(self, tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+        script = tmp_path / "served.py"
+        script.write_text(SCRIPT)
+        with subprocess.Popen(
+            [sys.executable, str(script), TOKEN],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+        ) as process:
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                yield process, int(line.rpartition(":")[2])
+            finally:
+                process.kill()
+
+    def ask(self, port: int, path: str) -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", port), timeout=20)
+        header = f"Authorization: Bearer {TOKEN}"
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode())
+        received = b""
+        while b"here" not in received:
+            received += client.recv(65536)
+        return client
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_signal_ends_it_with_connections_open(
+        self, tmp_path: Path, number: signal.Signals
+    ) -> None:
+        with self.process(tmp_path) as (process, port):
+            with self.ask(port, "/"), socket.create_connection(("127.0.0.1", port)):
+                process.send_signal(number)
+                out, err = process.communicate(timeout=20)
+            assert process.returncode == 0
+            assert out == f"{number.name}\n"
+            assert err == ""
+            with socket.socket() as probe:
+                assert probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+    def test_a_request_that_never_ends_does_not_keep_it(self, tmp_path: Path) -> None:
+        with self.process(tmp_path) as (process, port), self.ask(port, "/slow"):
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (0, "SIGINT\n", "")
+
+    def test_a_second_interrupt_ends_it_at_once(self, tmp_path: Path) -> None:
+        with self.process(tmp_path) as (process, port), self.ask(port, "/slow"):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (0, "SIGINT\n", "")

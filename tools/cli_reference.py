@@ -1,0 +1,71 @@
+"""Write docs/reference/cli.md from the command line itself: `make docs` runs this.
+
+A test compares the page with what this would write, so the two cannot drift apart.
+"""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from aboard.cli.app import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
+_INTRODUCTION = """\
+<!-- Written by tools/cli_reference.py; run `make docs` to write it anew. -->
+# The command line
+
+`python -m aboard` is the same as `aboard`. Options of `aboard` itself come before the command.
+
+Results go to standard output; errors, notices and the progress bar go to standard error. The exit
+code is 0 if all went well, 1 if something could not be done (what could be done was done), 2 for
+wrong usage, and 130 after Ctrl-C. The fields of `--json` are described in [JSON output](json.md),
+environment variables in [Settings](settings.md).
+"""
+
+
+def reference() -> str:
+    """Return the page."""
+    group = typer.main.get_command(app)
+    context = typer.Context(group, info_name="aboard", **group.context_settings)
+    parts = [_INTRODUCTION, _section("aboard", group, context)]
+    for name in sorted(group.commands):
+        command = group.commands[name]
+        below = typer.Context(command, info_name=name, parent=context)
+        parts.append(_section(f"aboard {name}", command, below))
+    return "\n".join(parts)
+
+
+def _section(title: str, command: Any, context: Any) -> str:
+    usage = " ".join([title, *command.collect_usage_pieces(context)]).replace("{SOURCE}", "SOURCE")
+    lines = [f"## {title}", "", inspect.cleandoc(command.help or ""), "", f"    {usage}", ""]
+    lines += ["| option | default | meaning |", "| --- | --- | --- |"]
+    lines += [_row(parameter) for parameter in command.get_params(context)]
+    if command.epilog:
+        lines += ["", inspect.cleandoc(command.epilog)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        name = f"`{parameter.metavar}`"
+    else:
+        value = "" if parameter.is_flag else f" {_value(parameter)}"
+        name = ", ".join(f"`{option}{value}`" for option in sorted(parameter.opts, key=len))
+    default = parameter.default
+    shown = "" if default in (None, False) or parameter.required else f"`{default}`"
+    meaning = re.sub(r"\s+", " ", parameter.help or "")
+    if parameter.envvar:
+        meaning += f" Also set by `{parameter.envvar}=1`."
+    return f"| {name} | {shown} | {meaning} |".replace("  ", " ")
+
+
+def _value(parameter: Any) -> str:
+    choices = parameter.type_descriptor.choices
+    return parameter.metavar or (" or ".join(choices) if choices else "VALUE")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference())
