@@ -249,6 +249,25 @@ def test_a_signal_ends_it_and_leaves_nothing(viewing, tree, tmp_path, sent, code
     assert not list(tmp_path.glob("aboard-view-*"))
 
 
+def test_the_browser_is_opened_without_the_key_in_its_arguments(viewing, tree, tmp_path):
+    browser = tmp_path / "browser"
+    browser.write_text(
+        '#!/bin/sh\necho "$1" > "$HOME/argument"\n'
+        'page="${1#file://}"; stat -c %a "$page" > "$HOME/mode"; cp "$page" "$HOME/page"\n'
+    )
+    browser.chmod(0o755)
+    variables = {"BROWSER": f"{browser} %s &", "HOME": str(tmp_path)}
+    with viewing("view", tree, "--port", 0, **variables) as (process, _):
+        page = until(lambda: (tmp_path / "page").exists() and (tmp_path / "page").read_text())
+        assert "key=" not in (tmp_path / "argument").read_text()
+        assert (tmp_path / "mode").read_text().strip() == "600"
+        link = page.partition("url=")[2].partition('"')[0]
+        assert httpx.get(link).status_code == 303
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    assert not list(tmp_path.glob("aboard-*.html"))
+
+
 def test_over_ssh_the_way_in_is_told(viewing, tree):
     variables = {"SSH_CONNECTION": "10.0.0.1 5000 10.0.0.2 22", "USER": "ann"}
     with viewing("view", tree, "--port", 0, **variables) as (process, line):

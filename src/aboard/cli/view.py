@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import os
 import signal
 import sys
+import tempfile
 import threading
 import webbrowser
 from collections.abc import Sequence
@@ -37,6 +39,8 @@ The address that is printed opens once; the browser then holds a cookie. Press E
 """
 
 _BOARD_ID = "view"
+_TO_OPEN_SECONDS = 20.0
+"""How long a browser may take to read the page that leads it to a board."""
 
 
 def view(
@@ -193,6 +197,7 @@ def serve_board(
         try:
             caught = serve(viewer.app, sockets, on_ready=ready)
         finally:
+            front.close()
             viewer.close()
     if caught == signal.SIGINT:
         raise typer.Exit(130)
@@ -217,6 +222,8 @@ class _Front:
         self._access = access
         self._host = host
         self._json = json
+        self._closed = threading.Event()
+        self._opener: threading.Thread | None = None
         self._port: int = sockets[0].getsockname()[1]
         self._address = urls(sockets, host)[0] + path
 
@@ -246,17 +253,40 @@ class _Front:
             typer.echo(self._link())
 
     def open_browser(self) -> None:
+        """Open a browser, unless it would be on the far side of an SSH connection."""
         if "SSH_CONNECTION" in os.environ and "DISPLAY" not in os.environ:
             return
-        # A browser on a terminal would take it over.
-        try:
-            controller = webbrowser.get()
-        except webbrowser.Error:
-            return
-        if not isinstance(controller, webbrowser.GenericBrowser) or isinstance(
-            controller, webbrowser.BackgroundBrowser
-        ):
-            threading.Thread(target=controller.open, args=[self._link()], daemon=True).start()
+        self._opener = threading.Thread(target=open_link, args=[self._link(), self._closed])
+        self._opener.start()
+
+    def close(self) -> None:
+        """Take back what leads to a board that is no longer served."""
+        self._closed.set()
+        if self._opener:
+            self._opener.join()
+
+
+def open_link(link: str, closed: threading.Event) -> None:
+    """Open a link in a browser, without its secret in the list of processes.
+
+    The browser is given a page that leads to the link and that only its user can read. It is in
+    the home directory because browsers in a sandbox see no other place of ours.
+    """
+    try:
+        controller = webbrowser.get()
+    except webbrowser.Error:
+        return
+    if type(controller) is webbrowser.GenericBrowser:
+        return  # one for the terminal, which it would take over
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="aboard-", suffix=".html", dir=Path.home(), delete=False
+    ) as page:
+        page.write(f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">')
+    try:
+        controller.open(Path(page.name).as_uri())
+        closed.wait(_TO_OPEN_SECONDS)
+    finally:
+        Path(page.name).unlink(missing_ok=True)
 
 
 def _engine(text: str) -> Engine:
