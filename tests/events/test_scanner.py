@@ -15,15 +15,15 @@ from scanning import CORES, same_numbers, scalar_event, scalar_file, scan
 
 from aboard.events import encode
 from aboard.events.encode import delimited, varint
-from aboard.events.records import crc32c, frame, mask
-from aboard.events.scanner import (
+from aboard.events.origins import (
     CLASS_OTHER,
     CLASS_SCALAR,
     ORIGIN_GRAPH,
     ORIGIN_RUN_METADATA,
     ORIGIN_SIMPLE,
-    Scanner,
 )
+from aboard.events.records import crc32c, frame, mask
+from aboard.events.scanner import Scanner
 
 pytestmark = pytest.mark.parametrize("core", list(CORES))
 

@@ -19,8 +19,8 @@ from aboard.index.logs import Logs
 # Reads a tree in small batches, and dies inside SQLite after a given amount of its work.
 DIE = """
 import os, signal, sys
-from aboard.index import Index, Source, index, reading, refresh, schema
-reading.BATCH_VALUES = refresh.LOCAL_BLOCK = 3000
+from aboard.index import Index, Source, reading, schema, workers
+reading.BATCH_VALUES = workers.LOCAL_BLOCK = 3000
 path, tree, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 real = schema.open_file
 def open_file(path):

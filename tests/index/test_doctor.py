@@ -15,7 +15,6 @@ from aboard.events import encode
 from aboard.events.records import frame
 from aboard.index import Index, nearby
 from aboard.index.doctor import examine, examine_index, write_seconds
-from aboard.index.findings import NOBODY_LOOKS, QUICK_POLL, SLOW_POLL, age, requests, slow_index
 from aboard.storage import open_storage
 from aboard.storage import traffic as counting
 
@@ -116,7 +115,7 @@ def test_no_event_files_in_the_folder_of_a_run_that_has_some(put, find, root):
 def test_no_event_files_anywhere(find, tmp_path):
     empty = tmp_path / "1/2/3/4"
     empty.mkdir(parents=True)
-    assert "only rank 0 may do so" in find(empty)["no-event-files"].advice
+    assert "often only rank 0 does" in find(empty)["no-event-files"].advice
 
 
 def test_the_search_is_bounded_in_time(put, root):
@@ -158,7 +157,7 @@ AS_NOBODY = """
 import json, os, sys
 from pathlib import Path
 import pwd, grp
-from aboard.index import Index
+from aboard.index import Index, files, series, store, workers
 from aboard.index.doctor import examine
 place, cache = sys.argv[1:]
 index = Index(Path(cache) / "index.db")
@@ -231,6 +230,13 @@ def test_only_the_mark_of_a_file(put, find):
 def test_an_empty_file_beside_a_full_one_is_no_matter(put, find):
     put("a", VERSION + scalars(range(9)))
     put("a", VERSION, pid=2)
+    assert set(find()) == {"stale"}
+
+
+def test_an_empty_file_above_full_ones_is_no_matter(put, find):
+    put(".", VERSION)
+    put("a", VERSION)
+    put("a/1700000000", VERSION + scalars(range(9)))
     assert set(find()) == {"stale"}
 
 
@@ -417,12 +423,9 @@ def test_an_index_that_had_to_move(tmp_path):
     assert found.advice.startswith("Free some space, or set ABOARD_CACHE")
 
 
-def test_a_quick_index_and_a_slow_one(index, tmp_path):
+def test_a_quick_index(index, tmp_path):
     assert write_seconds(tmp_path) > 0
-    assert slow_index("/cache/index.db", 0.001) == []
-    (found,) = slow_index("/cache/index.db", 0.2, "nfs4")
-    assert found.what == "a small write to the index takes 200 ms; a local disk needs a few"
-    assert found.where == ("/cache/index.db (nfs4)",)
+    assert [one for one in examine_index(index) if one.code != "slow-index"] == []
 
 
 # Buckets.
@@ -461,23 +464,6 @@ def test_many_pages_are_as_many_requests(index, tmp_path):
     assert "120 to 1,440 times an hour" in found["requests"].advice
 
 
-def test_the_estimate_is_of_what_a_board_does():
-    from aboard.tensorboard import live
-
-    assert (QUICK_POLL, SLOW_POLL, NOBODY_LOOKS) == (
-        live.REMOTE_SECONDS,
-        live.LONGEST_SECONDS,
-        live.UNWATCHED_SECONDS,
-    )
-
-
-def test_hours_of_requests_are_told_apart(index, tmp_path):
-    found = requests("s3://b", {1: (10, 100), 2: (1500, 5000)}, 1)
-    assert found.what == (
-        "1,510 requests and 5,100 bytes in the last 24 h, at most 1,500 requests in an hour"
-    )
-
-
 def test_nothing_in_a_bucket_and_some_beside(bucket, index):
     open_storage(bucket).write("runs/a/" + EVENTS.format(1), scalars([1]))
     open_storage(bucket).write("notes/readme", b"")
@@ -492,8 +478,3 @@ def test_a_bucket_that_does_not_exist(s3_bucket, index):
     (found,) = examine(index, "s3://no-such-bucket/logs").findings
     assert found.severity == "error"
     assert found.what == "there is no bucket 'no-such-bucket'"
-
-
-def test_ages_read_well():
-    ages = [age(seconds) for seconds in (0.2, 59, 61, 3 * HOUR, 30 * HOUR, 60 * HOUR)]
-    assert ages == ["0 s", "59 s", "1 min", "3 h", "30 h", "2 days"]

@@ -14,7 +14,7 @@ import pytest
 from aboard.events import encode
 from aboard.events.records import frame
 from aboard.events.writer import EventWriter
-from aboard.index import Index, Source, reading, refresh
+from aboard.index import Index, Source, reading, refresh, workers
 from aboard.index.logs import Logs
 from aboard.storage.base import NotFound, Unreachable
 from aboard.storage.local import LocalStorage
@@ -265,7 +265,7 @@ def test_a_file_that_vanishes_while_it_is_read(write, logs, monkeypatch):
 def test_many_files_are_read_in_parallel_and_in_batches(write, logs, monkeypatch):
     monkeypatch.setattr(reading, "BATCH_VALUES", 500)
     monkeypatch.setattr(reading, "LOCAL_BLOCK", 4096)
-    monkeypatch.setattr(refresh, "LOCAL_BLOCK", 4096)
+    monkeypatch.setattr(workers, "LOCAL_BLOCK", 4096)
     for number in range(80):
         write(f"run{number}", loss=points(*range(700)), other=points(*range(0, 700, 7)))
     opened = logs()
@@ -371,7 +371,7 @@ def test_a_rebuild_reads_everything_again(write, logs):
 
 def test_progress_is_told_in_the_calling_thread(write, logs, monkeypatch):
     monkeypatch.setattr(reading, "BATCH_VALUES", 100)
-    monkeypatch.setattr(refresh, "LOCAL_BLOCK", 1024)
+    monkeypatch.setattr(workers, "LOCAL_BLOCK", 1024)
     path = write(loss=points(*range(1000)))
     seen = []
 

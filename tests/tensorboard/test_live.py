@@ -62,7 +62,7 @@ def test_a_directory_that_is_not_there_yet_is_followed_when_it_comes(tmp_path, i
         with EventWriter(tmp_path / "later") as writer:
             writer.scalar("loss", 1.0, 1)
         wait_until(lambda: last_step(index, source) == 1)
-        assert follower.states()[source].error is None
+        wait_until(lambda: follower.states()[source].error is None)
     finally:
         follower.close()
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from aboard.events.crc import headers, verify
 from aboard.events.messages import Event, Malformed, Value, fields, parse_event, parse_metadata
-from aboard.events.records import HEADER, MAX_LENGTH, OVERHEAD
-from aboard.events.scanner import (
+from aboard.events.origins import (
     CLASS_OTHER,
     CLASS_SCALAR,
     CLASS_UNKNOWN,
@@ -27,10 +26,9 @@ from aboard.events.scanner import (
     ORIGIN_NONE,
     ORIGIN_RUN_METADATA,
     ORIGIN_SIMPLE,
-    Block,
-    RawPointers,
-    RawPoints,
 )
+from aboard.events.records import HEADER, MAX_LENGTH, OVERHEAD
+from aboard.events.scanner import Block, RawPointers, RawPoints
 
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<f")

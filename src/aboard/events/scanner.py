@@ -82,17 +82,6 @@ class Series(NamedTuple):
     """Whether a value needs more than a 32-bit float."""
 
 
-ORIGIN_NONE, ORIGIN_SIMPLE, ORIGIN_IMAGE, ORIGIN_HISTOGRAM, ORIGIN_AUDIO, ORIGIN_TENSOR = (
-    0,
-    2,
-    4,
-    5,
-    6,
-    8,
-)
-ORIGIN_GRAPH, ORIGIN_RUN_METADATA = 104, 108
-CLASS_UNKNOWN, CLASS_SCALAR, CLASS_OTHER = 0, 1, 2
-
 Block = bytes | bytearray | memoryview
 RawPoints = tuple[bytes, bytes, bytes, bytes]
 RawPointers = tuple[bytes, bytes, bytes, bytes, bytes, bytes]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aboard.index.index import Index, IndexProblem
     from aboard.index.plan import Source
-    from aboard.index.query import Damage, Pointer, Run, Series, Tag
+    from aboard.index.query import Damage, Run, Tag
     from aboard.index.refresh import Report
+    from aboard.index.series import Pointer, Series
 
 __all__ = [
     "Damage",
@@ -27,7 +28,8 @@ _HOMES = {
     "IndexProblem": "index",
     "Source": "plan",
     "Report": "refresh",
-    **dict.fromkeys(("Damage", "Pointer", "Run", "Series", "Tag"), "query"),
+    **dict.fromkeys(("Damage", "Run", "Tag"), "query"),
+    **dict.fromkeys(("Pointer", "Series"), "series"),
 }
 
 

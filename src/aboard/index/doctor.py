@@ -193,7 +193,7 @@ def _nothing_in(place: str) -> Finding:
         (place,),
         f"Open {near}, which has some."
         if near
-        else "Check the path, and that the job has written something: only rank 0 may do so.",
+        else "Check the path, and that the job has written something; often only rank 0 does.",
     )
 
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from aboard.index import files, query, schema, traffic
-from aboard.index.chunks import Ints
+from aboard.index import query, schema, traffic
 from aboard.index.connections import Connections
-from aboard.index.files import EventFile
 from aboard.index.place import index_place
 from aboard.index.plan import Source
-from aboard.index.query import Damage, Pointer, Run, Segment, Series, Tag
+from aboard.index.query import Damage, Run, Segment, Tag
 from aboard.index.refresh import Progress, Report, refresh
 from aboard.index.traffic import TrafficHour
 from aboard.storage.traffic import bucket_of
 from aboard.storage.uri import is_remote
+
+if TYPE_CHECKING:
+    from aboard.index.chunks import Ints
+    from aboard.index.files import EventFile
+    from aboard.index.series import Pointer, Series
 
 T = TypeVar("T")
 
@@ -105,18 +108,24 @@ class Index:
 
     def series(self, tag: Tag, *, samples: int | None = None) -> Series:
         """Return the points of a scalar tag, all of them unless a number is given."""
-        whole = self._ask(lambda connection: query.read_series(connection, tag))
+        from aboard.index.series import read_series
+
+        whole = self._ask(lambda connection: read_series(connection, tag))
         return whole if samples is None else whole.sample(samples)
 
     def many_series(self, tags: Sequence[Tag], *, samples: int) -> list[Series]:
         """Return the points of many scalar tags, sampled down one by one."""
+        from aboard.index.series import read_series
+
         return self._ask(
-            lambda connection: [query.read_series(connection, tag).sample(samples) for tag in tags]
+            lambda connection: [read_series(connection, tag).sample(samples) for tag in tags]
         )
 
     def pointers(self, tag: Tag) -> list[Pointer]:
         """Return where the values of a tag that is no scalar are stored."""
-        return self._ask(lambda connection: query.read_pointers(connection, tag))
+        from aboard.index.series import read_pointers
+
+        return self._ask(lambda connection: read_pointers(connection, tag))
 
     def damages(self, source: Source) -> list[Damage]:
         """Return every damaged span of a source's files."""
@@ -124,11 +133,15 @@ class Index:
 
     def files(self, source: Source) -> list[EventFile]:
         """Return the event files of a source, and how far each was read."""
-        return self._ask(lambda connection: files.files(connection, source))
+        from aboard.index.files import files
+
+        return self._ask(lambda connection: files(connection, source))
 
     def written_steps(self, segment: Segment) -> Ints:
         """Return the steps of a tag in one file in the order in which they were written."""
-        return self._ask(lambda connection: files.written_steps(connection, segment))
+        from aboard.index.files import written_steps
+
+        return self._ask(lambda connection: written_steps(connection, segment))
 
     def traffic(self, uri: str, hours: int = 24) -> list[TrafficHour]:
         """Return the requests made to the bucket of a URI in the last hours, oldest first."""
@@ -137,7 +150,9 @@ class Index:
 
     def point_counts(self, tags: Sequence[Tag]) -> list[int]:
         """Return the number of values of each tag, less what restarts made void."""
-        return self._ask(lambda connection: [query.count_points(connection, tag) for tag in tags])
+        from aboard.index.series import count_points
+
+        return self._ask(lambda connection: [count_points(connection, tag) for tag in tags])
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the index; one that had to be replaced is first filled again."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from aboard.events.messages import Malformed, Metadata, parse_metadata
-from aboard.events.scanner import (
+from aboard.events.origins import (
     ORIGIN_AUDIO,
     ORIGIN_GRAPH,
     ORIGIN_HISTOGRAM,

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from aboard.index.index import Index
 from aboard.index.plan import Source
-from aboard.index.query import Damage, Run, Series, Tag
-from aboard.index.records import read_records
+from aboard.index.query import Damage, Run, Tag
 from aboard.index.refresh import Progress, Report
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from aboard.events.decode import Value
+    from aboard.index.series import Series
 
 
 class UnknownName(LookupError):  # noqa: N818 - named by what is wrong
@@ -125,6 +125,8 @@ class Logs:
 
     def records(self, run: str, tag: str) -> Iterator[Value]:
         """Read the values of a tag that is no scalar, one by one from their files."""
+        from aboard.index.records import read_records
+
         found = self.tag(run, tag)
         return read_records(found, self.index.pointers(found))
 

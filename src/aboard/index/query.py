@@ -1,8 +1,8 @@
-"""Asking the index: runs, tags, series, last values, and where records are.
+"""Asking the index what there is: runs, tags and their last values, and damage.
 
-A *run* is a directory with event files; a *series* is a tag of a run, put
-together from the segments of its files in the order of their names, less what
-restarts made void. Nothing here reads an event file.
+A *run* is a directory with event files; a *tag* of a run is put together from the
+segments of its files, in the order of their names. Points are left to `series`;
+nothing here needs numpy, so that a list of runs is there at once.
 """
 
 from __future__ import annotations
@@ -11,18 +11,13 @@ import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from aboard.index.chunks import Columns, Floats, Ints, surviving, survivors, unpack, unpack_steps
-from aboard.index.downsample import downsample
 from aboard.index.kinds import Kind, kind_of
 from aboard.index.plan import Source, within
-from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS
+from aboard.index.schema import RECORDS, SCALARS
 from aboard.storage.uri import join
 
 
@@ -36,32 +31,6 @@ class Run(NamedTuple):
     events: int
     first_wall: float | None
     damaged_bytes: int
-
-
-class Series(NamedTuple):
-    """The points of a scalar tag, in the order of their steps."""
-
-    steps: Ints
-    wall_times: Floats
-    values: Floats
-
-    def sample(self, limit: int) -> Series:
-        """Return at most `limit` points, spikes included."""
-        if len(self.values) <= limit:
-            return self
-        places = downsample(self.values, limit)
-        return Series(self.steps[places], self.wall_times[places], self.values[places])
-
-
-class Pointer(NamedTuple):
-    """Where a value that is not a scalar is stored."""
-
-    uri: str
-    offset: int
-    length: int
-    step: int
-    wall_time: float
-    rows: int
 
 
 class Damage(NamedTuple):
@@ -188,37 +157,6 @@ def find_tag(connection: sqlite3.Connection, source: Source, run: str, tag: str)
     return None
 
 
-def read_series(connection: sqlite3.Connection, tag: Tag) -> Series:
-    """Return all points of a scalar tag."""
-    whole = _read(connection, tag)
-    if whole is None or not tag.is_scalar:
-        empty = np.empty(0)
-        return Series(np.empty(0, np.int64), empty, empty)
-    return Series(whole.steps, whole.walls, whole.payload.astype(np.float64, copy=False))
-
-
-def read_pointers(connection: sqlite3.Connection, tag: Tag) -> list[Pointer]:
-    """Return where the values of a tag that is no scalar are stored."""
-    if tag.is_scalar:
-        return []
-    parts, uris = [], []
-    for number, segment in enumerate(tag.segments):
-        uris.append(join(segment.directory, segment.file_name))
-        for columns in _chunks(connection, segment):
-            origin = np.full((len(columns), 1), number, np.int64)
-            payload = np.concatenate([columns.payload, origin], axis=1).astype(np.int64)
-            parts.append(Columns(columns.steps, columns.walls, payload))
-    whole = surviving(parts)
-    if whole is None:
-        return []
-    return [
-        Pointer(uris[number], offset, length, step, wall, rows)
-        for step, wall, (offset, length, rows, number) in zip(
-            whole.steps.tolist(), whole.walls.tolist(), whole.payload.tolist(), strict=True
-        )
-    ]
-
-
 def _grouped(
     connection: sqlite3.Connection, where: str, arguments: Sequence[object]
 ) -> Iterator[list[Segment]]:
@@ -253,38 +191,3 @@ def _tag(source: Source, segments: list[Segment]) -> Tag:
         rows=max(one.rows for one in chosen),
         segments=tuple(chosen),
     )
-
-
-def _chunks(connection: sqlite3.Connection, segment: Segment) -> Iterator[Columns]:
-    rows = connection.execute(
-        "SELECT count, steps, walls, payload FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
-        (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
-    )
-    for row in rows:
-        yield unpack(*row, form=segment.form)
-
-
-def _read(connection: sqlite3.Connection, tag: Tag) -> Columns | None:
-    return surviving(
-        columns for segment in tag.segments for columns in _chunks(connection, segment)
-    )
-
-
-def count_points(connection: sqlite3.Connection, tag: Tag) -> int:
-    """Count the values that survive; from the totals alone unless there was a restart."""
-    held = tag.segments
-    in_order = all(one.increasing for one in held) and all(
-        before.max_step < after.min_step for before, after in pairwise(held)
-    )
-    total = sum(one.points for one in held)
-    if in_order:
-        return total
-    steps: list[npt.NDArray[np.int64]] = []
-    for segment in held:
-        rows = connection.execute(
-            "SELECT count, steps FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
-            (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
-        )
-        steps += [unpack_steps(*row) for row in rows]
-    keep = survivors(np.concatenate(steps))
-    return total if keep is None else int(keep.sum())

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from aboard.events.records import OVERHEAD, unframe
-from aboard.index.query import Pointer, Tag
+from aboard.index.query import Tag
+from aboard.index.series import Pointer
 from aboard.storage.base import Storage, StorageError
 from aboard.storage.uri import is_remote, open_storage, split
 

@@ -1,28 +1,23 @@
 """Bringing the index up to date with a source: plan, read in parallel, store.
 
-The calling thread stores; workers read. They meet in a short queue, so memory is
-bounded by the number of workers and not by what there is to read. A file that
-cannot be read is a problem to report, and the others go on.
+The calling thread stores what workers read. Where there is nothing to read,
+nothing is imported that could, so that looking costs a listing and a query.
 """
 
 from __future__ import annotations
 
-import os
-import queue
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from aboard.index.plan import Plan, Reading, Source, make_plan
-from aboard.index.reading import LOCAL_BLOCK, REMOTE_BLOCK, Batch, read_file
-from aboard.index.store import Store
+from aboard.index.plan import Plan, Source, make_plan
 from aboard.storage.base import StorageError
-from aboard.storage.uri import is_remote
 
-_INLINE_BYTES = 4 << 20
-"""Less than this is read by the calling thread: starting others would take longer."""
+if TYPE_CHECKING:
+    from aboard.index.reading import Batch
+
 _ATTEMPTS = 5
 
 
@@ -78,124 +73,34 @@ def refresh(
         report.files_unchanged = plan.unchanged
         report.problems += plan.problems
         report.bytes_total += sum(one.entry.size - one.start for one in plan.readings)
-        store = Store(connection)
-        if plan.gone:
-            store.forget(plan.gone)
-            report.files_gone += len(plan.gone)
-        _read_and_store(plan, store, report, progress)
-        # Another process was reading the same files: see what is left to do.
-        if not store.outrun:
+        if not plan.readings and not plan.gone:
+            break
+        # Another process may be reading the same files: then see what is left to do.
+        if not _read_and_store(connection, plan, report, progress):
             break
         anew = False
     report.seconds = time.monotonic() - started
     return report
 
 
-def _read_and_store(plan: Plan, store: Store, report: Report, progress: Progress | None) -> None:
-    if not plan.readings:
-        return
-    for found in _batches(plan.readings):
+def _read_and_store(
+    connection: sqlite3.Connection, plan: Plan, report: Report, progress: Progress | None
+) -> bool:
+    """Do what is planned; tell whether another process got in the way."""
+    from aboard.index.reading import Batch
+    from aboard.index.store import Store
+    from aboard.index.workers import batches
+
+    store = Store(connection)
+    if plan.gone:
+        store.forget(plan.gone)
+        report.files_gone += len(plan.gone)
+    for found in batches(plan.readings):
         report.problems += [item for item in found if isinstance(item, StorageError)]
-        batches = [item for item in found if isinstance(item, Batch)]
-        store.put(batches)
-        for batch in batches:
+        ready = [item for item in found if isinstance(item, Batch)]
+        store.put(ready)
+        for batch in ready:
             report.add(batch)
         if progress:
             progress(report)
-
-
-_Found = Batch | StorageError
-
-
-def _batches(readings: Sequence[Reading]) -> Iterator[list[_Found]]:
-    """Read all files; yield what is ready, a few batches at a time."""
-    remote = is_remote(readings[0].storage.uri)
-    total = sum(one.entry.size - one.start for one in readings)
-    workers = min(16 if remote else os.cpu_count() or 1, len(readings))
-    block = REMOTE_BLOCK if remote else LOCAL_BLOCK
-    if workers < 2 or (total < _INLINE_BYTES and not remote and len(readings) < 64):
-        buffer = bytearray(block)
-        for one in readings:
-            for found in _guarded(one, buffer):
-                yield [found]
-        return
-    with _Workers(readings, workers, block) as pool:
-        yield from pool.results()
-
-
-def _guarded(reading: Reading, buffer: bytearray) -> Iterator[_Found]:
-    try:
-        yield from read_file(reading, buffer)
-    except StorageError as error:
-        yield error
-
-
-class _Workers:
-    """Threads that read files from a shared list into a short queue."""
-
-    def __init__(self, readings: Sequence[Reading], count: int, block: int) -> None:
-        # The largest first, so that no worker is left alone with one at the end.
-        ordered = sorted(readings, key=lambda one: one.start - one.entry.size)
-        self._todo = iter(ordered)
-        self._lock = threading.Lock()
-        self._done: queue.Queue[_Found | BaseException | None] = queue.Queue(maxsize=count)
-        self._stop = False
-        self._block = block
-        self._threads = [
-            threading.Thread(target=self._work, name=f"aboard-read-{i}", daemon=True)
-            for i in range(count)
-        ]
-
-    def __enter__(self) -> _Workers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop = True
-        for thread in self._threads:
-            while thread.is_alive():
-                self._drain()
-                thread.join(0.01)
-
-    def _drain(self) -> None:
-        try:
-            while True:
-                self._done.get_nowait()
-        except queue.Empty:
-            pass
-
-    def _next(self) -> Reading | None:
-        with self._lock:
-            return None if self._stop else next(self._todo, None)
-
-    def _work(self) -> None:
-        buffer = bytearray(self._block)
-        try:
-            while (reading := self._next()) is not None:
-                for found in _guarded(reading, buffer):
-                    self._done.put(found)
-                    if self._stop:
-                        return
-        except BaseException as error:  # noqa: BLE001 - carried to the thread that stores
-            self._done.put(error)
-        finally:
-            self._done.put(None)
-
-    def results(self) -> Iterator[list[_Found]]:
-        """Yield what the workers found, all that is ready at a time."""
-        working = len(self._threads)
-        while working:
-            ready = [self._done.get()]
-            while not self._done.empty():
-                ready.append(self._done.get_nowait())
-            found: list[_Found] = []
-            for item in ready:
-                if item is None:
-                    working -= 1
-                elif isinstance(item, (Batch, StorageError)):
-                    found.append(item)
-                else:
-                    raise item
-            if found:
-                yield found
+    return bool(store.outrun)

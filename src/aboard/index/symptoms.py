@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import PurePosixPath
 
 from aboard.index.files import EventFile
 from aboard.index.findings import Facts, Finding, Steps, age, counted, named
@@ -59,11 +60,10 @@ def no_values(facts: Facts) -> Iterator[Finding]:
     by_run = defaultdict(list)
     for file in facts.files:
         by_run[facts.run_of(file)].append(file)
-    bare = {
-        run: held
-        for run, held in by_run.items()
-        if not any(file.values or file.damaged for file in held)
-    }
+    full = {run for run, held in by_run.items() if any(one.values or one.damaged for one in held)}
+    # A writer of hyperparameters leaves an empty file above the runs it writes.
+    above = {str(parent) for run in full for parent in PurePosixPath(run).parents}
+    bare = {run: held for run, held in by_run.items() if run not in full | above}
     for empty in (True, False):
         runs = [run for run, held in bare.items() if any(one.events for one in held) is not empty]
         if not runs:
@@ -73,7 +73,7 @@ def no_values(facts: Facts) -> Iterator[Finding]:
         )
         yield Finding(
             "empty-files" if empty else "no-values",
-            "error" if len(bare) == len(by_run) else "warning",
+            "warning" if full else "error",
             f"{what} to the event files of {counted(len(runs), 'run')}",
             named(join(facts.place, run) if run != "." else facts.place for run in runs),
             "The writer has not flushed yet (call flush() or close()), or only rank 0 logs and"

@@ -27,6 +27,7 @@ from aboard.tensorboard.frame import (
     inner_path,
     make_frame,
     serve_asset,
+    takes_gzip,
     tensorboard_scope,
 )
 from aboard.tensorboard.provider import (
@@ -181,7 +182,7 @@ class _BoardApp:
 
 def _json(body: bytes, request: Request) -> Response:
     headers = {"cache-control": "no-cache, must-revalidate", "vary": "accept-encoding"}
-    if len(body) >= _GZIP_FROM and "gzip" in request.headers.get("accept-encoding", ""):
+    if len(body) >= _GZIP_FROM and takes_gzip(request):
         body = gzip.compress(body, compresslevel=1, mtime=0)
         headers["content-encoding"] = "gzip"
     return Response(body, media_type="application/json", headers=headers)

@@ -33,7 +33,9 @@ class Assets:
     def __init__(self, archive: Path | None = None) -> None:
         self._archive = archive if archive is not None else _tensorboard_archive()
         with zipfile.ZipFile(self._archive) as members:
-            self._members = {info.filename: info for info in members.infolist()}
+            self._members = {
+                info.filename: info for info in members.infolist() if not info.is_dir()
+            }
         self._held: dict[str, Asset] = {}
         self._lock = threading.Lock()
 
@@ -49,7 +51,8 @@ class Assets:
             if path not in self._held:
                 body = self._gzipped(info)
                 media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
-                self._held[path] = Asset(body, f'"{info.CRC:08x}"', media_type)
+                # Weak: it stands for the content, compressed or not.
+                self._held[path] = Asset(body, f'W/"{info.CRC:08x}"', media_type)
             return self._held[path]
 
     def _gzipped(self, info: zipfile.ZipInfo) -> bytes:

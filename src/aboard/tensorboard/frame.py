@@ -8,6 +8,7 @@ whatever a client sends is overwritten.
 from __future__ import annotations
 
 import gzip
+import re
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -65,6 +66,15 @@ def tensorboard_scope(scope: Scope, board: str, path: str) -> Scope:
     }
 
 
+def takes_gzip(request: Request) -> bool:
+    """Say whether a client takes a compressed answer."""
+    for choice in request.headers.get("accept-encoding", "").split(","):
+        name, _, weight = choice.partition(";")
+        if name.strip().lower() == "gzip":
+            return not re.fullmatch(r"\s*q=0(\.0*)?\s*", weight)
+    return False
+
+
 def serve_asset(asset: Asset | None, request: Request) -> Response:
     """Serve a file of the frontend, or tell that the browser's copy is still good."""
     if asset is None:
@@ -78,7 +88,7 @@ def serve_asset(asset: Asset | None, request: Request) -> Response:
     }
     if asset.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if takes_gzip(request):
         headers["content-encoding"] = "gzip"
         return Response(asset.body, media_type=asset.media_type, headers=headers)
     return Response(gzip.decompress(asset.body), media_type=asset.media_type, headers=headers)

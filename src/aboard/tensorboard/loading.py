@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,9 +27,6 @@ from tensorboard.backend.event_processing import (  # noqa: E402
 )
 
 _logger = logging.getLogger(__name__)
-
-_ACTIVE_SECONDS = 86_400
-"""A file whose latest event is older than this is read once and not looked at again."""
 
 
 class Seen(NamedTuple):
@@ -54,10 +50,12 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
         super().__init__(
             size_guidance=data_ingester.DEFAULT_SIZE_GUIDANCE,
             tensor_size_guidance={**data_ingester.DEFAULT_TENSOR_SIZE_GUIDANCE, **samples},
-            event_file_active_filter=lambda wall: wall + _ACTIVE_SECONDS >= time.time(),
+            # However old its events are, a file may grow; one that does not is not opened.
+            event_file_active_filter=lambda _: True,
         )
         self._stopped = threading.Event()
         self._seen: dict[str, dict[str, Seen]] = {}
+        self._read: set[str] = set()
 
     def stop(self) -> None:
         """Let a reading in another thread end after the event it is at."""
@@ -80,27 +78,28 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
                 _logger.warning("Run %r cannot be read in full: %s", name, error)
 
     def _load_run(self, name: str, path: str) -> None:
-        if self._is_replaced(name, path):
+        before = self._seen.get(name, {})
+        now = {file.name: look(file, before.get(file.name)) for file in _event_files(path)}
+        if now == before and name in self._read:
+            return
+        if None in now.values() or before.keys() - now.keys():
             self._forget(name)
-            self._is_replaced(name, path)
+            now = {file.name: look(file, None) for file in _event_files(path)}
+        self._read.discard(name)
+        self._seen[name] = {file: seen for file, seen in now.items() if seen is not None}
         self.AddRun(path, name)
         accumulator = self.GetAccumulator(name)
         if not isinstance(accumulator._generator, _Stoppable):
             accumulator._generator = _Stoppable(accumulator._generator, self._stopped)
         accumulator.Reload()
+        self._read.add(name)
 
     def _forget(self, name: str) -> None:
         with self._accumulators_mutex:
             self._accumulators.pop(name, None)
             self._paths.pop(name, None)
         self._seen.pop(name, None)
-
-    def _is_replaced(self, name: str, path: str) -> bool:
-        """Compare a run's event files with those of the last look, and remember them."""
-        before = self._seen.get(name, {})
-        now = {file.name: look(file, before.get(file.name)) for file in _event_files(path)}
-        self._seen[name] = {file: seen for file, seen in now.items() if seen is not None}
-        return None in now.values() or bool(before.keys() - now.keys())
+        self._read.discard(name)
 
 
 def look(file: os.DirEntry[str] | Path, before: Seen | None) -> Seen | None:

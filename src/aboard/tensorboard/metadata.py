@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from aboard.events import protos
 from aboard.events.messages import Malformed, parse_metadata
-from aboard.events.scanner import ORIGIN_AUDIO, ORIGIN_HISTOGRAM, ORIGIN_IMAGE, ORIGIN_SIMPLE
+from aboard.events.origins import ORIGIN_AUDIO, ORIGIN_HISTOGRAM, ORIGIN_IMAGE, ORIGIN_SIMPLE
 from aboard.index import Tag
 
 _OLD_FORMS = {ORIGIN_IMAGE: "image", ORIGIN_HISTOGRAM: "histo", ORIGIN_AUDIO: "audio"}

@@ -142,12 +142,13 @@ class HotRoutes:
             found["run"] = run
         if isinstance(request.get("sample"), int):
             found["sample"] = request["sample"]
+        names = None if not run else [run] if isinstance(run, str) else []
         found["runToSeries"] = {
             name: [
                 {"wallTime": wall, "step": step, "value": value}
                 for wall, step, value in zip(*_columns(series), strict=True)
             ]
-            for name, series in self._read(runs, tag, [run] if run else None)
+            for name, series in self._read(runs, tag, names)
         }
         return found
 

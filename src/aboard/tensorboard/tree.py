@@ -1,15 +1,16 @@
-"""A log directory made of links, in which a board's runs are found under the board's names.
+"""A log directory for TensorBoard's plugins, with a board's runs under the board's names.
 
-TensorBoard's plugins know one log directory, and a run by its path below it. A board
-may take its runs from several places, rename some and leave out others. So each run
-gets a directory of that name here, with a link to everything that is beside its events.
+Plugins know one log directory, and a run by its path below it. Where a board is just
+one directory, that is it. But a board may take its runs from several places, rename
+some and leave out others: then each run gets a directory of that name, with a link to
+everything that is beside its events.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,9 @@ from aboard.runs.naming import distinct, fields_of_path
 from aboard.storage.base import BadUri, StorageError, name_parts
 from aboard.storage.uri import open_storage
 from aboard.tensorboard.board import Board, Member, path_names
+
+_PLUGINS = "plugins"
+"""The directory in which plugins keep files of their own, below a run's."""
 
 
 class Place(NamedTuple):
@@ -36,39 +40,40 @@ class TreeRun(NamedTuple):
 
 
 class LogTree:
-    """The runs of a board as a directory of links.
+    """The runs of a board as one log directory.
 
     Args:
         board: whose runs; it decides their names, and which are shown.
         places: where they are.
-        root: where to make the links; nobody else writes there.
+        links: where to make links, if there must be any; nobody else writes there.
     """
 
-    def __init__(self, board: Board, places: Sequence[Place], root: Path) -> None:
-        self.root = root
+    def __init__(self, board: Board, places: Sequence[Place], links: Path) -> None:
         self.problems: list[StorageError] = []
         self.runs: dict[str, TreeRun] = {}
         self._board = board
         self._places = places
         self._links: dict[str, str] = {}
         self._directories: set[str] = set()
-        root.mkdir(parents=True, exist_ok=True)
+        self._is_plain = _is_plain(board, places)
+        self.root = Path(places[0].directory) if self._is_plain else links
+        if not self._is_plain:
+            links.mkdir(parents=True, exist_ok=True)
 
     def update(self) -> dict[str, TreeRun]:
         """Look for runs, link what is new and unlink what is gone; return the runs by name."""
         self.problems = []
         found = list(self._find())
-        everywhere = {run.directory for _, run in found}
         names = _names(self._board, [(place.member, _relative(place, run)) for place, run in found])
-        runs = {
+        self.runs = {
             name: run
             for name, (_, run) in zip(names, found, strict=True)
             if self._board.shows(name) and self._can_be_a_path(name)
         }
-        links, directories = plan_links(runs, everywhere)
-        self._apply(links, directories)
-        self.runs = runs
-        return runs
+        if not self._is_plain:
+            everywhere = {run.directory for _, run in found}
+            self._apply(*plan_links(self.runs, self._roots(everywhere), everywhere))
+        return self.runs
 
     def path_of(self, name: str) -> str:
         """Return the directory of a run in this tree."""
@@ -77,12 +82,16 @@ class LogTree:
     def directories(self) -> dict[str, str]:
         """Return where the files of each run are, and of each member, by name."""
         found = {name: run.directory for name, run in self.runs.items()}
-        taken = set(found.values())
-        for member, directory in self._places:
-            name = path_names(self._board, [(member, ".")])[0]
-            if directory not in taken and name not in found and self._board.shows(name):
-                found[name] = directory
-        return found
+        return self._roots(found.values()) | found
+
+    def _roots(self, taken: Collection[str]) -> dict[str, str]:
+        """Return the members whose own directory is no run: plugins' files may be there."""
+        return {
+            name: directory
+            for member, directory in self._places
+            for name in path_names(self._board, [(member, ".")])
+            if directory not in taken and self._board.shows(name)
+        }
 
     def _find(self) -> Iterator[tuple[Place, TreeRun]]:
         """Yield every directory with event files, in the order in which runs are named."""
@@ -142,43 +151,60 @@ class LogTree:
 
 
 def plan_links(
-    runs: Mapping[str, TreeRun], everywhere: Iterable[str]
+    runs: Mapping[str, TreeRun], roots: Mapping[str, str], everywhere: Collection[str]
 ) -> tuple[dict[str, str], set[str]]:
     """Return the links to make, as path to target, and the directories to make for them.
 
     A directory that leads to other runs is never linked, for those have names of their
-    own or are not shown; what else is in it is linked one by one.
+    own or are not shown; what else is in it is linked one by one. Nor is one of a
+    plugin's: plugins walk the log directory, and may not follow links.
 
     Args:
         runs: the runs to show, by name.
+        roots: the directories of members that are no runs, by name.
         everywhere: the directories of all runs there are, shown or not.
     """
-    everywhere = set(everywhere)
-    leading = {above for directory in everywhere for above in _above(directory)} - everywhere
-    needed = {name for name in runs if name != "."}
+    leading = {above for directory in everywhere for above in _above(directory)}
+    leading.difference_update(everywhere)
+    needed = (runs.keys() | roots.keys()) - {"."}
     needed |= {above for name in needed for above in _above(name) if above}
     links: dict[str, str] = {}
     directories = set(needed)
-    pending = [("" if name == "." else name, run, True) for name, run in runs.items()]
+    pending = [(name, run, True) for name, run in runs.items()]
+    pending += [(name, TreeRun(root), False) for name, root in roots.items() if name not in runs]
     while pending:
         path, run, is_run = pending.pop()
         for entry in _entries(run.directory):
             target = posixpath.join(run.directory, entry.name)
-            inner = posixpath.join(path, entry.name)
-            if _is_directory(entry):
-                if target in everywhere:
-                    continue
-                if target in leading or inner in needed:
-                    directories.add(inner)
-                    pending.append((inner, TreeRun(target), False))
-                    continue
-            elif inner in needed or (
-                EVENT_FILE in entry.name and (not is_run or run.only not in ("", entry.name))
-            ):
+            inner = posixpath.normpath(posixpath.join(path, entry.name))
+            if not _is_directory(entry):
+                is_event_file = EVENT_FILE in entry.name
+                if not is_event_file or (is_run and run.only in ("", entry.name)):
+                    links.setdefault(inner, target)
+            elif target in everywhere:
                 continue
-            links.setdefault(inner, target)
+            elif target in leading or inner in needed or _is_of_plugins(entry, inner):
+                directories.add(inner)
+                pending.append((inner, TreeRun(target), False))
+            else:
+                links.setdefault(inner, target)
     # Nothing is ever made below a link: that would be in somebody's log directory.
     return {path: links[path] for path in links.keys() - directories}, directories
+
+
+def _is_of_plugins(entry: os.DirEntry[str], path: str) -> bool:
+    """Say whether a directory is a plugin's, or holds those of plugins and nothing of a run."""
+    if entry.is_symlink():
+        return False
+    return _PLUGINS in path.split("/") or Path(entry.path, _PLUGINS).is_dir()
+
+
+def _is_plain(board: Board, places: Sequence[Place]) -> bool:
+    """Say whether TensorBoard would name and show the runs of a board as the board does."""
+    if len(places) != 1 or board.template is not None or board.include or board.exclude:
+        return False
+    member = places[0].member
+    return not member.name and not member.source.only
 
 
 def _names(board: Board, found: list[tuple[Member, str]]) -> list[str]:

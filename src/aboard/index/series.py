@@ -1,0 +1,113 @@
+"""The points of tags, and where records are: arrays from the chunks of the index.
+
+A *series* is a tag's points from all files of its run, less what restarts made
+void. Nothing here reads an event file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from aboard.index.chunks import Columns, Floats, Ints, surviving, survivors, unpack, unpack_steps
+from aboard.index.downsample import downsample
+from aboard.index.query import Segment, Tag
+from aboard.index.schema import CHUNK_BITS
+from aboard.storage.uri import join
+
+
+class Series(NamedTuple):
+    """The points of a scalar tag, in the order of their steps."""
+
+    steps: Ints
+    wall_times: Floats
+    values: Floats
+
+    def sample(self, limit: int) -> Series:
+        """Return at most `limit` points, spikes included."""
+        if len(self.values) <= limit:
+            return self
+        places = downsample(self.values, limit)
+        return Series(self.steps[places], self.wall_times[places], self.values[places])
+
+
+class Pointer(NamedTuple):
+    """Where a value that is not a scalar is stored."""
+
+    uri: str
+    offset: int
+    length: int
+    step: int
+    wall_time: float
+    rows: int
+
+
+def read_series(connection: sqlite3.Connection, tag: Tag) -> Series:
+    """Return all points of a scalar tag."""
+    whole = _read(connection, tag)
+    if whole is None or not tag.is_scalar:
+        empty = np.empty(0)
+        return Series(np.empty(0, np.int64), empty, empty)
+    return Series(whole.steps, whole.walls, whole.payload.astype(np.float64, copy=False))
+
+
+def read_pointers(connection: sqlite3.Connection, tag: Tag) -> list[Pointer]:
+    """Return where the values of a tag that is no scalar are stored."""
+    if tag.is_scalar:
+        return []
+    parts, uris = [], []
+    for number, segment in enumerate(tag.segments):
+        uris.append(join(segment.directory, segment.file_name))
+        for columns in _chunks(connection, segment):
+            origin = np.full((len(columns), 1), number, np.int64)
+            payload = np.concatenate([columns.payload, origin], axis=1).astype(np.int64)
+            parts.append(Columns(columns.steps, columns.walls, payload))
+    whole = surviving(parts)
+    if whole is None:
+        return []
+    return [
+        Pointer(uris[number], offset, length, step, wall, rows)
+        for step, wall, (offset, length, rows, number) in zip(
+            whole.steps.tolist(), whole.walls.tolist(), whole.payload.tolist(), strict=True
+        )
+    ]
+
+
+def _chunks(connection: sqlite3.Connection, segment: Segment) -> Iterator[Columns]:
+    rows = connection.execute(
+        "SELECT count, steps, walls, payload FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
+        (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
+    )
+    for row in rows:
+        yield unpack(*row, form=segment.form)
+
+
+def _read(connection: sqlite3.Connection, tag: Tag) -> Columns | None:
+    return surviving(
+        columns for segment in tag.segments for columns in _chunks(connection, segment)
+    )
+
+
+def count_points(connection: sqlite3.Connection, tag: Tag) -> int:
+    """Count the values that survive; from the totals alone unless there was a restart."""
+    held = tag.segments
+    in_order = all(one.increasing for one in held) and all(
+        before.max_step < after.min_step for before, after in pairwise(held)
+    )
+    total = sum(one.points for one in held)
+    if in_order:
+        return total
+    steps: list[npt.NDArray[np.int64]] = []
+    for segment in held:
+        rows = connection.execute(
+            "SELECT count, steps FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
+            (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
+        )
+        steps += [unpack_steps(*row) for row in rows]
+    keep = survivors(np.concatenate(steps))
+    return total if keep is None else int(keep.sum())

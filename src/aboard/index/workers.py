@@ -1,0 +1,118 @@
+"""Reading many files at once: threads that take them from a list into a short queue.
+
+Memory is bounded by the number of workers and not by what there is to read. A
+file that cannot be read is handed over as its error, and the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+
+from aboard.index.plan import Reading
+from aboard.index.reading import LOCAL_BLOCK, REMOTE_BLOCK, Batch, read_file
+from aboard.storage.base import StorageError
+from aboard.storage.uri import is_remote
+
+_INLINE_BYTES = 4 << 20
+"""Less than this is read by the calling thread: starting others would take longer."""
+
+Found = Batch | StorageError
+
+
+def batches(readings: Sequence[Reading]) -> Iterator[list[Found]]:
+    """Read all files; yield what is ready, a few batches at a time."""
+    if not readings:
+        return
+    remote = is_remote(readings[0].storage.uri)
+    total = sum(one.entry.size - one.start for one in readings)
+    workers = min(16 if remote else os.cpu_count() or 1, len(readings))
+    block = REMOTE_BLOCK if remote else LOCAL_BLOCK
+    if workers < 2 or (total < _INLINE_BYTES and not remote and len(readings) < 64):
+        buffer = bytearray(block)
+        for one in readings:
+            for found in _guarded(one, buffer):
+                yield [found]
+        return
+    with _Workers(readings, workers, block) as pool:
+        yield from pool.results()
+
+
+def _guarded(reading: Reading, buffer: bytearray) -> Iterator[Found]:
+    try:
+        yield from read_file(reading, buffer)
+    except StorageError as error:
+        yield error
+
+
+class _Workers:
+    """Threads that read files from a shared list into a short queue."""
+
+    def __init__(self, readings: Sequence[Reading], count: int, block: int) -> None:
+        # The largest first, so that no worker is left alone with one at the end.
+        ordered = sorted(readings, key=lambda one: one.start - one.entry.size)
+        self._todo = iter(ordered)
+        self._lock = threading.Lock()
+        self._done: queue.Queue[Found | BaseException | None] = queue.Queue(maxsize=count)
+        self._stop = False
+        self._block = block
+        self._threads = [
+            threading.Thread(target=self._work, name=f"aboard-read-{i}", daemon=True)
+            for i in range(count)
+        ]
+
+    def __enter__(self) -> _Workers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop = True
+        for thread in self._threads:
+            while thread.is_alive():
+                self._drain()
+                thread.join(0.01)
+
+    def _drain(self) -> None:
+        try:
+            while True:
+                self._done.get_nowait()
+        except queue.Empty:
+            pass
+
+    def _next(self) -> Reading | None:
+        with self._lock:
+            return None if self._stop else next(self._todo, None)
+
+    def _work(self) -> None:
+        buffer = bytearray(self._block)
+        try:
+            while (reading := self._next()) is not None:
+                for found in _guarded(reading, buffer):
+                    self._done.put(found)
+                    if self._stop:
+                        return
+        except BaseException as error:  # noqa: BLE001 - carried to the thread that stores
+            self._done.put(error)
+        finally:
+            self._done.put(None)
+
+    def results(self) -> Iterator[list[Found]]:
+        """Yield what the workers found, all that is ready at a time."""
+        working = len(self._threads)
+        while working:
+            ready = [self._done.get()]
+            while not self._done.empty():
+                ready.append(self._done.get_nowait())
+            found: list[Found] = []
+            for item in ready:
+                if item is None:
+                    working -= 1
+                elif isinstance(item, (Batch, StorageError)):
+                    found.append(item)
+                else:
+                    raise item
+            if found:
+                yield found
