@@ -29,6 +29,10 @@ class Sizes(NamedTuple):
     wide: Tree
     times: int
     inner_times: int
+    crowd: Tree
+    boards: int
+    visitors: int
+    load_seconds: float
 
 
 FULL = Sizes(
@@ -41,6 +45,10 @@ FULL = Sizes(
     wide=Tree(100, 20, 50),
     times=3,
     inner_times=20,
+    crowd=Tree(5_000, 5, 10),
+    boards=100,
+    visitors=50,
+    load_seconds=60.0,
 )
 QUICK = Sizes(
     cold=Tree(3, 2, 40),
@@ -52,6 +60,10 @@ QUICK = Sizes(
     wide=Tree(3, 2, 5),
     times=1,
     inner_times=2,
+    crowd=Tree(20, 2, 5),
+    boards=3,
+    visitors=2,
+    load_seconds=0.8,
 )
 
 
@@ -62,6 +74,8 @@ class Figures:
     best: float
     median: float
     peak_mib: float = 0.0
+    cpu: float = 0.0
+    """The least processor time, where it was measured."""
     every: list[float] = field(default_factory=list)
     note: str = ""
 
@@ -117,11 +131,12 @@ def alternate(actions: Mapping[str, Action], times: int) -> dict[str, Figures]:
 
 def figures_of(measured: list[Measured]) -> Figures:
     peak = max(one.peak for one in measured) / MIB
-    return _figures([one.seconds for one in measured], peak)
+    cpu = min(one.cpu for one in measured)
+    return _figures([one.seconds for one in measured], peak, cpu)
 
 
-def _figures(seconds: list[float], peak_mib: float = 0.0) -> Figures:
-    return Figures(min(seconds), statistics.median(seconds), peak_mib, seconds)
+def _figures(seconds: list[float], peak_mib: float, cpu: float = 0.0) -> Figures:
+    return Figures(min(seconds), statistics.median(seconds), peak_mib, cpu, seconds)
 
 
 def cold(sizes: Sizes, cache: Path) -> Result:
@@ -184,7 +199,7 @@ def _cold(tree: Tree, sizes: Sizes, cache: Path, *, stock: bool = True) -> Resul
 def _scaled(part: Tree, place: Path, scale: float) -> Measured:
     """Measure the slowest contender on a part, where the whole would take half an hour."""
     measured = peers.stock_loader(part, place)
-    return measured._replace(seconds=measured.seconds * scale)
+    return measured._replace(seconds=measured.seconds * scale, cpu=0.0)
 
 
 def _cold_targets(found: dict[str, Figures]) -> list[Target]:

@@ -4,6 +4,7 @@
     python bench/inside.py accumulate FILE
     python bench/inside.py grow TREE RUNS TAGS STEPS STYLE ADDED TIMES
     python bench/inside.py query TREE RUN TAG TIMES
+    python bench/inside.py boards TREE COUNT
 
 Each prints one line of JSON.
 """
@@ -100,7 +101,46 @@ def query(tree: str, run: str, tag: str, times: str) -> dict[str, Any]:
         }
 
 
+def boards(tree: str, count: str) -> dict[str, Any]:
+    """Serve several boards of a tree in this process, and ask each for its tags and a curve."""
+    import asyncio
+
+    import httpx
+    import trees
+
+    from aboard.index import Index
+    from aboard.tensorboard.app import make_app
+    from aboard.tensorboard.board import Board, Member
+    from aboard.tensorboard.provider import Boards
+
+    with Index() as index:
+        member = Member.parse(tree)
+        index.refresh(member.source)
+        served = Boards(index)
+        app = make_app(served)
+        asked = json.dumps([{"plugin": "scalars", "tag": trees.tag_name(0)}])
+
+        async def visit() -> None:
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://aboard") as client:
+                for number in range(int(count)):
+                    served.add(Board(f"board{number}", f"Board {number}", (member,)))
+                    root = f"/b/board{number}/data/plugin/timeseries"
+                    (await client.get(f"{root}/tags")).raise_for_status()
+                    body = {"requests": asked}
+                    (await client.post(f"{root}/timeSeries", data=body)).raise_for_status()
+
+        [seconds] = timed(1, lambda: asyncio.run(visit()))
+        return {"seconds": seconds}
+
+
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]
-    chosen = {"refresh": refresh, "accumulate": accumulate, "grow": grow, "query": query}[name]
+    chosen = {
+        "refresh": refresh,
+        "accumulate": accumulate,
+        "grow": grow,
+        "query": query,
+        "boards": boards,
+    }[name]
     print(json.dumps(chosen(*arguments)))

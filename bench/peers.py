@@ -79,23 +79,23 @@ def aboard_open(tree: Tree, place: Path, index: Path) -> Measured:
 
 
 def inside(name: str, *arguments: object, index: Path | None = None, pure: bool = False) -> dict:
-    """Run a part of inside.py; return what it says, and its peak memory."""
+    """Run a part of inside.py; return what it says, and what it took."""
     measured = to_end([*INSIDE, name, *map(str, arguments)], environment(index, pure=pure))
-    return {**json.loads(measured.output), "peak": measured.peak}
+    return {**json.loads(measured.output), "peak": measured.peak, "cpu": measured.cpu}
 
 
 def aboard_refresh(tree: Tree, place: Path, index: Path, *, pure: bool = False) -> Measured:
     """Bring a new index up to date, not counting the start of the process."""
     said = inside("refresh", place, index=index, pure=pure)
     _check("refresh", said["events"], tree.points + tree.runs)
-    return Measured(said["seconds"], said["peak"])
+    return Measured(said["seconds"], said["peak"], said["cpu"])
 
 
 def stock_loader(tree: Tree, place: Path) -> Measured:
     """Load a tree of one run with TensorBoard's Python loader, its start not counted."""
     said = inside("accumulate", file_of(place, 0))
     _check("EventAccumulator", said["points"], tree.points)
-    return Measured(said["seconds"], said["peak"])
+    return Measured(said["seconds"], said["peak"], said["cpu"])
 
 
 def has_data_server() -> bool:

@@ -4,7 +4,8 @@
 
 Prints a table per case, in Markdown: seconds, peak memory, and how many times as long
 each contender takes as ours. All contenders read from a warm page cache and take turns;
-`best` is what ratios and targets are made of, since other load only ever adds time.
+`best` is what ratios and targets are made of, since other load only ever adds time. CPU is
+the processor time of whole processes. The load average, which ours is part of, is told too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from cases import CASES, FULL, QUICK, Figures, Result
+import cases
+import views
+from cases import FULL, QUICK, Figures, Result
+
+CASES = cases.CASES | views.CASES
 
 
 def default_cache() -> Path:
@@ -60,13 +65,15 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 def row(name: str, figures: Figures, ours: Figures | None) -> list[str]:
     ratio = f"{figures.best / ours.best:.2f}" if ours else ""
     peak = f"{figures.peak_mib:,.0f} MiB" if figures.peak_mib else ""
-    return [name, seconds(figures.best), seconds(figures.median), ratio, peak, figures.note]
+    cpu = seconds(figures.cpu) if figures.cpu else ""
+    times = [seconds(figures.best), seconds(figures.median)]
+    return [name, *times, ratio, cpu, peak, figures.note]
 
 
 def text(result: Result, *, judged: bool) -> str:
     """Return a case as Markdown, with its targets unless the trees were too small for them."""
     ours = result.contenders.get(result.ours)
-    heads = ["", "best", "median", "times ours", "peak memory", "note"]
+    heads = ["", "best", "median", "times ours", "CPU", "peak memory", "note"]
     rows = [row(name, figures, ours) for name, figures in result.contenders.items()]
     used = [i for i in range(len(heads)) if i == 0 or any(one[i] for one in rows)]
     parts = [
@@ -103,6 +110,7 @@ def main() -> None:
         print(f"{name} ...", file=sys.stderr)
         results[name] = CASES[name](sizes, options.cache)
         print(f"\n{text(results[name], judged=not options.quick)}", flush=True)
+        print(f"\nLoad of the machine over the last minutes: {os.getloadavg()[1]:.1f}", flush=True)
     if options.json:
         document = {
             "versions": versions(),

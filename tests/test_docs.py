@@ -2,8 +2,8 @@
 
 On the pages in RUN every `console` and `python` block is run, top to bottom, in a directory with
 the demo's logs. What follows a `$ ` command, or stands in the `text` block after a `python` block,
-is the expected output: `…` stands for anything, alone on a line for any lines, and numbers may
-differ, because they depend on the machine and the hour.
+is the expected output: `…` stands for anything, alone on a line for any lines, and numbers and
+their units may differ, because they depend on the machine and the hour.
 """
 
 import contextlib
@@ -12,8 +12,11 @@ import inspect
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
+import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,13 +63,20 @@ def test_every_command_and_option_is_documented():
         assert "Examples" in section, name
         for parameter in command.params:
             assert parameter.help, (name, parameter.name)
-            for option in parameter.opts if parameter.param_type_name == "option" else []:
+            for option in options_of(parameter):
                 assert f"`{option}" in section, (name, option)
+
+
+def options_of(parameter: typer.core.TyperOption) -> list[str]:
+    if parameter.param_type_name != "option":
+        return []
+    return [*parameter.opts, *parameter.secondary_opts]
 
 
 def settings_in_source() -> set[str]:
     patterns = [
-        r"environ(?:\.get\(|\[)\s*\"([A-Z][A-Z0-9_]+)\"",
+        r"os\.environ(?:\.get\(|\[)\s*\"([A-Z][A-Z0-9_]+)\"",
+        r"\"([A-Z][A-Z0-9_]+)\" (?:not )?in os\.environ",
         r"envvar=\"([A-Z][A-Z0-9_]+)\"",
     ]
     sources = {path: path.read_text() for path in (ROOT / "src").rglob("*.py")}
@@ -83,7 +93,7 @@ def settings_in_source() -> set[str]:
 
 def test_every_setting_is_documented():
     found = settings_in_source()
-    assert {"ABOARD_CACHE", "ABOARD_DEBUG", "NO_COLOR", "AWS_REGION"} <= found
+    assert {"ABOARD_CACHE", "ABOARD_TOKEN", "DISPLAY", "NO_COLOR", "AWS_REGION"} <= found
     documented = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", page("reference/settings.md")))
     assert found - documented == set()
     assert documented - found == set(), "documented, but read nowhere"
@@ -107,13 +117,26 @@ def test_every_json_field_is_documented(tmp_path, monkeypatch, capsys):
     from aboard.cli.app import run
 
     monkeypatch.setenv("ABOARD_CACHE", str(tmp_path / "cache"))
-    train_all(tmp_path / "logs")
+    train_all(tmp_path / "logs", 0, threading.Event())
     documented = set(re.findall(r"`(\w+)`", page("reference/json.md")))
-    kinds = {"histograms", "images", "hparams", "text"}
+    kinds = {"histograms", "images", "hparams", "pr_curves", "text"}
     for command in (["ls", "--tags"], ["index"], ["doctor"]):
         run([*command, "--json", str(tmp_path / "logs"), "missing"])
         fields = field_names(orjson.loads(capsys.readouterr().out))
         assert fields - kinds - documented == set()
+
+
+def test_every_field_of_a_served_board_is_documented(tmp_path):
+    import orjson
+
+    demo = [sys.executable, "-m", "aboard", "demo", "--seconds", "0", "--no-browser", "--json"]
+    environment = {**os.environ, "ABOARD_CACHE": str(tmp_path / "cache")}
+    printed = subprocess.check_output(
+        [*demo, str(tmp_path / "logs")], env=environment, stderr=subprocess.DEVNULL, timeout=60
+    )
+    fields = field_names(orjson.loads(printed))
+    assert fields == {"url", "address", "pid"}
+    assert fields <= set(re.findall(r"`(\w+)`", page("reference/json.md")))
 
 
 def test_every_finding_is_documented():
@@ -159,8 +182,23 @@ def test_every_page_is_in_the_table_of_contents():
 # True.
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_that_are_not_run_exist(path):
+    known = typer.main.get_command(app).commands
+    shown = [block for kind, block in blocks(path.read_text()) if kind == "sh"]
+    for line in "".join(shown).splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] != ["aboard"]:
+            continue
+        assert words[1] in known, line
+        options = {one for each in known[words[1]].params for one in options_of(each)}
+        given = {word.partition("=")[0] for word in words[2:] if word.startswith("-")}
+        assert given <= options, line
+
+
 def blocks(text: str) -> list[tuple[str, str]]:
-    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [(kind, textwrap.dedent(block)) for _, kind, block in found]
 
 
 def commands(block: str) -> list[tuple[str, str]]:
@@ -181,7 +219,8 @@ def assert_shows(shown: str, expected: str) -> None:
 
     def plain(text: str) -> list[str]:
         numbers = re.sub(r"(?<![\w.])-?\d[\d,.:e+-]*", "0", text)
-        return [" ".join(line.split()) for line in numbers.strip().splitlines()]
+        amounts = re.sub(r"\b0 (s|min|h|days?|[kMG]?B)\b", "0", numbers)
+        return [" ".join(line.split()) for line in amounts.strip().splitlines()]
 
     pattern = ""
     for line in plain(expected):
@@ -194,7 +233,7 @@ def assert_shows(shown: str, expected: str) -> None:
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("demo") / "demo-logs"
-    train_all(directory)
+    train_all(directory, 0, threading.Event())
     return directory
 
 

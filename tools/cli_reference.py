@@ -49,17 +49,32 @@ def _section(title: str, command: Any, context: Any) -> str:
 
 
 def _row(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        name = f"`{parameter.metavar}`"
-    else:
-        value = "" if parameter.is_flag else f" {_value(parameter)}"
-        name = ", ".join(f"`{option}{value}`" for option in sorted(parameter.opts, key=len))
-    default = parameter.default
-    shown = "" if default in (None, False) or parameter.required else f"`{default}`"
     meaning = re.sub(r"\s+", " ", parameter.help or "")
+    default = _default(parameter)
+    # A default that the program works out itself is told in the text.
+    if told := re.search(r" ?\[default: (.+)\]$", meaning):
+        meaning, default = meaning[: told.start()], f"`{told[1]}`"
     if parameter.envvar:
-        meaning += f" Also set by `{parameter.envvar}=1`."
-    return f"| {name} | {shown} | {meaning} |".replace("  ", " ")
+        value = "=1" if parameter.is_flag else ""
+        meaning += f" Also set by `{parameter.envvar}{value}`."
+    cells = [_names(parameter), default, meaning]
+    row = " | ".join(cell.replace("|", r"\|") for cell in cells)
+    return f"| {row} |".replace("  ", " ")
+
+
+def _names(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.metavar}`"
+    value = "" if parameter.is_flag else f" {_value(parameter)}"
+    options = [*sorted(parameter.opts, key=len), *parameter.secondary_opts]
+    return ", ".join(f"`{option}{value}`" for option in options)
+
+
+def _default(parameter: Any) -> str:
+    default = parameter.default
+    if parameter.required or default is None or default is False:
+        return ""
+    return f"`{parameter.opts[0] if default is True else default}`"
 
 
 def _value(parameter: Any) -> str:

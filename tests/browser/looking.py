@@ -1,9 +1,13 @@
-"""What a person sees on a page: words, colours and tables, in shadow roots too."""
+"""What a person sees on a page: words, colours and tables, in shadow roots too.
+
+And what the browser says of it where nobody looks.
+"""
 
 import io
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from PIL import Image
@@ -29,7 +33,12 @@ _WORDS = """
   return found;
 }
 """
-_SHOWS = f"([root, words]) => {{ const found = ({_WORDS})(root); return words.every(word => found.includes(word)); }}"
+_SHOWS = f"""
+([root, words]) => {{
+  const found = ({_WORDS})(root);
+  return words.every(word => found.includes(word));
+}}
+"""
 
 
 def words(place: Any) -> list[str]:
@@ -49,11 +58,26 @@ def wait_for_words(place: Any, *expected: str) -> None:
         raise AssertionError(f"{missing} did not appear among {words(place)}") from None
 
 
-def eventually(page: Any, look: Callable[[], Any], seconds: float = 60.0) -> Any:
+def eventually(page: Any, look: Callable[[], Any]) -> Any:
     """Look again and again until there is something to see, and return it."""
+    seen = _seen_within(page, look, 60.0)
+    assert seen, "it did not appear in time"
+    return seen
+
+
+def reload_until(page: Any, look: Callable[[], Any]) -> None:
+    """Press the button that asks for new data, again whenever it brought nothing for a while."""
+
+    def pressed() -> Any:
+        page.locator("button.reload-button").click()
+        return _seen_within(page, look, 3.0)
+
+    eventually(page, pressed)
+
+
+def _seen_within(page: Any, look: Callable[[], Any], seconds: float) -> Any:
     deadline = time.monotonic() + seconds
-    while not (seen := look()):
-        assert time.monotonic() < deadline, "it did not appear in time"
+    while not (seen := look()) and time.monotonic() < deadline:
         page.wait_for_timeout(100)
     return seen
 
@@ -115,11 +139,49 @@ def run_list(page: Any) -> dict[str, Colour]:
 
 def data_table(card: Any) -> dict[str, dict[str, str]]:
     """Return the rows of a scalar card's table, by run and column."""
-    rows = card.locator("tb-data-table-content-row").evaluate_all(
-        """rows => rows.map(row => Object.fromEntries(
-          [...row.querySelectorAll('tb-data-table-content-cell')].map(cell => [
-            [...cell.classList].find(name => name.startsWith('table-column-')).slice(13),
-            cell.textContent.trim(),
-          ])))"""
+    heads, *rows = card.locator("scalar-card-data-table").evaluate(
+        """table => {
+          const texts = (place, cell) =>
+            [...place.querySelectorAll(cell)].map(found => found.textContent.trim());
+          const rows = [...table.querySelectorAll('tb-data-table-content-row')];
+          return [
+            [...table.querySelectorAll('tb-data-table-header-cell')].map(
+              cell => cell.innerText.trim()),
+            ...rows.map(row => texts(row, 'tb-data-table-content-cell')),
+          ];
+        }"""
     )
-    return {row["run"]: row for row in rows}
+    tables = (dict(zip(heads, row, strict=True)) for row in rows)
+    return {row["Run"]: row for row in tables}
+
+
+@dataclass
+class Complaints:
+    """What a browser does not like about the pages it shows."""
+
+    heard: list[str] = field(default_factory=list)
+
+    def listen(self, page: Any) -> None:
+        """Listen to a page from now on."""
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.heard.append(f"uncaught: {error}"))
+        page.on("response", self._response)
+        page.on("requestfailed", self._failed)
+
+    def expect(self, part: str) -> None:
+        """Take out the complaints with a part of their text, of which there must be some."""
+        assert any(part in text for text in self.heard), self.heard
+        self.heard = [text for text in self.heard if part not in text]
+
+    def _console(self, message: Any) -> None:
+        if message.type == "error":
+            self.heard.append(f"console: {message.text}")
+
+    def _response(self, response: Any) -> None:
+        if response.status >= 400:
+            self.heard.append(f"{response.status}: {response.url}")
+
+    def _failed(self, request: Any) -> None:
+        # A player that knows enough of a clip, or a page that is left, hangs up by itself.
+        if "ERR_ABORTED" not in request.failure:
+            self.heard.append(f"{request.failure}: {request.url}")

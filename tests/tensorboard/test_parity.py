@@ -69,9 +69,16 @@ def test_the_page_and_its_environment(both):
     assert "debug" not in mine
 
 
-@pytest.mark.parametrize("path", ["runs", "plugins_listing", "experiments", "experiment_runs"])
+@pytest.mark.parametrize("path", ["runs", "experiments", "experiment_runs", "notifications"])
 def test_core(both, path):
     both.same(f"data/{path}")
+
+
+def test_the_tabs(both):
+    mine, theirs = both.pair("data/plugins_listing")
+    # Stock TensorBoard has the projector as a plugin of another package.
+    assert without(mine, "projector") == theirs
+    assert "projector" in mine
 
 
 @pytest.mark.parametrize(

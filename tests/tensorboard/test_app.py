@@ -1,0 +1,182 @@
+"""Many boards in one process: each at its own address, and none reachable from another's."""
+
+import json
+import tracemalloc
+from urllib.parse import parse_qs
+
+import numpy as np
+import pytest
+from serving import Ours
+
+from aboard.events.writer import EventWriter
+from aboard.tensorboard.assets import Assets
+from aboard.tensorboard.board import Board, Member
+from aboard.tensorboard.provider import Boards
+
+IMAGES = "data/plugin/images/images"
+SERIES = "data/plugin/timeseries/timeSeries"
+REQUEST = json.dumps([{"plugin": "scalars", "tag": "loss"}])
+
+
+def write(directory, value):
+    with EventWriter(directory) as writer:
+        writer.scalar("loss", value, 0, wall_time=5.0)
+        writer.images("image", [np.full((2, 2), value, np.uint8)], 0, wall_time=5.0)
+
+
+@pytest.fixture(scope="module")
+def assets():
+    return Assets()
+
+
+@pytest.fixture
+def ours(tmp_path, index, assets):
+    """Two boards of one run each, `mine` and `yours`."""
+    boards = Boards(index)
+    for place, name in enumerate(("mine", "yours")):
+        write(tmp_path / name / f"run of {name}", place + 1)
+        member = Member.parse(str(tmp_path / name))
+        index.refresh(member.source)
+        boards.add(Board(name, name.title(), (member,)))
+    opened = Ours(boards, "mine", assets=assets)
+    yield opened
+    opened.close()
+
+
+def runs(ours, path="/b/mine/data/runs", **headers):
+    return ours.ask(path, headers=headers).json
+
+
+def image_key(ours, board):
+    query = {"run": f"run of {board}", "tag": "image"}
+    (image,) = ours.ask(f"/b/{board}/{IMAGES}", params=query).json
+    return parse_qs(image["query"])["blob_key"][0]
+
+
+def open_image(ours, board, key):
+    path = f"/b/{board}/data/plugin/images/individualImage"
+    return ours.ask(path, params={"blob_key": key})
+
+
+def test_each_board_shows_its_own(ours):
+    assert runs(ours) == ["run of mine"]
+    assert runs(ours, "/b/yours/data/runs") == ["run of yours"]
+    titles = [ours.ask(f"/b/{name}/data/environment").json["window_title"] for name in
+              ("mine", "yours")]  # fmt: skip
+    assert titles == ["Mine", "Yours"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Tensorboard-Experiment-Id",
+        "tensorboard-experiment-id",
+        "TENSORBOARD_EXPERIMENT_ID",
+        "Tensorboard_Experiment-Id",
+    ],
+)
+def test_a_header_does_not_lead_to_another_board(ours, header):
+    for path in ("data/runs", "data/plugin/scalars/tags", "data/plugin/images/tags"):
+        answer = ours.ask(f"/b/mine/{path}", headers={header: "yours"})
+        assert b"run of mine" in answer.body
+        assert b"run of yours" not in answer.body
+    key = image_key(ours, "yours")
+    path = "/b/mine/data/plugin/images/individualImage"
+    stolen = ours.ask(path, params={"blob_key": key}, headers={header: "yours"})
+    assert stolen.status == 404
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "experiment/yours/",
+        "experiment/defaultExperimentId/",
+        "experiment//",
+        "experiment/x/experiment/yours/",
+        "/experiment/yours/",
+        "experiment/x//experiment/yours/",
+    ],
+)
+def test_a_path_does_not_lead_to_another_board(ours, inner):
+    for path in ("data/runs", "data/plugin/images/tags"):
+        answer = ours.ask(f"/b/mine/{inner}{path}")
+        assert answer.status in (200, 404)
+        assert b"run of yours" not in answer.body
+
+
+def test_a_key_opens_nothing_on_another_board(ours):
+    key = image_key(ours, "mine")
+    assert open_image(ours, "mine", key).kind == "image/png"
+    elsewhere = open_image(ours, "yours", key)
+    assert elsewhere.status == 404
+    assert "no such blob on this board" in elsewhere.text
+
+
+@pytest.mark.parametrize("change", [lambda key: key[:-1], lambda key: key[1:], str.swapcase,
+                                    lambda key: key + "A", lambda _: "é", lambda _: "../x",
+                                    lambda _: "A" * 5000, lambda _: "%"])  # fmt: skip
+def test_a_changed_key_opens_nothing(ours, change):
+    answer = open_image(ours, "mine", change(image_key(ours, "mine")))
+    assert answer.status == 404
+    assert "there is no such blob" in answer.text
+    other = ours.ask("/b/mine/data/plugin/timeseries/imageData", params={"imageId": "x"})
+    assert other.status == 404
+
+
+@pytest.mark.parametrize("path", ["", "data/runs", IMAGES, "index.js", "experiment/mine/data/runs"])
+@pytest.mark.parametrize("board", ["other", "%2e%2e", "mine%2F..%2Fyours", "MINE"])
+def test_an_unknown_board_is_not_found(ours, board, path):
+    assert ours.ask(f"/b/{board}/{path}").status == 404
+
+
+def test_boards_come_and_go(ours):
+    boards = ours.boards
+    boards.remove("yours")
+    boards.remove("yours")
+    assert ours.ask("/b/yours/data/runs").status == 404
+    board = boards.get("mine").board
+    boards.add(Board("third", "Third", board.members))
+    assert runs(ours, "/b/third/data/runs") == ["run of mine"]
+    boards.add(Board("third", "Third", board.members, exclude=("*mine",)))
+    assert runs(ours, "/b/third/data/runs") == []
+    assert [one.id for one in boards] == ["mine", "third"]
+
+
+def test_whoever_follows_is_told_that_somebody_looks(ours, assets):
+    looks = []
+    watched = Ours(ours.boards, "mine", assets=assets, asked=looks.append)
+    for path in ("", "index.html", "data/runs", "index.js", "data/plugin/text/tags"):
+        watched.get(path)
+    assert looks == ["mine"] * 4
+    watched.close()
+
+
+def test_an_answer_is_compressed_for_those_who_take_it(ours):
+    with EventWriter(ours.boards.get("mine").board.members[0].source.uri) as writer:
+        for step in range(100):
+            writer.scalar("loss", step / 7, step, wall_time=5.0)
+    ours.refresh()
+    answers = [
+        ours.ask(f"/b/mine/{SERIES}", params={"requests": REQUEST}, headers={"accept-encoding": e})
+        for e in ("gzip", "identity", "gzip;q=0", "gzip;q=0.5")
+    ]
+    assert ["content-encoding" in answer.headers for answer in answers] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert len({answer.body for answer in answers}) == 1
+
+
+def test_another_board_costs_next_to_nothing(ours):
+    """A board is a selection: no thread, no connection, no copy of what it shows."""
+    members = ours.boards.get("mine").board.members
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for place in range(100):
+        ours.boards.add(Board(f"copy{place}", "Copy", members))
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown / 100 < 4096
+    assert runs(ours, "/b/copy99/data/runs") == ["run of mine"]

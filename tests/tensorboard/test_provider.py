@@ -1,0 +1,198 @@
+"""The provider answers for the boards, runs and tags that are asked for, and no others."""
+
+import math
+
+import numpy as np
+import pytest
+from serving import one_board
+from tensorboard import errors
+from tensorboard.data.provider import RunTagFilter
+
+from aboard.events.writer import EventWriter
+from aboard.tensorboard.board import Board
+from aboard.tensorboard.keys import BlobKey, Signer
+from aboard.tensorboard.provider import BoardDataProvider, BoardRequest, current_request
+
+SIGNER = Signer(b"secret")
+
+
+@pytest.fixture
+def provider(index, every_kind):
+    boards = one_board(index, every_kind)
+    boards.add(Board("empty", "Nothing", ()))
+    return BoardDataProvider(boards, SIGNER)
+
+
+@pytest.fixture
+def ask(provider):
+    """Ask the provider about a board as a plugin does."""
+
+    def ask(verb, plugin, runs=None, tags=None, board="board", **options):
+        chosen = None if runs is tags is None else RunTagFilter(runs, tags)
+        return getattr(provider, verb)(
+            experiment_id=board, plugin_name=plugin, run_tag_filter=chosen, **options
+        )
+
+    return ask
+
+
+@pytest.fixture
+def request_to():
+    """Be in the middle of a request to a board."""
+    tokens = []
+    yield lambda board: tokens.append(current_request.set(BoardRequest(board)))
+    for token in reversed(tokens):
+        current_request.reset(token)
+
+
+# Filters.
+
+
+def names(found):
+    return {(run, tag) for run, tags in found.items() for tag in tags}
+
+
+def test_a_filter_chooses_runs_and_tags(ask):
+    both = {("sweep/first", "loss"), ("sweep/second", "loss")}
+    found = ask("list_scalars", "scalars", ["sweep/first", "sweep/second"], ["loss"])
+    assert names(found) == both
+    assert names(ask("list_scalars", "scalars", {"sweep/first"}, ("loss", "wide"))) == {
+        ("sweep/first", "loss"),
+        ("sweep/first", "wide"),
+    }
+    assert {run for run, _ in names(ask("list_scalars", "scalars", ["."]))} == {"."}
+    assert {tag for _, tag in names(ask("list_scalars", "scalars", tags=["loss"]))} == {"loss"}
+
+
+@pytest.mark.parametrize(
+    ("runs", "tags"), [([], None), (None, []), (["no"], None), (None, ["no"]), (["."], ["no"])]
+)
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("list_scalars", {}),
+        ("read_scalars", {"downsample": 10}),
+        ("read_last_scalars", {}),
+        ("list_tensors", {}),
+        ("read_tensors", {"downsample": 10}),
+        ("list_blob_sequences", {}),
+        ("read_blob_sequences", {"downsample": 10}),
+    ],
+)
+def test_unknown_names_match_nothing(ask, verb, options, runs, tags):
+    for plugin in ("scalars", "histograms", "images"):
+        assert ask(verb, plugin, runs, tags, **options) == {}
+
+
+def test_a_plugin_sees_its_own_tags_of_the_class_it_asks_for(ask):
+    assert ask("list_scalars", "images") == {}
+    assert ask("list_tensors", "images") == {}
+    assert ask("list_blob_sequences", "scalars") == {}
+    assert ask("list_scalars", "no such plugin") == {}
+
+
+def test_an_unknown_board_is_not_found(provider, ask):
+    with pytest.raises(errors.NotFoundError, match="there is no board 'other'"):
+        ask("list_scalars", "scalars", board="other")
+    for verb in ("list_runs", "list_plugins", "experiment_metadata"):
+        with pytest.raises(errors.NotFoundError):
+            getattr(provider, verb)(experiment_id="other")
+
+
+def test_a_board_of_nothing_is_empty(provider, ask):
+    assert provider.list_runs(experiment_id="empty") == []
+    assert provider.list_plugins(experiment_id="empty") == []
+    assert ask("read_scalars", "scalars", board="empty", downsample=5) == {}
+
+
+# Numbers of points.
+
+
+@pytest.mark.parametrize(("limit", "count"), [(0, 0), (1, 1), (2, 2), (4, 4), (100, 4)])
+def test_as_many_values_as_are_asked_for(ask, limit, count):
+    scalars = ask("read_scalars", "scalars", ["."], ["loss"], downsample=limit)["."]["loss"]
+    images = ask("read_blob_sequences", "images", ["."], ["grey/one"], downsample=limit)
+    histograms = ask("read_tensors", "histograms", ["."], ["weights"], downsample=limit)
+    assert len(scalars) == len(images["."]["grey/one"]) == count
+    assert len(histograms.get(".", {}).get("weights", [])) == count
+    if count:
+        assert scalars[-1].step == images["."]["grey/one"][-1].step == 20
+
+
+@pytest.mark.parametrize("verb", ["read_scalars", "read_tensors", "read_blob_sequences"])
+def test_a_number_of_points_must_be_asked_for(ask, verb):
+    plugin = {"read_scalars": "scalars", "read_tensors": "text"}.get(verb, "images")
+    with pytest.raises(TypeError, match="downsample"):
+        ask(verb, plugin)
+
+
+def test_ten_images_of_many_are_shown_as_in_tensorboard(tmp_path, serve):
+    with EventWriter(tmp_path / "logs") as writer:
+        for step in range(35):
+            writer.images("image", [np.full((2, 2), step, np.uint8)], step)
+    shown = serve(tmp_path / "logs").get("data/plugin/images/images", run=".", tag="image").json
+    assert len(shown) == 10
+    assert (shown[0]["step"], shown[-1]["step"]) == (0, 34)
+
+
+# What cannot be stored as it is.
+
+
+def test_the_last_value_may_be_no_number(tmp_path, index):
+    with EventWriter(tmp_path / "logs") as writer:
+        writer.scalar("loss", 1.0, 0)
+        writer.scalar("loss", math.nan, 1)
+    provider = BoardDataProvider(one_board(index, tmp_path / "logs"))
+    last = provider.read_last_scalars(experiment_id="board", plugin_name="scalars")["."]["loss"]
+    assert last.step == 1
+    assert math.isnan(last.value)
+
+
+def test_an_event_may_have_no_time(tmp_path, serve):
+    with EventWriter(tmp_path / "logs") as writer:
+        writer.scalar("loss", 1.0, 0, wall_time=math.nan)
+        writer.text("note", "text", 0, wall_time=math.nan)
+        writer.scalar("other", 2.0, 0, wall_time=5.0)
+    ours = serve(tmp_path / "logs")
+    assert ours.points("loss") == [(0, 1.0)]
+    assert ours.points("other") == [(0, 2.0)]
+    query = {"run": ".", "tag": "loss"}
+    assert ours.get("data/plugin/scalars/scalars", **query).json == [["NaN", 0, 1.0]]
+    assert ours.get("data/plugin/text/text", run=".", tag="note").json[0]["wall_time"] == "NaN"
+
+
+# Keys.
+
+
+def test_a_blob_is_read_in_a_request_to_its_board(provider, request_to):
+    key = SIGNER.sign(BlobKey("board", ".", "pictures", 5, 2))
+    with pytest.raises(errors.NotFoundError):
+        provider.read_blob(blob_key=key)
+    request_to("empty")
+    with pytest.raises(errors.NotFoundError, match="no such blob on this board"):
+        provider.read_blob(blob_key=key)
+    request_to("board")
+    assert provider.read_blob(blob_key=key).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "change", [{"run": "no"}, {"tag": "no"}, {"step": 999}, {"place": 99}, {"tag": "loss"}]
+)
+def test_a_blob_that_is_not_there(provider, request_to, change):
+    key = BlobKey("board", ".", "pictures", 5, 2)._replace(**change)
+    request_to("board")
+    with pytest.raises(errors.NotFoundError, match="cannot be read any more"):
+        provider.read_blob(blob_key=SIGNER.sign(key))
+
+
+def test_one_request_sees_one_state_of_the_board(provider, request_to, index, tmp_path):
+    logs = tmp_path / "logs"
+    EventWriter(logs / "first").close()
+    provider = BoardDataProvider(one_board(index, logs))
+    request_to("board")
+    assert len(provider.list_runs(experiment_id="board")) == 1
+    EventWriter(logs / "second").close()
+    index.refresh(next(iter(provider._boards)).members[0].source)
+    assert len(provider.list_runs(experiment_id="board")) == 1
+    request_to("board")
+    assert len(provider.list_runs(experiment_id="board")) == 2

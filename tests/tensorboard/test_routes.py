@@ -1,0 +1,140 @@
+"""The hot routes: the same answers from arrays, whatever is asked of them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from serving import EVERYTHING, Stock
+
+from aboard.events import encode
+from aboard.events.records import frame
+from aboard.events.writer import EventWriter
+
+SERIES = "data/plugin/timeseries/timeSeries"
+TAGS = "data/plugin/timeseries/tags"
+
+
+@pytest.fixture
+def logdir(tmp_path):
+    return tmp_path / "logs"
+
+
+def ask(ours, *requests):
+    return ours.get(SERIES, requests=json.dumps(requests)).json
+
+
+def test_odd_numbers_go_out_as_words(every_kind, serve):
+    values = [value for _, value in serve(every_kind).points("odd numbers")]
+    assert values[:3] == ["NaN", "Infinity", "-Infinity"]
+    assert math.copysign(1, values[3]) == -1
+    assert values[4:] == [np.float32(1e-45).item(), np.float32(3e38).item()]
+
+
+def test_a_curve_of_many_points_is_sampled(logdir, serve):
+    with EventWriter(logdir) as writer:
+        for step in range(3000):
+            writer.scalar("loss", float(step % 7), step, wall_time=5.0)
+    assert len(serve(logdir).points("loss")) <= 1000
+    assert len(serve(logdir, samples={"scalars": 40}).points("loss")) <= 40
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Missing 'requests' field"),
+        ("[", "Unable to parse 'requests' as JSON"),
+        ("NaN", "Unable to parse 'requests' as JSON"),
+        ('"text"', "'requests' must be a list of objects"),
+        ("[[]]", "'requests' must be a list of objects"),
+        ("{}", "'requests' must be a list of objects"),
+    ],
+)
+def test_a_request_that_cannot_be_understood(every_kind, serve, text, reason):
+    answer = serve(every_kind).get(SERIES, requests=text)
+    assert (answer.status, answer.text) == (400, f"Invalid argument: {reason}")
+
+
+@pytest.mark.parametrize("value", [None, 1, 1.5, True, [], {}, ["."]], ids=repr)
+@pytest.mark.parametrize("field", ["plugin", "tag", "run", "sample"])
+def test_a_field_of_the_wrong_type(every_kind, serve, field, value):
+    ours = serve(every_kind)
+    for plugin in ("scalars", "histograms", "images"):
+        request = {"plugin": plugin, "tag": "loss", "run": ".", "sample": 0, field: value}
+        answer = ours.get(SERIES, requests=json.dumps([request]))
+        assert answer.status in (200, 400)
+
+
+def test_many_series_in_one_request_keep_their_order(every_kind, serve):
+    ours = serve(every_kind, samples=EVERYTHING)
+    requests = [
+        {"plugin": "scalars", "tag": "loss"},
+        {"plugin": "images", "tag": "pictures", "run": ".", "sample": 1},
+        {"plugin": "histograms", "tag": "weights", "run": "."},
+        {"plugin": "scalars", "tag": "accuracy", "run": "."},
+        {"tag": "loss"},
+    ]
+    answers = ask(ours, *requests)
+    assert [answer["tag"] for answer in answers] == [request["tag"] for request in requests]
+    assert answers[-1]["error"] == "Invalid plugin"
+    assert answers == [ask(ours, request)[0] for request in requests]
+    assert ask(ours) == []
+
+
+def test_a_large_request_comes_as_a_form(every_kind, serve):
+    requests = json.dumps([{"plugin": "scalars", "tag": "loss", "run": "x" * 200}] * 1000)
+    answer = serve(every_kind).post(SERIES, {"requests": requests})
+    assert len(answer.json) == 1000
+
+
+def test_descriptions_that_runs_disagree_on_are_all_told(logdir, serve):
+    for run, text in (("a", "# one"), ("b", "# one"), ("c", "*two*")):
+        with EventWriter(logdir / run) as writer:
+            described = encode.metadata("scalars", description=text)
+            value = encode.scalar_tensor("loss", 1.0, "float32", metadata=described)
+            writer.add([value], 0, wall_time=5.0)
+    mine, theirs = serve(logdir).get(TAGS).json, Stock(str(logdir)).get(TAGS).json
+    assert mine == theirs
+    html = mine["scalars"]["tagDescriptions"]["loss"]
+    assert "Multiple descriptions" in html
+    assert "For runs: a, b" in html
+    assert "<em>two</em>" in html
+
+
+def test_a_description_can_run_no_script(logdir, serve):
+    with EventWriter(logdir) as writer:
+        described = encode.metadata(
+            "scalars", description="<script>alert(1)</script> [x](javascript:y)"
+        )
+        value = encode.scalar_tensor("loss", 1.0, "float32", metadata=described)
+        writer.add([value], 0, wall_time=5.0)
+    ours = serve(logdir)
+    for path in (TAGS, "data/plugin/scalars/tags"):
+        assert "<script>" not in ours.get(path).text
+        assert "href" not in ours.get(path).text
+
+
+def test_strange_names_come_through(logdir, serve):
+    tag = 'a/b "c" \\ <d> é 🎉 %2F?&='
+    with EventWriter(logdir / "rün #1 ?&%") as writer:
+        writer.scalar(tag, 1.0, 0, wall_time=5.0)
+    ours = serve(logdir)
+    (run,) = ours.get("data/runs").json
+    assert run == "rün #1 ?&%"
+    assert ours.points(tag, run) == [(0, 1.0)]
+    form = {"tag": tag, "runs": [run]}
+    answer = ours.post("data/plugin/scalars/scalars_multirun", form).json
+    assert answer == {run: [[5.0, 0, 1.0]]}
+
+
+def test_runs_come_by_the_time_they_began(logdir, serve):
+    for run, began in (("late", 3000.0), ("early", 1000.0), ("b", 2000.0), ("a", 2000.0)):
+        (logdir / run).mkdir(parents=True)
+        path = logdir / run / "events.out.tfevents.1"
+        path.write_bytes(frame(encode.file_version(began)))
+    empty = logdir / "empty"
+    empty.mkdir()
+    (empty / "events.out.tfevents.1").write_bytes(b"")
+    ours, stock = serve(logdir), Stock(str(logdir))
+    assert ours.get("data/runs").json == ["early", "a", "b", "late", "empty"]
+    assert stock.get("data/runs").json == ["early", "a", "b", "late", "empty"]
