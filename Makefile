@@ -12,7 +12,7 @@ INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/aboard/events/*.c src/a
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/installed ## train something small, and list its logs
+demo: .venv/installed ## train something small, and watch it on a live board
 	@$(BIN)/aboard demo demo-logs
 
 test: .venv/installed-test ## run the tests

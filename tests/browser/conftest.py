@@ -26,13 +26,6 @@ PATIENCE = 60_000
 """Milliseconds to wait for something to appear: for a busy machine, not for a slow board."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # TensorBoard brings a copy of html5lib that says so when it is imported.
-    config.addinivalue_line(
-        "filterwarnings", "ignore:html5lib's sanitizer is deprecated:DeprecationWarning"
-    )
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with serve_two_boards(tmp_path_factory.mktemp("site")) as served:

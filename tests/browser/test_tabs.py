@@ -111,7 +111,7 @@ def test_the_tabs_are_those_that_have_data(every, second):
         return tabs.evaluate_all("tabs => tabs.map(tab => tab.dataset.pluginId)")
 
     assert enabled(every) == TABS
-    assert enabled(second) == ["timeseries", "scalars", "images", "mesh"]
+    assert enabled(second) == ["timeseries", "scalars", "images", "mesh", "projector"]
 
 
 # Each tab of the board with every kind of data.
@@ -254,6 +254,23 @@ def test_mesh(second):
     second.screenshot(path="/tmp/br/mesh.png")
     print(colours(canvas).most_common(9))
     eventually(second, reddish)
+
+
+def test_projector(second):
+    frames = open_tab(second, "projector", "plugins-component iframe")
+    # It is a page of its own, two frames deep.
+    place = frames.content_frame.frame_locator("iframe").locator("vz-projector-app, vz-projector")
+    wait_for_words(place.first, "1 tensor found", "words", "4x3", "labels.tsv", "Points:", "4")
+    # The whole variance of four points in three dimensions.
+    wait_for_words(place.first, "Total variance described: 100.0%.")
+    drawing = place.first.locator("#scatter canvas").first
+
+    def dots():
+        # The axes fade; only a dot has many pixels of one colour.
+        seen = colours(drawing)
+        return any(n > 300 and max(colour) - min(colour) > 60 for colour, n in seen.items())
+
+    eventually(second, dots)
 
 
 # A board that is being written to.

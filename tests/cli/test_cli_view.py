@@ -216,7 +216,7 @@ def test_the_next_free_port_is_taken(viewing, tree):
         (["logs", "--token", "x"], 1, "token"),
         (["logs", "--token", "a" * 30, "--token-file", "f"], 2, "--token or --token-file"),
         (["logs", "--token-file", "missing"], 1, "missing"),
-        (["logs", "--samples", "1"], 2, "samples"),
+        (["logs", "--samples", "-1"], 2, "samples"),
         ([], 2, "SOURCE"),
     ],
 )

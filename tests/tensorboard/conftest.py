@@ -9,13 +9,6 @@ import pytest
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # TensorBoard brings a copy of html5lib that says so when it is imported.
-    config.addinivalue_line(
-        "filterwarnings", "ignore:html5lib's sanitizer is deprecated:DeprecationWarning"
-    )
-
-
 @pytest.fixture(autouse=True)
 def _private_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("ABOARD_CACHE", str(tmp_path_factory.mktemp("cache")))

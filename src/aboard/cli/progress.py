@@ -104,11 +104,23 @@ class LoadingLine:
                 f"no event files below {source.uri} yet; the board shows them as soon as they"
                 f" appear. 'aboard doctor {source.uri}' says what may be wrong."
             )
+        hidden = self._hidden([run.name for run in runs])
+        if hidden:
+            return hidden
         report = state.report
-        return (
-            f"read {counted(len(runs), 'run')} of {source.uri} in {report.seconds:.2f} s:"
-            f" {counted(report.points, 'new point')}."
-        )
+        news = f", {counted(report.points, 'new point')}" if report.points else ", nothing new"
+        return f"read {source.uri} in {report.seconds:.2f} s: {counted(len(runs), 'run')}{news}."
+
+    def _hidden(self, runs: list[str]) -> str:
+        """Return what to say if all runs are hidden by the patterns that were given."""
+        from aboard.tensorboard.board import Listing
+
+        if not (self._board.include or self._board.exclude):
+            return ""
+        if Listing(self._board, self._index).runs():
+            return ""
+        some = ", ".join(repr(run) for run in runs[:5])
+        return f"--include and --exclude leave no run to show. There are runs such as {some}."
 
 
 def _make_bar(label: str) -> Progress:

@@ -88,7 +88,8 @@ def view(
     samples: Annotated[
         int | None,
         typer.Option(
-            help="Points per curve; spikes are kept whatever it is. [default: 1000]", min=4
+            help="Points per curve, 0 for all; spikes are kept whatever it is. [default: 1000]",
+            min=0,
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="What the browser's tab shows.")] = None,
@@ -225,10 +226,10 @@ class _Front:
         self._closed = threading.Event()
         self._opener: threading.Thread | None = None
         self._port: int = sockets[0].getsockname()[1]
-        self._address = urls(sockets, host)[0] + path
+        self._addresses = [address + path for address in urls(sockets, host)]
 
-    def _link(self) -> str:
-        return f"{self._address}?key={self._access.mint_key()}"
+    def _link(self, address: str = "") -> str:
+        return f"{address or self._addresses[0]}?key={self._access.mint_key()}"
 
     def announce(self) -> None:
         from aboard.web import exposure, forwarding_hint
@@ -236,7 +237,8 @@ class _Front:
         if self._json:
             import orjson
 
-            document = {"url": self._link(), "address": self._address, "pid": os.getpid()}
+            address = self._addresses[0]
+            document = {"url": self._link(), "address": address, "pid": os.getpid()}
             typer.echo(orjson.dumps(document))
             return
         typer.echo(f"{self._board.title}: {self._link()}")
@@ -244,6 +246,8 @@ class _Front:
             say(warning)
         if (command := forwarding_hint(os.environ, self._port)) is not None:
             typer.echo(f"From your own machine, first: {command}")
+            if len(self._addresses) > 1:
+                typer.echo(f"then open: {self._link(self._addresses[-1])}")
         if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
             typer.echo("Press Enter for another link, Ctrl-C to stop.")
             threading.Thread(target=self._more_links, daemon=True).start()

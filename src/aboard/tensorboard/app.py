@@ -155,7 +155,7 @@ class _BoardApp:
         if path != INDEX and path in self._assets:
             return serve_asset(self._assets.get(path), request)
         if self._asked and (path.startswith("data/") or path in ("", INDEX)):
-            self._asked(listing.board.id)
+            await run_in_threadpool(self._asked, listing.board.id)
         try:
             answer = await self._hot_answer(listing, path, request)
         except BadRequest as error:

@@ -1,7 +1,8 @@
 """TensorBoard's frontend files, shared by every board of a process.
 
 They come in one zip archive whose members are kept there until somebody asks for
-them, and recognised by their checksum when a browser asks again.
+them, and recognised by their checksum when a browser asks again. One script of ours
+is added to the page.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import os
 import struct
 import threading
 import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
 INDEX = "index.html"
+_OURS = "aboard.js"
+_FIRST_SCRIPT = b"<script src="
 
 
 class Asset(NamedTuple):
@@ -39,14 +43,18 @@ class Assets:
         self._held: dict[str, Asset] = {}
         self._lock = threading.Lock()
 
+        script = Path(__file__).with_name("page.js").read_bytes()
+        checksum = f'W/"{zlib.crc32(script):08x}"'
+        self._held[_OURS] = Asset(gzip.compress(script, mtime=0), checksum, "text/javascript")
+
     def __contains__(self, path: str) -> bool:
-        return path in self._members
+        return path in self._members or path == _OURS
 
     def get(self, path: str) -> Asset | None:
         """Return a file, or None if the frontend has none of that name."""
         info = self._members.get(path)
         if info is None:
-            return None
+            return self._held.get(path)
         with self._lock:
             if path not in self._held:
                 body = self._gzipped(info)
@@ -72,6 +80,11 @@ class Assets:
         with zipfile.ZipFile(self._archive) as members:
             return members.read(path)
 
+    def _page(self) -> bytes:
+        """Return the page, with our script before its own."""
+        ours = b'<script src="' + _OURS.encode() + b'"></script>'
+        return self.read(INDEX).replace(_FIRST_SCRIPT, ours + _FIRST_SCRIPT, 1)
+
     def index_archive(self) -> io.BytesIO:
         """Return an archive with the page alone, for TensorBoard to serve with its own headers.
 
@@ -80,7 +93,7 @@ class Assets:
         """
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as members:
-            members.writestr(INDEX, self.read(INDEX))
+            members.writestr(INDEX, self._page())
         archive.seek(0)
         return archive
 

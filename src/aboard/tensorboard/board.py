@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import NamedTuple
 
 from aboard.index import Index, Source, Tag
@@ -28,9 +29,10 @@ class Member(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Member:
-        """Read `name=path`, a path or a URI."""
+        """Read `name=path`, a path or a URI; what exists under the whole text is a path."""
         name, equals, rest = text.partition("=")
-        if equals and rest and name and not set(name) & set("/\\:."):
+        is_name = equals and rest and name and not set(name) & set("/\\:.")
+        if is_name and not Path(text).exists():
             return cls(Source.parse(rest), name)
         return cls(Source.parse(text))
 

@@ -21,6 +21,8 @@ LOCAL_SECONDS = 0.4
 LONGEST_LOCAL_SECONDS = 5.0
 REMOTE_SECONDS = 5.0
 LONGEST_SECONDS = 60.0
+CATCH_UP_SECONDS = 1.5
+"""How long the first request after a pause waits for new data."""
 UNWATCHED_SECONDS = 60.0
 """After this long without a request, nothing is read any more."""
 _SHARE_OF_TIME = 0.1
@@ -108,12 +110,20 @@ class Follower:
             followed.stop()
 
     def asked(self) -> None:
-        """Note that somebody looks."""
-        slept = self._clock() - self._asked > UNWATCHED_SECONDS
-        self._asked = self._clock()
-        if slept:
-            for followed in list(self._followed.values()):
-                followed.wake.set()
+        """Note that somebody looks.
+
+        The first to look after a pause waits a little, so as not to be shown old data.
+        """
+        slept, self._asked = self.unwatched, self._clock()
+        if not slept:
+            return
+        waiting = [(one, one.state.looks) for one in list(self._followed.values())]
+        for followed, _ in waiting:
+            followed.wake.set()
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        for followed, looks in waiting:
+            while followed.state.looks == looks and time.monotonic() < deadline:
+                time.sleep(0.01)
 
     @property
     def unwatched(self) -> bool:
