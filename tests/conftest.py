@@ -21,6 +21,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+from aboard.index import Index
 from engines import fake_oss
 from engines.fake_gcs import FakeGcs
 from engines.fake_oss import FakeOss
@@ -201,3 +202,17 @@ def serving(server: Server) -> Iterator[Server]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep every test off the developer's own index."""
+    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    with Index(tmp_path_factory.mktemp("index") / "index.db") as opened:
+        yield opened

@@ -3,19 +3,7 @@
 import pytest
 
 from aboard.events.writer import EventWriter
-from aboard.index import Index
 from aboard.index.logs import Logs
-
-
-@pytest.fixture(autouse=True)
-def _private_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path_factory.mktemp("cache")))
-
-
-@pytest.fixture
-def index(tmp_path_factory):
-    with Index(tmp_path_factory.mktemp("index") / "index.db") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -9,19 +9,6 @@ import pytest
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
-@pytest.fixture(autouse=True)
-def _private_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path_factory.mktemp("cache")))
-
-
-@pytest.fixture
-def index(tmp_path_factory):
-    from aboard.index import Index
-
-    with Index(tmp_path_factory.mktemp("index") / "index.db") as opened:
-        yield opened
-
-
 @pytest.fixture
 def serve(index) -> Iterator:
     """Serve directories as one board: `serve(logdir, …)`."""

@@ -6,17 +6,11 @@ import time
 import pytest
 
 from aboard.events.writer import EventWriter
-from aboard.index import Index, Source
+from aboard.index import Source
 from aboard.storage.object import ObjectStorage
 from aboard.storage.uri import open_storage
 from aboard.tensorboard import live
 from aboard.tensorboard.live import Follower, Rhythm
-
-
-@pytest.fixture
-def index(tmp_path):
-    with Index(tmp_path / "cache" / "index.db") as opened:
-        yield opened
 
 
 def wait_until(condition, seconds=10.0):

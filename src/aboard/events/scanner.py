@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from aboard.events.fallback import PythonCore
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+    Ints = npt.NDArray[np.int64]
+    Floats = npt.NDArray[np.float64]
 
 BLOCK = 4 << 20
 """Bytes per read: large enough that a call costs nothing beside its work."""
@@ -59,13 +60,46 @@ class Damage(NamedTuple):
     length: int
 
 
-class Taken(NamedTuple):
-    """What was scanned since the last take."""
+class Taken:
+    """What was scanned since the last take.
 
-    points: Points
-    pointers: Pointers
-    damage: list[Damage]
-    events: int
+    The columns become arrays when they are looked at, so that scanning can begin
+    before numpy is imported.
+    """
+
+    def __init__(
+        self, points: RawPoints, pointers: RawPointers, damage: list[Damage], events: int
+    ) -> None:
+        self.damage = damage
+        self.events = events
+        self._points = points
+        self._pointers = pointers
+
+    @cached_property
+    def points(self) -> Points:
+        """The scalars."""
+        import numpy as np
+
+        series, step, wall, value = self._points
+        return Points(
+            np.frombuffer(series, np.int32),
+            np.frombuffer(step, np.int64),
+            np.frombuffer(wall, np.float64),
+            np.frombuffer(value, np.float64),
+        )
+
+    @cached_property
+    def pointers(self) -> Pointers:
+        """The places of everything else."""
+        import numpy as np
+
+        series, step, wall, *rest = self._pointers
+        return Pointers(
+            np.frombuffer(series, np.int32),
+            np.frombuffer(step, np.int64),
+            np.frombuffer(wall, np.float64),
+            *(np.frombuffer(column, np.int64) for column in rest),
+        )
 
 
 class Series(NamedTuple):
@@ -187,23 +221,7 @@ class Scanner:
     def take(self) -> Taken:
         """Return and forget what was scanned since the last take."""
         points, pointers, damage, events = self._core.take()
-        kinds = (np.int32, np.int64, np.float64)
-        return Taken(
-            Points(
-                np.frombuffer(points[0], kinds[0]),
-                np.frombuffer(points[1], kinds[1]),
-                np.frombuffer(points[2], kinds[2]),
-                np.frombuffer(points[3], kinds[2]),
-            ),
-            Pointers(
-                np.frombuffer(pointers[0], kinds[0]),
-                np.frombuffer(pointers[1], kinds[1]),
-                np.frombuffer(pointers[2], kinds[2]),
-                *(np.frombuffer(column, kinds[1]) for column in pointers[3:]),
-            ),
-            [Damage(*span) for span in damage],
-            events,
-        )
+        return Taken(points, pointers, [Damage(*span) for span in damage], events)
 
     def series(self) -> list[Series]:
         """Return every series seen so far; its place in the list is its number."""

@@ -37,6 +37,7 @@ class Batch:
     damage_start: int
     first_wall: float | None
     """The wall time of the first event of this reading."""
+    values: int
     scanned: int
     """Bytes looked at for this batch."""
     last: bool
@@ -94,7 +95,7 @@ def read_file(reading: Reading, buffer: bytearray) -> Iterator[Batch]:
         offset, damage_start = scanner.resume(block.reached)
         tail = reader.tail_before(offset, buffer, block)
         looked_at = block.start + block.length - scanned
-        taken, series = scanner.take(), scanner.series()
+        values, taken, series = scanner.pending, scanner.take(), scanner.series()
         yield Batch(
             reading=reading,
             taken=taken,
@@ -104,6 +105,7 @@ def read_file(reading: Reading, buffer: bytearray) -> Iterator[Batch]:
             tail=tail,
             damage_start=damage_start,
             first_wall=scanner.first_wall,
+            values=values,
             scanned=looked_at,
             last=block.at_end,
         )

@@ -88,19 +88,22 @@ def _read_and_store(
 ) -> bool:
     """Do what is planned; tell whether another process got in the way."""
     from aboard.index.reading import Batch
-    from aboard.index.store import Store
-    from aboard.index.workers import batches
+    from aboard.index.workers import reading
 
-    store = Store(connection)
-    if plan.gone:
-        store.forget(plan.gone)
-        report.files_gone += len(plan.gone)
-    for found in batches(plan.readings):
-        report.problems += [item for item in found if isinstance(item, StorageError)]
-        ready = [item for item in found if isinstance(item, Batch)]
-        store.put(ready)
-        for batch in ready:
-            report.add(batch)
-        if progress:
-            progress(report)
+    with reading(plan.readings) as parts:
+        # Imports numpy, while the workers are reading already.
+        from aboard.index.store import Store
+
+        store = Store(connection)
+        if plan.gone:
+            store.forget(plan.gone)
+            report.files_gone += len(plan.gone)
+        for found in parts:
+            report.problems += [item for item in found if isinstance(item, StorageError)]
+            ready = [item for item in found if isinstance(item, Batch)]
+            store.put(ready)
+            for batch in ready:
+                report.add(batch)
+            if progress:
+                progress(report)
     return bool(store.outrun)

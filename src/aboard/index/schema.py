@@ -173,8 +173,12 @@ def _connect(path: Path) -> sqlite3.Connection:
         path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
-    connection.execute("PRAGMA cache_size = -4096")
+    connection.execute("PRAGMA wal_autocheckpoint = 8000")
+    return _with_small_cache(connection)
+
+
+def _with_small_cache(connection: sqlite3.Connection) -> sqlite3.Connection:
+    connection.execute("PRAGMA cache_size = -2048")
     return connection
 
 
@@ -196,7 +200,7 @@ def _create(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA page_size = 16384")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.executescript(f"BEGIN IMMEDIATE;{_CREATE}COMMIT;")
-    return connection
+    return _with_small_cache(connection)  # a new page size undoes it
 
 
 @contextmanager

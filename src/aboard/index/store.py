@@ -120,8 +120,11 @@ class Store:
         if key in self.outrun:
             return
         try:
-            opened = self._open.pop(key, None) or self._begin(batch)
-            self._advance(opened, batch)
+            opened = self._open.pop(key, None)
+            if opened is None:
+                opened = self._begin(batch)
+            else:
+                self._advance(opened, batch)
         except _Outrun:
             self.outrun.add(key)
             return
@@ -135,43 +138,38 @@ class Store:
             self._open[key] = opened
 
     def _begin(self, batch: Batch) -> _OpenFile:
-        reading = batch.reading
-        row = self._connection.execute(
-            "SELECT id, offset FROM file WHERE directory = ? AND name = ?",
-            (reading.directory, reading.name),
-        ).fetchone()
-        if row != ((reading.known.id, reading.known.offset) if reading.known else None):
+        """Store the row of a file for its first batch, if nobody else has."""
+        known = batch.reading.known
+        if known is None:
+            return self._insert(batch)
+        if not batch.reading.fresh:
+            opened = _OpenFile(known.id, self._segments_of(known.id))
+            self._advance(opened, batch)
+            return opened
+        row = self._connection.execute("SELECT offset FROM file WHERE id = ?", (known.id,))
+        if row.fetchone() != (known.offset,):
             raise _Outrun
-        if reading.known and not reading.fresh:
-            return _OpenFile(reading.known.id, self._segments_of(reading.known.id))
-        if reading.known:
-            self._delete(reading.known.id)
+        self._delete(known.id)
+        return self._insert(batch)
+
+    def _insert(self, batch: Batch) -> _OpenFile:
         cursor = self._connection.execute(
-            "INSERT INTO file VALUES (NULL, ?, ?, 0, '', 0, 0, -1, 0, NULL)",
-            (reading.directory, reading.name),
+            "INSERT OR IGNORE INTO file VALUES (NULL, :directory, :name, :size, :version, :offset,"
+            " :tail, :damage_start, :events, :first_wall)",
+            _file_row(batch),
         )
+        if cursor.rowcount != 1:
+            raise _Outrun
         return _OpenFile(cursor.lastrowid or 0)
 
     def _advance(self, opened: _OpenFile, batch: Batch) -> None:
         """Move the file's offset, if it is where this batch starts."""
-        entry = batch.reading.entry
-        size, version = (entry.size, entry.version) if batch.last else (batch.offset, "")
         cursor = self._connection.execute(
             "UPDATE file SET size = :size, version = :version, offset = :offset, tail = :tail,"
             " damage_start = :damage_start, events = events + :events,"
-            " first_wall = coalesce(first_wall, :wall)"
+            " first_wall = coalesce(first_wall, :first_wall)"
             " WHERE id = :id AND offset = :start",
-            {
-                "size": size,
-                "version": version,
-                "offset": batch.offset,
-                "tail": batch.tail,
-                "damage_start": batch.damage_start,
-                "events": batch.taken.events,
-                "wall": batch.first_wall,
-                "id": opened.id,
-                "start": batch.start,
-            },
+            _file_row(batch) | {"id": opened.id, "start": batch.start},
         )
         if cursor.rowcount != 1:
             raise _Outrun
@@ -248,6 +246,23 @@ class Store:
         )
         for table, column in (("segment", "file"), ("damage", "file"), ("file", "id")):
             connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (file,))
+
+
+def _file_row(batch: Batch) -> dict[str, object]:
+    """Return a file as it is once a batch of it is stored."""
+    entry = batch.reading.entry
+    size, version = (entry.size, entry.version) if batch.last else (batch.offset, "")
+    return {
+        "directory": batch.reading.directory,
+        "name": batch.reading.name,
+        "size": size,
+        "version": version,
+        "offset": batch.offset,
+        "tail": batch.tail,
+        "damage_start": batch.damage_start,
+        "events": batch.taken.events,
+        "first_wall": batch.first_wall,
+    }
 
 
 def _segment_row(segment: _Segment, series: Series, columns: Columns) -> tuple[object, ...]:

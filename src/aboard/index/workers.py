@@ -10,6 +10,7 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from aboard.index.plan import Reading
 from aboard.index.reading import LOCAL_BLOCK, REMOTE_BLOCK, Batch, read_file
@@ -19,25 +20,31 @@ from aboard.storage.uri import is_remote
 _INLINE_BYTES = 4 << 20
 """Less than this is read by the calling thread: starting others would take longer."""
 
+_WAITING_VALUES = 180_000
+"""Values that were read and not stored yet, at which workers begin to wait."""
+
 Found = Batch | StorageError
 
 
-def batches(readings: Sequence[Reading]) -> Iterator[list[Found]]:
-    """Read all files; yield what is ready, a few batches at a time."""
-    if not readings:
-        return
-    remote = is_remote(readings[0].storage.uri)
+@contextmanager
+def reading(readings: Sequence[Reading]) -> Iterator[Iterator[list[Found]]]:
+    """Begin to read files; give what is ready, some batches at a time."""
+    remote = bool(readings) and is_remote(readings[0].storage.uri)
     total = sum(one.entry.size - one.start for one in readings)
-    workers = min(16 if remote else os.cpu_count() or 1, len(readings))
     block = REMOTE_BLOCK if remote else LOCAL_BLOCK
-    if workers < 2 or (total < _INLINE_BYTES and not remote and len(readings) < 64):
-        buffer = bytearray(block)
-        for one in readings:
-            for found in _guarded(one, buffer):
-                yield [found]
+    if total < _INLINE_BYTES and len(readings) < (2 if remote else 64):
+        yield _one_by_one(readings, block)
         return
-    with _Workers(readings, workers, block) as pool:
-        yield from pool.results()
+    count = min(16 if remote else os.cpu_count() or 1, len(readings))
+    with _Workers(readings, count, block) as workers:
+        yield workers.results()
+
+
+def _one_by_one(readings: Sequence[Reading], block: int) -> Iterator[list[Found]]:
+    buffer = bytearray(block)
+    for one in readings:
+        for found in _guarded(one, buffer):
+            yield [found]
 
 
 def _guarded(reading: Reading, buffer: bytearray) -> Iterator[Found]:
@@ -47,15 +54,43 @@ def _guarded(reading: Reading, buffer: bytearray) -> Iterator[Found]:
         yield error
 
 
+class _Room:
+    """Room for a number of values; whoever finds none left waits."""
+
+    def __init__(self, values: int) -> None:
+        self._left = values
+        self._changed = threading.Condition()
+        self._open = False
+
+    def take(self, values: int) -> None:
+        """Take some room as soon as there is any left."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._open or self._left > 0)
+            self._left -= values
+
+    def give(self, values: int) -> None:
+        """Give room back."""
+        with self._changed:
+            self._left += values
+            self._changed.notify_all()
+
+    def open(self) -> None:
+        """Let everybody through from now on."""
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+
 class _Workers:
-    """Threads that read files from a shared list into a short queue."""
+    """Threads that read files from a shared list into a queue of bounded content."""
 
     def __init__(self, readings: Sequence[Reading], count: int, block: int) -> None:
         # The largest first, so that no worker is left alone with one at the end.
         ordered = sorted(readings, key=lambda one: one.start - one.entry.size)
         self._todo = iter(ordered)
         self._lock = threading.Lock()
-        self._done: queue.Queue[Found | BaseException | None] = queue.Queue(maxsize=count)
+        self._done: queue.Queue[Found | BaseException | None] = queue.Queue()
+        self._room = _Room(_WAITING_VALUES)
         self._stop = False
         self._block = block
         self._threads = [
@@ -70,17 +105,9 @@ class _Workers:
 
     def __exit__(self, *_: object) -> None:
         self._stop = True
+        self._room.open()
         for thread in self._threads:
-            while thread.is_alive():
-                self._drain()
-                thread.join(0.01)
-
-    def _drain(self) -> None:
-        try:
-            while True:
-                self._done.get_nowait()
-        except queue.Empty:
-            pass
+            thread.join()
 
     def _next(self) -> Reading | None:
         with self._lock:
@@ -91,6 +118,8 @@ class _Workers:
         try:
             while (reading := self._next()) is not None:
                 for found in _guarded(reading, buffer):
+                    if isinstance(found, Batch):
+                        self._room.take(found.values)
                     self._done.put(found)
                     if self._stop:
                         return
@@ -116,3 +145,4 @@ class _Workers:
                     raise item
             if found:
                 yield found
+                self._room.give(sum(one.values for one in found if isinstance(one, Batch)))

@@ -15,6 +15,7 @@ from typing import Any
 
 from a2wsgi import WSGIMiddleware
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -37,6 +38,7 @@ from aboard.tensorboard.provider import (
     current_request,
 )
 from aboard.tensorboard.routes import BadRequest, HotRoutes
+from aboard.web.pages import NOT_FOUND
 
 _GZIP_FROM = 1000
 """Bytes from which an answer is worth compressing."""
@@ -140,7 +142,7 @@ class _BoardApp:
             raise RuntimeError(f"a board has no {scope['type']} routes")
         listing = self._boards.get(scope["path_params"]["board"])
         if listing is None:
-            await Response("There is no such board.\n", 404)(scope, receive, send)
+            await NOT_FOUND(scope, receive, send)
             return
         path = inner_path(scope)
         request = Request(scope, receive)
@@ -168,16 +170,21 @@ class _BoardApp:
         if path in self._get:
             return await run_in_threadpool(self._get[path], listing)
         if path == "data/plugin/timeseries/timeSeries":
-            fields = await request.form() if request.method == "POST" else request.query_params
+            fields = await _form(request) if request.method == "POST" else request.query_params
             asked = fields.get("requests")
             text = asked if isinstance(asked, str) else None
             return await run_in_threadpool(self._hot.time_series, listing, text)
         if path == "data/plugin/scalars/scalars_multirun" and request.method == "POST":
-            form = await request.form()
+            form = await _form(request)
             tags = [str(tag) for tag in form.getlist("tag")]
             runs = [str(run) for run in form.getlist("runs")]
             return await run_in_threadpool(self._hot.multirun, listing, tags, runs)
         return None
+
+
+async def _form(request: Request) -> FormData:
+    """Read a form that may name every run of a large board."""
+    return await request.form(max_files=0, max_fields=100_000, max_part_size=16 << 20)
 
 
 def _json(body: bytes, request: Request) -> Response:

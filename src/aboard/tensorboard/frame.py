@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Scope
 
 from aboard.tensorboard.assets import Asset, Assets
+from aboard.web.pages import INTERNAL, NOT_FOUND, Problem
 
 EXPERIMENT_KEY = "HTTP_TENSORBOARD_EXPERIMENT_ID"
 _EXPERIMENT_HEADER = b"tensorboard-experiment-id"
@@ -34,8 +36,18 @@ def make_frame(board_app: ASGIApp, assets: Assets) -> ASGIApp:
             Route("/font-roboto/{name}", font),
             Route("/b/{board}", _add_slash),
             Mount("/b/{board}", board_app),
-        ]
+        ],
+        exception_handlers=problem_pages(),
     )
+
+
+def problem_pages() -> dict[Any, Any]:
+    """Return what to show for an address that leads nowhere, and for a failure of ours."""
+
+    def show(problem: Problem) -> Any:
+        return lambda *_: problem
+
+    return {404: show(NOT_FOUND), 500: show(INTERNAL)}
 
 
 async def _add_slash(request: Request) -> Response:

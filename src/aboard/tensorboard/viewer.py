@@ -20,10 +20,13 @@ from starlette.types import ASGIApp
 
 from aboard.index import Index
 from aboard.tensorboard.board import Board
+from aboard.tensorboard.frame import problem_pages
 from aboard.tensorboard.live import Changed, Follower
 from aboard.web import Access, Gate
 
 Engine = Literal["fast", "stock"]
+
+_HOW_TO_RENEW = "Press Enter where aboard runs for a new link, or paste its token."
 
 
 class Viewer:
@@ -52,7 +55,7 @@ class Viewer:
         self.board = board
         self._closing = ExitStack()
         inner = self._fast(samples, index, changed) if engine == "fast" else self._stock(samples)
-        self.app: ASGIApp = Gate(_with_front_door(inner, board), access)
+        self.app: ASGIApp = Gate(_with_front_door(inner, board), access, how_to_renew=_HOW_TO_RENEW)
 
     @property
     def path(self) -> str:
@@ -94,4 +97,6 @@ def _with_front_door(app: ASGIApp, board: Board) -> ASGIApp:
     async def front_door(_: Request) -> Response:
         return RedirectResponse(f"b/{board.id}/", status_code=307)
 
-    return Starlette(routes=[Route("/", front_door), Mount("/", app)])
+    return Starlette(
+        routes=[Route("/", front_door), Mount("/", app)], exception_handlers=problem_pages()
+    )
