@@ -94,7 +94,7 @@ def aboard_refresh(tree: Tree, place: Path, index: Path, *, pure: bool = False) 
 def stock_loader(tree: Tree, place: Path) -> Measured:
     """Load a tree of one run with TensorBoard's Python loader, its start not counted."""
     said = inside("accumulate", file_of(place, 0))
-    _check("EventAccumulator", said["points"], tree.points)
+    _check("TensorBoard's Python loader", said["points"], tree.points)
     return Measured(said["seconds"], said["peak"], said["cpu"])
 
 

@@ -9,8 +9,8 @@ time, step and value is recognised without being parsed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -37,20 +37,12 @@ _PROBES = (-1234.5, 777.25)
 _ROWS = {ORIGIN_IMAGE: 3, ORIGIN_AUDIO: 1}
 
 
-class _Point(NamedTuple):
-    series: int
-    step: int
-    wall: float
-    value: float
-
-
-class _Pointer(NamedTuple):
-    series: int
-    step: int
-    wall: float
-    offset: int
-    length: int
-    rows: int
+_Point = tuple[int, int, float, float]
+"""Series, step, wall time and value; plain tuples, as there are very many."""
+_Pointer = tuple[int, int, float, int, int, int]
+"""Series, step, wall time, offset, length and rows."""
+_POINT_COLUMNS = (np.int32, np.int64, np.float64, np.float64)
+_POINTER_COLUMNS = (np.int32, np.int64, np.float64, np.int64, np.int64, np.int64)
 
 
 class _Series:
@@ -93,23 +85,10 @@ class PythonCore:
 
     def take(self) -> tuple[RawPoints, RawPointers, list[tuple[int, int]], int]:
         """Return the columns as bytes, and forget them."""
-        self._points.sort(key=lambda row: row.series)
-        self._pointers.sort(key=lambda row: row.series)
-        p, q = self._points, self._pointers
-        points = (
-            np.array([row.series for row in p], np.int32).tobytes(),
-            np.array([row.step for row in p], np.int64).tobytes(),
-            np.array([row.wall for row in p], np.float64).tobytes(),
-            np.array([row.value for row in p], np.float64).tobytes(),
-        )
-        pointers = (
-            np.array([row.series for row in q], np.int32).tobytes(),
-            np.array([row.step for row in q], np.int64).tobytes(),
-            np.array([row.wall for row in q], np.float64).tobytes(),
-            np.array([row.offset for row in q], np.int64).tobytes(),
-            np.array([row.length for row in q], np.int64).tobytes(),
-            np.array([row.rows for row in q], np.int64).tobytes(),
-        )
+        p = _columns(self._points, _POINT_COLUMNS)
+        q = _columns(self._pointers, _POINTER_COLUMNS)
+        points = (p[0], p[1], p[2], p[3])
+        pointers = (q[0], q[1], q[2], q[3], q[4], q[5])
         taken = points, pointers, self._damage, self._events
         self._points, self._pointers, self._damage, self._events = [], [], [], 0
         return taken
@@ -204,9 +183,9 @@ class PythonCore:
                 if one.kind == CLASS_UNKNOWN:
                     one.kind = CLASS_OTHER
                     self._shapes.clear()
-                self._pointers.append(_Pointer(number, event.step, event.wall, offset, length, 1))
+                self._pointers.append((number, event.step, event.wall, offset, length, 1))
             case _:
-                self._pointers.append(_Pointer(-1, event.step, event.wall, offset, length, 0))
+                self._pointers.append((-1, event.step, event.wall, offset, length, 0))
 
     def _add(self, value: Value, event: Event, offset: int, length: int) -> None:
         number = self._number(value.tag)
@@ -217,7 +196,7 @@ class PythonCore:
             one.kind = one.kind or _class_of(value.metadata)
             self._shapes.clear()
         if value.origin == ORIGIN_SIMPLE:
-            self._points.append(_Point(number, event.step, event.wall, value.simple))
+            self._points.append((number, event.step, event.wall, value.simple))
             return
         rows = _ROWS.get(value.origin, 0)
         if value.tensor is not None:
@@ -226,10 +205,10 @@ class PythonCore:
                 one.kind == CLASS_UNKNOWN and tensor.rank == 0
             )
             if tensor.single is not None and may_be_scalar:
-                self._points.append(_Point(number, event.step, event.wall, tensor.single))
+                self._points.append((number, event.step, event.wall, tensor.single))
                 one.wide = one.wide or tensor.wide
                 return
-        self._pointers.append(_Pointer(number, event.step, event.wall, offset, length, rows))
+        self._pointers.append((number, event.step, event.wall, offset, length, rows))
 
     def _number(self, tag: bytes) -> int:
         number = self._numbers.get(tag)
@@ -246,8 +225,8 @@ class PythonCore:
         number = self._shapes.get(data[at:-4])
         if number is None:
             return False
-        wall = _DOUBLE.unpack_from(data, 1)[0]
-        self._points.append(_Point(number, step, wall, _FLOAT.unpack_from(data, len(data) - 4)[0]))
+        (wall,), (value,) = _DOUBLE.unpack_from(data, 1), _FLOAT.unpack_from(data, len(data) - 4)
+        self._points.append((number, step, wall, value))
         return True
 
     def _learn(self, data: bytes, event: Event) -> None:
@@ -268,6 +247,14 @@ class PythonCore:
             if value.tag != tag or number != probe:
                 return
         self._shapes[data[head[1] : -4]] = self._numbers[tag]
+
+
+def _columns(
+    rows: Sequence[_Point] | Sequence[_Pointer], kinds: Sequence[type[np.generic]]
+) -> list[bytes]:
+    """Return the rows, sorted by series, as the bytes of one array per column."""
+    columns = zip(*sorted(rows, key=itemgetter(0)), strict=True) if rows else ((),) * len(kinds)
+    return [np.array(column, kind).tobytes() for column, kind in zip(columns, kinds, strict=True)]
 
 
 def _class_of(metadata: bytes) -> int:
