@@ -171,13 +171,8 @@ def _ask_in_turns(sites: dict[str, Site], questions: list[str], times: int) -> d
     for _ in range(times):
         for question in questions:
             for name, site in sites.items():
-                ask = (
-                    (lambda s=site: s.curve(tag))
-                    if question == "curve"
-                    else getattr(site, question)
-                )
                 started = time.perf_counter()
-                ask()
+                site.ask(question, tag)
                 seconds = time.perf_counter() - started
                 taken.setdefault(f"{question}: {name}", []).append(seconds)
     return {name: _figures(seconds, 0.0) for name, seconds in taken.items()}

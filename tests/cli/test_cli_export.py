@@ -175,7 +175,7 @@ def test_several_sources(aboard, tree):
             ["--samples", "0"],
             2,
             (
-                "invalid value for '--samples': Input should be greater than or equal to 1."
+                "invalid value for '--samples': 0 is not in the range x>=1."
                 " See 'aboard export --help'."
             ),
         ),

@@ -32,7 +32,8 @@ from aboard.events.scanner import Block, RawPointers, RawPoints
 
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<f")
-_DOUBLE = struct.Struct("<d")
+_wall_at = struct.Struct("<d").unpack_from
+_value_at = _FLOAT.unpack_from
 _PROBES = (-1234.5, 777.25)
 _ROWS = {ORIGIN_IMAGE: 3, ORIGIN_AUDIO: 1}
 
@@ -115,7 +116,9 @@ class PythonCore:
         if good and self.damage_start >= 0:
             self._end_damage(base + at)
         for start, length in spans[:good]:
-            self._record(block[start + HEADER : start + HEADER + length], base + start)
+            at = start + HEADER
+            if not self._recognise(block, at, at + length):
+                self._record(block[at : at + length], base + start)
         if good == 0:
             return at
         start, length = spans[good - 1]
@@ -149,10 +152,7 @@ class PythonCore:
         self.damage_start = self.hold = -1
 
     def _record(self, data: bytes, offset: int) -> None:
-        """Scan one good record: by its shape if that is known, else by parsing it."""
-        if self._recognise(data):
-            self._events += 1
-            return
+        """Scan one good record by parsing it."""
         points, pointers = len(self._points), len(self._pointers)
         try:
             event = parse_event(data)
@@ -217,16 +217,17 @@ class PythonCore:
             self._series.append(_Series(tag))
         return number
 
-    def _recognise(self, data: bytes) -> bool:
-        head = _head(data)
+    def _recognise(self, block: bytes, start: int, end: int) -> bool:
+        """Scan a record by its shape, if that is known."""
+        head = _head(block, start, end)
         if head is None:
             return False
-        step, at = head
-        number = self._shapes.get(data[at:-4])
+        number = self._shapes.get(block[head[1] : end - 4])
         if number is None:
             return False
-        (wall,), (value,) = _DOUBLE.unpack_from(data, 1), _FLOAT.unpack_from(data, len(data) - 4)
-        self._points.append((number, step, wall, value))
+        (wall,), (value,) = _wall_at(block, start + 1), _value_at(block, end - 4)
+        self._points.append((number, head[0], wall, value))
+        self._events += 1
         return True
 
     def _learn(self, data: bytes, event: Event) -> None:
@@ -234,7 +235,7 @@ class PythonCore:
 
         Whether they are is found out by changing them and parsing again.
         """
-        head = _head(data)
+        head = _head(data, 0, len(data))
         if head is None or len(list(fields(data[head[1] :]))) != 1:
             return  # what follows the summary may be what counts
         tag = event.values[0].tag
@@ -264,27 +265,30 @@ def _class_of(metadata: bytes) -> int:
     return CLASS_SCALAR if parsed.plugin == "scalars" else CLASS_OTHER
 
 
-def _head(data: bytes) -> tuple[int, int] | None:
+def _head(block: bytes, start: int, end: int) -> tuple[int, int] | None:
     """Return (step, place of the rest) if an event starts with its time and step."""
-    size = len(data)
-    if size < 16 or data[0] != 0x09:
+    if end - start < 16 or block[start] != 0x09:
         return None
-    if data[9] == 0x2A:
-        return 0, 9
-    if data[9] != 0x10:
+    at = start + 9
+    byte = block[at]
+    if byte == 0x2A:
+        return 0, at
+    if byte != 0x10:
         return None
-    step, at, byte = 0, 10, data[10]
-    shift = 0
+    at += 1
+    byte = block[at]
+    step = shift = 0
     while byte >= 0x80:
         step |= (byte & 0x7F) << shift
         shift += 7
         at += 1
-        if shift > 56 or at > size - 6:
+        if shift > 56 or at > end - 6:
             return None
-        byte = data[at]
-    if data[at + 1] != 0x2A:
+        byte = block[at]
+    at += 1
+    if block[at] != 0x2A:
         return None
-    return step | byte << shift, at + 1
+    return step | byte << shift, at
 
 
 def _frames(block: bytes, at: int) -> Iterator[tuple[int, int]]:

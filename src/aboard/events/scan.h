@@ -108,7 +108,7 @@ typedef struct {
 typedef struct {
     uint64_t key;    /* field number and wire type together */
     uint64_t number; /* of a varint, fixed32 or fixed64 */
-    span bytes;      /* of a length-delimited field */
+    span bytes;      /* of a length-delimited or fixed32 field */
 } field;
 
 static int read_varint(span *s, uint64_t *out) {
@@ -144,6 +144,7 @@ static int next_field(span *s, field *f) {
     case FIXED32:
         if (left < 4) return -1;
         f->number = load32(s->at);
+        f->bytes = (span){s->at, s->at + 4};
         s->at += 4;
         return 1;
     case BYTES: {
@@ -168,8 +169,9 @@ enum { SIMPLE = 2, IMAGE = 4, HISTOGRAM = 5, AUDIO = 6, TENSOR = 8, GRAPH = 104,
 enum { CLASS_UNKNOWN = 0, CLASS_SCALAR = 1, CLASS_OTHER = 2 };
 
 typedef struct {
-    size_t tag, metadata; /* places in the arena */
+    size_t tag, metadata, shape; /* places in the arena */
     uint32_t tag_length, metadata_length;
+    uint32_t shape_length; /* see `recognise`; 0 where none is known */
     uint32_t hash;
     int32_t next; /* the series seen after this one: usually right again */
     uint8_t class, origin, wide, has_metadata;
@@ -411,6 +413,7 @@ typedef struct {
     int64_t rows, elements; /* first dimension; -1 elements when the shape is unknown */
     int rank;
     uint64_t stored; /* how many elements are stored; one may stand for all */
+    const uint8_t *float_end; /* behind the bytes of the first, if it is a float */
 } tensor;
 
 static int read_shape(span shape, tensor *t) {
@@ -439,7 +442,10 @@ static int read_typed(const field *f, uint32_t typed, tensor *t) {
     if (f->key >> 3 != typed) return 0;
     uint32_t own = typed == 5 ? FIXED32 : typed == 6 ? FIXED64 : VARINT;
     if (wire == own) {
-        if (t->stored++ == 0) t->bits = f->number;
+        if (t->stored++ == 0) {
+            t->bits = f->number;
+            if (own == FIXED32) t->float_end = f->bytes.end;
+        }
         return 0;
     }
     if (wire != BYTES) return 0;
@@ -454,7 +460,10 @@ static int read_typed(const field *f, uint32_t typed, tensor *t) {
             bits = width == 4 ? load32(packed.at) : load64(packed.at);
             packed.at += width;
         }
-        if (t->stored++ == 0) t->bits = bits;
+        if (t->stored++ == 0) {
+            t->bits = bits;
+            if (own == FIXED32) t->float_end = packed.at;
+        }
     }
     return 0;
 }
@@ -482,6 +491,7 @@ static int read_tensor(span message, tensor *t) {
         }
         for (size_t i = n; i--;) t->bits = t->bits << 8 | content.at[i];
         t->stored = 1;
+        if (t->dtype == 1) t->float_end = content.end;
         return 0;
     }
     rest = message; /* the dtype may come after the values: a second look */
@@ -513,7 +523,8 @@ static int add_pointer(scanner *s, const moment *m, int32_t number, int64_t rows
 
 /* All of these return 0, -1 for a malformed message, -2 when out of memory. */
 
-static int scan_value(scanner *s, const moment *m, span message) {
+/* `float_end` is set behind the bytes of the value, if it is a point and a float. */
+static int scan_value(scanner *s, const moment *m, span message, const uint8_t **float_end) {
     field f, content = {0, 0, {0, 0}};
     span tag = {0, 0}, node = {0, 0}, metadata = {0, 0};
     int got, origin = 0, has_metadata = 0;
@@ -548,9 +559,12 @@ static int scan_value(scanner *s, const moment *m, span message) {
         if (!keep_bytes(s, metadata, &one->metadata, &one->metadata_length)) return -2;
         one->has_metadata = 1;
         if (one->class == CLASS_UNKNOWN) one->class = (uint8_t)class;
+        one->shape_length = 0;
     }
     switch (origin) {
-    case SIMPLE: return add_point(s, m, number, bits_to_float((uint32_t)content.number), 0);
+    case SIMPLE:
+        *float_end = content.bytes.end;
+        return add_point(s, m, number, bits_to_float((uint32_t)content.number), 0);
     case IMAGE: return add_pointer(s, m, number, 3);
     case AUDIO: return add_pointer(s, m, number, 1);
     case TENSOR: break;
@@ -558,8 +572,10 @@ static int scan_value(scanner *s, const moment *m, span message) {
     }
     dtype_info info = dtype_of(t.dtype);
     int single = t.elements == 1 && t.stored <= 1 && info.width;
-    if (single && (one->class == CLASS_SCALAR || (one->class == CLASS_UNKNOWN && t.rank == 0)))
+    if (single && (one->class == CLASS_SCALAR || (one->class == CLASS_UNKNOWN && t.rank == 0))) {
+        *float_end = t.float_end;
         return add_point(s, m, number, number_of(t.dtype, t.bits), info.is_wide);
+    }
     return add_pointer(s, m, number, t.rows);
 }
 
@@ -569,12 +585,66 @@ static int scan_tagged(scanner *s, const moment *m, span tag, int origin) {
     series *one = &s->series.at[number];
     if (!one->origin) one->origin = (uint8_t)origin;
     if (one->class == CLASS_UNKNOWN) one->class = CLASS_OTHER;
+    one->shape_length = 0;
     return add_pointer(s, m, number, 1);
+}
+
+/* ---- Shapes ----------------------------------------------------------------
+ *
+ * Most records are like an earlier one of their series but for the time, the step
+ * and the value: wall time and step come first, then a summary whose last four
+ * bytes are a float. What is between is the *shape* of the record. A record of the
+ * shape that is expected next needs no parsing. */
+
+/* Read the head of an event; the shape begins at what is returned, NULL if it has no such form. */
+static const uint8_t *read_head(span data, moment *m) {
+    if (data.end - data.at < 16 || data.at[0] != KEY(1, FIXED64)) return NULL;
+    m->wall = bits_to_double(load64(data.at + 1));
+    m->step = 0;
+    span rest = {data.at + 9, data.end};
+    if (*rest.at == KEY(2, VARINT)) {
+        uint64_t step;
+        rest.at++;
+        if (!read_varint(&rest, &step)) return NULL;
+        m->step = (int64_t)step;
+    }
+    return rest.end - rest.at > 4 && *rest.at == KEY(5, BYTES) ? rest.at : NULL;
+}
+
+/* Add the point of a record that has the shape of the series expected next; 0 if it has not. */
+static int recognise(scanner *s, span data, int *bad) {
+    if (s->last < 0 || !s->has_events) return 0;
+    int32_t guess = s->series.at[s->last].next;
+    if (guess < 0) return 0;
+    const series *one = &s->series.at[guess];
+    moment m;
+    const uint8_t *shape = one->shape_length ? read_head(data, &m) : NULL;
+    if (!shape || (size_t)(data.end - 4 - shape) != one->shape_length) return 0;
+    if (memcmp(shape, s->arena.at + one->shape, one->shape_length) != 0) return 0;
+    s->last = guess;
+    *bad = add_point(s, &m, guess, bits_to_float(load32(data.end - 4)), 0);
+    return 1;
+}
+
+/* Remember the shape of an event that was parsed into one point, a float at its very end. */
+static int learn(scanner *s, span data, int32_t number, const uint8_t *float_end) {
+    series *one = &s->series.at[number];
+    moment m;
+    const uint8_t *shape = read_head(data, &m);
+    if (one->shape_length || !shape || float_end != data.end) return 0;
+    /* The summary must be all that follows, or a later field might be what counts. */
+    span rest = {shape + 1, data.end};
+    uint64_t n;
+    if (!read_varint(&rest, &n) || n != (uint64_t)(rest.end - rest.at)) return 0;
+    return keep_bytes(s, (span){shape, data.end - 4}, &one->shape, &one->shape_length) ? 0 : -2;
 }
 
 static int scan_event(scanner *s, span message, int64_t offset) {
     field f, what = {0, 0, {0, 0}};
     moment m = {0, offset, message.end - message.at, 0.0};
+    span whole = message;
+    size_t points = s->points.count, pointers = s->pointers.count;
+    const uint8_t *float_end = NULL;
     int got;
     while ((got = next_field(&message, &f)) > 0) {
         switch (f.key) {
@@ -597,9 +667,11 @@ static int scan_event(scanner *s, span message, int64_t offset) {
     if (what.key == KEY(5, BYTES)) {
         while ((got = next_field(&inside, &f)) > 0)
             if (f.key == KEY(1, BYTES)) {
-                int bad = scan_value(s, &m, f.bytes);
+                int bad = scan_value(s, &m, f.bytes, &float_end);
                 if (bad) return bad;
             }
+        if (got == 0 && s->points.count == points + 1 && s->pointers.count == pointers)
+            return learn(s, whole, s->points.at[points].series, float_end);
         return got;
     }
     if (what.key == KEY(4, BYTES))
@@ -646,7 +718,8 @@ static int64_t scan_block(scanner *s, const uint8_t *block, size_t n, int64_t ba
                 s->damage_start = s->hold = -1;
                 size_t points = s->points.count, pointers = s->pointers.count;
                 span data = {record + HEADER, record + HEADER + length};
-                int bad = scan_event(s, data, offset);
+                int bad = 0;
+                if (!recognise(s, data, &bad)) bad = scan_event(s, data, offset);
                 if (bad == -2) return -1;
                 if (bad) { /* all of an event or nothing of it */
                     s->points.count = points;

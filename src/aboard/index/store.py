@@ -54,8 +54,9 @@ class _Segment:
     def take_in(self, columns: Columns) -> None:
         """Account for values that are appended."""
         steps = columns.steps
-        low, high = int(steps.min()), int(steps.max())
         rising = len(steps) < 2 or bool((steps[1:] > steps[:-1]).all())
+        low, high = (steps[0], steps[-1]) if rising else (steps.min(), steps.max())
+        low, high = int(low), int(high)
         if self.count:
             rising = rising and self.increasing and int(steps[0]) > self.last_step
             low, high = min(low, self.min_step), max(high, self.max_step)
