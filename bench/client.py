@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-
 _PATHS = {"page": "", "runs": "data/runs", "tags": "data/plugin/timeseries/tags"}
 
 
