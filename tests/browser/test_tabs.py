@@ -1,5 +1,7 @@
 """What a person sees: every tab of TensorBoard's frontend, in a real browser, over our index."""
 
+import json
+
 import pytest
 from every_kind import RUNS
 from looking import (
@@ -85,6 +87,8 @@ def test_a_link_opens_once_and_leaves_no_key_behind(
     assert page.evaluate("document.cookie") == ""
     page.reload()
     wait_for_words(page.locator("runs-data-table"), "growing")
+    settings = json.loads(page.evaluate("localStorage.getItem('_tb_global_settings')"))
+    assert settings["autoReload"] is True  # new data shows by itself
 
     late = new_visitor()
     late.goto(link)

@@ -148,6 +148,22 @@ def test_a_token_on_the_command_line_is_not_in_the_list_of_processes(viewing, tr
     assert token not in (tmp_path / "errors").read_text()
 
 
+def test_nothing_is_imported_from_the_current_directory(viewing, tree, tmp_path):
+    (tmp_path / "aboard.py").write_text("raise SystemExit('hijacked')")
+    token = "correct-horse-battery-staple-4"
+    command = [str(Path(sys.executable).with_name("aboard")), "view", str(tree), "--json"]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--token", token],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.kill()
+    assert orjson.loads(line)["pid"] == process.pid
+
+
 def test_names_templates_and_patterns(viewing, tree, tmp_path):
     with EventWriter(tmp_path / "other" / "c") as writer:
         writer.scalar("loss", 1.0, 1)

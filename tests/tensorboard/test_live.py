@@ -6,7 +6,8 @@ import time
 import pytest
 
 from aboard.events.writer import EventWriter
-from aboard.index import Source
+from aboard.index import Index, Source
+from aboard.storage.local import LocalStorage
 from aboard.storage.object import ObjectStorage
 from aboard.storage.uri import open_storage
 from aboard.tensorboard import live
@@ -116,3 +117,50 @@ def test_a_slow_listing_is_repeated_less_often():
     assert rhythm.after(changed=False, cost=0.2) == 2.0
     assert rhythm.after(changed=False, cost=9.0) == 5.0
     assert rhythm.after(changed=True, cost=30.0) == 0.4
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_the_following(tmp_path, index, monkeypatch):
+    with EventWriter(tmp_path / "run") as writer:
+        writer.scalar("loss", 1.0, 1)
+    real = Index.refresh
+    failures = iter([RuntimeError("database is locked")])
+
+    def refresh(self, source, **options):
+        for failure in failures:
+            raise failure
+        return real(self, source, **options)
+
+    monkeypatch.setattr(Index, "refresh", refresh)
+    source = Source.parse(str(tmp_path))
+    follower = Follower(index)
+    follower.follow([source])
+    try:
+        wait_until(lambda: last_step(index, source) == 1)
+    finally:
+        follower.close()
+
+
+def test_closing_does_not_wait_for_a_long_first_load(tmp_path, index, monkeypatch):
+    for run in range(80):
+        with EventWriter(tmp_path / f"run{run}") as writer:
+            writer.scalar("loss", 1.0, 1)
+    real = LocalStorage.readinto
+
+    def slowly(self, name, start, buffer):
+        time.sleep(0.1)
+        return real(self, name, start, buffer)
+
+    monkeypatch.setattr(LocalStorage, "readinto", slowly)
+    source = Source.parse(str(tmp_path))
+    follower = Follower(index)
+    follower.follow([source])
+    wait_until(lambda: index.runs(source))
+    follower.close()
+    assert len(index.runs(source)) < 80
+
+
+def test_a_large_tree_with_a_live_run_leaves_most_of_the_time_to_others():
+    rhythm = Rhythm(0.4, 5.0, grows=False)
+    rhythm.after(changed=False, cost=0.2)
+    assert rhythm.after(changed=True, cost=3.0) == 2.0
+    assert rhythm.floor == 2.0

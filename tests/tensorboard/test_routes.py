@@ -138,3 +138,13 @@ def test_runs_come_by_the_time_they_began(logdir, serve):
     ours, stock = serve(logdir), Stock(str(logdir))
     assert ours.get("data/runs").json == ["early", "a", "b", "late", "empty"]
     assert stock.get("data/runs").json == ["early", "a", "b", "late", "empty"]
+
+
+def test_a_tag_whose_metadata_is_damaged_does_not_spoil_the_board(logdir, serve):
+    with EventWriter(logdir) as writer:
+        writer.scalar("good", 1.0, 1)
+        damaged = encode.metadata("scalars", b"\xff\xff\xff")
+        writer.add([encode.scalar_tensor("bad", 1.0, "float32", metadata=damaged)], 1)
+    ours = serve(logdir)
+    assert ours.get(TAGS).json["scalars"]["runTagInfo"] == {".": ["good"]}
+    assert set(ours.get("data/plugin/scalars/tags").json["."]) == {"good"}

@@ -178,3 +178,9 @@ def test_what_browsers_say_about_where_a_request_comes_from(
 ) -> None:
     scope = raw_scope("/", headers={"host": "board.test:6006", **headers})
     assert read_request(scope, COOKIE).from_elsewhere is elsewhere
+
+
+def test_an_origin_that_is_no_address_is_another() -> None:
+    from aboard.web.request import _is_from_elsewhere
+
+    assert _is_from_elsewhere([(b"origin", b"http://["), (b"host", b"localhost")])

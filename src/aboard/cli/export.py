@@ -5,7 +5,7 @@ One series is in memory at a time. A file appears under its name only when it is
 
 from __future__ import annotations
 
-import os
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -167,9 +167,9 @@ def _destination(output: str) -> Iterator[BinaryIO]:
         with path.open("wb") as device:
             yield device
         return
-    temporary = path.with_name(f".aboard-export-{os.getpid()}.tmp")
+    temporary = path.with_name(f".aboard-export-{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             yield file
         temporary.replace(path)
     except OSError as error:

@@ -132,7 +132,8 @@ def hide_token(context: typer.Context, token: str | None) -> None:
         if not skip and argument != "--token" and not argument.startswith("--token="):
             arguments.append(argument)
         skip = argument == "--token" and not skip
-    command = [sys.executable, "-m", "aboard", *arguments[1:]]
+    # -P: nothing is imported from the directory we happen to be in.
+    command = [sys.executable, "-P", "-m", "aboard", *arguments[1:]]
     os.execve(sys.executable, command, {**os.environ, "ABOARD_TOKEN": token})  # noqa: S606
 
 
@@ -282,10 +283,13 @@ def open_link(link: str, closed: threading.Event) -> None:
         return
     if type(controller) is webbrowser.GenericBrowser:
         return  # one for the terminal, which it would take over
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="aboard-", suffix=".html", dir=Path.home(), delete=False
-    ) as page:
-        page.write(f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">')
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="aboard-", suffix=".html", dir=Path.home(), delete=False
+        ) as page:
+            page.write(f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">')
+    except OSError:
+        return  # the link is in the terminal
     try:
         controller.open(Path(page.name).as_uri())
         closed.wait(_TO_OPEN_SECONDS)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Floats = npt.NDArray[np.float64]
 
-BLOCK = 4 << 20
-"""Bytes per read: large enough that a call costs nothing beside its work."""
-
 
 class Points(NamedTuple):
     """Scalars, sorted by series and in file order within each."""

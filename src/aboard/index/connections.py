@@ -43,13 +43,12 @@ class Connections:
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection; the one to an index in memory to one borrower at a time."""
-        if self._memory is not None:
-            with self._lock:
-                yield self._memory
-            return
-        generation = self.generation
         with self._lock:
+            if self._memory is not None:
+                yield self._memory
+                return
             connection = self._idle.pop() if self._idle else self._open()
+            generation = self.generation
         try:
             yield connection
         finally:
@@ -92,7 +91,11 @@ class Connections:
     def _open(self) -> sqlite3.Connection:
         if self.path is None:
             raise RuntimeError("an index in memory has one connection")
-        return schema.reopen(self.path)
+        connection, made_anew = schema.reopen(self.path)
+        if made_anew:
+            self.generation += 1
+            self._close_idle()
+        return connection
 
     def _close_idle(self) -> None:
         for connection in self._idle:

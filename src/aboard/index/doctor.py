@@ -177,6 +177,8 @@ def _not_finite(index: Index, tags: list[Tag]) -> list[NotFinite]:
         series = index.series(tag)
         good = np.flatnonzero(np.isfinite(series.values))
         first = int(good[-1]) + 1 if len(good) else 0
+        if first >= len(series.steps):
+            continue  # it has gone on, or away, meanwhile
         found.append(
             NotFinite(tag.run, tag.name, tag.last_value or 0.0, int(series.steps[first]), not first)
         )

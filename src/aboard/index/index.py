@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from aboard.index.plan import Source
 from aboard.index.query import Damage, Run, Segment, Tag
 from aboard.index.refresh import Progress, Report, refresh
 from aboard.index.traffic import TrafficHour
+from aboard.storage.base import StorageError
 from aboard.storage.traffic import bucket_of
 from aboard.storage.uri import is_remote
 
@@ -175,8 +177,9 @@ class Index:
             return work(connection)
 
     def _refill(self, connection: sqlite3.Connection) -> None:
-        for source in self._sources:
-            refresh(connection, source)
+        for source in list(self._sources):
+            with suppress(StorageError):
+                refresh(connection, source)
 
     def _moved_to_memory(self, reason: str) -> None:
         self.problems.append(

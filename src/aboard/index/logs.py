@@ -51,10 +51,15 @@ class Logs:
         progress: Progress | None = None,
     ) -> None:
         self.source = Source.parse(str(source))
-        self.index = index if index is not None else Index()
+        self._is_own = index is None
+        self.index = Index() if index is None else index
         self.report = Report()
-        if refresh:
-            self.refresh(anew=anew, progress=progress)
+        try:
+            if refresh:
+                self.refresh(anew=anew, progress=progress)
+        except BaseException:
+            self.close()
+            raise
 
     def refresh(self, *, anew: bool = False, progress: Progress | None = None) -> Report:
         """Read what is new; return what was done."""
@@ -62,8 +67,9 @@ class Logs:
         return self.report
 
     def close(self) -> None:
-        """Close the index."""
-        self.index.close()
+        """Close the index, unless it was given."""
+        if self._is_own:
+            self.index.close()
 
     def __enter__(self) -> Logs:
         return self

@@ -6,6 +6,7 @@ rules are pure: a file as listed and a file as known in, a reading out.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from aboard.storage.uri import canonical, is_remote, join, open_storage, split
 
 EVENT_FILE = "tfevents"
 """A file is an event file if its name contains this, as TensorBoard holds it."""
+
+
+_EVENT_FILE_NAME = re.compile(r"tfevents\.\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,11 @@ class Source:
     def parse(cls, text: str) -> Source:
         """Make a source of what a user typed."""
         uri = canonical(text)
-        if EVENT_FILE in uri.rpartition("/")[2]:
-            directory, name = split(uri)
-            if is_remote(uri) or not _is_directory(uri):
-                return cls(directory, name)
+        name = uri.rpartition("/")[2]
+        # A bucket has no directories to look at; event files have a time behind the word.
+        is_file = _EVENT_FILE_NAME.search(name) if is_remote(uri) else not _is_directory(uri)
+        if EVENT_FILE in name and is_file:
+            return cls(*split(uri))
         return cls(uri)
 
     def run_name(self, directory: str) -> str:
@@ -134,11 +139,19 @@ def make_plan(connection: sqlite3.Connection, source: Source, *, anew: bool = Fa
         else:
             readings.append(Reading(storage, entry, directory, name, row, fresh))
     # What a failed listing did not show may still be there.
-    gone = [] if problems else [row.id for key, row in known.items() if key not in seen]
+    gone = [
+        row.id
+        for key, row in known.items()
+        if key not in seen and not any(_is_below(key[0], problem.uri) for problem in problems)
+    ]
     for reading in readings:
         if not reading.fresh and reading.known:
             reading.tags = known_tags(connection, reading.known.id)
     return Plan(readings, gone, unchanged, problems)
+
+
+def _is_below(directory: str, uri: str) -> bool:
+    return directory == uri or directory.startswith(uri.rstrip("/") + "/")
 
 
 def _entries(
@@ -146,7 +159,7 @@ def _entries(
 ) -> Iterator[Entry] | Iterable[Entry]:
     if not source.only:
         return storage.list(containing=EVENT_FILE, on_error=problems.append)
-    found = list(storage.list(source.only))
+    found = [entry for entry in storage.list(source.only) if entry.name == source.only]
     if not found:
         raise NotFound(join(source.uri, source.only), "there is no such file", "Check the path.")
     return found

@@ -169,7 +169,8 @@ def _tag(source: Source, segments: list[Segment]) -> Tag:
     """Put a tag together: the first metadata of the run counts, and picks the form."""
     described = next((one for one in segments if one.metadata is not None), segments[0])
     kind = kind_of(described.origin, described.metadata)
-    wanted = SCALARS if kind.data_class in ("scalar", "") else RECORDS
+    by_class = {"scalar": SCALARS, "": described.form}
+    wanted = by_class.get(kind.data_class, RECORDS)
     chosen = [one for one in segments if one.form == wanted] or segments
     chosen = [one for one in chosen if one.form == chosen[0].form]
     is_scalar = chosen[0].form == SCALARS

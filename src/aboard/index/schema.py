@@ -46,7 +46,7 @@ CREATE TABLE file (
 
 -- The values of one tag in one file: scalars (form 0) or pointers to records (form 1).
 CREATE TABLE segment (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again: whoever holds one may read late
     file INTEGER NOT NULL REFERENCES file (id),
     tag TEXT NOT NULL,
     form INTEGER NOT NULL,
@@ -140,9 +140,18 @@ def open_file(path: Path) -> sqlite3.Connection:
         return _create(path)
 
 
-def reopen(path: Path) -> sqlite3.Connection:
-    """Open one more connection to an index that this process has opened before."""
-    return _connect(path)
+def reopen(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """Open one more connection to an index that this process has opened before.
+
+    Returns:
+        The connection, and whether the index was gone and had to be made anew.
+    """
+    if path.exists():
+        connection = _connect(path)
+        if _is_ours(connection):
+            return connection, False
+        connection.close()
+    return open_file(path), True
 
 
 def remove(path: Path) -> None:

@@ -109,5 +109,7 @@ def count_points(connection: sqlite3.Connection, tag: Tag) -> int:
             (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
         )
         steps += [unpack_steps(*row) for row in rows]
+    if not steps:
+        return 0  # its file is gone since the tag was listed
     keep = survivors(np.concatenate(steps))
     return total if keep is None else int(keep.sum())

@@ -107,8 +107,9 @@ class Store:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            (last,) = connection.execute("SELECT max(id) FROM segment").fetchone()
-            self._next_segment = (last or 0) + 1
+            used = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'segment'")
+            (last,) = used.fetchone() or (0,)
+            self._next_segment = last + 1
             yield
             connection.execute("COMMIT")
         except BaseException:
@@ -206,7 +207,8 @@ class Store:
                 "SELECT count, steps, walls, payload FROM chunk WHERE id >= ? AND id < ?"
                 " ORDER BY id",
                 (base + segment.next_seq, base + segment.next_seq + merged),
-            )
+            ).fetchall()
+            narrow = narrow and all(len(row[3]) == 4 * row[0] for row in rows)
             columns = joined([*(unpack(*row, form=form) for row in rows), columns])
         first = segment.next_seq
         for start in range(0, len(columns), CHUNK_POINTS):
@@ -277,11 +279,15 @@ def _segment_row(segment: _Segment, series: Series, columns: Columns) -> tuple[o
         segment.increasing,
         segment.last_step,
         segment.max_wall,
-        # SQLite keeps a NaN as NULL, which a time may not be.
-        float(np.nan_to_num(columns.walls[-1], nan=0.0)),
+        _not_nan(float(columns.walls[-1])),
         float(columns.payload[-1]) if columns.payload.ndim == 1 else None,
         segment.rows,
     )
+
+
+def _not_nan(wall: float) -> float:
+    """Return a time that SQLite can keep; it would take a NaN for NULL."""
+    return 0.0 if math.isnan(wall) else wall
 
 
 def _by_series(batch: Batch) -> Iterator[tuple[Series, int, Columns]]:
@@ -309,5 +315,8 @@ def _scalars(points: Points, part: slice) -> Columns:
 
 
 def _records(pointers: Pointers, part: slice) -> Columns:
-    payload = np.stack([pointers.offset[part], pointers.length[part], pointers.rows[part]], axis=1)
+    length = pointers.length[part]
+    # No tensor has more rows than bytes, whatever its shape says.
+    rows = np.clip(pointers.rows[part], 0, length)
+    payload = np.stack([pointers.offset[part], length, rows], axis=1)
     return Columns(pointers.step[part], pointers.wall[part], payload)

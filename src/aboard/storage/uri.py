@@ -82,6 +82,8 @@ def split(uri: str) -> tuple[str, str]:
 def _parse(uri: str) -> str | RemoteUri:
     if not uri or "\0" in uri:
         raise BadUri(repr(uri), "this is not a path or URI", "Give a directory or a bucket.")
+    if not uri.isascii() and uri != uri.encode(errors="replace").decode():
+        raise BadUri(uri, "the path is not UTF-8", "Rename it.")
     match = _SCHEME.match(uri)
     if match is None:
         if lost := _LOST_SLASH.match(uri):

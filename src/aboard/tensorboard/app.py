@@ -11,6 +11,7 @@ import gzip
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from a2wsgi import WSGIMiddleware
@@ -55,6 +56,7 @@ def make_app(
     samples: Mapping[str, int] | None = None,
     asked: Asked | None = None,
     assets: Assets | None = None,
+    closing: ExitStack | None = None,
 ) -> ASGIApp:
     """Make the application that serves boards.
 
@@ -63,6 +65,7 @@ def make_app(
         samples: points per series by plugin, 0 for all; TensorBoard's own numbers by default.
         asked: is called with a board's id whenever somebody looks at it.
         assets: the frontend's files.
+        closing: ends the application's threads when it is closed.
     """
     assets = assets if assets is not None else Assets()
     limits = {plugin: limit or sys.maxsize for plugin, limit in (samples or {}).items()}
@@ -70,6 +73,8 @@ def make_app(
     hot = HotRoutes(boards, provider, limits)
     tensorboard = _tensorboard(boards, provider, assets, limits)
     wsgi: Any = WSGIMiddleware(tensorboard, workers=_WSGI_THREADS)
+    if closing is not None:
+        closing.callback(wsgi.executor.shutdown, wait=False, cancel_futures=True)
     return make_frame(_BoardApp(boards, hot, wsgi, assets, asked), assets)
 
 

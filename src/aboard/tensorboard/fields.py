@@ -60,8 +60,12 @@ def read_hparams(metadata: bytes) -> Hparams:
     protos.keep_tensorflow_out()
     from tensorboard.plugins.hparams import plugin_data_pb2
 
-    summary_metadata = protos.load().summary_pb2.SummaryMetadata.FromString(metadata)
-    data = plugin_data_pb2.HParamsPluginData.FromString(summary_metadata.plugin_data.content)
+    tensorboard = protos.load()
+    try:
+        plugin_data = tensorboard.summary_pb2.SummaryMetadata.FromString(metadata).plugin_data
+        data = plugin_data_pb2.HParamsPluginData.FromString(plugin_data.content)
+    except tensorboard.NotAMessage:
+        return {}
     return {
         name: getattr(value, value.WhichOneof("kind")) if value.WhichOneof("kind") else None
         for name, value in data.session_start_info.hparams.items()

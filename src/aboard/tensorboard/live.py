@@ -8,6 +8,7 @@ often while nothing changes, and not at all when nobody has asked for a minute.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -43,13 +44,18 @@ class Rhythm:
     longest: float
     grows: bool = True
     wait: float = 0.0
+    floor: float = 0.0
+    """Seconds to wait whatever happens, so that looking does not fill the time."""
 
     def after(self, *, changed: bool, cost: float) -> float:
         """Return the seconds to wait after a look that took `cost` seconds of a core.
 
-        What a look cost that found something says nothing about the next one.
+        What a look cost that found something says little about the next one, so the
+        last that found nothing counts.
         """
-        least = self.shortest if changed else max(self.shortest, cost / _SHARE_OF_TIME)
+        if not changed:
+            self.floor = min(cost / _SHARE_OF_TIME, self.longest)
+        least = max(self.shortest, self.floor)
         longer = self.grows and not changed and self.wait
         self.wait = min(max(least, self.wait * 1.5 if longer else 0.0), self.longest)
         return self.wait
@@ -64,6 +70,8 @@ class SourceState:
     error: StorageError | None = None
     looks: int = 0
 
+
+_log = logging.getLogger(__name__)
 
 Changed = Callable[[Source, SourceState], None]
 
@@ -143,10 +151,12 @@ class Follower:
         for followed in list(self._followed.values()):
             followed.join()
 
-    def look(self, source: Source, state: SourceState) -> bool:
+    def look(self, source: Source, state: SourceState, stopped: threading.Event) -> bool:
         """Bring the index up to date with a source; tell whether anything had changed."""
 
         def progress(report: Report) -> None:
+            if stopped.is_set():
+                raise _Stopped
             state.report = report
             if self._changed:
                 self._changed(source, state)
@@ -155,6 +165,8 @@ class Follower:
             report = self._index.refresh(source, progress=progress)
         except StorageError as error:
             state.error, changed = error, False
+        except _Stopped:
+            return False
         else:
             state.report, state.error = report, None
             changed = bool(report.files_read or report.files_gone)
@@ -163,6 +175,10 @@ class Follower:
         if self._changed:
             self._changed(source, state)
         return changed
+
+
+class _Stopped(Exception):  # noqa: N818 - named by what it is
+    """Nobody wants what is being read any more."""
 
 
 class _Followed:
@@ -199,13 +215,23 @@ class _Followed:
             rhythm = Rhythm(LOCAL_SECONDS, LONGEST_LOCAL_SECONDS, grows=False)
         while not self._done.is_set():
             started = time.thread_time()
-            changed = self._follower.look(self._source, self.state)
+            changed = self._look()
             wait = rhythm.after(changed=changed, cost=time.thread_time() - started)
-            self.wake.wait(wait)
+            self._done.wait(rhythm.floor)
+            self.wake.wait(max(0.0, wait - rhythm.floor))
             self.wake.clear()
             while self._follower.unwatched and not self._done.is_set():
                 self.wake.wait(1.0)
                 self.wake.clear()
+
+    def _look(self) -> bool:
+        """Look once; what nobody foresaw is logged, and does not end the following."""
+        try:
+            return self._follower.look(self._source, self.state, self._done)
+        except Exception:  # noqa: BLE001 - a board that stands still for ever is worse
+            _log.exception("cannot bring the index up to date with %s", self._source.uri)
+            self.state.looks += 1
+            return False
 
     def _watch(self) -> None:
         """Wake up when the file system reports a change; only an accelerator."""

@@ -146,6 +146,8 @@ class Mirror:
     def _copy(self, entry: Entry) -> Update:
         """Bring one file up to date; what goes wrong is in the answer."""
         update = Update()
+        if self._stopped.is_set():
+            return update
         try:
             path = self._directory.joinpath(*name_parts(self._storage.uri, entry.name))
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -49,6 +49,10 @@ current_request: ContextVar[BoardRequest | None] = ContextVar("current_request",
 """The request that is being answered."""
 
 
+_MOST_BLOBS = 10_000
+"""Blobs of one step that are offered."""
+
+
 class Boards:
     """The boards that a process serves."""
 
@@ -224,7 +228,10 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         return self._each(experiment_id, plugin_name, "blob_sequence", run_tag_filter, read)
 
     def _sequence(self, board: str, run: str, tag: Tag, pointer: Pointer) -> Any:
-        keys = (BlobKey(board, run, tag.name, pointer.step, place) for place in range(pointer.rows))
+        keys = (
+            BlobKey(board, run, tag.name, pointer.step, place)
+            for place in range(min(pointer.rows, _MOST_BLOBS))
+        )
         return tb.BlobSequenceDatum(
             step=pointer.step,
             wall_time=pointer.wall_time,

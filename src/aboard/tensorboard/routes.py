@@ -226,7 +226,10 @@ def _versioned(runs: Iterable[BoardRun], plugin: str) -> Versioned:
 
 
 def _is_known(content: bytes, parse: Callable[[bytes], Any]) -> bool:
-    return not content or parse(content).version <= 0
+    try:
+        return not content or parse(content).version <= 0
+    except protos.load().NotAMessage:
+        return False
 
 
 def _described(tags: Versioned) -> JsonBytes:

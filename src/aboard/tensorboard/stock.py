@@ -192,7 +192,10 @@ class _Loading:
             started = time.monotonic()
             runs = self.tree.update()
             wait = self._rhythm.after(changed=False, cost=time.monotonic() - started)
-            self.loader.load({name: self.tree.path_of(name) for name in runs})
+            try:
+                self.loader.load({name: self.tree.path_of(name) for name in runs})
+            except Exception:
+                _logger.exception("TensorBoard's loader failed")
             if complete and not self._done.is_set():
                 self.loaded.set()
             self._report()

@@ -53,8 +53,13 @@ class Viewer:
         changed: Changed | None = None,
     ) -> None:
         self.board = board
-        self._closing = ExitStack()
-        inner = self._fast(samples, index, changed) if engine == "fast" else self._stock(samples)
+        with ExitStack() as closing:
+            self._closing = closing
+            if engine == "fast":
+                inner = self._fast(samples, index, changed)
+            else:
+                inner = self._stock(samples)
+            self._closing = closing.pop_all()
         self.app: ASGIApp = Gate(_with_front_door(inner, board), access, how_to_renew=_HOW_TO_RENEW)
 
     @property
@@ -79,7 +84,9 @@ class Viewer:
         follower = Follower(index, changed)
         self._closing.callback(follower.close)
         follower.follow(member.source for member in self.board.members)
-        return make_app(boards, samples=samples, asked=lambda _: follower.asked())
+        return make_app(
+            boards, samples=samples, asked=lambda _: follower.asked(), closing=self._closing
+        )
 
     def _stock(self, samples: Mapping[str, int] | None) -> ASGIApp:
         from aboard.tensorboard.stock import make_stock_app

@@ -45,7 +45,10 @@ def _made_safe(name: bytes, value: bytes, host: bytes) -> tuple[bytes, bytes]:
 
 def _relative(location: bytes, host: bytes) -> bytes:
     """Cut a host out of a redirect that was built from the request's own Host header."""
-    parts = urlsplit(location.decode("latin-1"))
+    try:
+        parts = urlsplit(location.decode("latin-1"))
+    except ValueError:
+        return location
     if not parts.netloc or parts.netloc.encode("latin-1").lower() != host.lower():
         return location
     path = "/" + parts.path.lstrip("/\\")

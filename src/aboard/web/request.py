@@ -169,7 +169,10 @@ def _is_from_elsewhere(headers: Headers) -> bool:
     if not origin:
         return False
     # The scheme is left out: behind a proxy that ends TLS, ours is not the browser's.
-    return urlsplit(origin).netloc != _first(headers, b"host").lower()
+    try:
+        return urlsplit(origin).netloc != _first(headers, b"host").lower()
+    except ValueError:
+        return True
 
 
 def _first(headers: Headers, wanted: bytes) -> str:
