@@ -23,7 +23,7 @@ import pytest
 import typer
 
 import aboard
-from aboard.cli.app import app
+from aboard.cli.app import add_commands
 from aboard.cli.training import train_all
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +57,7 @@ def test_the_cli_reference_is_up_to_date():
 
 def test_every_command_and_option_is_documented():
     reference = page("reference/cli.md")
-    for name, command in typer.main.get_command(app).commands.items():
+    for name, command in typer.main.get_command(add_commands()).commands.items():
         section = reference.split(f"## aboard {name}\n")[1].split("\n## ")[0]
         assert command.help, name
         assert "Examples" in section, name
@@ -184,7 +184,7 @@ def test_every_page_is_in_the_table_of_contents():
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_that_are_not_run_exist(path):
-    known = typer.main.get_command(app).commands
+    known = typer.main.get_command(add_commands()).commands
     shown = [block for kind, block in blocks(path.read_text()) if kind == "sh"]
     for line in "".join(shown).splitlines():
         words = shlex.split(line, comments=True)

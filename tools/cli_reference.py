@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from aboard.cli.app import app
+from aboard.cli.app import add_commands
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 _INTRODUCTION = """\
@@ -28,7 +28,7 @@ environment variables in [Settings](settings.md).
 
 def reference() -> str:
     """Return the page."""
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(add_commands())
     context = typer.Context(group, info_name="aboard", **group.context_settings)
     parts = [_INTRODUCTION, _section("aboard", group, context)]
     for name in sorted(group.commands):
@@ -78,7 +78,7 @@ def _default(parameter: Any) -> str:
 
 
 def _value(parameter: Any) -> str:
-    choices = parameter.type_descriptor.choices
+    choices = getattr(parameter.type, "choices", None)
     return parameter.metavar or (" or ".join(choices) if choices else "VALUE")
 
 

@@ -116,6 +116,8 @@ def test_a_slow_listing_is_repeated_less_often():
     assert [rhythm.after(changed=False, cost=0.01) for _ in range(3)] == [0.4, 0.4, 0.4]
     assert rhythm.after(changed=False, cost=0.2) == 2.0
     assert rhythm.after(changed=False, cost=9.0) == 5.0
+    assert rhythm.after(changed=True, cost=30.0) == 5.0
+    rhythm.after(changed=False, cost=0.01)
     assert rhythm.after(changed=True, cost=30.0) == 0.4
 
 

@@ -1,12 +1,18 @@
-"""The command line put together: every command, and the options that come before them."""
+"""The command line put together: its commands, and the options that come before them.
+
+Only the command that is asked for is imported, so that none waits for the others.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from aboard.cli import demo, doctor, export, index, ls, view
 from aboard.cli.errors import ReportingGroup, code_for, line_for, say
 
 _HELP = """
@@ -85,16 +91,31 @@ def before(
         typer.echo(context.get_help(), nl=False)
 
 
-app.command("view", epilog=view.EPILOG)(view.view)
-app.command("ls", epilog=ls.EPILOG)(ls.ls)
-app.command("index", epilog=index.EPILOG)(index.index)
-app.command("export", epilog=export.EPILOG)(export.export)
-app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
-app.command("demo", epilog=demo.EPILOG)(demo.demo)
+COMMANDS = ("view", "ls", "index", "export", "doctor", "demo")
+"""In the order in which help lists them; each has a module of its name."""
+_added: set[str] = set()
+
+
+def add_commands(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """Import commands and put them on the command line; those it has already are left alone."""
+    for name in names:
+        if name not in _added:
+            _added.add(name)
+            module = import_module(f"aboard.cli.{name}")
+            app.command(name, epilog=module.EPILOG)(getattr(module, name))
+    return app
+
+
+def _wanted(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the command that is asked for, or all of them if that is not clear."""
+    named = next((one for one in arguments if not one.startswith("-")), "")
+    return [named] if named in COMMANDS and "_ABOARD_COMPLETE" not in os.environ else COMMANDS
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    add_commands(_wanted(arguments))
     try:
         result = app(arguments, prog_name="aboard", standalone_mode=False)
     except typer.TyperException as error:

@@ -27,7 +27,7 @@ SourceArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE",
-        help="A directory, a bucket URI (s3://bucket/path), or one event file.",
+        help="Directories, bucket URIs (s3://bucket/path) or event files, one or more.",
         show_default=False,
     ),
 ]

@@ -49,7 +49,7 @@ def view(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="A directory, a bucket URI, an event file, or NAME=SOURCE.",
+            help="Directories, bucket URIs, event files, or any of them as NAME=SOURCE; one or more.",
             show_default=False,
         ),
     ],

@@ -8,8 +8,10 @@ time, step and value is recognised without being parsed.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import itemgetter
 
 import numpy as np
@@ -27,13 +29,15 @@ from aboard.events.origins import (
     ORIGIN_RUN_METADATA,
     ORIGIN_SIMPLE,
 )
-from aboard.events.records import HEADER, MAX_LENGTH, OVERHEAD
+from aboard.events.records import HEADER, OVERHEAD
 from aboard.events.scanner import Block, RawPointers, RawPoints
 
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<f")
-_wall_at = struct.Struct("<d").unpack_from
+_DOUBLE = struct.Struct("<d")
 _value_at = _FLOAT.unpack_from
+_HEAD = re.compile(rb"\x09(.{8})(?:\x10([\x80-\xff]{0,8}[\x00-\x7f]))?(?=\x2a)", re.DOTALL)
+"""Wall time and step at the start of an event, with its summary right behind them."""
 _PROBES = (-1234.5, 777.25)
 _ROWS = {ORIGIN_IMAGE: 3, ORIGIN_AUDIO: 1}
 
@@ -111,7 +115,7 @@ class PythonCore:
 
     def _scan_good(self, block: bytes, at: int, base: int) -> int:
         """Scan the good records that follow each other from `at`; return where they end."""
-        spans = list(_frames(block, at))
+        spans = _frames(block, at)
         good = verify(block, spans)
         if good and self.damage_start >= 0:
             self._end_damage(base + at)
@@ -219,14 +223,15 @@ class PythonCore:
 
     def _recognise(self, block: bytes, start: int, end: int) -> bool:
         """Scan a record by its shape, if that is known."""
-        head = _head(block, start, end)
+        head = _HEAD.match(block, start, end)
         if head is None:
             return False
-        number = self._shapes.get(block[head[1] : end - 4])
+        number = self._shapes.get(block[head.end() : end - 4])
         if number is None:
             return False
-        (wall,), (value,) = _wall_at(block, start + 1), _value_at(block, end - 4)
-        self._points.append((number, head[0], wall, value))
+        wall, step = head.groups()
+        points = (number, _step(step), _DOUBLE.unpack(wall)[0], _value_at(block, end - 4)[0])
+        self._points.append(points)
         self._events += 1
         return True
 
@@ -235,8 +240,8 @@ class PythonCore:
 
         Whether they are is found out by changing them and parsing again.
         """
-        head = _head(data, 0, len(data))
-        if head is None or len(list(fields(data[head[1] :]))) != 1:
+        head = _HEAD.match(data)
+        if head is None or len(list(fields(data[head.end() :]))) != 1:
             return  # what follows the summary may be what counts
         tag = event.values[0].tag
         for probe in _PROBES:
@@ -247,7 +252,7 @@ class PythonCore:
             number = value.simple if value.tensor is None else value.tensor.single
             if value.tag != tag or number != probe:
                 return
-        self._shapes[data[head[1] : -4]] = self._numbers[tag]
+        self._shapes[data[head.end() : -4]] = self._numbers[tag]
 
 
 def _columns(
@@ -265,38 +270,23 @@ def _class_of(metadata: bytes) -> int:
     return CLASS_SCALAR if parsed.plugin == "scalars" else CLASS_OTHER
 
 
-def _head(block: bytes, start: int, end: int) -> tuple[int, int] | None:
-    """Return (step, place of the rest) if an event starts with its time and step."""
-    if end - start < 16 or block[start] != 0x09:
-        return None
-    at = start + 9
-    byte = block[at]
-    if byte == 0x2A:
-        return 0, at
-    if byte != 0x10:
-        return None
-    at += 1
-    byte = block[at]
-    step = shift = 0
-    while byte >= 0x80:
-        step |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-        if shift > 56 or at > end - 6:
-            return None
-        byte = block[at]
-    at += 1
-    if block[at] != 0x2A:
-        return None
-    return step | byte << shift, at
+@lru_cache(maxsize=1 << 12)
+def _step(octets: bytes | None) -> int:
+    """Read the number of a head's step; the tags of a step come one after another."""
+    step = 0
+    for place, byte in enumerate(octets or b""):
+        step |= (byte & 0x7F) << 7 * place
+    return step
 
 
-def _frames(block: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """Yield (place, length) of the records as their lengths claim, unverified."""
-    size = len(block)
-    while size - at >= OVERHEAD:
+def _frames(block: bytes, at: int) -> list[tuple[int, int]]:
+    """Return (place, length) of the records as their lengths claim, unverified."""
+    found = []
+    last = len(block) - OVERHEAD
+    while at <= last:
         length = _LENGTH.unpack_from(block, at)[0]
-        if length > MAX_LENGTH or length + OVERHEAD > size - at:
-            return
-        yield at, length
+        if length > last - at:
+            break
+        found.append((at, length))
         at += length + OVERHEAD
+    return found
