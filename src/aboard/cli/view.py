@@ -49,7 +49,7 @@ def view(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Directories, bucket URIs, event files, or any of them as NAME=SOURCE; one or more.",
+            help="Directories, bucket URIs or event files, one or more; each also as NAME=SOURCE.",
             show_default=False,
         ),
     ],
