@@ -13,7 +13,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/installed ## train something small, and watch it on a live board
-	@$(BIN)/aboard demo demo-logs
+	@$(BIN)/aboard demo demo-logs || [ $$? -eq 130 ]
 
 test: .venv/installed-test ## run the tests
 	$(BIN)/pytest

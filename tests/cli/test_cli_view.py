@@ -228,7 +228,7 @@ def test_the_next_free_port_is_taken(viewing, tree):
         (["nowhere"], 1, "nowhere: there is no such file or directory. Check the path."),
         (["logs", "--engine", "slow"], 2, "there is no engine 'slow'. Choose 'fast' or 'stock'."),
         (["logs", "--template", "{lr}"], 2, "there is no field 'lr'"),
-        (["logs", "--port", "99999"], 1, "port 99999 does not exist"),
+        (["logs", "--port", "99999"], 2, "99999 is not in the range"),
         (["logs", "--token", "x"], 1, "token"),
         (["logs", "--token", "a" * 30, "--token-file", "f"], 2, "--token or --token-file"),
         (["logs", "--token-file", "missing"], 1, "missing"),

@@ -110,14 +110,16 @@ def test_a_deleted_run_goes_although_another_directory_cannot_be_listed(tmp_path
     assert [run.name for run in logs.runs] == ["kept"]
 
 
-def test_a_source_that_is_gone_altogether_takes_its_runs_along(tmp_path, index):
+def test_a_source_that_is_away_for_a_while_stays_in_the_index(tmp_path, index):
     with EventWriter(tmp_path / "logs" / "run") as writer:
         writer.scalar("loss", 1.0, 1)
     logs = Logs(tmp_path / "logs", index=index)
     (tmp_path / "logs").rename(tmp_path / "elsewhere")
     with pytest.raises(NotFound):
         logs.refresh()
-    assert logs.runs == []
+    assert [run.name for run in logs.runs] == ["run"]
+    (tmp_path / "elsewhere").rename(tmp_path / "logs")
+    assert logs.refresh().bytes_read == 0
 
 
 def test_a_shape_that_lies_is_not_believed(tmp_path, index):

@@ -45,7 +45,7 @@ def demo(
     ] = True,
     port: Annotated[
         int | None,
-        typer.Option(help="The port; by default 6006, or the next that is free.", min=0),
+        typer.Option(help="The port; by default 6006, or the next that is free.", min=0, max=65535),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the address as one JSON document.")

@@ -51,6 +51,12 @@ def line_for(error: Exception) -> str:
     return f"internal error: {type(error).__name__}: {error}. Add --debug to see where."
 
 
+def is_debugging() -> bool:
+    """Say whether tracebacks are wanted."""
+    context = typer._click.globals.get_current_context(silent=True)
+    return bool(context is not None and context.find_root().params.get("debug"))
+
+
 def _is_web_error(error: Exception) -> bool:
     """Say whether an error is of the web package, without importing it for those of others."""
     errors = sys.modules.get("aboard.web.errors")

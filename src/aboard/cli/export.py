@@ -83,6 +83,7 @@ def export(
             if output != "-":
                 series = f"{len(chosen):,} series"
                 say(f"{counted(points, 'point')} of {series} written to {output}")
+        found.say_damage()
     found.finish()
 
 

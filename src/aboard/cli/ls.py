@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.errors import say
 from aboard.cli.sources import JsonOption, OpenSource, SourceArgument, Sources, open_sources
-from aboard.cli.wording import counted, json_number, moment, number, size, table
+from aboard.cli.wording import json_number, moment, number, size, table
 
 if TYPE_CHECKING:
     from aboard.index import Tag
@@ -54,13 +53,7 @@ def show(found: Sources, *, tags: bool, json: bool) -> None:
     rows = [row for one in found.opened for row in (_tag_rows(one) if tags else _run_rows(one))]
     if rows:
         typer.echo(table(_TAG_HEADS if tags else _RUN_HEADS, rows, left=3 if tags else 2))
-    for one in found.opened:
-        if one.damage:
-            lost = sum(span.length for span in one.damage)
-            say(
-                f"{one.uri}: {counted(len(one.damage), 'damaged place')} ({size(lost)}) skipped;"
-                f" 'aboard index {one.uri}' says where."
-            )
+    found.say_damage()
 
 
 def _run_rows(source: OpenSource) -> list[list[str]]:

@@ -108,8 +108,13 @@ class LoadingLine:
         if hidden:
             return hidden
         report = state.report
-        news = f", {counted(report.points, 'new point')}" if report.points else ", nothing new"
-        return f"read {source.uri} in {report.seconds:.2f} s: {counted(len(runs), 'run')}{news}."
+        news = f", {counted(report.points, 'new point')}" if report.points else ""
+        text = f"read {source.uri} in {report.seconds:.2f} s: {counted(len(runs), 'run')}{news}."
+        damage = self._index.damages(source)
+        if damage:
+            spans = counted(len(damage), "damaged place")
+            text += f" {spans} skipped; 'aboard index {source.uri}' says where."
+        return text
 
     def _hidden(self, runs: list[str]) -> str:
         """Return what to say if all runs are hidden by the patterns that were given."""

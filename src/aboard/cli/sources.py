@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.errors import FAILURE, Failure, code_for, line_for, say
+from aboard.cli.errors import FAILURE, Failure, code_for, is_debugging, line_for, say
 from aboard.cli.progress import ReadingBar
-from aboard.cli.wording import size
+from aboard.cli.wording import counted, size
 from aboard.storage import NotFound, StorageError, is_remote, join
 
 if TYPE_CHECKING:
@@ -74,6 +74,12 @@ class Sources:
         incomplete = any(one.logs.report.problems for one in self.opened)
         return FAILURE if self.errors or incomplete else 0
 
+    def say_damage(self) -> None:
+        """Say on standard error what was skipped because it is damaged."""
+        for one in self.opened:
+            if one.damage:
+                say(damage_line(one.uri, one.damage))
+
     def finish(self) -> None:
         """End the command with the exit code that its sources call for."""
         if self.exit_code:
@@ -86,6 +92,13 @@ class Sources:
             "errors": [{"source": text, "message": line_for(error)} for text, error in self.errors],
             "notices": self.notices,
         }
+
+
+def damage_line(uri: str, damage: Sequence[Damage]) -> str:
+    """Return the sentence about the damaged places of a source."""
+    lost = sum(span.length for span in damage)
+    places = counted(len(damage), "damaged place")
+    return f"{uri}: {places} ({size(lost)}) skipped; 'aboard index {uri}' says where."
 
 
 def open_sources(index: Index, texts: Sequence[str], *, anew: bool = False) -> Sources:
@@ -113,6 +126,8 @@ def _put_aside(found: Sources, text: str) -> Iterator[None]:
     try:
         yield
     except (Failure, StorageError) as error:
+        if is_debugging():
+            raise
         found.errors.append((text, error))
         say(line_for(error))
 

@@ -56,7 +56,7 @@ def view(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "localhost",
     port: Annotated[
         int | None,
-        typer.Option(help="The port; by default 6006, or the next that is free.", min=0),
+        typer.Option(help="The port; by default 6006, or the next that is free.", min=0, max=65535),
     ] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open a browser when ready.")
@@ -202,6 +202,8 @@ def serve_board(
             front.close()
             viewer.close()
     if caught == signal.SIGINT:
+        if sys.stderr.isatty():
+            typer.echo(err=True)  # the terminal has written ^C
         raise typer.Exit(130)
 
 

@@ -71,6 +71,9 @@ class Logs:
         if self._is_own:
             self.index.close()
 
+    def __repr__(self) -> str:
+        return f"<aboard.Logs of {self.source.uri}>"
+
     def __enter__(self) -> Logs:
         return self
 
@@ -134,6 +137,8 @@ class Logs:
         from aboard.index.records import read_records
 
         found = self.tag(run, tag)
+        if found.is_scalar:
+            raise UnknownName(f"tag {tag!r} of run {run!r} is a scalar; use series() to read it")
         return read_records(found, self.index.pointers(found))
 
     def to_pandas(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
@@ -78,7 +78,7 @@ class Tag:
     last_value: float | None
     """None unless the tag is a scalar."""
     rows: int
-    segments: tuple[Segment, ...]
+    segments: tuple[Segment, ...] = field(repr=False)
     """Its parts, one per file."""
 
     @property

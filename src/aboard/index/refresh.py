@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aboard.index.plan import Plan, Source, known_files, make_plan
-from aboard.storage.base import NotFound, StorageError
+from aboard.index.plan import Plan, Source, make_plan
+from aboard.storage.base import StorageError
 
 if TYPE_CHECKING:
     from aboard.index.reading import Batch
@@ -69,7 +69,7 @@ def refresh(
     report = Report()
     started = time.monotonic()
     for _ in range(_ATTEMPTS):
-        plan = _plan(connection, source, anew=anew)
+        plan = make_plan(connection, source, anew=anew)
         report.files_unchanged = plan.unchanged
         report.problems = list(plan.problems)
         report.bytes_total += sum(one.entry.size - one.start for one in plan.readings)
@@ -81,19 +81,6 @@ def refresh(
         anew = False
     report.seconds = time.monotonic() - started
     return report
-
-
-def _plan(connection: sqlite3.Connection, source: Source, *, anew: bool) -> Plan:
-    """Make the plan; what was read of a source that is gone altogether goes with it."""
-    try:
-        return make_plan(connection, source, anew=anew)
-    except NotFound:
-        known = known_files(connection, source)
-        if known:
-            from aboard.index.store import Store
-
-            Store(connection).forget(row.id for row in known.values())
-        raise
 
 
 def _read_and_store(

@@ -26,7 +26,7 @@ from aboard.web import Access, Gate
 
 Engine = Literal["fast", "stock"]
 
-_HOW_TO_RENEW = "Press Enter where aboard runs for a new link, or paste its token."
+_HOW_TO_RENEW = "Press Enter where aboard runs for a new link, or paste the token you chose."
 
 
 class Viewer:
