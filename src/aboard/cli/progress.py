@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from aboard.cli.errors import say
-from aboard.cli.wording import counted
+from aboard.cli.wording import counted, skipped
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -112,8 +112,7 @@ class LoadingLine:
         text = f"read {source.uri} in {report.seconds:.2f} s: {counted(len(runs), 'run')}{news}."
         damage = self._index.damages(source)
         if damage:
-            spans = counted(len(damage), "damaged place")
-            text += f" {spans} skipped; 'aboard index {source.uri}' says where."
+            text += f" {skipped(source.uri, damage)}"
         return text
 
     def _hidden(self, runs: list[str]) -> str:

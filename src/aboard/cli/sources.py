@@ -16,7 +16,7 @@ import typer
 
 from aboard.cli.errors import FAILURE, Failure, code_for, is_debugging, line_for, say
 from aboard.cli.progress import ReadingBar
-from aboard.cli.wording import counted, size
+from aboard.cli.wording import size, skipped
 from aboard.storage import NotFound, StorageError, is_remote, join
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Sources:
         """Say on standard error what was skipped because it is damaged."""
         for one in self.opened:
             if one.damage:
-                say(damage_line(one.uri, one.damage))
+                say(f"{one.uri}: {skipped(one.uri, one.damage)}")
 
     def finish(self) -> None:
         """End the command with the exit code that its sources call for."""
@@ -92,13 +92,6 @@ class Sources:
             "errors": [{"source": text, "message": line_for(error)} for text, error in self.errors],
             "notices": self.notices,
         }
-
-
-def damage_line(uri: str, damage: Sequence[Damage]) -> str:
-    """Return the sentence about the damaged places of a source."""
-    lost = sum(span.length for span in damage)
-    places = counted(len(damage), "damaged place")
-    return f"{uri}: {places} ({size(lost)}) skipped; 'aboard index {uri}' says where."
 
 
 def open_sources(index: Index, texts: Sequence[str], *, anew: bool = False) -> Sources:

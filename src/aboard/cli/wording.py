@@ -11,6 +11,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aboard.index import Damage
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -35,6 +39,13 @@ def number(count: int) -> str:
 def counted(count: int, noun: str) -> str:
     """Write a number and what it counts."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def skipped(uri: str, damage: Sequence[Damage]) -> str:
+    """Say how much of a source is damaged, and how to find out where."""
+    lost = sum(span.length for span in damage)
+    places = counted(len(damage), "damaged place")
+    return f"{places} ({size(lost)}) skipped; 'aboard index {uri}' says where."
 
 
 def duration(seconds: float) -> str:

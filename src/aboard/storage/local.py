@@ -30,7 +30,8 @@ from aboard.storage.base import (
     prefix_parts,
 )
 
-_TEMPORARY = ".aboard-tmp-"
+TEMPORARY = ".aboard-tmp-"
+"""What the names of unfinished files begin with; no listing shows them."""
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _ERRORS: dict[int, tuple[type[StorageError], str, str]] = {
     errno.ENOENT: (NotFound, "there is no such file or directory", "Check the path."),
@@ -214,7 +215,7 @@ def _scan(
                 if entry.is_symlink() and child.contains_itself():
                     continue
                 below.append(child)
-            elif containing in entry.name and not entry.name.startswith(_TEMPORARY):
+            elif containing in entry.name and not entry.name.startswith(TEMPORARY):
                 status = entry.stat()
                 if not stat.S_ISREG(status.st_mode):
                     continue
@@ -245,7 +246,7 @@ def _entry(name: str, status: os.stat_result) -> Entry:
 def _temporary_beside(path: str, data: bytes) -> Iterator[str]:
     """Write the data to a temporary file next to `path`, and leave none behind."""
     directory = os.path.dirname(path)
-    temporary = os.path.join(directory, _TEMPORARY + os.urandom(8).hex())
+    temporary = os.path.join(directory, TEMPORARY + os.urandom(8).hex())
     try:
         try:
             _create_exclusively(temporary, data)

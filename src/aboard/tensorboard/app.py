@@ -83,10 +83,9 @@ def _tensorboard(
 ) -> Any:
     """Make TensorBoard's own application over the provider."""
     protos.keep_tensorflow_out()
-    from tensorboard import default
     from tensorboard.backend import application
-    from tensorboard.plugins.core import core_plugin
 
+    from aboard.tensorboard.plugins import static_plugins
     from aboard.tensorboard.projector import ProjectorLoader
 
     flags = argparse.Namespace(
@@ -96,14 +95,7 @@ def _tensorboard(
         samples_per_plugin=dict(samples),
         window_title="",
     )
-    plugins = [
-        # Its loader, as it comes, would show our flags to whoever looks.
-        core_plugin.CorePluginLoader(include_debug_info=False)
-        if isinstance(plugin, core_plugin.CorePluginLoader)
-        else plugin
-        for plugin in default.get_static_plugins()
-    ]
-    plugins.append(ProjectorLoader(boards))
+    plugins = [*static_plugins(), ProjectorLoader(boards)]
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     tensorboard = application.TensorBoardWSGIApp(flags, plugins, provider, assets.index_archive)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from aboard.index.plan import EVENT_FILE
 from aboard.index.reading import REMOTE_BLOCK, TAIL_BYTES
 from aboard.storage.base import Entry, Storage, StorageError, name_parts
+from aboard.storage.local import TEMPORARY
 from aboard.storage.uri import join
 from aboard.tensorboard.live import LONGEST_SECONDS, Rhythm
 from aboard.tensorboard.projector_config import (
@@ -30,7 +31,6 @@ from aboard.tensorboard.projector_config import (
     resolve,
 )
 
-_TEMPORARY = ".aboard-tmp-"
 _PLUGINS = "plugins"
 _THREADS = 8
 """Files copied at once: a request is mostly waiting."""
@@ -185,7 +185,7 @@ class Mirror:
 
     def _replace(self, entry: Entry, path: Path, update: Update) -> None:
         """Copy a whole file, and put it in its place in one step."""
-        temporary = path.with_name(_TEMPORARY + os.urandom(8).hex())
+        temporary = path.with_name(TEMPORARY + os.urandom(8).hex())
         held = 0
         try:
             with temporary.open("xb") as file:

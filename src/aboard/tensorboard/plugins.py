@@ -32,6 +32,17 @@ _OURS = RunsProjector.plugin_name
 _PROFILE = "profile"
 
 
+def static_plugins() -> list[Any]:
+    """Return the plugins that TensorBoard brings, none of which shows our flags."""
+    return [
+        # Its loader, as it comes, would show them to whoever looks.
+        core_plugin.CorePluginLoader(include_debug_info=False)
+        if isinstance(plugin, core_plugin.CorePluginLoader)
+        else plugin
+        for plugin in default.get_static_plugins()
+    ]
+
+
 def all_plugins(directories: Directories) -> list[Any]:
     """Return a loader for every plugin that is installed.
 
@@ -40,11 +51,8 @@ def all_plugins(directories: Directories) -> list[Any]:
     """
     added = [one for one in entry_points(group=_GROUP) if one.name != _OURS]
     loaders = [
-        # Its loader, as it comes, would show our flags to whoever looks.
-        core_plugin.CorePluginLoader(include_debug_info=False)
-        if isinstance(plugin, core_plugin.CorePluginLoader)
-        else application.make_plugin_loader(plugin)
-        for plugin in default.get_static_plugins()
+        application.make_plugin_loader(plugin)
+        for plugin in static_plugins()
         # A hint to install what is installed; it looks for the package's former name.
         if plugin is not profile_redirect_plugin.ProfileRedirectPluginLoader
         or all(one.name != _PROFILE for one in added)
