@@ -303,7 +303,7 @@ def test_the_demo_trains_and_shows_it_live(viewing, tmp_path):
                 for stage in ("", "/train", "/eval")
             }
             until(lambda: set(client.get("data/runs").json()) == runs)
-            first = len(points(client)["lr=0.1/train"])
+            first = until(lambda: len(points(client).get("lr=0.1/train", ())))
             until(lambda: len(points(client)["lr=0.1/train"]) > first)
             plugins = client.get("data/plugins_listing").json()
             shown = {name for name, plugin in plugins.items() if plugin["enabled"]}
