@@ -1,17 +1,18 @@
-"""The one thing pyproject.toml cannot say: the C core is optional."""
+"""The one thing pyproject.toml cannot say: the C cores are optional."""
 
 from setuptools import Extension, setup
 
 setup(
     ext_modules=[
         Extension(
-            "aboard.events._scanner",
-            sources=["src/aboard/events/_scanner.c"],
+            f"aboard.events.{core}",
+            sources=[f"src/aboard/events/{core}.c"],
             depends=["src/aboard/events/scan.h"],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
             py_limited_api=True,
             optional=True,
         )
+        for core in ("_scanner", "_encoder")
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

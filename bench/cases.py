@@ -33,6 +33,8 @@ class Sizes(NamedTuple):
     boards: int
     visitors: int
     load_seconds: float
+    logged: int
+    """How many numbers a training loop logs."""
 
 
 FULL = Sizes(
@@ -49,6 +51,7 @@ FULL = Sizes(
     boards=100,
     visitors=50,
     load_seconds=60.0,
+    logged=100_000,
 )
 QUICK = Sizes(
     cold=Tree(3, 2, 40),
@@ -64,6 +67,7 @@ QUICK = Sizes(
     boards=3,
     visitors=2,
     load_seconds=0.8,
+    logged=200,
 )
 
 

@@ -1,4 +1,4 @@
-"""Measures reading, refreshing and asking against TensorBoard's backends, in one go.
+"""Measures reading, asking and logging against TensorBoard's backends and writers, in one go.
 
     python bench/run.py [--quick] [--only CASE]... [--json FILE] [--times N]
 
@@ -20,10 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import cases
+import proxying
+import tracking
 import views
 from cases import FULL, QUICK, Figures, Result
 
-CASES = cases.CASES | views.CASES
+CASES = cases.CASES | views.CASES | tracking.CASES | proxying.CASES
 
 
 def default_cache() -> Path:

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from aboard.index import Index
-from engines import fake_oss
+from engines import fake_oss, postgres
 from engines.fake_gcs import FakeGcs
 from engines.fake_oss import FakeOss
 
@@ -129,6 +129,30 @@ def azurite() -> Iterator[str]:
         url = f"http://127.0.0.1:{port}/{AZURITE_ACCOUNT}"
         _create_container(url, BUCKET)
         yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Cluster]:
+    """Run a PostgreSQL cluster."""
+    if postgres.programs() is None:
+        pytest.skip(f"needs PostgreSQL (Debian: {postgres.INSTALL})")
+    with postgres.running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _postgres_database(postgres_server: postgres.Cluster) -> str:
+    return postgres_server.create("aboard")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Give the address of an empty database of each kind that a hub can have."""
+    if request.param == "sqlite":
+        return str(tmp_path / "hub" / "hub.db")
+    address: str = request.getfixturevalue("_postgres_database")
+    postgres.empty(address)
+    return address
 
 
 def _create_container(url: str, name: str) -> None:

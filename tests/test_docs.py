@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import inspect
 import io
+import json
 import os
 import re
 import shlex
@@ -36,6 +37,8 @@ RUN = [
     "docs/how-to/read-from-python.md",
     "docs/how-to/damaged-files.md",
     "docs/how-to/empty-board.md",
+    "docs/how-to/track.md",
+    "docs/how-to/record-a-program.md",
 ]
 FINDERS = ["doctor", "findings", "symptoms"]
 
@@ -78,6 +81,7 @@ def settings_in_source() -> set[str]:
         r"os\.environ(?:\.get\(|\[)\s*\"([A-Z][A-Z0-9_]+)\"",
         r"\"([A-Z][A-Z0-9_]+)\" (?:not )?in os\.environ",
         r"envvar=\"([A-Z][A-Z0-9_]+)\"",
+        r"\"(ABOARD_[A-Z0-9_]+)\"",
     ]
     sources = {path: path.read_text() for path in (ROOT / "src").rglob("*.py")}
     found = {
@@ -86,6 +90,9 @@ def settings_in_source() -> set[str]:
         for pattern in patterns
         for name in re.findall(pattern, text)
     }
+    for name in ("env", "rank"):
+        text = sources[ROOT / f"src/aboard/track/{name}.py"]
+        found |= set(re.findall(r"\"((?:[A-Z][A-Z0-9]*_[A-Za-z0-9_]+)|RANK)\"", text))
     clouds = sources[ROOT / "src/aboard/storage/settings.py"]
     prefixes = "AWS|AZURE|GOOGLE|CLOUDSDK|STORAGE|OSS|ALIBABA"
     return found | set(re.findall(rf"\"((?:{prefixes})_[A-Z0-9_]+)\"", clouds))
@@ -94,7 +101,7 @@ def settings_in_source() -> set[str]:
 def test_every_setting_is_documented():
     found = settings_in_source()
     assert {"ABOARD_CACHE", "ABOARD_TOKEN", "DISPLAY", "NO_COLOR", "AWS_REGION"} <= found
-    documented = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", page("reference/settings.md")))
+    documented = set(re.findall(r"`([A-Z][A-Za-z0-9_]+)`", page("reference/settings.md")))
     assert found - documented == set()
     assert documented - found == set(), "documented, but read nowhere"
 
@@ -103,8 +110,8 @@ def test_every_public_name_is_documented():
     reference = page("reference/python.md")
     for name in aboard.__all__:
         assert f"`aboard.{name}" in reference, name
-    for kind in (aboard.Logs, aboard.EventWriter):
-        for name, member in vars(kind).items():
+    for kind in (aboard.Logs, aboard.EventWriter, aboard.Run, aboard.SummaryWriter):
+        for name, member in inspect.getmembers(kind):
             if not name.startswith("_") and (
                 inspect.isroutine(member) or isinstance(member, property)
             ):
@@ -124,6 +131,23 @@ def test_every_json_field_is_documented(tmp_path, monkeypatch, capsys):
         run([*command, "--json", str(tmp_path / "logs"), "missing"])
         fields = field_names(orjson.loads(capsys.readouterr().out))
         assert fields - kinds - documented == set()
+
+
+def test_every_field_of_a_record_is_documented():
+    from aboard.runs.manifest import Manifest
+
+    record = Manifest("run1")
+    record.begin(at=1, host="here", pid=1)
+    fields = field_names(json.loads(record.to_json()))
+    assert fields <= set(re.findall(r"`(\w+)`", page("reference/run-json.md")))
+
+
+def test_every_field_of_a_recorded_program_is_documented(tmp_path):
+    command = [sys.executable, "-m", "aboard", "run", "--json", "--root", tmp_path, "--", "true"]
+    result = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    fields = field_names([json.loads(line) for line in result.stderr.splitlines()])
+    section = page("reference/json.md").split("## `aboard run`")[1]
+    assert fields <= set(re.findall(r"`(\w+)`", section))
 
 
 def test_every_field_of_a_served_board_is_documented(tmp_path):
@@ -188,6 +212,7 @@ def test_commands_that_are_not_run_exist(path):
     shown = [block for kind, block in blocks(path.read_text()) if kind == "sh"]
     for line in "".join(shown).splitlines():
         words = shlex.split(line, comments=True)
+        words = words[: words.index("--")] if "--" in words else words
         if words[:1] != ["aboard"]:
             continue
         assert words[1] in known, line

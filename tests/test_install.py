@@ -58,9 +58,10 @@ def cores_in(wheel: Path) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_with_a_compiler_the_wheel_has_the_c_core(source, tmp_path):
+def test_with_a_compiler_the_wheel_has_the_c_cores(source, tmp_path):
     wheel = build_wheel(source, tmp_path / "wheels")
-    assert cores_in(wheel) == ["aboard/events/_scanner.abi3.so"]
+    cores = [f"aboard/events/{core}.abi3.so" for core in ("_encoder", "_scanner")]
+    assert sorted(cores_in(wheel)) == cores
     assert "-cp311-abi3-" in wheel.name
     assert "scanning core: C\n" in version_of(wheel, tmp_path / "installed")
 

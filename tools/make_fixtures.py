@@ -12,36 +12,30 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
+
+from environments import interpreter
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(__file__).resolve().parent / "fixtures"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "aboard-dev"
 
-TENSORFLOW = ("tensorflow", ["tensorflow-cpu==2.21.0", "tensorboard==2.21.0"])
-OURS = (None, ["torch==2.13.0", "tensorboardX==2.6.5", "matplotlib", "soundfile"])
+OURS = ["torch==2.13.0", "tensorboardX==2.6.5", "matplotlib", "soundfile"]
 FRAMEWORKS = {
-    "torch": OURS,
-    "tensorboardx": OURS,
-    "tensorflow": TENSORFLOW,
-    "keras": TENSORFLOW,
+    "torch": None,
+    "tensorboardx": None,
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
 }
 
 
-def interpreter(environment: str | None, requirements: list[str]) -> Path:
-    """Return a Python that has the requirements, making its environment if need be."""
-    if environment is None:
-        modules = [requirement.split("==")[0] for requirement in requirements]
-        if not all(importlib.util.find_spec(module) for module in modules):
-            sys.exit(f"first: pip install {' '.join(requirements)}")
-        return Path(sys.executable)
-    home = CACHE / environment
-    python = home / "bin" / "python"
-    if not python.exists():
-        venv.create(home, with_pip=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *requirements], check=True)
-    return python
+def python_for(environment: str | None) -> Path:
+    """Return a Python that has the framework, making its environment if need be."""
+    if environment is not None:
+        return interpreter(environment)
+    modules = [requirement.split("==")[0] for requirement in OURS]
+    if not all(importlib.util.find_spec(module) for module in modules):
+        sys.exit(f"first: pip install {' '.join(OURS)}")
+    return Path(sys.executable)
 
 
 def creation_order(path: Path) -> list[object]:
@@ -63,8 +57,7 @@ def rename(tree: Path) -> None:
 
 
 def make(framework: str) -> None:
-    environment, requirements = FRAMEWORKS[framework]
-    python = interpreter(environment, requirements)
+    python = python_for(FRAMEWORKS[framework])
     target = ROOT / "tests" / "fixtures" / framework
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(scratch) / framework

@@ -9,11 +9,21 @@ if TYPE_CHECKING:
 
     from aboard.events.writer import EventWriter
     from aboard.index.logs import Logs
+    from aboard.track.run import Run, current_run
+    from aboard.track.start import init
+    from aboard.track.summary import SummaryWriter
 
 __version__ = "0.1.0"
-__all__ = ["EventWriter", "Logs", "open"]
+__all__ = ["EventWriter", "Logs", "Run", "SummaryWriter", "current_run", "init", "open"]
 
-_LAZY = {"Logs": "aboard.index.logs", "EventWriter": "aboard.events.writer"}
+_LAZY = {
+    "EventWriter": "aboard.events.writer",
+    "Logs": "aboard.index.logs",
+    "Run": "aboard.track.run",
+    "SummaryWriter": "aboard.track.summary",
+    "current_run": "aboard.track.run",
+    "init": "aboard.track.start",
+}
 
 
 def open(source: str | Path, **options: Any) -> Logs:  # noqa: A001 - aboard.open reads well

@@ -77,6 +77,14 @@ def test_a_step_is_an_integer_of_any_kind():
     assert event_pb2.Event.FromString(encode.event(1.0, np.int32(-7), [])).step == -7
     with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
         encode.event(1.0, 1.5, [])
+    with pytest.raises(ValueError, match="the step -9223372036854775809 does not fit in 64 bits"):
+        encode.event(1.0, -(2**63) - 1, [])
+
+
+def test_a_session_starts_at_a_step():
+    event = event_pb2.Event.FromString(encode.session_start(3.0, 40))
+    assert (event.wall_time, event.step) == (3.0, 40)
+    assert event.session_log.status == event.session_log.START
 
 
 def test_a_scalar_beyond_float32_is_infinite():

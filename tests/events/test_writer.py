@@ -2,20 +2,15 @@
 
 import argparse
 import errno
-import json
+import math
 import os
 import re
-import subprocess
-import sys
-import textwrap
 import threading
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aboard.events import encode, media, protos
 from aboard.events.records import read_records
@@ -227,8 +222,8 @@ def test_rotation_starts_files_that_sort_and_stand_alone(tmp_path):
         written = []
         for step in range(100):
             writer.text("notes", f"note {step}", step)
+            writer.flush()
             written.append(writer.path)
-    written.append(writer.path)
     paths = files(tmp_path)
     assert len(paths) > 10
     assert list(dict.fromkeys(written)) == paths
@@ -244,11 +239,12 @@ def test_rotation_starts_files_that_sort_and_stand_alone(tmp_path):
 
 def test_a_rotated_file_sorts_after_its_predecessor_when_the_clock_goes_back(tmp_path, monkeypatch):
     clock = iter(range(2_000_000_000, 0, -1000))
-    monkeypatch.setattr("aboard.events.writer.time.time", lambda: float(next(clock)))
+    monkeypatch.setattr("aboard.events.eventfiles.time.time", lambda: float(next(clock)))
     with EventWriter(tmp_path, max_bytes=1) as writer:
         paths = []
         for step in range(20):
             writer.scalar("loss", 1.0, step, wall_time=0.0)
+            writer.flush()
             paths.append(writer.path)
     assert paths == sorted(set(paths))
 
@@ -261,9 +257,9 @@ def test_many_writers_in_one_second_have_files_of_their_own(tmp_path):
 
 
 def test_a_name_that_is_taken_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("aboard.events.writer._files_in_process", iter([3, 4]))
-    monkeypatch.setattr("aboard.events.writer.time.time", lambda: 1_700_000_000.0)
-    monkeypatch.setattr("aboard.events.writer.socket.gethostname", lambda: "host")
+    monkeypatch.setattr("aboard.events.eventfiles._files_in_process", iter([3, 4]))
+    monkeypatch.setattr("aboard.events.eventfiles.time.time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr("aboard.events.eventfiles.socket.gethostname", lambda: "host")
     taken = tmp_path / f"events.out.tfevents.1700000000.host.{os.getpid()}.0003"
     taken.write_bytes(b"mine")
     with EventWriter(tmp_path) as writer:
@@ -271,10 +267,40 @@ def test_a_name_that_is_taken_is_left_alone(tmp_path, monkeypatch):
     assert taken.read_bytes() == b"mine"
 
 
+def test_rotation_cuts_a_long_flush_into_files(tmp_path):
+    with EventWriter(tmp_path, max_bytes=1000, flush_secs=1000) as writer:
+        for step in range(300):
+            writer.scalar("loss", 1.0, step)
+            if step % 100 == 50:
+                writer.text("notes", "x", step)
+    paths = files(tmp_path)
+    assert all(1000 <= path.stat().st_size < 1200 for path in paths[:-1])
+    assert {events(path)[0].file_version for path in paths} == {"brain.Event:2"}
+    read = [event for path in paths for event in events(path) if event.HasField("summary")]
+    losses = [event.step for event in read if event.summary.value[0].tag == "loss"]
+    assert losses == list(range(300))
+    notes = [event for event in read if event.summary.value[0].tag == "notes"]
+    assert all(event.summary.value[0].HasField("metadata") for event in notes)
+
+
+def test_records_keep_their_order_whatever_their_kind(tmp_path):
+    with EventWriter(tmp_path, flush_secs=1000) as writer:
+        for step in range(0, 60, 6):
+            writer.scalar("a", 1.0, step)
+            writer.scalars({"a": 1, "b": 2}, step + 1)
+            writer.text("c", "x", step + 2)
+            writer.scalar("d", 1, step + 3, dtype="float64")
+            writer.write(encode.event(1.0, step + 4, [encode.scalar("e", 1.0)]))
+            writer.scalar("a", 2.0, step + 5)
+        path = writer.path
+    assert [event.step for event in events(path)[1:]] == list(range(60))
+
+
 def test_threads_share_a_writer(tmp_path):
     def log(name):
         for step in range(500):
-            writer.text(name, "x", step)
+            writer.text(f"{name}/text", "x", step)
+            writer.scalar(f"{name}/scalar", step, step)
 
     with EventWriter(tmp_path, max_bytes=20_000, buffer_bytes=1000) as writer:
         threads = [threading.Thread(target=log, args=(f"thread{n}",)) for n in range(4)]
@@ -284,7 +310,71 @@ def test_threads_share_a_writer(tmp_path):
             thread.join()
     loaded = stock(tmp_path)
     for n in range(4):
-        assert [event.step for event in loaded.Tensors(f"thread{n}")] == list(range(500))
+        for kind in ("text", "scalar"):
+            steps = [event.step for event in loaded.Tensors(f"thread{n}/{kind}")]
+            assert steps == list(range(500))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("a", 1.0, 1.5), TypeError, "'float' object cannot be interpreted as an integer"),
+        (("a", 1.0, None), TypeError, "'NoneType' object cannot be interpreted as an integer"),
+        (("a", 1.0, 2**63), ValueError, "the step 9223372036854775808 does not fit in 64 bits"),
+        (("a", "1.0", 1), TypeError, "the value of 'a' is not a number: '1.0'"),
+        (("a", None, 1), TypeError, "the value of 'a' is not a number: None"),
+        (("a", [1.0], 1), TypeError, r"the value of 'a' is not a number: \[1.0\]"),
+        ((7, 1.0, 1), TypeError, "a tag is a string, not a int: 7"),
+        (("\ud800", 1.0, 1), ValueError, "surrogates not allowed"),
+    ],
+)
+def test_what_cannot_be_logged_is_refused_by_the_call(tmp_path, arguments, error, message):
+    tag, number, step = arguments
+    with EventWriter(tmp_path) as writer:
+        with pytest.raises(error, match=message):
+            writer.scalar(tag, number, step)
+        with pytest.raises(error, match=message):
+            writer.scalars({tag: number}, step)
+        with pytest.raises(TypeError, match="encoding"):
+            writer.write("not bytes")
+        with pytest.raises(ValueError, match="could not convert"):
+            writer.scalar("a", 1.0, 1, wall_time="now")
+        path = writer.path
+    assert len(events(path)) == 1
+
+
+def test_numbers_and_steps_of_any_type_are_logged(tmp_path):
+    numbers = [1, True, np.float32(0.5), np.int64(3), np.array(4.0), 1e300, -(10**400), math.nan]
+    with EventWriter(tmp_path) as writer:
+        for step, number in enumerate(numbers):
+            writer.scalar("one", number, np.int32(-step))
+            writer.scalars({"many": number}, np.int64(-step))
+        path = writer.path
+    expected = [1.0, 1.0, 0.5, 3.0, 4.0, math.inf, -math.inf, math.nan]
+    for tag in ("one", "many"):
+        found = [
+            (event.step, event.summary.value[0].simple_value)
+            for event in events(path)[1:]
+            if event.summary.value[0].tag == tag
+        ]
+        assert [step for step, _ in found] == [-step for step in range(len(numbers))]
+        np.testing.assert_array_equal([number for _, number in found], expected)
+
+
+def test_stock_tensorboard_drops_what_a_resumed_run_does_again(tmp_path):
+    with EventWriter(tmp_path) as writer:
+        for step in range(10):
+            writer.scalar("loss", 1.0, step)
+    with EventWriter(tmp_path, purge_step=6, max_bytes=200) as writer:
+        first = writer.path
+        for step in range(6, 20):
+            writer.scalar("loss", 2.0, step)
+    resumed = events(first)
+    assert (resumed[0].file_version, resumed[1].step) == ("brain.Event:2", 6)
+    assert resumed[1].session_log.status == resumed[1].session_log.START
+    loaded = event_accumulator.EventAccumulator(str(tmp_path), size_guidance=KEEP_ALL).Reload()
+    found = [(scalar.step, scalar.value) for scalar in loaded.Scalars("loss")]
+    assert found == [(step, 1.0 if step < 6 else 2.0) for step in range(20)]
 
 
 def test_records_wait_in_memory_until_flushed(tmp_path):
@@ -299,23 +389,6 @@ def test_records_wait_in_memory_until_flushed(tmp_path):
     writer.close()
     with pytest.raises(ValueError, match=f"the writer of {writer.path} is closed"):
         writer.scalar("loss", 1.0, 3)
-
-
-def test_a_full_or_old_buffer_is_flushed_by_the_next_record(tmp_path):
-    with EventWriter(tmp_path, flush_secs=0) as writer:
-        writer.scalar("loss", 1.0, 1)
-        assert len(events(writer.path)) == 2
-    with EventWriter(tmp_path, flush_secs=1000, buffer_bytes=100) as writer:
-        writer.text("notes", "x" * 100, 1)
-        assert len(events(writer.path)) == 2
-
-
-def test_a_writer_that_was_never_closed_flushes_at_exit(tmp_path):
-    script = "import sys; from aboard.events.writer import EventWriter\n"
-    script += "EventWriter(sys.argv[1]).scalar('loss', 1.0, 1)"
-    subprocess.run([sys.executable, "-c", script, tmp_path], check=True)
-    (path,) = files(tmp_path)
-    assert len(events(path)) == 2
 
 
 def test_images_of_two_sizes_are_an_error(tmp_path):
@@ -333,80 +406,3 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
     assert f"cannot create an event file in {tmp_path}/file/run: Not a directory" in str(
         raised.value
     )
-
-
-FULL_DISK = textwrap.dedent(
-    """
-    import json, resource, sys
-    from aboard.events.writer import EventWriter, EventWriteError
-
-    def limit(size):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    directory, max_bytes = sys.argv[1], json.loads(sys.argv[2])
-    writer = EventWriter(directory, buffer_bytes=200, flush_secs=1000, max_bytes=max_bytes)
-    first = writer.path
-    limit(1000)
-    errors, sizes = [], []
-    for step in range(60):
-        try:
-            writer.text("notes", f"note {step}", step)
-        except EventWriteError as error:
-            errors.append([error.errno, str(error)])
-            sizes.append(first.stat().st_size)
-    limit(resource.RLIM_INFINITY)
-    whole = len(first.read_bytes())
-    writer.close()
-    print(json.dumps({"path": str(first), "errors": errors, "sizes": sizes, "whole": whole}))
-    """
-)
-
-
-@pytest.mark.parametrize("max_bytes", [None, 1500])
-def test_a_full_disk_tears_no_record_and_loses_none(tmp_path, max_bytes):
-    command = [sys.executable, "-c", FULL_DISK, tmp_path, json.dumps(max_bytes)]
-    result = subprocess.run(command, check=True, capture_output=True, text=True)
-    report = json.loads(result.stdout)
-    assert report["errors"], "the limit was never reached"
-    number, message = report["errors"][0]
-    assert number == errno.EFBIG
-    assert re.fullmatch(
-        rf"\[Errno {number}\] cannot write to {report['path']}: File too large; "
-        r"\d+ records are kept for the next flush",
-        message,
-    )
-    boundaries = {offset for offset, _ in read_records(Path(report["path"]).read_bytes())}
-    assert set(report["sizes"]) <= boundaries
-    assert report["whole"] in boundaries
-    assert [event.step for event in stock(tmp_path).Tensors("notes")] == list(range(60))
-    assert sum(len(events(path)) for path in files(tmp_path)) == 60 + len(files(tmp_path))
-
-
-@given(st.lists(st.integers(0, 120), max_size=60), st.sampled_from([None, 300]))
-def test_any_series_of_short_and_failed_writes_keeps_every_record(tmp_path_factory, room, rotate):
-    """The disk takes as many bytes of each write as `room` says, then fails."""
-    tmp_path = tmp_path_factory.mktemp("run")
-    pwrite = os.pwrite
-    budget = iter(room)
-
-    def short_pwrite(descriptor, data, offset):
-        allowed = next(budget, None)
-        if allowed is None:
-            return pwrite(descriptor, data, offset)
-        if not allowed:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return pwrite(descriptor, data[:allowed], offset)
-
-    writer = EventWriter(tmp_path, buffer_bytes=100, max_bytes=rotate)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("aboard.events.writer.os.pwrite", short_pwrite)
-        for step in range(20):
-            try:
-                writer.text("notes", f"note {step}", step)
-            except EventWriteError as error:
-                assert "No space left on device" in str(error)  # noqa: PT017
-                for path in files(tmp_path):
-                    assert len(events(path)) >= 0
-    writer.close()
-    read = [event for path in files(tmp_path) for event in events(path)]
-    assert [event.step for event in read if event.HasField("summary")] == list(range(20))

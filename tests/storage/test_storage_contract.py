@@ -1,6 +1,7 @@
 """What every storage promises, asked of each of them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from aboard.storage import (
     NotFound,
     Storage,
     StorageError,
+    Unreadable,
     canonical,
     is_remote,
     join,
@@ -85,6 +87,23 @@ def test_a_large_file_survives(storage: Storage) -> None:
     storage.write("large", content)
     assert storage.read("large") == content
     assert storage.read("large", 5_000_000, 5_000_004) == content[5_000_000:5_000_004]
+
+
+@pytest.mark.parametrize("size", [0, 5, 11_000_000])
+def test_a_file_is_uploaded_whole(storage: Storage, tmp_path: Path, size: int) -> None:
+    local = tmp_path / "local"
+    local.write_bytes(bytes(range(256)) * (size // 256) + b"x" * (size % 256))
+    storage.write("run1/model", b"the old one")
+    storage.upload("run1/model", local)
+    assert storage.read("run1/model") == local.read_bytes()
+    assert names(storage) == ["run1/model"]
+
+
+def test_a_local_file_that_cannot_be_read_is_named(storage: Storage, tmp_path: Path) -> None:
+    storage.write("run1/model", b"the old one")
+    with pytest.raises(Unreadable, match=r"absent: the file cannot be read: no such file"):
+        storage.upload("run1/model", tmp_path / "absent")
+    assert storage.read("run1/model") == b"the old one"
 
 
 def test_missing_files_are_not_found(storage: Storage) -> None:
@@ -224,6 +243,7 @@ def test_names_that_are_no_names_are_refused(storage: Storage, name: str) -> Non
         lambda: storage.read(name),
         lambda: storage.write(name, b""),
         lambda: storage.create_new(name, b""),
+        lambda: storage.upload(name, Path(__file__)),
         lambda: storage.delete(name),
     ):
         with pytest.raises(BadUri):

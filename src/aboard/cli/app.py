@@ -26,6 +26,7 @@ Examples:
 
 - `aboard demo` - train something small, and look at its logs
 - `aboard view runs/` - every run below a directory, in the browser
+- `aboard run -- python train.py` - record any training, whatever it logs with
 - `aboard ls runs/` - what is there?
 - `aboard export runs/ --tag 'loss*' -o loss.csv` - every point of every loss
 """
@@ -49,8 +50,8 @@ def _show_version(wanted: bool) -> None:
 
     from aboard import __version__
     from aboard.events.scanner import core_name
-    from aboard.index.place import index_place
     from aboard.index.schema import FILE_NAME
+    from aboard.storage.place import cache_place
 
     try:
         tensorboard = version("tensorboard")
@@ -59,7 +60,7 @@ def _show_version(wanted: bool) -> None:
     typer.echo(f"aboard {__version__}")
     typer.echo(f"scanning core: {_CORES[core_name()]}")
     typer.echo(f"tensorboard: {tensorboard}")
-    typer.echo(f"index: {index_place().directory / FILE_NAME}")
+    typer.echo(f"index: {cache_place().directory / FILE_NAME}")
     raise typer.Exit
 
 
@@ -91,8 +92,9 @@ def before(
         typer.echo(context.get_help(), nl=False)
 
 
-COMMANDS = ("view", "ls", "index", "export", "doctor", "demo")
-"""In the order in which help lists them; each has a module of its name."""
+COMMANDS = ("view", "run", "runs", "ls", "index", "export", "doctor", "demo", "ship")
+"""In the order in which help lists them; each has a module of its name, with a function of that
+name or, for one with commands below it, a `GROUP`."""
 _added: set[str] = set()
 
 
@@ -102,7 +104,12 @@ def add_commands(names: Sequence[str] = COMMANDS) -> typer.Typer:
         if name not in _added:
             _added.add(name)
             module = import_module(f"aboard.cli.{name}")
-            app.command(name, epilog=module.EPILOG)(getattr(module, name))
+            if (group := getattr(module, "GROUP", None)) is not None:
+                app.add_typer(group, name=name, epilog=module.EPILOG)
+                continue
+            settings = getattr(module, "CONTEXT_SETTINGS", None)
+            command = app.command(name, epilog=module.EPILOG, context_settings=settings)
+            command(getattr(module, name))
     return app
 
 

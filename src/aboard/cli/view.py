@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aboard.cli.choosing import RootOption, choose_runs, is_place, understand
 from aboard.cli.errors import WrongUsage, say
 from aboard.cli.progress import LoadingLine
 from aboard.cli.sources import check_readable
@@ -30,6 +31,7 @@ EPILOG = """
 Examples:
 
 - `aboard view runs/` - every run below a directory
+- `aboard view cifar10 tag:baseline` - the runs of an experiment, and those with a tag
 - `aboard view new=runs/today old=s3://bucket/runs` - two places on one board, under names
 - `aboard view runs/ --include 'lr=*' --exclude '*/eval'` - some of the runs
 - `aboard view runs/ --template '{run}_lr={hparams.lr}'` - runs named by what they tried
@@ -49,10 +51,12 @@ def view(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Directories, bucket URIs or event files, one or more; each also as NAME=SOURCE.",
+            help="Directories, bucket URIs or event files, one or more; each also as NAME=SOURCE."
+            " Or selectors of runs, such as 'cifar10/run1-run3', where there is no such path.",
             show_default=False,
         ),
     ],
+    root: RootOption = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "localhost",
     port: Annotated[
         int | None,
@@ -112,7 +116,12 @@ def view(
 
     chosen = _engine(engine)
     board = make_board(
-        source, template=template, title=title, include=include or (), exclude=exclude or ()
+        source,
+        roots=root or (),
+        template=template,
+        title=title,
+        include=include or (),
+        exclude=exclude or (),
     )
     access = Access(_token(token, token_file))
     sockets = listen(host, port)
@@ -140,12 +149,14 @@ def hide_token(context: typer.Context, token: str | None) -> None:
 def make_board(
     texts: Sequence[str],
     *,
+    roots: Sequence[str] = (),
     template: str | None = None,
     title: str | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> Board:
     """Make a board of what a user typed, and check that it can be."""
+    from aboard.runs.catalog import find_roots
     from aboard.runs.naming import BadTemplate, Template
     from aboard.tensorboard.board import Board, Member
 
@@ -153,13 +164,29 @@ def make_board(
         parsed = Template.parse(template) if template is not None else None
     except BadTemplate as error:
         raise WrongUsage(str(error)) from None
-    members = tuple(dict.fromkeys(Member.parse(text) for text in texts))
+    searched = find_roots(roots)
+    words = [text for text in texts if searched and not is_place(text)]
+    members = tuple(dict.fromkeys(Member.parse(text) for text in texts if text not in words))
     for member in members:
         check_readable(member.source)
-    name = ", ".join(one.name or one.source.uri.rstrip("/").rpartition("/")[2] for one in members)
-    return Board(
-        _BOARD_ID, title or name or "Aboard", members, parsed, tuple(include), tuple(exclude)
-    )
+    names = [one.name or one.source.uri.rstrip("/").rpartition("/")[2] for one in members]
+    title = title or ", ".join([*names, *words]) or "Aboard"
+    board = Board(_BOARD_ID, title, members, parsed, tuple(include), tuple(exclude))
+    return _with_selected(board, words, searched) if words else board
+
+
+def _with_selected(board: Board, words: Sequence[str], roots: Sequence[str]) -> Board:
+    """Add the runs that selectors mean; each must mean one now, and more may come later."""
+    from dataclasses import replace
+
+    from aboard.index import Index
+    from aboard.tensorboard.selection import Selection
+
+    selectors = tuple(one.text for one in understand(words))
+    selection = Selection(selectors, tuple(roots), board.members)
+    with Index() as index:
+        choose_runs(index, words, roots)
+        return replace(board, members=selection.members(index), selection=selection)
 
 
 def serve_board(
@@ -188,6 +215,7 @@ def serve_board(
             samples=None if samples is None else {"scalars": samples},
             index=index,
             changed=line,
+            chosen=_Joining(board),
         )
         front = _Front(board, viewer.path, access, sockets, host, json=json)
 
@@ -205,6 +233,22 @@ def serve_board(
         if sys.stderr.isatty():
             typer.echo(err=True)  # the terminal has written ^C
         raise typer.Exit(130)
+
+
+class _Joining:
+    """Says which runs join a board, and which leave it."""
+
+    def __init__(self, board: Board) -> None:
+        self._shown = set(board.members)
+
+    def __call__(self, board: Board) -> None:
+        now = set(board.members)
+        for runs, verb in ((now - self._shown, "joined"), (self._shown - now, "left")):
+            if runs:
+                names = sorted(member.name for member in runs)
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                say(f"{', '.join(names[:5])}{more} {verb} the board.")
+        self._shown = now
 
 
 class _Front:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -113,10 +113,23 @@ def tagged_run_metadata(wall_time: float, step: int, tag: str, run_metadata: byt
     return _event(wall_time, step, 8, _text(1, tag) + delimited(2, run_metadata))
 
 
+def session_start(wall_time: float, step: int) -> bytes:
+    """Encode the start of a session, at which readers drop what they have from that step on."""
+    return _event(wall_time, step, 7, _integer(1, 1))
+
+
+def step_number(step: SupportsIndex) -> int:
+    """Return a step of any integer type as a plain integer of 64 bits."""
+    number = index(step)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"the step {number} does not fit in 64 bits")
+    return number
+
+
 def _event(wall_time: float, step: int, field: int, payload: bytes) -> bytes:
     head = _wall_time(0x09, wall_time)
     if step:
-        head += b"\x10" + varint(index(step))
+        head += b"\x10" + varint(step_number(step))
     return head + delimited(field, payload)
 
 

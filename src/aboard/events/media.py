@@ -1,4 +1,4 @@
-"""Pixels to PNG and samples to WAV, with the standard library alone.
+"""Pixels to PNG, also moving ones, and samples to WAV, with the standard library alone.
 
 Only what a training loop has at hand, numpy arrays, goes in; pictures and clips that are encoded
 already need nothing from here.
@@ -10,11 +10,14 @@ import io
 import struct
 import wave
 import zlib
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 
 
@@ -24,24 +27,39 @@ def png(pixels: npt.ArrayLike) -> bytes:
     Integers are levels from 0 to 255; floats and booleans span 0 to 1. What lies outside is
     clipped, and NaN is black.
     """
-    levels = _levels(np.asarray(pixels))
-    if levels.ndim == 2:
-        levels = levels[:, :, None]
-    if levels.ndim != 3 or levels.shape[2] not in _PNG_COLOR_TYPES or not levels.size:
-        raise ValueError(
-            f"an image has the shape [height, width] or [height, width, 1 to 4 channels], "
-            f"not {np.shape(pixels)}"
-        )
-    height, width, channels = levels.shape
-    header = struct.pack(">IIBBBBB", width, height, 8, _PNG_COLOR_TYPES[channels], 0, 0, 0)
-    unfiltered = np.zeros((height, 1 + width * channels), np.uint8)
-    unfiltered[:, 1:] = levels.reshape(height, -1)
+    shades = _channels_last(levels(np.asarray(pixels)), np.shape(pixels))
     return (
-        b"\x89PNG\r\n\x1a\n"
-        + _chunk(b"IHDR", header)
-        + _chunk(b"IDAT", zlib.compress(unfiltered.tobytes()))
+        _SIGNATURE
+        + _chunk(b"IHDR", _header(shades))
+        + _chunk(b"IDAT", _compressed(shades))
         + _chunk(b"IEND", b"")
     )
+
+
+def animated_png(frames: Sequence[npt.ArrayLike], rate: float) -> bytes:
+    """Encode frames of one size, each as `png` takes it, to be shown `rate` a second, for ever."""
+    sizes = {np.shape(frame) for frame in frames}
+    if len(sizes) != 1:
+        raise ValueError(f"the frames of a video share one shape, not {sorted(sizes)}")
+    if not 0.02 <= rate <= 1000:
+        raise ValueError(f"a video shows 0.02 to 1000 frames a second, not {rate}")
+    pictures = [_channels_last(levels(np.asarray(frame)), np.shape(frame)) for frame in frames]
+    height, width, _ = pictures[0].shape
+    pause = Fraction(1 / rate).limit_denominator(1000)  # 50 seconds still fit 16 bits
+    chunks = [_chunk(b"IHDR", _header(pictures[0]))]
+    chunks.append(_chunk(b"acTL", struct.pack(">II", len(pictures), 0)))
+    number = 0
+    for place, picture in enumerate(pictures):
+        control = struct.pack(">IIIII", number, width, height, 0, 0)
+        control += struct.pack(">HHBB", pause.numerator, pause.denominator, 0, 0)
+        chunks.append(_chunk(b"fcTL", control))
+        number += 1
+        if place:
+            chunks.append(_chunk(b"fdAT", struct.pack(">I", number) + _compressed(picture)))
+            number += 1
+        else:
+            chunks.append(_chunk(b"IDAT", _compressed(picture)))
+    return _SIGNATURE + b"".join(chunks) + _chunk(b"IEND", b"")
 
 
 def wav(samples: npt.ArrayLike, rate: int) -> bytes:
@@ -69,7 +87,8 @@ def wav(samples: npt.ArrayLike, rate: int) -> bytes:
     return clip.getvalue()
 
 
-def _levels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def levels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Bring pixels, as `png` takes them, to levels from 0 to 255."""
     if pixels.dtype.kind == "f":
         scaled = np.clip(np.nan_to_num(pixels, nan=0.0), 0, 1) * 255
         return np.asarray(np.round(scaled), np.uint8)
@@ -78,6 +97,29 @@ def _levels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     if pixels.dtype.kind in "iu":
         return np.asarray(np.clip(pixels, 0, 255), np.uint8)
     raise TypeError(f"an image is made of numbers, not {pixels.dtype}")
+
+
+def _channels_last(shades: npt.NDArray[np.uint8], given: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    if shades.ndim == 2:
+        shades = shades[:, :, None]
+    if shades.ndim != 3 or shades.shape[2] not in _PNG_COLOR_TYPES or not shades.size:
+        raise ValueError(
+            f"an image has the shape [height, width] or [height, width, 1 to 4 channels], "
+            f"not {given}"
+        )
+    return shades
+
+
+def _header(shades: npt.NDArray[np.uint8]) -> bytes:
+    height, width, channels = shades.shape
+    return struct.pack(">IIBBBBB", width, height, 8, _PNG_COLOR_TYPES[channels], 0, 0, 0)
+
+
+def _compressed(shades: npt.NDArray[np.uint8]) -> bytes:
+    height, width, channels = shades.shape
+    unfiltered = np.zeros((height, 1 + width * channels), np.uint8)
+    unfiltered[:, 1:] = shades.reshape(height, -1)
+    return zlib.compress(unfiltered.tobytes())
 
 
 def _chunk(name: bytes, payload: bytes) -> bytes:

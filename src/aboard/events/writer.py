@@ -1,31 +1,41 @@
-"""Event files out: named as every reader expects, buffered, rotated, and never torn.
+"""Event files out: what a training loop logs, queued at once and written in the background.
 
-A record reaches the disk whole or not at all: when the disk is full, what did not fit stays in
-memory for the next flush. What goes into a record is left to `encode`, its frame to `records`.
+A call only checks what it was given and queues it. Encoding is left to `batch`, the files, which
+no failure tears, to `outbox` and `eventfiles`, and the thread that flushes in time to `flushing`.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import itertools
+import math
 import os
-import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsFloat, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events import encode, media
+from aboard.events import encode, flushing, media
+from aboard.events.batch import Entry, Values
 from aboard.events.encode import EncodedValue, HParam
+from aboard.events.eventfiles import EventFiles
+from aboard.events.mounts import is_fuse
+from aboard.events.outbox import Outbox
 from aboard.events.records import frame
 
-_files_in_process = itertools.count()
+MIB = 1 << 20
+
+_FUSE_MAX_BYTES = 16 * MIB
+_SECONDS_PER_FILE = 10.0
+_RETRY_SECONDS = 1.0
+_SCALAR_BYTES = 48
+"""About what a scalar takes in a file."""
+_QUEUED_BYTES = 256
+"""About what a scalar takes while it is queued."""
+_MIN_STEP, _MAX_STEP = -(1 << 63), (1 << 63) - 1
 
 
 class EventWriteError(OSError):
@@ -35,78 +45,142 @@ class EventWriteError(OSError):
 class EventWriter:
     """Append events to a file of its own in a log directory.
 
-    Records gather in memory until there are `buffer_bytes` of them, or until one is written
-    `flush_secs` after the oldest; `flush` writes them at once. A file that reaches `max_bytes`
-    is followed by another, whose name sorts after it and which can be read without it: the
-    first value of each tag repeats its metadata. Safe to share between threads.
+    A background thread, one for all writers of the process, writes what was logged: within
+    `flush_secs` (0: each call writes for itself), or as soon as there are about `buffer_bytes`.
+    So this is all that a process loses when it is killed; one that ends closes its writers. A
+    file that reaches `max_bytes` is followed by another, whose name sorts after it and which can
+    be read without it: the first value of each tag repeats its metadata. Safe to share between
+    threads. A forked child that logs with a writer of its parent's gets a file of its own.
+
+    When a file cannot be written, the records are kept and tried again, in the background too:
+    up to about `keep_bytes`, then the newest are dropped until there is room. The error is raised
+    by the call that met it or, if that was the background, by the next. With `on_error` no call
+    raises it. Instead `on_error` is called with it, from whichever thread met it: when a problem
+    begins, turns into another, or begins to cost records; `on_recovered` is called with the
+    number of dropped records once all that was kept is written. `close` then returns too, and
+    what is kept is tried until the process ends.
+
+    Mounted buckets (a FUSE file system) show a file only when it is closed: there it is closed
+    after each flush and opened again to append, and `max_bytes` is 16 MiB unless told, since many
+    upload the whole file each time. If the mount refuses to append, each flush makes a file that
+    stands alone, and the background makes one every 10 seconds at most. `close_after_flush`
+    decides instead of what the mount looks like.
+
+    `purge_step` is where an interrupted run takes up again: TensorBoard drops the points that the
+    interrupted one had from this step on.
     """
 
     def __init__(
         self,
         directory: str | os.PathLike[str],
         *,
-        flush_secs: float = 5.0,
+        flush_secs: float = 1.0,
         buffer_bytes: int = 256 * 1024,
         max_bytes: int | None = None,
+        keep_bytes: int = 64 * MIB,
         suffix: str = "",
         writer: str = encode.WRITER,
+        purge_step: int | None = None,
+        close_after_flush: bool | None = None,
+        on_error: Callable[[EventWriteError], object] | None = None,
+        on_recovered: Callable[[int], object] | None = None,
     ) -> None:
         self.directory = Path(directory)
-        self.path: Path | None = None
-        """The file that is written now; none before the first could be created."""
+        if close_after_flush is None:
+            close_after_flush = is_fuse(self.directory)
+        if close_after_flush and max_bytes is None:
+            max_bytes = _FUSE_MAX_BYTES
+        self._files = EventFiles(
+            self.directory,
+            suffix=suffix,
+            header=lambda: frame(encode.file_version(time.time(), writer)),
+            closes=close_after_flush,
+        )
         self._flush_secs = flush_secs
         self._buffer_bytes = buffer_bytes
         self._max_bytes = max_bytes
-        self._suffix = suffix
-        self._writer = writer
-        self._lock = threading.RLock()
+        self._keep_bytes = keep_bytes
+        self._on_error = on_error
+        self._on_recovered = on_recovered
+        self._tags: set[str] = set()
         self._closed = False
-        self._stamp = 0
-        self._begin_file()
-        self._buffer(encode.file_version(time.time(), writer))
-        self.flush()
-        atexit.register(self.close)
+        """Whether nothing more can be logged."""
+        self._done = False
+        """Whether all is written, too."""
+        self._begin()
+        try:
+            self._files.open()
+        except OSError as error:
+            failure = self._failure(error)
+            if not on_error:
+                raise failure from error
+            self._troubled(error, failure)
+        flushing.look_after(self)
+        if purge_step is not None:
+            self.write(encode.session_start(time.time(), purge_step))
+
+    def _begin(self) -> None:
+        """Start with nothing queued and nothing known, in this process."""
+        self._lock = threading.RLock()
+        self._queue: list[Entry] = []
+        self._weight = 0
+        """About how many bytes of other than single scalars are queued."""
+        self._trigger = 0 if self._closed else 1
+        self._weight_trigger = self._buffer_bytes
+        """So many entries in the queue, or so many bytes, call for `_arrange`."""
+        self._outbox = Outbox(self._files, self._max_bytes, self._keep_bytes)
+        self._busy = False
+        self._failed: EventWriteError | None = None
+        """What the background met, and nobody was told yet."""
+        self._problem: tuple[int | None, bool] | None = None
+        """What is wrong at present: the error's number, and whether records are dropped."""
+        self._dropped_before = 0
+
+    @property
+    def path(self) -> Path | None:
+        """The file that is written now; none before the first could be created."""
+        return self._files.path
+
+    @property
+    def dropped(self) -> int:
+        """How many records were dropped because nothing could be written for too long."""
+        return self._outbox.dropped
 
     # Any event.
 
     def write(self, event: bytes) -> None:
         """Append one serialized `Event` as it is; what metadata it carries is up to the caller."""
-        with self._lock:
-            self._append(event)
+        self._enqueue(bytes(event), len(event))
 
     def add(
         self, values: Iterable[EncodedValue], step: int, *, wall_time: float | None = None
     ) -> None:
         """Append values at a step, each tag's metadata only with its first value in the file."""
-        with self._lock:
-            described: set[str] = set()
-            once = []
-            for value in values:
-                if value.tag in self._described or value.tag in described:
-                    once.append(value.bare())
-                else:
-                    once.append(value)
-                    if value.metadata:
-                        described.add(value.tag)
-            event = encode.event(_or_now(wall_time), step, once)
-            self._described |= described
-            self._append(event)
+        entry = Values(list(values), encode.step_number(step), _or_now(wall_time))
+        self._enqueue(entry, sum([len(value.fields) for value in entry.values]))
 
     def flush(self) -> None:
         """Write what is buffered to the file, or raise `EventWriteError` and keep it."""
         with self._lock:
-            if self._records:
-                self._write_records()
+            error = self._attempt(self._post)
+            self._failed = None
+            if error and not self._on_error:
+                raise error
 
     def close(self) -> None:
         """Flush and close; after an error the writer stays open, so that closing can be retried."""
         with self._lock:
-            if self._closed:
+            if self._done or self._busy:
                 return
             self.flush()
-            self._close_file()
-            self._closed = True
-            atexit.unregister(self.close)
+            self._closed = True  # to other threads, whose last records are written below
+            self.flush()
+            if len(self._outbox):
+                return
+            self._done = True
+            flushing.let_go(self)
+            if (error := self._attempt(self._files.finish)) and not self._on_error:
+                raise error
 
     def __enter__(self) -> Self:
         return self
@@ -124,22 +198,45 @@ class EventWriter:
     def scalar(
         self,
         tag: str,
-        number: float,
+        number: SupportsFloat,
         step: int,
         *,
         dtype: str | None = None,
         wall_time: float | None = None,
     ) -> None:
         """Append a number; 32 bits of it unless `dtype` asks for a tensor of that type."""
-        value = encode.scalar_tensor(tag, number, dtype) if dtype else encode.scalar(tag, number)
-        self.add([value], step, wall_time=wall_time)
+        if dtype:
+            value = encode.scalar_tensor(tag, cast(npt.ArrayLike, number), dtype)
+            self.add([value], step, wall_time=wall_time)
+            return
+        if tag not in self._tags:
+            self._learn(tag)
+        if type(number) is not float:
+            number = _number(tag, number)
+        if type(step) is not int or not _MIN_STEP <= step <= _MAX_STEP:
+            step = encode.step_number(step)
+        now = time.time() if wall_time is None else float(wall_time)
+        queue = self._queue
+        queue.append((tag, number, step, now))
+        if len(queue) >= self._trigger:
+            self._arrange()
 
     def scalars(
-        self, numbers: Mapping[str, float], step: int, *, wall_time: float | None = None
+        self, numbers: Mapping[str, SupportsFloat], step: int, *, wall_time: float | None = None
     ) -> None:
         """Append the numbers of several tags in one record."""
-        values = [encode.scalar(tag, number) for tag, number in numbers.items()]
-        self.add(values, step, wall_time=wall_time)
+        tags = tuple(numbers)
+        if not self._tags.issuperset(tags):
+            for tag in tags:
+                self._learn(tag)
+        floats = tuple(
+            [
+                number if type(number) is float else _number(tag, number)
+                for tag, number in numbers.items()
+            ]
+        )
+        entry = (tags, floats, encode.step_number(step), _or_now(wall_time))
+        self._enqueue(entry, _SCALAR_BYTES * len(tags))
 
     def tensor(
         self,
@@ -233,99 +330,126 @@ class EventWriter:
         """Append the run's graph, a serialized `GraphDef`."""
         self.write(encode.graph(_or_now(wall_time), graph_def))
 
-    # Records, and the file they go to.
+    # The queue. Other threads append to it at any time, without the lock.
 
-    def _append(self, event: bytes) -> None:
+    def _learn(self, tag: str) -> None:
+        """Accept a tag, or raise: a queued one cannot be refused any more."""
+        if not isinstance(tag, str):
+            raise TypeError(f"a tag is a string, not a {type(tag).__name__}: {tag!r:.60}")
+        tag.encode()
+        self._tags.add(tag)
+
+    def _enqueue(self, entry: Entry, weight: int) -> None:
+        self._queue.append(entry)
+        self._weight += weight
+        if len(self._queue) >= self._trigger or self._weight >= self._weight_trigger:
+            self._arrange()
+
+    def _arrange(self) -> None:
+        """See to a queue that has its first entry, or is full, or whose writer is not well."""
         if self._closed:
+            with self._lock:
+                self._queue.clear()
             raise ValueError(f"the writer of {self.path} is closed")
-        if not self._size and not self._records:
-            self._buffer(encode.file_version(time.time(), self._writer))
-        self._buffer(event)
-        if self._max_bytes is not None and self._size + self._buffered >= self._max_bytes:
+        count, weight = len(self._queue), self._weight
+        full = max(1, self._buffer_bytes // _SCALAR_BYTES)
+        flood = max(full, self._keep_bytes // _QUEUED_BYTES)
+        if self._flush_secs <= 0 or count >= flood or weight >= self._keep_bytes:
             self.flush()
-            self._close_file()
-        elif (
-            self._buffered >= self._buffer_bytes
-            or time.monotonic() - self._oldest >= self._flush_secs
-        ):
+            return
+        is_full = count >= full or weight >= self._buffer_bytes
+        # First these: the flush that is asked for resets them.
+        self._trigger = flood if is_full else full
+        self._weight_trigger = self._keep_bytes if is_full else self._buffer_bytes
+        if not flushing.appoint(self, self._patience(0.0 if is_full else self._flush_secs)):
             self.flush()
+        error, self._failed = self._failed, None
+        if error:
+            raise error
 
-    def _buffer(self, event: bytes) -> None:
-        if not self._records:
-            self._oldest = time.monotonic()
-        record = frame(event)
-        self._records.append(record)
-        self._buffered += len(record)
+    def _patience(self, seconds: float) -> float:
+        """Return how long the background waits where it would wait so long."""
+        return seconds if self._files.appends else max(seconds, _SECONDS_PER_FILE)
 
-    def _begin_file(self) -> None:
-        """Forget the file; the next flush creates another."""
-        self._descriptor: int | None = None
-        self._described: set[str] = set()
-        self._records: list[bytes] = []
-        self._buffered = 0
-        self._size = 0
+    def _flush_in_background(self) -> None:
+        """Flush for the thread of `flushing`; an error is kept for the next call."""
+        with self._lock:
+            error = self._attempt(self._post)
+            if error and not self._on_error:
+                self._failed = error
+                self._trigger = 0
+            elif self._closed:
+                self.close()
 
-    def _write_records(self) -> None:
-        descriptor = self._create_file() if self._descriptor is None else self._descriptor
-        pending = memoryview(b"".join(self._records))
-        written = 0
+    def _forget(self) -> None:
+        """Leave file and records to the parent, in a process that was just forked."""
+        self._begin()
+        self._files.forget()
+
+    # From the queue to the files, under the lock.
+
+    def _post(self) -> None:
+        # First these: what is queued from here on asks for a flush of its own.
+        self._trigger = 0 if self._closed else 1
+        self._weight_trigger = self._buffer_bytes
+        entries = self._queue[:]
+        del self._queue[: len(entries)]
+        self._weight = 0
+        if self._problem and not (self.path or entries or len(self._outbox)):
+            self._files.open()  # is there still a problem?
+        else:
+            self._outbox.post(entries)
+
+    def _attempt(self, action: Callable[[], None]) -> EventWriteError | None:
+        """Do something with the files; tell the callbacks, and return, what went wrong."""
+        if self._busy:  # a signal handler has interrupted this very thread
+            return None
+        self._busy = True
         try:
-            while written < len(pending):
-                written += os.pwrite(descriptor, pending[written:], self._size + written)
+            action()
         except OSError as error:
-            self._forget_written(written)
-            with contextlib.suppress(OSError):  # the next flush overwrites what is left
-                os.ftruncate(descriptor, self._size)
-            raise self._failure(f"write to {self.path}", error) from error
-        self._forget_written(written)
+            failure = self._failure(error)
+            failure.__cause__ = error
+            self._troubled(error, failure)
+            return failure
+        finally:
+            self._busy = False
+        if self._problem:
+            self._problem = None
+            lost, self._dropped_before = self.dropped - self._dropped_before, self.dropped
+            if self._on_recovered:
+                self._on_recovered(lost)
+        return None
 
-    def _failure(self, what: str, error: OSError) -> EventWriteError:
-        count = len(self._records)
-        kept = f"{count} record{'s are' if count != 1 else ' is'} kept for the next flush"
-        return EventWriteError(error.errno, f"cannot {what}: {error.strerror}; {kept}")
+    def _troubled(self, error: OSError, failure: EventWriteError) -> None:
+        """Try again later, and tell the callback if this is news."""
+        if not self._done:
+            flushing.appoint(self, self._patience(max(self._flush_secs, _RETRY_SECONDS)))
+        problem = (error.errno, self._outbox.dropping)
+        is_new, self._problem = problem != self._problem, problem
+        if is_new and self._on_error:
+            self._on_error(failure)
 
-    def _forget_written(self, written: int) -> None:
-        """Drop the records that lie within the first `written` bytes of the buffer."""
-        whole = 0
-        kept = 0
-        for record in self._records:
-            if whole + len(record) > written:
-                break
-            whole += len(record)
-            kept += 1
-        del self._records[:kept]
-        self._buffered -= whole
-        self._size += whole
+    def _failure(self, error: OSError) -> EventWriteError:
+        text = f"cannot {self._files.doing}: {error.strerror}"
+        if count := len(self._outbox):
+            text += f"; {count} record{'s are' if count != 1 else ' is'} kept for the next flush"
+        if lost := self.dropped - self._dropped_before:
+            text += f"; newer ones are dropped until it succeeds ({lost} so far)"
+        return EventWriteError(error.errno, text)
 
-    def _create_file(self) -> int:
-        descriptor = None
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            while descriptor is None:
-                path = self._next_path()
-                with contextlib.suppress(FileExistsError):
-                    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        except OSError as error:
-            raise self._failure(f"create an event file in {self.directory}", error) from error
-        self.path = path
-        self._descriptor = descriptor
-        return descriptor
 
-    def _next_path(self) -> Path:
-        """Name a file that no other writer has and that sorts after the one before."""
-        self._stamp = max(self._stamp, int(time.time()))
-        number = next(_files_in_process)
-        ending = f"{socket.gethostname()}.{os.getpid()}.{number:04}{self._suffix}"
-        if self.path and self.path.name >= f"events.out.tfevents.{self._stamp:010}.{ending}":
-            self._stamp += 1
-        return self.directory / f"events.out.tfevents.{self._stamp:010}.{ending}"
-
-    def _close_file(self) -> None:
-        descriptor = self._descriptor
-        self._begin_file()
-        if descriptor is not None:
-            os.close(descriptor)
+def _number(tag: str, number: SupportsFloat) -> float:
+    """Return a number of any type as a float."""
+    try:
+        if not isinstance(number, str | bytes | bytearray):
+            return float(number)
+    except OverflowError:  # an integer beyond float64: what a cast makes of it
+        return math.inf if number > 0 else -math.inf  # type: ignore[operator]
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"the value of {tag!r} is not a number: {number!r:.60}")
 
 
 def _or_now(wall_time: float | None) -> float:
-    return time.time() if wall_time is None else wall_time
+    return time.time() if wall_time is None else float(wall_time)

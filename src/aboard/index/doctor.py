@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from aboard.events.mounts import file_system_of
 from aboard.index import nearby, symptoms
 from aboard.index.files import EventFile
 from aboard.index.findings import Facts, Finding, NotFinite, Steps, requests, slow_index
 from aboard.index.index import Index
-from aboard.index.place import file_system_of
 from aboard.index.plan import Source
 from aboard.index.query import Tag
 from aboard.index.refresh import Progress

@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aboard.index import query, schema, traffic
 from aboard.index.connections import Connections
-from aboard.index.place import index_place
 from aboard.index.plan import Source
 from aboard.index.query import Damage, Run, Segment, Tag
 from aboard.index.refresh import Progress, Report, refresh
 from aboard.index.traffic import TrafficHour
 from aboard.storage.base import StorageError
+from aboard.storage.place import cache_place
 from aboard.storage.traffic import bucket_of
 from aboard.storage.uri import is_remote
 
 if TYPE_CHECKING:
+    from aboard.index.catalog import CatalogReport
     from aboard.index.chunks import Ints
     from aboard.index.files import EventFile
     from aboard.index.series import Pointer, Series
+    from aboard.runs.known import KnownRun
 
 T = TypeVar("T")
 
@@ -46,14 +48,14 @@ class Index:
     """The index.
 
     Args:
-        path: the file, by default `index_place()`'s.
+        path: the file, by default `cache_place()`'s.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.problems: list[IndexProblem] = []
         self._sources: dict[Source, None] = {}
         if path is None:
-            place = index_place()
+            place = cache_place()
             path = place.directory / schema.FILE_NAME
             if place.reason:
                 self.problems.append(
@@ -144,6 +146,33 @@ class Index:
         from aboard.index.files import written_steps
 
         return self._ask(lambda connection: written_steps(connection, segment))
+
+    def refresh_catalog(self, root: str) -> CatalogReport:
+        """Find the runs below a root, and read the records that changed; see `catalog`."""
+        from aboard.index.catalog import refresh_catalog
+
+        try:
+            return self._do(lambda connection: refresh_catalog(connection, root))
+        finally:
+            if is_remote(root):
+                self._do(traffic.save_untaken)
+
+    def known_runs(self, roots: Sequence[str]) -> list[KnownRun]:
+        """Return the runs below some roots, as of their last refresh."""
+        from aboard.index.catalog import known_runs, refresh_catalog
+
+        def refill(connection: sqlite3.Connection) -> None:
+            for root in roots:
+                with suppress(StorageError):
+                    refresh_catalog(connection, root)
+
+        return self._do(lambda connection: known_runs(connection, roots), after_replacing=refill)
+
+    def catalog_changes(self, root: str) -> int:
+        """Return how often the known runs of a root have changed: a cheap question."""
+        from aboard.index.catalog import catalog_changes
+
+        return self._do(lambda connection: catalog_changes(connection, root))
 
     def traffic(self, uri: str, hours: int = 24) -> list[TrafficHour]:
         """Return the requests made to the bucket of a URI in the last hours, oldest first."""

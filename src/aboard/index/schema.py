@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aboard.index.place import make_private
+from aboard.storage.place import make_private
 
 VERSION = 1
 FILE_NAME = f"index-{VERSION}.db"
@@ -80,6 +80,39 @@ CREATE TABLE damage (
     offset INTEGER NOT NULL,
     length INTEGER NOT NULL,
     PRIMARY KEY (file, offset)
+) WITHOUT ROWID;
+
+-- A run below a root, as its record says; see catalog.py.
+CREATE TABLE run (
+    root TEXT NOT NULL,
+    directory TEXT NOT NULL,
+    version TEXT,                   -- of its run.json; none for a directory without one
+    experiment TEXT NOT NULL,
+    name TEXT NOT NULL,
+    recorded_state TEXT NOT NULL,   -- empty where nothing is recorded
+    workspace TEXT NOT NULL,
+    job TEXT NOT NULL,
+    host TEXT NOT NULL,
+    user TEXT NOT NULL,
+    git_commit TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    exit_code INTEGER,
+    created REAL NOT NULL,
+    started REAL NOT NULL,
+    ended REAL,
+    heartbeat REAL NOT NULL,
+    heartbeat_secs REAL NOT NULL,
+    hparams_json TEXT NOT NULL,
+    tags_json TEXT NOT NULL,
+    metrics_json TEXT NOT NULL,
+    problem TEXT NOT NULL,          -- why its record cannot be understood
+    PRIMARY KEY (root, directory)
+) WITHOUT ROWID;
+
+-- A root whose runs are known, and how often they have changed.
+CREATE TABLE root (
+    uri TEXT PRIMARY KEY,
+    changes INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 -- Requests to a bucket by hour since 1970 and kind; see traffic.py.
@@ -197,7 +230,7 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
     return marks == list(_MARKS.values()) and tables >= _TABLE_NAMES
 
 
-_TABLE_NAMES = {"file", "segment", "chunk", "damage", "traffic"}
+_TABLE_NAMES = {"file", "segment", "chunk", "damage", "run", "root", "traffic"}
 
 
 def _create(path: Path) -> sqlite3.Connection:

@@ -125,6 +125,11 @@ def distinct(names: Iterable[str]) -> list[str]:
     return result
 
 
+def is_logdir(name: str) -> bool:
+    """Say whether a directory's name is that of a stage or a rank, not of a run."""
+    return _LOGDIR.fullmatch(name) is not None
+
+
 def fields_of_path(source_uri: str, run_name: str) -> dict[str, str]:
     """Read the fields of a plain log directory off its path.
 
@@ -141,7 +146,7 @@ def fields_of_path(source_uri: str, run_name: str) -> dict[str, str]:
     above = [part for part in source_uri.rpartition("://")[2].split("/") if part]
     below = [part for part in run_name.split("/") if part not in ("", ".")]
     logdir: list[str] = []
-    while len(above) + len(below) > 1 and _LOGDIR.fullmatch((below or above)[-1]):
+    while len(above) + len(below) > 1 and is_logdir((below or above)[-1]):
         logdir.insert(0, (below or above).pop())
     logdir = below[2:] + logdir
     experiment, run = ["", "", *above, *below[:2]][-2:]

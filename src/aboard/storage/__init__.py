@@ -1,6 +1,6 @@
 """A place with files, whatever is behind it: a disk, a network file system, or a bucket.
 
-Callers open one with `open_storage` and then use the same six verbs everywhere. Nothing here
+Callers open one with `open_storage` and then use the same seven verbs everywhere. Nothing here
 knows what the files mean, and nothing of a cloud is imported until a cloud's URI is opened.
 """
 
@@ -17,6 +17,7 @@ from aboard.storage.base import (
     StorageFull,
     UnknownScheme,
     Unreachable,
+    Unreadable,
 )
 from aboard.storage.uri import canonical, is_remote, join, open_storage, split
 
@@ -33,6 +34,7 @@ __all__ = [
     "StorageFull",
     "UnknownScheme",
     "Unreachable",
+    "Unreadable",
     "canonical",
     "is_remote",
     "join",

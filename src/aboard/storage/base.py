@@ -10,6 +10,10 @@ become paths or keys is left to the implementations; how a URI becomes a storage
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class StorageError(Exception):
@@ -54,6 +58,10 @@ class StorageFull(StorageError):
     """No space, or no quota, is left."""
 
 
+class Unreadable(StorageError):
+    """A local file that was to be stored cannot be read."""
+
+
 class BadUri(StorageError):
     """The URI or the name cannot mean a file."""
 
@@ -84,9 +92,10 @@ class Storage(ABC):
     """Files below one root.
 
     An implementation *must* define `list`, `read`, `write`, `create_new` and `delete`. It *may*
-    define `readinto`, where it can fill a buffer with fewer copies than `read` makes. Every verb
-    raises `StorageError` and nothing else when the outside world is the cause, and may be called
-    from several threads at once.
+    define `readinto`, where it can fill a buffer with fewer copies than `read` makes, and `upload`,
+    where it can send a file without holding all of it. Every verb raises `StorageError` and
+    nothing else when the outside world is the cause, and may be called from several threads at
+    once.
     """
 
     uri: str
@@ -123,6 +132,18 @@ class Storage(ABC):
     def write(self, name: str, data: bytes) -> None:
         """Create or replace a file: a reader sees the old content or the new, never a mixture."""
 
+    def upload(self, name: str, path: "Path") -> None:
+        """Create or replace a file with the content of a local one, as `write` does.
+
+        Raises:
+            Unreadable: the local file cannot be read.
+        """
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise unreadable(path, error) from error
+        self.write(name, data)
+
     @abstractmethod
     def create_new(self, name: str, data: bytes) -> None:
         """Create a file that does not exist; of many who try at once, exactly one succeeds.
@@ -138,6 +159,12 @@ class Storage(ABC):
         Raises:
             NotFound: there is none of that name.
         """
+
+
+def unreadable(path: "Path", error: OSError) -> Unreadable:
+    """Say why a local file cannot be read."""
+    problem = (error.strerror or str(error)).lower()
+    return Unreadable(str(path), f"the file cannot be read: {problem}", "Check the file.")
 
 
 def name_parts(uri: str, name: str) -> tuple[str, ...]:

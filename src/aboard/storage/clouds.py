@@ -8,7 +8,7 @@ identity of its own within two.
 import http.client
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -44,16 +44,17 @@ _RELEVANT_VARIABLES = re.compile(
 )
 _memory_stores: "dict[str, ObjectStore]" = {}
 _processes = set[int]()
+_profiles: dict[str, dict[str, str]] = {}
 
 
 def connect(
-    uri: RemoteUri, *, patient: bool = False, header: tuple[str, str] | None = None
+    uri: RemoteUri, *, patience: int | None = None, header: tuple[str, str] | None = None
 ) -> "ObjectStore":
     """Give the client for a bucket, the same one while the environment says the same.
 
     Args:
         uri: the bucket; its path plays no part.
-        patient: wait for an answer as long as a large upload may take.
+        patience: how many seconds an upload may take; without it, the little that a question may.
         header: to send with every request.
     """
     if _processes and os.getpid() not in _processes:
@@ -64,14 +65,28 @@ def connect(
     _processes.add(os.getpid())
     if uri.scheme == "memory":
         return _memory_stores.setdefault(uri.bucket, obstore.store.MemoryStore())
-    environment = filter(lambda item: _RELEVANT_VARIABLES.fullmatch(item[0]), os.environ.items())
-    return _connect(uri._replace(path=""), patient, header, tuple(environment))
+    variables = {**os.environ, **_profile_of(uri)}
+    environment = filter(lambda item: _RELEVANT_VARIABLES.fullmatch(item[0]), variables.items())
+    return _connect(uri._replace(path=""), patience, header, tuple(environment))
+
+
+def set_profile(uri: str, variables: Mapping[str, str]) -> None:
+    """Let variables hold for what lies below a URI, over those of the environment."""
+    _profiles[uri.rstrip("/")] = dict(variables)
+
+
+def _profile_of(uri: RemoteUri) -> Mapping[str, str]:
+    if not _profiles:
+        return {}
+    place = f"{uri}/"
+    above = [root for root in _profiles if place.startswith(f"{root}/")]
+    return _profiles[max(above, key=len)] if above else {}
 
 
 @lru_cache(maxsize=64)
 def _connect(
     uri: RemoteUri,
-    patient: bool,
+    patience: int | None,
     header: tuple[str, str] | None,
     environment: tuple[tuple[str, str], ...],
 ) -> "ObjectStore":
@@ -81,7 +96,7 @@ def _connect(
         raise no_credentials(str(uri), uri.scheme)
     options: dict[str, Any] = {
         "config": found.config | found.identity.config,
-        "client_options": _client_options(found.endpoint, patient, header),
+        "client_options": _client_options(found.endpoint, patience, header),
         "retry_config": _RETRIES,
         "credential_provider": _credential_provider(uri, found.identity),
     }
@@ -95,14 +110,16 @@ def _connect(
         raise explain(uri, "", error) from error
 
 
-def _client_options(endpoint: str, patient: bool, header: tuple[str, str] | None) -> "ClientConfig":
+def _client_options(
+    endpoint: str, patience: int | None, header: tuple[str, str] | None
+) -> "ClientConfig":
     options: ClientConfig = {
         "allow_http": endpoint.startswith("http://"),
         "connect_timeout": timedelta(seconds=3),
-        "timeout": timedelta(minutes=10 if patient else 60),
+        "timeout": timedelta(seconds=patience or 3600),
     }
-    if not patient:
-        # It also runs while a request is being sent, which is why a large upload is patient.
+    if patience is None:
+        # It also runs while a request is being sent, which is why an upload has patience instead.
         options["read_timeout"] = timedelta(seconds=6)
     if header:
         options["default_headers"] = dict([header])

@@ -11,9 +11,10 @@ beside its place under a temporary name and moved in, so that no reader ever see
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from aboard.storage.base import (
     AlreadyExists,
@@ -28,10 +29,15 @@ from aboard.storage.base import (
     Unreachable,
     name_parts,
     prefix_parts,
+    unreadable,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEMPORARY = ".aboard-tmp-"
 """What the names of unfinished files begin with; no listing shows them."""
+_COPIED_AT_ONCE = 1 << 20
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _ERRORS: dict[int, tuple[type[StorageError], str, str]] = {
     errno.ENOENT: (NotFound, "there is no such file or directory", "Check the path."),
@@ -75,6 +81,23 @@ class _Directory:
             status = os.stat(self.path)
             self._identity = (status.st_dev, status.st_ino)
         return self._identity
+
+
+_confines: list[str] = []
+
+
+def confine(directories: Iterable[str]) -> None:
+    """Let this process read no local file outside of these directories, wherever links lead."""
+    _confines[:] = [os.path.realpath(directory) for directory in directories]
+
+
+def _check_confines(path: str, descriptor: int) -> None:
+    if not _confines:
+        return
+    # What was opened, and not what the path means by now.
+    real = os.path.realpath(f"/proc/self/fd/{descriptor}")
+    if not any(real.startswith(f"{directory.rstrip('/')}/") for directory in _confines):
+        raise PermissionDenied(path, "a link leads out of its root", "Put the file below the root.")
 
 
 class LocalStorage(Storage):
@@ -132,12 +155,21 @@ class LocalStorage(Storage):
         """Create or replace a file in one step."""
         path = self._path(name)
         with _explained(path), _temporary_beside(path, data) as temporary:
-            try:
-                os.replace(temporary, path)
-            except IsADirectoryError:
-                raise AlreadyExists(
-                    path, "a directory has this name", "Choose another name."
-                ) from None
+            _move_in(temporary, path)
+
+    def upload(self, name: str, path: "Path") -> None:
+        """Create or replace a file with a copy of another, in one step."""
+        import shutil
+
+        place = self._path(name)
+        try:
+            source = path.open("rb")
+        except OSError as error:
+            raise unreadable(path, error) from error
+        with source, _explained(place), _temporary_beside(place, b"") as temporary:
+            with open(temporary, "wb") as copy:  # noqa: PTH123
+                shutil.copyfileobj(source, copy, _COPIED_AT_ONCE)
+            _move_in(temporary, place)
 
     def create_new(self, name: str, data: bytes) -> None:
         """Create a file in one step, complete from the moment it exists."""
@@ -174,6 +206,7 @@ class LocalStorage(Storage):
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     raise NotFound(path, "this is not a regular file", "Name a file.")
+                _check_confines(path, descriptor)
                 yield descriptor, status.st_size
             finally:
                 os.close(descriptor)
@@ -257,6 +290,13 @@ def _temporary_beside(path: str, data: bytes) -> Iterator[str]:
     finally:
         with suppress(OSError):
             os.unlink(temporary)
+
+
+def _move_in(temporary: str, path: str) -> None:
+    try:
+        os.replace(temporary, path)
+    except IsADirectoryError:
+        raise AlreadyExists(path, "a directory has this name", "Choose another name.") from None
 
 
 def _create_exclusively(path: str, data: bytes) -> None:

@@ -19,16 +19,23 @@ from aboard.storage.base import (
     StorageError,
     name_parts,
     prefix_parts,
+    unreadable,
 )
 from aboard.storage.explain import explain
 from aboard.storage.uri import RemoteUri
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from obstore import Bytes, GetOptions, ObjectMeta
     from obstore.store import ObjectStore
 
 _PAGE = 1000
-_QUICK_UPLOAD = 1 << 20
+_QUICK_UPLOAD = 64 << 10
+_SLOWEST = 32 << 10
+"""Bytes per second: an upload that is slower than this is given up, and can be tried again."""
+_LONGEST_UPLOAD = 600
+_SMALLEST_PART, _MOST_PARTS, _PARTS_AT_ONCE = 5 << 20, 9_000, 4
 _OSS_CREATE_ONLY = ("x-oss-forbid-overwrite", "true")
 
 
@@ -81,9 +88,23 @@ class ObjectStorage(Storage):
         """Create or replace an object."""
         key = self._key(name)
         with self._explained(name):
-            store = clouds.connect(self._root, patient=len(data) > _QUICK_UPLOAD)
+            store = clouds.connect(self._root, patience=_patience(len(data)))
             self._count("write", traffic.upload_requests(len(data)), len(data))
             store.put(key, data)
+
+    def upload(self, name: str, path: "Path") -> None:
+        """Create or replace an object with the content of a file, read as it is sent."""
+        key = self._key(name)
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            raise unreadable(path, error) from error
+        with file, self._explained(name):
+            size = path.stat().st_size
+            part = max(_SMALLEST_PART, -(-size // _MOST_PARTS))
+            store = clouds.connect(self._root, patience=_patience(min(size, part * _PARTS_AT_ONCE)))
+            self._count("write", 1 if size <= part else 2 + -(-size // part), size)
+            store.put(key, file, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
 
     def create_new(self, name: str, data: bytes) -> None:
         """Create an object that does not exist."""
@@ -92,11 +113,13 @@ class ObjectStorage(Storage):
             if self._root.scheme == "oss":
                 # OSS rejects the standard condition, and has a header of its own for it.
                 # https://github.com/apache/arrow-rs-object-store/issues/416
-                store = clouds.connect(self._root, patient=True, header=_OSS_CREATE_ONLY)
+                store = clouds.connect(
+                    self._root, patience=_patience(len(data)), header=_OSS_CREATE_ONLY
+                )
                 self._count("write", 1, len(data))
                 store.put(key, data, use_multipart=False)
             else:
-                store = clouds.connect(self._root, patient=len(data) > _QUICK_UPLOAD)
+                store = clouds.connect(self._root, patience=_patience(len(data)))
                 self._count("write", 1, len(data))
                 store.put(key, data, mode="create")
 
@@ -217,3 +240,13 @@ class ObjectStorage(Storage):
             yield
         except (BaseError, FileNotFoundError, ValueError) as error:
             raise explain(self._root, name, error) from error
+
+
+def _patience(size: int) -> int | None:
+    """Return how many seconds a request may take that sends so much; one of a few numbers."""
+    if size <= _QUICK_UPLOAD:
+        return None
+    seconds = 60
+    while seconds * _SLOWEST < size and seconds < _LONGEST_UPLOAD:
+        seconds *= 2
+    return min(seconds, _LONGEST_UPLOAD)

@@ -8,15 +8,20 @@ asking again costs only what changed.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aboard.index import Index, Source, Tag
 from aboard.runs.naming import Template, distinct
-from aboard.tensorboard.fields import template_fields
+from aboard.tensorboard.fields import needs_records, template_fields
+
+if TYPE_CHECKING:
+    from aboard.runs.known import KnownRun
+    from aboard.tensorboard.selection import Records, Selection
 
 BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -48,6 +53,7 @@ class Board:
         template: how runs are named; by their path where there is none.
         include: shell patterns; a run must match one of them, if there are any.
         exclude: shell patterns; a run must match none of them.
+        selection: further runs, chosen by selectors; those it means now are among the members.
     """
 
     id: str
@@ -56,6 +62,7 @@ class Board:
     template: Template | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    selection: Selection | None = None
 
     def __post_init__(self) -> None:
         if not self.id or not set(self.id) <= BOARD_ID_CHARACTERS:
@@ -70,6 +77,8 @@ class Board:
     @property
     def location(self) -> str:
         """Where its data is, for a person to read."""
+        if self.selection is not None:
+            return f"{', '.join(self.selection.selectors)} in {', '.join(self.selection.roots)}"
         return ", ".join(member.source.uri for member in self.members)
 
 
@@ -114,6 +123,12 @@ class Listing:
         self.board = board
         self._index = index
         self._lock = threading.Lock()
+        self._records: Records | None = None
+        if needs_records(board.template):
+            from aboard.tensorboard.selection import Records
+
+            self._records = Records(index, board.selection.roots if board.selection else ())
+        self._told: tuple[object, ...] = ()
         self._marks: dict[Key, tuple[object, ...]] = {}
         self._tags: dict[Key, dict[str, Tag]] = {}
         self._runs: dict[str, BoardRun] = {}
@@ -129,9 +144,16 @@ class Listing:
         found = self.runs().get(run)
         return found.tags.get(tag) if found else None
 
+    def show(self, board: Board) -> None:
+        """Show the board with other members than before; what is known of runs is kept."""
+        with self._lock:
+            self.board = board
+            self._told = (object(),)  # so that runs are named anew
+
     def _update(self) -> None:
         marks = dict(self._current_marks())
-        if marks == self._marks:
+        told = self._records_told(marks)
+        if (marks, told) == (self._marks, self._told):
             return
         changed: dict[Member, set[str]] = {}
         for key, mark in marks.items():
@@ -142,7 +164,7 @@ class Listing:
             for tag in self._read_tags(member, directories):
                 self._tags[member, tag.directory][tag.name] = tag
         self._tags = {key: self._tags[key] for key in marks}
-        self._marks = marks
+        self._marks, self._told = marks, told
         self._runs = self._named_runs()
 
     def _read_tags(self, member: Member, directories: set[str]) -> Iterator[Tag]:
@@ -168,6 +190,21 @@ class Listing:
             if self.board.shows(name)
         }
 
+    def _record(self, key: Key) -> KnownRun | None:
+        return self._records.of(key[0].source, key[1]) if self._records else None
+
+    def _records_told(self, keys: Iterable[Key]) -> tuple[object, ...]:
+        """Return a value that changes when a record does, or a heart stops beating."""
+        template, records = self.board.template, self._records
+        if template is None or records is None:
+            return ()
+        marks = tuple(records.mark(member.source) for member in self.board.members)
+        if "state" not in template.fields:
+            return marks
+        now = time.time()
+        held = (self._record(key) for key in keys)
+        return (*marks, *(one.state_at(now) if one else None for one in held))
+
     def _names(self, keys: list[Key]) -> list[str]:
         template = self.board.template
         if template is None:
@@ -177,7 +214,15 @@ class Listing:
         for (member, directory), tags in self._tags.items():
             by_member.setdefault(member, {})[directory] = tags
         return distinct(
-            template.render(template_fields(template, member.source, directory, by_member[member]))
+            template.render(
+                template_fields(
+                    template,
+                    member.source,
+                    directory,
+                    by_member[member],
+                    self._record((member, directory)),
+                )
+            )
             for member, directory in keys
         )
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from aboard.index import Index, Report, Source
 from aboard.storage.base import StorageError
@@ -74,6 +75,8 @@ class SourceState:
 _log = logging.getLogger(__name__)
 
 Changed = Callable[[Source, SourceState], None]
+Look = Callable[[SourceState, threading.Event], bool]
+"""Looks at a place until it is told to stop; tells whether anything had changed."""
 
 
 class Follower:
@@ -82,6 +85,8 @@ class Follower:
     Args:
         index: where the data goes.
         changed: is called, in a thread of the follower's, after every look.
+        beside: is called with a source before every look at it, to bring up to date what else
+            is shown of it.
         watch: whether to let the file system report changes.
         clock: seconds, for tests.
     """
@@ -91,24 +96,33 @@ class Follower:
         index: Index,
         changed: Changed | None = None,
         *,
+        beside: Callable[[Source], None] | None = None,
         watch: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._index = index
         self._changed = changed
+        self._beside = beside
         self._watch = watch
         self._clock = clock
         self._asked = clock()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._followed: dict[Source, _Followed] = {}
+        self._roots: dict[str, _Followed] = {}
 
     def follow(self, sources: Iterable[Source]) -> None:
         """Follow more sources, each at once and then in its rhythm."""
         with self._lock:
             for source in sources:
                 if source not in self._followed:
-                    self._followed[source] = _Followed(self, source)
+                    self._followed[source] = _Followed(self, source.uri, partial(self.look, source))
+
+    def follow_root(self, root: str, look: Look) -> None:
+        """Follow a root in the rhythm of a source; looking at it is the caller's."""
+        with self._lock:
+            if root not in self._roots:
+                self._roots[root] = _Followed(self, root, look)
 
     def forget(self, source: Source) -> None:
         """Stop following a source."""
@@ -125,7 +139,7 @@ class Follower:
         slept, self._asked = self.unwatched, self._clock()
         if not slept:
             return
-        waiting = [(one, one.state.looks) for one in list(self._followed.values())]
+        waiting = [(one, one.state.looks) for one in self._all()]
         for followed, _ in waiting:
             followed.wake.set()
         deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -146,22 +160,35 @@ class Follower:
     def close(self) -> None:
         """Stop, and wait until nothing is being read."""
         self._stop.set()
-        for followed in list(self._followed.values()):
+        for followed in self._all():
             followed.stop()
-        for followed in list(self._followed.values()):
+        for followed in self._all():
             followed.join()
 
-    def look(self, source: Source, state: SourceState, stopped: threading.Event) -> bool:
+    def tell(self, source: Source, state: SourceState) -> None:
+        """Tell whoever wants to know how a source stands."""
+        if self._changed:
+            self._changed(source, state)
+
+    def _all(self) -> list[_Followed]:
+        return [*self._followed.values(), *self._roots.values()]
+
+    def look(
+        self, source: Source, state: SourceState, stopped: threading.Event, *, tell: bool = True
+    ) -> bool:
         """Bring the index up to date with a source; tell whether anything had changed."""
+        changed_now = self._changed if tell else None
 
         def progress(report: Report) -> None:
             if stopped.is_set():
                 raise _Stopped
             state.report = report
-            if self._changed:
-                self._changed(source, state)
+            if changed_now:
+                changed_now(source, state)
 
         try:
+            if self._beside:
+                self._beside(source)
             report = self._index.refresh(source, progress=progress)
         except StorageError as error:
             state.error, changed = error, False
@@ -172,8 +199,8 @@ class Follower:
             changed = bool(report.files_read or report.files_gone)
         state.loaded = True
         state.looks += 1
-        if self._changed:
-            self._changed(source, state)
+        if changed_now:
+            changed_now(source, state)
         return changed
 
 
@@ -182,16 +209,17 @@ class _Stopped(Exception):  # noqa: N818 - named by what it is
 
 
 class _Followed:
-    """One source: its thread, its rhythm, and what wakes it."""
+    """One place: its thread, its rhythm, and what wakes it."""
 
-    def __init__(self, follower: Follower, source: Source) -> None:
+    def __init__(self, follower: Follower, uri: str, look: Look) -> None:
         self.state = SourceState()
         self.wake = threading.Event()
         self._follower = follower
-        self._source = source
-        self._remote = is_remote(source.uri)
+        self._uri = uri
+        self._look_at = look
+        self._remote = is_remote(uri)
         self._done = threading.Event()
-        name = f"aboard-follow-{source.uri}"
+        name = f"aboard-follow-{uri}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._watcher: threading.Thread | None = None
@@ -227,9 +255,9 @@ class _Followed:
     def _look(self) -> bool:
         """Look once; what nobody foresaw is logged, and does not end the following."""
         try:
-            return self._follower.look(self._source, self.state, self._done)
+            return self._look_at(self.state, self._done)
         except Exception:  # noqa: BLE001 - a board that stands still for ever is worse
-            _log.exception("cannot bring the index up to date with %s", self._source.uri)
+            _log.exception("cannot bring the index up to date with %s", self._uri)
             self.state.looks += 1
             return False
 
@@ -239,7 +267,7 @@ class _Followed:
 
         try:
             for _ in watch(
-                self._source.uri,
+                self._uri,
                 stop_event=self._done,
                 debounce=100,
                 step=50,

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from aboard.tensorboard.live import UNWATCHED_SECONDS, Rhythm
 from aboard.tensorboard.loading import RunLoader
 from aboard.tensorboard.mirror import Mirror, MirrorFollower, Update
 from aboard.tensorboard.plugins import all_plugins, make_flags
+from aboard.tensorboard.selection import Records
 from aboard.tensorboard.tree import LogTree, Place
 
 protos.keep_tensorflow_out()
@@ -57,6 +58,7 @@ def make_stock_app(
     work_directory: Path,
     asked: Asked | None = None,
     assets: Assets | None = None,
+    records: Records | None = None,
 ) -> StockApp:
     """Serve a board with TensorBoard's own loaders and plugins, and begin to read it.
 
@@ -68,12 +70,13 @@ def make_stock_app(
             is gone after `close`. A board of buckets needs as much space as its events.
         asked: is called with the board's id whenever somebody looks at it.
         assets: the frontend's files.
+        records: what the records of the runs say, for a template that asks for it.
     """
     work_directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undoing:
         directory = Path(tempfile.mkdtemp(prefix="stock-", dir=work_directory))
         undoing.callback(shutil.rmtree, directory, ignore_errors=True)
-        loading = _Loading(board, samples or {}, reload_seconds, directory)
+        loading = _Loading(board, samples or {}, reload_seconds, directory, records)
         undoing.callback(loading.close)
         assets = assets if assets is not None else Assets()
         wsgi = WSGIMiddleware(_tensorboard(board, samples or {}, loading, assets), _WSGI_THREADS)
@@ -120,8 +123,15 @@ class _Loading:
     """Keeps the loader up to date with the board's places, in threads of its own."""
 
     def __init__(
-        self, board: Board, samples: Mapping[str, int], seconds: float, directory: Path
+        self,
+        board: Board,
+        samples: Mapping[str, int],
+        seconds: float,
+        directory: Path,
+        records: Records | None,
     ) -> None:
+        self._sources = [member.source for member in board.members]
+        self._records = records
         self.loader = RunLoader(samples)
         self.loaded = threading.Event()
         self._rhythm = Rhythm(seconds, seconds)
@@ -141,7 +151,7 @@ class _Loading:
                 mirrors.append(Mirror(open_storage(source.uri), copy, only=source.only))
                 place = str(copy)
             places.append(Place(member, place))
-        self.tree = LogTree(board, places, directory / "logs")
+        self.tree = LogTree(board, places, directory / "logs", records)
         self._expected = len(mirrors)
         self._thread = threading.Thread(target=self._run, name="aboard-stock", daemon=True)
         for number, mirror in enumerate(mirrors):
@@ -190,6 +200,7 @@ class _Loading:
         while not self._done.is_set():
             complete = len(self._updates) == self._expected
             started = time.monotonic()
+            self._refresh_records()
             runs = self.tree.update()
             wait = self._rhythm.after(changed=False, cost=time.monotonic() - started)
             try:
@@ -204,6 +215,13 @@ class _Loading:
             while self.unwatched() and not self._done.is_set():
                 self._wake.wait(1.0)
                 self._wake.clear()
+
+    def _refresh_records(self) -> None:
+        if self._records is None:
+            return
+        for source in self._sources:
+            with suppress(StorageError):  # which the tree reports
+                self._records.refresh(source)
 
     def _report(self) -> None:
         """Say each problem once, for as long as it lasts."""

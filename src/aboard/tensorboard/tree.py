@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aboard.index.plan import EVENT_FILE
-from aboard.runs.naming import distinct, fields_of_path
+from aboard.runs.naming import distinct
 from aboard.storage.base import BadUri, StorageError, name_parts
 from aboard.storage.uri import open_storage
 from aboard.tensorboard.board import Board, Member, path_names
+from aboard.tensorboard.fields import template_fields
+from aboard.tensorboard.selection import Records
 
 _PLUGINS = "plugins"
 """The directory in which plugins keep files of their own, below a run's."""
@@ -46,9 +48,17 @@ class LogTree:
         board: whose runs; it decides their names, and which are shown.
         places: where they are.
         links: where to make links, if there must be any; nobody else writes there.
+        records: what the records of the runs say, for a template that asks for it.
     """
 
-    def __init__(self, board: Board, places: Sequence[Place], links: Path) -> None:
+    def __init__(
+        self,
+        board: Board,
+        places: Sequence[Place],
+        links: Path,
+        records: Records | None = None,
+    ) -> None:
+        self._records = records
         self.problems: list[StorageError] = []
         self.runs: dict[str, TreeRun] = {}
         self._board = board
@@ -64,7 +74,7 @@ class LogTree:
         """Look for runs, link what is new and unlink what is gone; return the runs by name."""
         self.problems = []
         found = list(self._find())
-        names = _names(self._board, [(place.member, _relative(place, run)) for place, run in found])
+        names = self._names([(place.member, _relative(place, run)) for place, run in found])
         self.runs = {
             name: run
             for name, (_, run) in zip(names, found, strict=True)
@@ -108,6 +118,18 @@ class LogTree:
             for relative in sorted(below):
                 directory = posixpath.join(place.directory, relative).rstrip("/") or "/"
                 yield place, TreeRun(directory, only)
+
+    def _names(self, found: list[tuple[Member, str]]) -> list[str]:
+        template = self._board.template
+        if template is None:
+            return path_names(self._board, found)
+        names = []
+        for member, run in found:
+            directory = member.source.directory_of(run)
+            record = self._records.of(member.source, directory) if self._records else None
+            fields = template_fields(template, member.source, directory, {}, record)
+            names.append(template.render(fields))
+        return distinct(names)
 
     def _can_be_a_path(self, name: str) -> bool:
         if name == ".":
@@ -205,15 +227,6 @@ def _is_plain(board: Board, places: Sequence[Place]) -> bool:
         return False
     member = places[0].member
     return not member.name and not member.source.only
-
-
-def _names(board: Board, found: list[tuple[Member, str]]) -> list[str]:
-    if board.template is None:
-        return path_names(board, found)
-    template = board.template
-    return distinct(
-        template.render(fields_of_path(member.source.uri, run)) for member, run in found
-    )
 
 
 def _relative(place: Place, run: TreeRun) -> str:

@@ -7,10 +7,11 @@ fills it, the application of either engine, and the gate around it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,9 +21,14 @@ from starlette.types import ASGIApp
 
 from aboard.index import Index
 from aboard.tensorboard.board import Board
+from aboard.tensorboard.fields import needs_records
 from aboard.tensorboard.frame import problem_pages
 from aboard.tensorboard.live import Changed, Follower
+from aboard.tensorboard.selection import Chooser, Records
 from aboard.web import Access, Gate
+
+if TYPE_CHECKING:
+    from aboard.tensorboard.provider import Boards
 
 Engine = Literal["fast", "stock"]
 
@@ -40,6 +46,7 @@ class Viewer:
         samples: points per series by plugin, where TensorBoard's own numbers do not suit.
         index: the index, for the fast engine; the user's own by default.
         changed: is called whenever a source was looked at.
+        chosen: is called with the board whenever its selection means other runs.
     """
 
     def __init__(
@@ -51,14 +58,16 @@ class Viewer:
         samples: Mapping[str, int] | None = None,
         index: Index | None = None,
         changed: Changed | None = None,
+        chosen: Callable[[Board], None] | None = None,
     ) -> None:
         self.board = board
+        self._chosen = chosen
         with ExitStack() as closing:
             self._closing = closing
             if engine == "fast":
                 inner = self._fast(samples, index, changed)
             else:
-                inner = self._stock(samples)
+                inner = self._stock(samples, index)
             self._closing = closing.pop_all()
         self.app: ASGIApp = Gate(_with_front_door(inner, board), access, how_to_renew=_HOW_TO_RENEW)
 
@@ -81,19 +90,38 @@ class Viewer:
             index = self._closing.enter_context(Index())
         boards = Boards(index)
         boards.add(self.board)
-        follower = Follower(index, changed)
+        selection = self.board.selection
+        records = None
+        if needs_records(self.board.template):
+            records = Records(index, selection.roots if selection else ())
+        follower = Follower(index, changed, beside=records.refresh if records else None)
         self._closing.callback(follower.close)
-        follower.follow(member.source for member in self.board.members)
+        if selection is None:
+            follower.follow(member.source for member in self.board.members)
+        else:
+            Chooser(self.board, index, follower, partial(self._show, boards)).start()
         return make_app(
             boards, samples=samples, asked=lambda _: follower.asked(), closing=self._closing
         )
 
-    def _stock(self, samples: Mapping[str, int] | None) -> ASGIApp:
+    def _show(self, boards: Boards, board: Board) -> None:
+        listing = boards.get(board.id)
+        if listing is not None:
+            listing.show(board)
+        if self._chosen is not None:
+            self._chosen(board)
+
+    def _stock(self, samples: Mapping[str, int] | None, index: Index | None) -> ASGIApp:
         from aboard.tensorboard.stock import make_stock_app
 
         directory = tempfile.TemporaryDirectory(prefix="aboard-view-")
         work_directory = Path(self._closing.enter_context(directory))
-        stock = make_stock_app(self.board, samples=samples, work_directory=work_directory)
+        records = None
+        if needs_records(self.board.template):
+            records = Records(index or self._closing.enter_context(Index()))
+        stock = make_stock_app(
+            self.board, samples=samples, work_directory=work_directory, records=records
+        )
         self._closing.callback(stock.close)
         return stock.app
 

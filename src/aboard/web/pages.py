@@ -71,10 +71,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class TokenForm:
-    """Where a page's form sends a token, and where its sender wants to go then."""
+    """Where a page's form sends a token, and where its sender wants to go then.
+
+    `with_password`: it asks for a name and a password instead.
+    """
 
     action: str
     target: str
+    with_password: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +135,21 @@ class Problem:
 """
 
 
+_TOKEN = """<label for="token">Token</label>
+<div class="row">
+<input id="token" name="token" type="password" required autofocus autocomplete="off"
+ spellcheck="false">"""
+_PASSWORD = """<label for="user">Name and password</label>
+<div class="row">
+<input id="user" name="user" required autofocus autocomplete="username" spellcheck="false">
+<input name="password" type="password" required autocomplete="current-password"
+ aria-label="Password">"""
+
+
 def _form(form: TokenForm) -> str:
     return f"""
 <form method="post" action="{html.escape(form.action)}">
-<label for="token">Token</label>
-<div class="row">
-<input id="token" name="token" type="password" required autofocus autocomplete="off"
- spellcheck="false">
+{_PASSWORD if form.with_password else _TOKEN}
 <input name="next" type="hidden" value="{html.escape(form.target)}">
 <button type="submit">Open</button>
 </div>

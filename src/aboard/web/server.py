@@ -13,9 +13,11 @@ import logging
 import shlex
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -72,14 +74,14 @@ def listen(
     raise ListenError(f"no port on {host} is free. Stop a server, or listen on another address.")
 
 
-def urls(sockets: Sequence[socket.socket], host: str) -> list[str]:
+def urls(sockets: Sequence[socket.socket], host: str, scheme: str = "http") -> list[str]:
     """Return the addresses to open, the best first, without a path: `http://localhost:6006`."""
     port = sockets[0].getsockname()[1]
     names = [host]
     if _is_wildcard(host):
         # Of "localhost", someone else may hold the address family that we do not.
         names = [socket.gethostname(), LOCALHOST if ":" in host else "127.0.0.1"]
-    return [f"http://{_in_url(name)}:{port}" for name in names]
+    return [f"{scheme}://{_in_url(name)}:{port}" for name in names]
 
 
 def exposure(host: str) -> str | None:
@@ -111,16 +113,28 @@ def serve(
     *,
     on_ready: Callable[[], None] | None = None,
     grace: int = GRACE,
+    certificate: tuple[Path, Path] | None = None,
 ) -> signal.Signals | None:
     """Serve until SIGINT or SIGTERM, and return which one came.
 
     Requests under way get `grace` seconds to end; a second SIGINT ends them at once. Nothing is
     logged about requests, because their addresses may hold a secret.
 
+    Args:
+        app: what to serve.
+        sockets: where.
+        on_ready: is called when connections are accepted.
+        grace: seconds.
+        certificate: the files of a TLS certificate and its key, to serve https.
+
     Raises:
         ServeError: the application could not be started.
     """
-    server = _Server(app, on_ready, grace)
+    try:
+        server = _Server(app, on_ready, grace, certificate)
+    except (OSError, ssl.SSLError) as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ServeError(f"the TLS certificate or its key cannot be used: {reason}.") from error
     try:
         server.run(list(sockets))
     except SystemExit:
@@ -165,18 +179,26 @@ def serving(
 class _Server(uvicorn.Server):
     """Uvicorn, quiet, and leaving to its caller what a signal means."""
 
-    def __init__(self, app: ASGIApp, on_ready: Callable[[], None] | None, grace: int) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                access_log=False,
-                log_config=None,
-                log_level=logging.ERROR,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=grace,
-            )
+    def __init__(
+        self,
+        app: ASGIApp,
+        on_ready: Callable[[], None] | None,
+        grace: int,
+        certificate: tuple[Path, Path] | None = None,
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_config=None,
+            log_level=logging.ERROR,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=grace,
+            ssl_certfile=certificate and certificate[0],
+            ssl_keyfile=certificate and certificate[1],
         )
+        config.load()  # reads the certificate, so that a bad one is told before anything runs
+        super().__init__(config)
         self.ended_by: signal.Signals | None = None
         self._on_ready = on_ready
 

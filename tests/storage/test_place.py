@@ -1,26 +1,11 @@
-"""Where the index is kept, and that it is never on a network file system."""
+"""Where caches are kept, and that they are never on a network file system."""
 
 import os
 
 import pytest
 
 from aboard.index import Index
-from aboard.index.place import file_system_of, index_place, make_private
-
-
-def test_the_innermost_mount_counts(tmp_path):
-    mounts = f"22 1 0:1 / / rw - ext4 root rw\n23 22 0:2 / {tmp_path} rw - lustre l rw\n"
-    assert file_system_of(tmp_path / "not" / "yet", mounts) == "lustre"
-    assert file_system_of(tmp_path.parent, mounts) == "ext4"
-    deeper = tmp_path / "a b"
-    deeper.mkdir()
-    mounts += f"24 23 0:3 / {str(deeper).replace(' ', chr(92) + '040')} rw shared:1 - xfs x rw\n"
-    assert file_system_of(deeper / "x", mounts) == "xfs"
-
-
-def test_without_mounts_nothing_is_known(tmp_path):
-    assert file_system_of(tmp_path, "") == ""
-    assert file_system_of(tmp_path, "garbage\n - \n") == ""
+from aboard.storage.place import cache_place, make_private
 
 
 def test_a_network_cache_is_not_used_and_this_is_said(monkeypatch, tmp_path):
@@ -28,8 +13,8 @@ def test_a_network_cache_is_not_used_and_this_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("aboard.index.place.file_system_of", lambda path: "nfs4")
-    place = index_place()
+    monkeypatch.setattr("aboard.storage.place.file_system_of", lambda path: "nfs4")
+    place = cache_place()
     assert place.directory == tmp_path / "tmp" / f"aboard-{os.getuid()}"
     with Index() as index:
         assert index.path is not None
@@ -42,13 +27,13 @@ def test_a_network_cache_is_not_used_and_this_is_said(monkeypatch, tmp_path):
 
 
 def test_the_usual_places(monkeypatch, tmp_path):
-    monkeypatch.setattr("aboard.index.place.file_system_of", lambda path: "ext4")
+    monkeypatch.setattr("aboard.storage.place.file_system_of", lambda path: "ext4")
     monkeypatch.delenv("ABOARD_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert index_place() == (tmp_path / "aboard", "")
+    assert cache_place() == (tmp_path / "aboard", "")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert index_place() == (tmp_path / "home" / ".cache" / "aboard", "")
+    assert cache_place() == (tmp_path / "home" / ".cache" / "aboard", "")
 
 
 def test_a_directory_that_others_can_write_is_refused(tmp_path):

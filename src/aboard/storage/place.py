@@ -1,18 +1,18 @@
-"""Where the index lives: the user's cache directory, unless that is on a network.
+"""Where Aboard keeps what is its own: the user's cache directory, unless that is on a network.
 
-SQLite's write-ahead log needs shared memory between processes, which network
-file systems do not give; there the index goes to node-local space instead. The
-index is a cache, so any place will do that is fast, private and local.
+The index needs shared memory between processes and the spool needs locks, which network file
+systems do not give, or not always; there both go to node-local space instead.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+from aboard.events.mounts import file_system_of
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -50,13 +50,13 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 class Place(NamedTuple):
-    """A directory for the index, and why it is not the usual one if it is not."""
+    """A directory, and why it is not the usual one if it is not."""
 
     directory: Path
     reason: str = ""
 
 
-def index_place() -> Place:
+def cache_place() -> Place:
     """Choose the directory: ABOARD_CACHE, else the user's cache, else node-local space."""
     chosen = os.environ.get("ABOARD_CACHE")
     wanted = Path(chosen).expanduser() if chosen else _user_cache()
@@ -70,34 +70,6 @@ def index_place() -> Place:
 def _user_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "aboard"
-
-
-def file_system_of(path: Path, mounts: str | None = None) -> str:
-    """Return the type of the file system that holds `path`, or "" where that is unknown.
-
-    Args:
-        path: may not exist yet; then the nearest directory above it counts.
-        mounts: the text of /proc/self/mountinfo, read from there by default.
-    """
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mountinfo").read_text()
-        except OSError:
-            return ""
-    resolved = path.absolute()
-    while not resolved.exists() and resolved != resolved.parent:
-        resolved = resolved.parent
-    resolved = resolved.resolve()
-    best, kind = -1, ""
-    for line in mounts.splitlines():
-        left, _, right = line.partition(" - ")
-        parts, tail = left.split(), right.split()
-        if len(parts) < 5 or not tail:
-            continue
-        point = Path(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), parts[4]))
-        if resolved.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), tail[0]
-    return kind
 
 
 def make_private(directory: Path) -> None:

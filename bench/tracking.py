@@ -1,0 +1,163 @@
+"""What logging costs a training loop: our writer beside those of PyTorch and tensorboardX.
+
+    python bench/tracking.py WRITER ACTION COUNT
+
+The cases start that, a process for each writer; it prints one line of JSON. All log the same
+numbers to files on the disk. Time is what the calls took in the loop; CPU is what the process
+took from the first call until all was written and closed, background threads included.
+To measure another writer, give it a line in `WRITERS`; another action, a line in `ACTIONS`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+VALUES = 20
+PAUSE = 0.001
+BURST = 10
+"""So many calls come between two pauses, where there are pauses."""
+
+
+class Writer(NamedTuple):
+    """A way to log: one number, or the numbers of a step, at a step; and to finish."""
+
+    one: Callable[[str, float, int], object]
+    many: Callable[[dict[str, float], int], object]
+    close: Callable[[], object]
+
+
+def aboard(place: str) -> Writer:
+    from aboard import EventWriter
+
+    writer = EventWriter(place)
+    return Writer(writer.scalar, writer.scalars, writer.close)
+
+
+def pytorch(place: str) -> Writer:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return _summary_writer(SummaryWriter(place))
+
+
+def tensorboardx(place: str) -> Writer:
+    from tensorboardX import SummaryWriter
+
+    return _summary_writer(SummaryWriter(place))
+
+
+def _summary_writer(writer: Any) -> Writer:
+    def many(numbers: dict[str, float], step: int) -> None:
+        for tag, number in numbers.items():
+            writer.add_scalar(tag, number, step)
+
+    return Writer(writer.add_scalar, many, writer.close)
+
+
+WRITERS: dict[str, Callable[[str], Writer]] = {
+    "aboard": aboard,
+    "torch.utils.tensorboard": pytorch,
+    "tensorboardX": tensorboardx,
+}
+
+
+# Inside a process: what is timed.
+
+
+def scalars(writer: Writer, count: int) -> Iterator[float]:
+    """Log numbers one after the other, as fast as it goes."""
+    started = time.perf_counter()
+    for step in range(count):
+        writer.one("train/loss", 0.5, step)
+    yield time.perf_counter() - started
+
+
+def paused(writer: Writer, count: int) -> Iterator[float]:
+    """Log a few numbers at a time, and give a background thread the time to write them."""
+    for first in range(0, count, BURST):
+        started = time.perf_counter()
+        for step in range(first, first + BURST):
+            writer.one("train/loss", 0.5, step)
+        yield time.perf_counter() - started
+        time.sleep(PAUSE)
+
+
+def steps(writer: Writer, count: int) -> Iterator[float]:
+    """Log the numbers of a step at once."""
+    numbers = {f"train/metric{number}": number / 7 for number in range(VALUES)}
+    started = time.perf_counter()
+    for step in range(count // VALUES):
+        writer.many(numbers, step)
+    yield time.perf_counter() - started
+
+
+ACTIONS: dict[str, Callable[[Writer, int], Iterator[float]]] = {
+    "scalars": scalars,
+    "paused": paused,
+    "steps": steps,
+}
+
+
+def inside(name: str, action: str, count: int) -> dict[str, float]:
+    """Time an action of a writer in this process; `import` is timed beside PyTorch, imported."""
+    import torch  # noqa: F401 - as in the process of a training
+
+    with tempfile.TemporaryDirectory() as place:
+        started, cpu = time.perf_counter(), time.process_time()
+        writer = WRITERS[name](place)
+        seconds = time.perf_counter() - started
+        if action != "import":
+            cpu = time.process_time()
+            seconds = sum(ACTIONS[action](writer, count))
+        writer.close()
+        return {"seconds": seconds, "cpu": time.process_time() - cpu}
+
+
+# Outside: the cases.
+
+if __name__ != "__main__":
+    from cases import Action, Result, Sizes, Target, alternate
+    from measure import Measured, to_end
+
+
+def _case(title: str, action: str, wanted: float = 5) -> Callable[[Sizes, Path], Result]:
+    def measured(name: str, count: int) -> Measured:
+        command = [sys.executable, __file__, name, action, str(count)]
+        whole = to_end(command, dict(os.environ))
+        return whole._replace(**json.loads(whole.output))
+
+    def case(sizes: Sizes, _: Path) -> Result:
+        actions: dict[str, Action] = {
+            name: lambda name=name: measured(name, sizes.logged) for name in WRITERS
+        }
+        found = alternate(actions, sizes.times)
+        ours, *others = WRITERS
+        targets = [
+            Target(f"{what} than {name}", wanted, value(found[name]) / value(found[ours]))
+            for name in others
+            for what, value in (
+                ("times less time in the loop", lambda figures: figures.best),
+                ("times less CPU", lambda figures: figures.cpu),
+            )
+        ]
+        return Result(title.format(count=sizes.logged), found, ours, targets)
+
+    return case
+
+
+CASES: dict[str, Callable[[Sizes, Path], Result]] = {
+    "log-scalars": _case("{count:,} scalars, one after the other", "scalars"),
+    "log-paused": _case(f"{{count:,}} scalars, a pause after every {BURST}", "paused"),
+    "log-steps": _case(f"{{count:,}} scalars, {VALUES} of a step at once", "steps"),
+    "log-import": _case("import and the first file, beside PyTorch", "import", 1),
+}
+
+
+if __name__ == "__main__":
+    print(json.dumps(inside(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

@@ -1,0 +1,3 @@
+from collections.abc import Sequence
+
+def records(entries: Sequence[object], start: int, /) -> tuple[bytes, int]: ...

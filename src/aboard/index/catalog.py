@@ -1,0 +1,169 @@
+"""The catalog: which runs lie below a root, remembered so that asking again is quick.
+
+A refresh lists the root and reads the records that changed since, and no others. A record that
+cannot be understood leaves the run as a raw directory, and is reported for as long as it is there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from aboard.runs.catalog import Found, find_runs, natural
+from aboard.runs.known import KnownRun
+from aboard.runs.manifest import FILE_NAME, BadManifest, Manifest
+from aboard.storage import NotFound, Storage, StorageError, is_remote, join, open_storage
+
+_READERS = 32
+_UNREAD = ""
+"""The version of a record that could not be read: no record has it, so it is read next time."""
+_COLUMNS = ", ".join(KnownRun._fields[1:])
+_PLACES = ", ".join("?" for _ in ("version", *KnownRun._fields))
+_INSERT = f"INSERT OR REPLACE INTO run (version, root, {_COLUMNS}) VALUES ({_PLACES})"
+
+
+@dataclass(slots=True)
+class CatalogReport:
+    """What a refresh found.
+
+    Attributes:
+        problems: what could not be listed, read or understood.
+        changed: whether anything is known now that was not before.
+        marks: for each run's directory, a value that changes when its event files do; good for
+            comparing with another of this process.
+    """
+
+    problems: list[Exception] = field(default_factory=list)
+    changed: bool = False
+    marks: dict[str, int] = field(default_factory=dict)
+
+
+def refresh_catalog(connection: sqlite3.Connection, root: str) -> CatalogReport:
+    """Bring what is known of a root up to date.
+
+    Raises:
+        StorageError: the root itself cannot be listed.
+    """
+    storage = open_storage(root)
+    unlisted: list[StorageError] = []
+    found = find_runs(storage.list(on_error=unlisted.append))
+    known = {
+        directory: (version, problem)
+        for directory, version, problem in connection.execute(
+            "SELECT directory, version, problem FROM run WHERE root = ?", (storage.uri,)
+        )
+    }
+    changed = {
+        directory: run
+        for directory, run in found.items()
+        if directory not in known or known[directory][0] != run.version
+    }
+    report = CatalogReport(list(unlisted), marks={one: run.mark for one, run in found.items()})
+    rows = list(_read_runs(storage, changed, known.keys(), report.problems))
+    report.problems += [
+        BadManifest(problem)
+        for directory, (_, problem) in known.items()
+        if problem and directory in found and directory not in changed
+    ]
+    # What a failed listing did not show may still be there.
+    gone = [
+        (storage.uri, directory)
+        for directory in known.keys() - found.keys()
+        if not any(_is_below(join(storage.uri, directory), one.uri) for one in unlisted)
+    ]
+    if rows or gone:
+        _store(connection, storage.uri, rows, gone)
+        report.changed = True
+    return report
+
+
+def known_runs(connection: sqlite3.Connection, roots: Sequence[str]) -> list[KnownRun]:
+    """Return the runs below some roots, as of their last refresh, in natural order.
+
+    A run that lies below two of the roots is returned once, as of the first.
+    """
+    runs: dict[str, KnownRun] = {}
+    for root in dict.fromkeys(roots):
+        rows = connection.execute(f"SELECT {_COLUMNS} FROM run WHERE root = ?", (root,))
+        for row in rows:
+            run = KnownRun(root, *row)
+            runs.setdefault(run.uri, run)
+    keys = {run.label: natural(run.label) for run in runs.values()}
+    return sorted(runs.values(), key=lambda run: keys[run.label])
+
+
+def catalog_changes(connection: sqlite3.Connection, root: str) -> int:
+    """Return how often what is known of a root has changed."""
+    row = connection.execute("SELECT changes FROM root WHERE uri = ?", (root,)).fetchone()
+    return row[0] if row else 0
+
+
+def _is_below(place: str, uri: str) -> bool:
+    return place == uri or place.startswith(uri.rstrip("/") + "/")
+
+
+Row = tuple[str | None, KnownRun]
+"""The version of a run's record, and the run."""
+
+
+def _read_runs(
+    storage: Storage,
+    changed: dict[str, Found],
+    known: Iterable[str],
+    problems: list[Exception],
+) -> Iterator[Row]:
+    """Read records side by side, for a bucket answers each after a while."""
+    recorded = {one: run.version for one, run in changed.items() if run.version is not None}
+    for directory in changed.keys() - recorded.keys():
+        yield None, KnownRun.of_path(storage.uri, directory)
+    answers: Iterable[KnownRun | StorageError]
+    if is_remote(storage.uri) and len(recorded) > 1:
+        with ThreadPoolExecutor(min(_READERS, len(recorded))) as pool:
+            answers = list(pool.map(lambda one: _read_run(storage, one), recorded))
+    else:
+        answers = (_read_run(storage, one) for one in recorded)
+    held = frozenset(known)
+    for (directory, version), answer in zip(recorded.items(), answers, strict=True):
+        if isinstance(answer, KnownRun):
+            if answer.problem:
+                problems.append(BadManifest(answer.problem))
+            yield version, answer
+            continue
+        if not isinstance(answer, NotFound):  # or it was deleted just now
+            problems.append(answer)
+        if directory not in held:
+            yield _UNREAD, KnownRun.of_path(storage.uri, directory)
+
+
+def _read_run(storage: Storage, directory: str) -> KnownRun | StorageError:
+    name = join(directory, FILE_NAME) if directory else FILE_NAME
+    try:
+        record = Manifest.from_json(storage.read(name), join(storage.uri, name))
+    except StorageError as error:
+        return error
+    except BadManifest as error:
+        return KnownRun.of_path(storage.uri, directory, str(error))
+    return KnownRun.of_record(storage.uri, directory, record)
+
+
+def _store(
+    connection: sqlite3.Connection,
+    root: str,
+    rows: Sequence[Row],
+    gone: Sequence[tuple[str, str]],
+) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.executemany("DELETE FROM run WHERE root = ? AND directory = ?", gone)
+        connection.executemany(_INSERT, [(version, *run) for version, run in rows])
+        connection.execute(
+            "INSERT INTO root VALUES (?, 1) ON CONFLICT (uri) DO UPDATE SET changes = changes + 1",
+            (root,),
+        )
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

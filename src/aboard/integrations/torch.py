@@ -1,0 +1,285 @@
+"""Batch metrics of a PyTorch training, gathered by hooks: the loop itself has no line of ours.
+
+Nothing of PyTorch is replaced, and the GPU is not waited for at every step: numbers stay on the
+device, and those of about a second are fetched together.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from aboard.integrations import RunOfTraining, needing
+from aboard.track.ending import ending_of
+from aboard.track.say import say
+
+with needing("torch", "torch"):
+    import torch
+
+if TYPE_CHECKING:
+    from aboard.track.run import Run
+
+_FETCH_SECS = 1.0
+_LOSS_MISSING = (
+    "watch saw no loss. Give it the loss module, watch(model, optimizer, criterion), "
+    "or hand it the loss of each batch with .loss(loss)."
+)
+
+
+def watch(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    criterion: torch.nn.Module | None = None,
+    *,
+    run: Run | None = None,
+    every: int = 1,
+    stage: str = "train",
+    step: int = 0,
+) -> Watch:
+    """Log loss, learning rates, gradient norm and samples per second of a training from now on.
+
+    The loss is what `criterion` returns, or the `loss` in what the model returns, or a single
+    number that the model returns. Batches without gradients, as in an evaluation, do not count.
+
+    Args:
+        model: the module that is called with each batch; its first tensor is the batch.
+        optimizer: each of its steps is a step of the run.
+        criterion: the module that computes the loss, if there is one.
+        run: where to log; the open run, or a new one, unless given.
+        every: log each so many steps. The loss is the mean of the steps in between.
+        stage: the stage of the run to log to.
+        step: the steps already done, for a training that is resumed.
+
+    Returns:
+        what ends it: use it in a `with`, or call `close`, or leave it until the process ends.
+
+    Raises:
+        ValueError: `every` is less than 1.
+    """
+    if every < 1:
+        raise ValueError(f"every={every}: log every step, or every so many; at least 1")
+    return Watch(model, optimizer, criterion, RunOfTraining(run), every, stage, step)
+
+
+class _Point(NamedTuple):
+    step: int
+    numbers: dict[str, float]
+    tensors: dict[str, torch.Tensor]
+
+
+class Watch:
+    """Hooks on a model, its optimizer and its criterion; made by `watch`."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        criterion: torch.nn.Module | None,
+        run: RunOfTraining,
+        every: int,
+        stage: str,
+        step: int,
+    ) -> None:
+        self.step = step
+        """Steps of the optimizer so far."""
+        self._of_training = run
+        self._run = run.open()
+        self._every = every
+        self._stage = stage
+        self._samples = 0
+        self._loss: torch.Tensor | None = None
+        self._losses = 0
+        self._said = False
+        self._since = time.perf_counter()
+        self._before: _Point | None = None
+        self._points: list[_Point] = []
+        self._fetched = time.monotonic()
+        self._hooks: list[Any] = []
+        self._finds_loss = criterion is None
+        if not self._run.active:
+            return
+        self._hooks = [
+            model.register_forward_hook(self._after_forward, with_kwargs=True),
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+        if criterion is not None:
+            self._hooks.append(criterion.register_forward_hook(self._after_criterion))
+        # Functions at exit are called last first: this one before the run's own ends it.
+        atexit.register(self._fetch)
+
+    def loss(self, loss: torch.Tensor) -> torch.Tensor:
+        """Take the loss of a batch, where no module computes it, and return it."""
+        if self._hooks and loss.requires_grad:
+            value = loss.detach()
+            value = value if value.ndim == 0 else value.mean()
+            self._loss = value if self._loss is None else self._loss + value
+            self._losses += 1
+        return loss
+
+    def close(self) -> None:
+        """Remove the hooks, log what they gathered, and finish the run if it was opened here."""
+        self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._remove_hooks()
+        atexit.unregister(self._fetch)
+        self._fetch()
+        self._of_training.finish(*ending_of(error))
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end(error)
+
+    # Hooks.
+
+    def _after_forward(
+        self, module: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
+    ) -> None:
+        if not torch.is_grad_enabled() or not module.training:
+            return
+        self._samples += _batch_size([*inputs, *named.values()])
+        if self._finds_loss and (loss := _loss_in(output)) is not None:
+            self.loss(loss)
+
+    def _after_criterion(
+        self,
+        module: torch.nn.Module,  # noqa: ARG002 - PyTorch's signature
+        inputs: tuple[Any, ...],  # noqa: ARG002
+        output: Any,
+    ) -> None:
+        loss = output if isinstance(output, torch.Tensor) else _loss_in(output)
+        if loss is not None:
+            self.loss(loss)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Take what the step is about to use: its gradients and learning rates."""
+        if (self.step + 1) % self._every:
+            return
+        point = _Point(self.step + 1, {}, {})
+        for name, rate in _learning_rates(optimizer).items():
+            _add(point, name, rate)
+        norm = _gradient_norm(optimizer)
+        if norm is not None:
+            _add(point, "gradient_norm", norm)
+        self._before = point
+
+    def _after_step(self, *_: Any) -> None:
+        self.step += 1
+        point, self._before = self._before, None
+        if point is None:
+            return
+        now = time.perf_counter()
+        if self._samples:
+            point.numbers["samples_per_second"] = self._samples / max(now - self._since, 1e-9)
+        if self._loss is not None:
+            _add(point, "loss", self._loss / self._losses)
+        elif not self._said:
+            self._said = True
+            say(_LOSS_MISSING)
+        self._samples, self._since, self._loss, self._losses = 0, now, None, 0
+        self._points.append(point)
+        waits = any(_is_far(tensor) for tensor in point.tensors.values())
+        if not waits or time.monotonic() - self._fetched >= _FETCH_SECS:
+            self._fetch()
+
+    def _fetch(self) -> None:
+        """Log the points that wait, with one transfer from each device for all of them."""
+        points, self._points = self._points, []
+        self._fetched = time.monotonic()
+        tensors = [tensor for point in points for tensor in point.tensors.values()]
+        values = iter(_values(tensors))
+        for point in points:
+            fetched = {name: next(values) for name in point.tensors}
+            metrics = {**fetched, **point.numbers}
+            try:
+                self._run.log_metrics(metrics, step=point.step, stage=self._stage)
+            except ValueError as error:  # somebody finished the run
+                self._remove_hooks()
+                say(f"step {point.step} was not logged: {error}. Close the watch before the run.")
+                return
+
+
+def _add(point: _Point, name: str, value: float | torch.Tensor) -> None:
+    if isinstance(value, torch.Tensor):
+        point.tensors[name] = value.detach().double().reshape(())
+    else:
+        point.numbers[name] = float(value)
+
+
+def _is_far(tensor: torch.Tensor) -> bool:
+    """Say whether to read a tensor takes waiting for a device."""
+    return bool(tensor.device.type != "cpu")
+
+
+def _values(tensors: list[torch.Tensor]) -> list[float]:
+    """Return the numbers of tensors in their order, asking each device once."""
+    devices: dict[torch.device, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        devices.setdefault(tensor.device, []).append(place)
+    found: dict[int, float] = {}
+    for places in devices.values():
+        together = torch.stack([tensors[place] for place in places])
+        found.update(zip(places, together.tolist(), strict=True))
+    return [found[place] for place in range(len(tensors))]
+
+
+def _batch_size(inputs: list[Any]) -> int:
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            return int(value.shape[0]) if value.ndim else 1
+        if isinstance(value, Mapping):
+            value = list(value.values())  # noqa: PLW2901
+        if isinstance(value, list | tuple) and (size := _batch_size(list(value))):
+            return size
+    return 0
+
+
+def _loss_in(output: Any) -> torch.Tensor | None:
+    """Find the loss in what a module returned: alone, by its name, or first of several."""
+    if isinstance(output, Mapping):
+        output = output.get("loss")
+    elif isinstance(getattr(output, "loss", None), torch.Tensor):
+        output = output.loss
+    elif isinstance(output, tuple) and output:
+        output = output[0]
+    is_loss = isinstance(output, torch.Tensor) and output.requires_grad
+    return output if is_loss and output.numel() == 1 else None
+
+
+def _learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float | torch.Tensor]:
+    groups = optimizer.param_groups
+    if len(groups) == 1:
+        return {"learning_rate": groups[0]["lr"]} if "lr" in groups[0] else {}
+    return {
+        f"learning_rate/{group.get('name', number)}": group["lr"]
+        for number, group in enumerate(groups)
+        if "lr" in group
+    }
+
+
+def _gradient_norm(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
+    """Return the norm of all gradients as they are applied, or None where they are sharded."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    gradients = [one.grad.detach() for one in parameters if one.grad is not None]
+    if not gradients or any(hasattr(one, "full_tensor") for one in gradients):
+        return None  # the whole of a sharded gradient takes every rank, and only one may log
+    dense = [one.coalesce().values() if one.is_sparse else one for one in gradients]
+    norm = torch.nn.utils.get_total_norm(dense)
+    scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer undoes it by itself
+    return norm if scale is None else norm / scale.to(norm.device)

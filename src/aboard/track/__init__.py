@@ -1,0 +1,1 @@
+"""Inside the training process: runs that claim their name, log what happens and lose nothing."""

@@ -1,0 +1,97 @@
+"""What a run's record says of its process: command, host, user and commit, without secrets."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+import sys
+from pathlib import Path
+
+_SECRET_OPTION = re.compile(
+    r"(?i)secret|passw|credential|api[-_.]?key|access[-_.]?key|(^|[-_.])(auth|(auth|api|access|hf|"
+    r"wandb|bearer|private)?[-_.]?token)$"
+)
+_SECRET_VALUE = re.compile(
+    r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # user and password in a URL
+    r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[\w-]{16,}"
+)
+_HIDDEN = "***"
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+
+
+def command_line(arguments: list[str] | None = None) -> list[str]:
+    """Return the command, with the values of options that look secret hidden."""
+    return _without_secrets(sys.argv if arguments is None else arguments)
+
+
+def _without_secrets(arguments: list[str]) -> list[str]:
+    shown: list[str] = []
+    hide_next = False
+    for argument in arguments:
+        if any(map(str.isspace, argument)):  # a script for a shell
+            words = _without_secrets(argument.split())
+            changed = words != argument.split()
+            shown.append(" ".join(words) if changed else argument)
+            hide_next = False
+            continue
+        name, equals, _ = argument.partition("=")
+        secret = looks_secret(name)
+        if hide_next and not argument.startswith("-"):
+            shown.append(_HIDDEN)
+        elif secret and equals:
+            shown.append(f"{name}={_HIDDEN}")
+        else:
+            shown.append(_SECRET_VALUE.sub(_HIDDEN, argument))
+        hide_next = secret and not equals and argument.startswith("-")
+    return shown
+
+
+def looks_secret(option: str) -> bool:
+    """Say whether an option's name tells of a token, a password or a key."""
+    return _SECRET_OPTION.search(option) is not None
+
+
+def user_name() -> str:
+    """Return who runs this, or nothing where the system does not know."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container whose user has no entry
+        return ""
+
+
+def host_name() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()
+
+
+def git_commit(directory: Path | None = None) -> str:
+    """Return the commit that is checked out around a directory, read without running git."""
+    try:
+        start = (directory or Path.cwd()).resolve()
+        for above in (start, *start.parents):
+            if (above / ".git").exists():
+                return _commit_of(above / ".git")
+    except (OSError, UnicodeDecodeError):
+        pass
+    return ""
+
+
+def _commit_of(git: Path) -> str:
+    if git.is_file():  # a work tree, or a submodule
+        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref:"):
+        return head if _COMMIT.fullmatch(head) else ""
+    reference = head.removeprefix("ref:").strip()
+    common = git / "commondir"
+    shared = git / common.read_text().strip() if common.exists() else git
+    for place in (git, shared):
+        if (place / reference).is_file():
+            return (place / reference).read_text().strip()
+    packed = shared / "packed-refs"
+    for line in packed.read_text().splitlines() if packed.is_file() else []:
+        commit, _, name = line.partition(" ")
+        if name == reference:
+            return commit
+    return ""

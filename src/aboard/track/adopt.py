@@ -1,0 +1,243 @@
+"""Event files that a program writes elsewhere, copied into its run as they grow.
+
+Many scripts have a log directory of their own, `logs/` or `runs/Nov16_12-00-00_host`, and do not
+ask anyone. What a process has open is known on Linux; what opened and closed unseen is found at
+the end, below the working directory, unless its name says that somebody else wrote it: several
+trainings may run in one directory. The program's own files are left as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import socket
+import threading
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path, PurePath
+
+from aboard.runs.manifest import FILE_NAME
+from aboard.track import env
+from aboard.track.say import say
+
+_MARK = "tfevents"
+_LOOK_SECS = 0.25
+_LOOKS_PER_COPY = 4
+_MOST_ENTRIES = 200_000
+_BLOCK = 1 << 20
+_FILE = re.compile(r"tfevents\.(?P<second>\d{9,11})\.(?P<rest>.*)")
+_CONTAINER = re.compile(
+    r"(?i:logs?|runs|tb|tb_logs|tensorboard|tensorboard_logs|lightning_logs|version_\d+)"
+    r"|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.*"
+)
+"""Directories that say nothing about what is in them: `logs/train` is the stage `train`."""
+_SKIPPED = {".git", "node_modules", "__pycache__", "site-packages"}
+
+
+class Adoption:
+    """Copies what the processes below a program write into its run."""
+
+    def __init__(self, into: Path, working_directory: Path, since: float) -> None:
+        self._into = into.resolve()
+        self._working_directory = working_directory.resolve()
+        self._since = since
+        self._family = _Family(str(into))
+        self._copies: dict[Path, _Copy] = {}
+        self._homes: dict[Path, Path] = {}
+        self._failed = False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, pid: int) -> None:
+        """Follow the files that a process and its descendants have open, until stopped."""
+        self._thread = threading.Thread(
+            target=self._follow, args=(pid,), name="aboard-adopt", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Copy what is left, also of files that nobody was seen writing."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._adopt(
+            path
+            for path in _written_below(self._working_directory, self._since)
+            if may_be_of(path.name, self._family.seen, self._since)
+        )
+        self._copy()
+
+    def _follow(self, pid: int) -> None:
+        polls = 0
+        self._family.look(pid)
+        while not self._stopped.wait(_LOOK_SECS):
+            alive = self._family.look(pid)
+            polls += 1
+            if polls % _LOOKS_PER_COPY == 0:
+                self._adopt(_open_event_files(alive))
+                self._copy()
+
+    def _adopt(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            if path not in self._copies and not self._belongs_to_a_run(path):
+                self._copies[path] = _Copy(path, self._home(path.parent) / path.name)
+
+    def _copy(self) -> None:
+        for copy in self._copies.values():
+            try:
+                copy.catch_up()
+            except OSError as error:
+                if not self._failed:
+                    say(f"{copy.source} cannot be copied into the run: {error.strerror or error}.")
+                self._failed = True
+
+    def _belongs_to_a_run(self, path: Path) -> bool:
+        """Say whether a file lies in this run, or in another one that has a record."""
+        return path.is_relative_to(self._into) or any(
+            (above / FILE_NAME).exists() for above in path.parents
+        )
+
+    def _home(self, directory: Path) -> Path:
+        """Choose a directory in the run; two of the program's never share one."""
+        if directory not in self._homes:
+            try:
+                relative: PurePath = directory.relative_to(self._working_directory)
+            except ValueError:
+                relative = PurePath(directory.name)
+            candidates = itertools.chain(
+                (self._into / shortened(relative), self._into / relative),
+                (self._into / f"{relative}-{number}" for number in itertools.count(2)),
+            )
+            taken = set(self._homes.values())
+            self._homes[directory] = next(home for home in candidates if home not in taken)
+        return self._homes[directory]
+
+
+def may_be_of(name: str, processes: Container[int], since: float) -> bool:
+    """Say whether processes that began then may have written an event file, going by its name.
+
+    Names tell when a file was made, mostly where, and often by which process.
+    """
+    found = _FILE.search(name)
+    if found is None:
+        return True
+    if int(found["second"]) < int(since):
+        return False
+    here = socket.gethostname() + "."
+    if not found["rest"].startswith(here):  # in a container, or on another node
+        return True
+    process = found["rest"].removeprefix(here).partition(".")[0]
+    return not process.isdecimal() or int(process) in processes
+
+
+def shortened(directory: PurePath) -> PurePath:
+    """Leave out everything up to the last directory whose name says nothing."""
+    parts = directory.parts
+    for place in range(len(parts), 0, -1):
+        if _CONTAINER.fullmatch(parts[place - 1]):
+            return PurePath(*parts[place:])
+    return directory
+
+
+class _Copy:
+    """A copy that follows its source."""
+
+    def __init__(self, source: Path, target: Path) -> None:
+        self.source = source
+        self._target = target
+        self._copied = 0
+
+    def catch_up(self) -> None:
+        try:
+            size = self.source.stat().st_size
+        except FileNotFoundError:
+            return  # the program removed it; what was copied stays
+        if size <= self._copied:
+            return
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        with self.source.open("rb") as source, self._target.open("ab") as target:
+            if target.tell() != self._copied:  # an earlier write was cut short
+                target.truncate(self._copied)
+            source.seek(self._copied)
+            while block := source.read(_BLOCK):
+                target.write(block)
+                self._copied += len(block)
+
+
+class _Family:
+    """The processes of a run: a program's descendants, and whoever has its log directory told.
+
+    The latter because Slurm and others start what we ask them to as processes of their own.
+    """
+
+    def __init__(self, logdir: str) -> None:
+        self.seen: set[int] = set()
+        self._logdir = os.fsencode(logdir)
+        self._strangers: dict[int, int] = {}
+
+    def look(self, pid: int) -> set[int]:
+        """Return those that are alive now; a program may have ended already."""
+        alive: set[int] = set()
+        pending = [pid, *self._told()]
+        while pending:
+            one = pending.pop()
+            if one in alive or (one != pid and self._logdir_of(one) not in (None, self._logdir)):
+                continue  # another run's, inside this one
+            alive.add(one)
+            with contextlib.suppress(OSError, ValueError):
+                for task in Path("/proc", str(one), "task").iterdir():
+                    pending.extend(map(int, (task / "children").read_text().split()))
+        self.seen |= alive
+        return alive
+
+    def _told(self) -> Iterator[int]:
+        try:
+            running = {int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()}
+        except OSError:
+            return
+        self._strangers = {pid: self._strangers.get(pid, 0) for pid in running}
+        for pid in running:
+            # A look may come between a fork and what the child becomes; three are enough.
+            if self._strangers[pid] >= 3:
+                continue
+            if self._logdir_of(pid) == self._logdir:
+                yield pid
+            else:
+                self._strangers[pid] += 1
+
+    def _logdir_of(self, pid: int) -> bytes | None:
+        """Return the log directory that a process was told when it started, if it was."""
+        mark = os.fsencode(f"{env.LOGDIR}=")
+        with contextlib.suppress(OSError):
+            for variable in Path("/proc", str(pid), "environ").read_bytes().split(b"\0"):
+                if variable.startswith(mark):
+                    return variable.removeprefix(mark)
+        return None
+
+
+def _open_event_files(processes: Iterable[int]) -> Iterator[Path]:
+    """Yield the event files that processes have open."""
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for descriptor in Path("/proc", str(process), "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    target = descriptor.readlink()
+                    if _MARK in target.name and target.is_file():
+                        yield target
+
+
+def _written_below(directory: Path, since: float) -> Iterator[Path]:
+    """Yield the event files below a directory that changed since then; not without end."""
+    pending = [str(directory)]
+    seen = 0
+    while pending and seen < _MOST_ENTRIES:
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                seen += 1
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name not in _SKIPPED:
+                            pending.append(entry.path)
+                    elif _MARK in entry.name and entry.stat().st_mtime >= since:
+                        yield Path(entry.path)

@@ -1,0 +1,127 @@
+"""Whatever holds numbers to numpy: numbers, lists, and the arrays of PyTorch, TensorFlow and JAX.
+
+No framework is imported here: an object of theirs can only exist where theirs is imported already.
+What the numbers mean is left to `pictures`, `sounds` and the other modules beside this one.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def to_numpy(values: Any) -> Array:
+    """Return the numbers of anything array-like; what numpy has no type for becomes float32.
+
+    Raises:
+        TypeError: it does not hold numbers.
+        ValueError: it has no values to give, or its rows differ in length.
+    """
+    if isinstance(values, np.ndarray):
+        return _numeric(values, values)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, torch.Tensor):
+        if values.device.type == "meta":
+            raise ValueError(f"{_described(values)} is on the meta device and has no values")
+        return _told(lambda: _from_torch(torch, values), values)
+    if isinstance(values, list | tuple):
+        return _from_sequence(values)
+    if hasattr(values, "__cuda_array_interface__") and hasattr(values, "get"):
+        return _numeric(values.get(), values)  # CuPy copies from the GPU only when told to
+    if callable(getattr(values, "numpy", None)):
+        return _numeric(_told(values.numpy, values), values)
+    return _numeric(_told(lambda: np.asarray(values), values), values)
+
+
+def to_reals(values: Any) -> Array:
+    """Return numbers as `to_numpy` does, and take none that are complex."""
+    array = to_numpy(values)
+    if array.dtype.kind == "c":
+        raise TypeError(f"expected real numbers, got {_described(values)}")
+    return array
+
+
+def to_number(value: Any) -> float:
+    """Return the one number that a number, an array or a tensor holds.
+
+    Raises:
+        TypeError: it does not hold numbers.
+        ValueError: it holds none or several.
+    """
+    if type(value) is float or type(value) is int:
+        return float(value)
+    array = to_reals(value)
+    if array.size != 1:
+        raise ValueError(f"expected a single number, got the shape {array.shape}")
+    return float(array.item())
+
+
+def to_step(step: Any) -> int:
+    """Return a step, given as any whole number; none is step 0."""
+    if step is None:
+        return 0
+    try:
+        return operator.index(step)
+    except TypeError:
+        return int(to_number(step))
+
+
+def _from_torch(torch: Any, tensor: Any) -> Array:
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.complex32:
+        tensor = tensor.to(torch.complex64)
+    elif tensor.is_floating_point() and tensor.dtype not in (
+        torch.float16,
+        torch.float32,
+        torch.float64,
+    ):
+        tensor = tensor.float()
+    return np.asarray(tensor.numpy())
+
+
+def _from_sequence(values: list[Any] | tuple[Any, ...]) -> Array:
+    if any(hasattr(value, "shape") or isinstance(value, list | tuple) for value in values):
+        parts = [to_numpy(value) for value in values]
+        shapes = {part.shape for part in parts}
+        if len(shapes) > 1:
+            raise ValueError(f"expected parts of one shape, got {sorted(shapes)}")
+        return np.stack(parts)
+    return _numeric(_told(lambda: np.asarray(values), values), values)
+
+
+def _told(convert: Any, values: Any) -> Array:
+    """Convert, and say of what cannot be converted what it is."""
+    try:
+        return np.asarray(convert())
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TypeError(f"cannot take numbers from {_described(values)}: {reason}") from error
+
+
+def _numeric(array: Any, values: Any) -> Array:
+    kind = array.dtype.kind
+    if kind in "biufc":
+        return np.asarray(array)
+    if kind == "V" and array.dtype.names is None:  # bfloat16 and other types of ml_dtypes
+        return _told(lambda: array.astype(np.float32), values)
+    raise TypeError(f"expected numbers, got {_described(values)}")
+
+
+def _described(values: Any) -> str:
+    kind = type(values)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    shape = getattr(values, "shape", None)
+    if shape is None:
+        return f"a {name} ({values!s:.40})" if isinstance(values, str) else f"a {name}"
+    return f"a {name} of shape {tuple(shape)} and type {getattr(values, 'dtype', 'unknown')}"

@@ -1,0 +1,116 @@
+"""Which of many processes this is, told by whatever launched them.
+
+One table from launcher to environment variables; nothing of any framework is imported. A process
+whose launcher left no trace is alone, and rank 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Rank(NamedTuple):
+    """A process among `size` that were launched together."""
+
+    number: int
+    size: int
+    launcher: str = ""
+    launch: str = ""
+    """What the processes of this launch share and no other has, or nothing."""
+
+
+class _Launcher(NamedTuple):
+    name: str
+    rank: str
+    size: str
+    launch: tuple[str, ...] = ()
+    """Variables that together tell this launch from another; the first must be set."""
+
+
+# Whoever is nearest to the script comes first: torchrun may run inside mpirun inside Slurm.
+LAUNCHERS = (
+    _Launcher(
+        "torchrun",
+        "RANK",
+        "WORLD_SIZE",
+        ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    ),
+    _Launcher("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE", ("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
+    _Launcher(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    ),
+    _Launcher("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", ("MPIRUN_ID",)),
+    _Launcher("MPICH", "PMI_RANK", "PMI_SIZE", ("PMI_ID", "PMI_PORT", "HYDI_CONTROL_FD")),
+    _Launcher("LSF", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", ("LSB_JOBID", "JSM_JOB_ID")),
+    _Launcher("JAX", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", ("JAX_COORDINATOR_ADDRESS",)),
+    _Launcher(
+        "Slurm",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+    ),
+)
+_LEADERS = ("chief", "master")
+_WRITING_TASKS = (*_LEADERS, "worker")
+
+
+def find_rank(environment: Mapping[str, str] | None = None) -> Rank:
+    """Return the rank that the environment tells, and 0 of 1 where it tells none."""
+    variables = os.environ if environment is None else environment
+    for launcher in LAUNCHERS:
+        number = _number(variables.get(launcher.rank))
+        size = _number(variables.get(launcher.size))
+        if number is not None and size is not None and number < size:
+            return Rank(number, size, launcher.name, _launch(launcher, variables))
+    return (
+        _lightning_rank(variables) or _tensorflow_rank(variables.get("TF_CONFIG", "")) or Rank(0, 1)
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _launch(launcher: _Launcher, variables: Mapping[str, str]) -> str:
+    told = [variables.get(name, "") for name in launcher.launch]
+    return "-".join([launcher.name, *told]) if told and told[0] else ""
+
+
+def _lightning_rank(variables: Mapping[str, str]) -> Rank | None:
+    """Read what Lightning tells the processes it starts itself, of which the script is the first.
+
+    How many there are on a node is not told; beyond the first one, a node's ranks are guessed.
+    """
+    local, size = _number(variables.get("LOCAL_RANK")), _number(variables.get("WORLD_SIZE"))
+    if local is None or size is None or local >= size or not variables.get("MASTER_PORT"):
+        return None
+    node = _number(variables.get("NODE_RANK")) or 0
+    number = min(local + node * max(1, size // (node + 1)), size - 1)
+    launch = _Launcher("Lightning", "", "", ("MASTER_ADDR", "MASTER_PORT"))
+    return Rank(number, size, launch.name, _launch(launch, variables))
+
+
+def _tensorflow_rank(config: str) -> Rank | None:
+    """Read TF_CONFIG: the chief comes first, then workers, then everyone else."""
+    try:
+        document = json.loads(config)
+        cluster, task = document["cluster"], document["task"]
+        kind, place = str(task["type"]), int(task["index"])
+        sizes = {name: len(hosts) for name, hosts in cluster.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    order = sorted(
+        {*sizes, kind},
+        key=lambda name: (_WRITING_TASKS.index(name) if name in _WRITING_TASKS else 9, name),
+    )
+    before = sum(sizes.get(name, 0) for name in order[: order.index(kind)])
+    size = max(sum(sizes.values()), before + place + 1)
+    return Rank(
+        before + place, size, "TF_CONFIG", f"TF_CONFIG-{json.dumps(cluster, sort_keys=True)}"
+    )

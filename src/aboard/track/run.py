@@ -1,0 +1,386 @@
+"""A run in progress: what a training logs, stage by stage, and how it ends.
+
+Where the run lies and how it got its name is left to `start`; pictures and the like to `media`;
+carrying the files to a bucket to `shipment`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import operator
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat
+
+from aboard.events import encode
+from aboard.events.writer import EventWriter
+from aboard.runs.layout import check_name
+from aboard.runs.manifest import HEARTBEAT_SECS, Manifest, State, Tags, plain_tags, plain_values
+from aboard.storage import Storage
+from aboard.track import ending
+from aboard.track.arrays import to_number
+from aboard.track.ending import ending_of
+from aboard.track.heart import Record
+from aboard.track.media import MediaLog
+from aboard.track.say import say, say_problem, say_recovered
+from aboard.track.steps import last_step
+
+if TYPE_CHECKING:
+    from aboard.track.shipment import Shipment
+
+_ENDINGS = (State.COMPLETED, State.FAILED, State.KILLED)
+_open_runs: list[Run] = []
+
+
+def _after_fork() -> None:
+    for run in _open_runs:
+        run._lock = threading.RLock()  # a thread that is not in the child may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def current_run() -> Run | None:
+    """Return the run that was opened last and is still open, or None."""
+    return _open_runs[-1] if _open_runs else None
+
+
+class Run(MediaLog):
+    """A run that this process logs to; made by `aboard.init`.
+
+    Attributes:
+        name: the run's name, and `experiment` that of its experiment.
+        root: the path or URI below which the experiment lies.
+        uri: where the run's logs are, or will be: what to give to `aboard view`.
+        logdir: a local directory for writers of your own; a stage is a directory below it.
+        rank: this process among those launched together.
+        active: whether this process logs at all.
+        joined: whether `aboard run` keeps the run's record, and this process only logs to it.
+    """
+
+    active = True
+    joined = False
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        experiment: str,
+        root: str,
+        uri: str,
+        directory: Storage,
+        rank: int = 0,
+        subdirectory: str = "",
+        keeps_record: bool = True,
+        has_record: bool = True,
+        hparams: Mapping[str, Any] | None = None,
+        resumed_from: Storage | None = None,
+        shipment: Shipment | None = None,
+        flush_secs: float = 1.0,
+        purge_step: int | None = None,
+    ) -> None:
+        self.name = name
+        self.experiment = experiment
+        self.root = root
+        self.uri = uri
+        self.rank = rank
+        self._subdirectory = subdirectory
+        self._logs = Path(directory.uri, subdirectory)
+        self._keeps_record = keeps_record
+        self._resumed_from = resumed_from
+        self._shipment = shipment
+        self._flush_secs = flush_secs
+        self._purge_step = purge_step
+        self._lock = threading.RLock()
+        self._writers: dict[str, EventWriter] = {}
+        self._steps: dict[str, int] = {}
+        self._latest: dict[str, dict[str, float]] = {}
+        self._hparams: dict[str, Any] = dict(hparams or {})
+        self._hparams_are_due = False
+        self._hparams_are_written = False
+        self._ended = False
+        self._process = os.getpid()
+        self._record = Record(directory, self._catch_up) if has_record else None
+        if self._record is not None and keeps_record:
+            self._record.beat_every(HEARTBEAT_SECS)
+        _open_runs.append(self)
+        ending.watch()
+        atexit.register(self._finish_at_exit)
+
+    @property
+    def logdir(self) -> str:
+        """A local directory for writers of your own; a stage is a directory below it."""
+        return str(self._logs)
+
+    # What a training logs.
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, SupportsFloat],
+        *,
+        step: int | None = None,
+        step_name: str | None = None,
+        stage: str = "",
+    ) -> None:
+        """Log numbers at a step.
+
+        Args:
+            metrics: names and numbers; tensors of one element will do.
+            step: when, as a whole number. Without it and `step_name`, calls are counted,
+                each stage by itself.
+            step_name: which of the metrics is the step, such as `epoch`.
+            stage: such as `train` or `eval`. Stages are drawn into the same charts.
+
+        Raises:
+            ValueError: a metric is no number, or the step no whole one.
+        """
+        if self._ended:
+            raise self._is_finished()
+        if step_name is not None:
+            step, metrics = _split_step(metrics, step_name, step)
+        elif step is None:
+            step = self._next_step(stage)
+        elif type(step) is not int:
+            step = _whole(step, "the step")
+        numbers = {
+            tag: value if type(value) is float else _number(tag, value)
+            for tag, value in metrics.items()
+        }
+        if self._hparams_are_due:
+            self._write_hparams()
+        writer = self._writers.get(stage) or self._open_writer(stage)
+        writer.scalars(numbers, step)
+        self._steps[stage] = step + 1
+        latest = self._latest.get(stage)
+        if latest is None:
+            self._latest[stage] = numbers
+        else:
+            latest.update(numbers)
+
+    def log_hparams(self, hparams: Mapping[str, object]) -> None:
+        """Note hyperparameters; mappings inside become names with dots.
+
+        TensorBoard shows those that were logged before the first metric.
+        """
+        plain = plain_values(hparams)
+        if self._hparams_are_written and plain.items() - self._hparams.items():
+            say(
+                "hyperparameters logged after the first metric are kept in run.json, "
+                "but TensorBoard does not show them."
+            )
+        self._hparams.update(plain)
+        self._hparams_are_due = not self._hparams_are_written
+        self._change_record(lambda record: record.hparams.update(plain))
+
+    def tag(self, tags: Tags) -> None:
+        """Add tags: a name, several, or names with values."""
+        plain = plain_tags(tags)
+        self._change_record(lambda record: record.tags.update(plain))
+
+    def flush(self) -> None:
+        """Write everything that was logged to its files now."""
+        if self._hparams_are_due:
+            self._write_hparams()
+        for writer in list(self._writers.values()):
+            writer.flush()
+
+    # How it ends.
+
+    def finish(
+        self, state: State | str | None = None, exit_code: int | None = None, reason: str = ""
+    ) -> None:
+        """End the run: write what is buffered, note how it went, wait for the last byte.
+
+        Args:
+            state: `completed`, `failed` or `killed`; what the exit code says unless told.
+            exit_code: of the process, where there is one.
+            reason: in one line, for whoever reads the record.
+
+        Raises:
+            ValueError: there is no such state to end in.
+        """
+        if state is None:
+            state = State.FAILED if exit_code else State.COMPLETED
+        elif state not in _ENDINGS:
+            raise ValueError(f"a run ends {', '.join(_ENDINGS)}, not {state!r}")
+        if os.getpid() != self._process:  # a fork has no part in this
+            return
+        if not self._ended:
+            self._end(State(state), exit_code, reason)
+        if self._shipment is not None:
+            self._shipment.finish()
+        atexit.unregister(self._finish_at_exit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.finish(*ending_of(error))
+
+    def __repr__(self) -> str:
+        return f"<Run {self.experiment}/{self.name} at {self.uri}>"
+
+    def _end(self, state: State, exit_code: int | None, reason: str) -> None:
+        self._close_writers(state)
+        if self._record is not None:
+            self._record.stop()
+            if self._keeps_record:
+                self._record.change(lambda record: record.end(state, exit_code, reason))
+            else:
+                self._record.change(_no_change)
+        self._ended = True
+        if self in _open_runs:
+            _open_runs.remove(self)
+
+    def _finish_at_exit(self) -> None:
+        self.finish(*ending.ending())
+
+    # Writers, steps, and the record.
+
+    def _at(self, stage: str, step: int | None) -> tuple[EventWriter, int]:
+        """Return the writer of a stage and the step to log at: the last one unless told."""
+        if self._ended:
+            raise self._is_finished()
+        if self._hparams_are_due:
+            self._write_hparams()
+        if step is None:
+            step = max(self._steps.get(stage, 0) - 1, 0)
+        return self._writers.get(stage) or self._open_writer(stage), step
+
+    def _next_step(self, stage: str) -> int:
+        step = self._steps.get(stage)
+        if step is None and self._resumed_from is not None:
+            where = "/".join(part for part in (self._subdirectory, stage) if part)
+            last = last_step(self._resumed_from, where)
+            step = None if last is None else last + 1
+        return step or 0
+
+    def _open_writer(self, stage: str) -> EventWriter:
+        for part in stage.split("/") if stage else ():
+            check_name(part, "stage")
+        with self._lock:
+            if stage not in self._writers:
+                self._writers[stage] = EventWriter(
+                    self._logs / stage,
+                    flush_secs=self._flush_secs,
+                    purge_step=self._purge_step,
+                    on_error=say_problem,
+                    on_recovered=say_recovered,
+                )
+            return self._writers[stage]
+
+    def _is_finished(self) -> ValueError:
+        return ValueError(f"the run {self.experiment}/{self.name} is finished; open another one")
+
+    def _write_hparams(self) -> None:
+        self._hparams_are_due = False
+        if self._keeps_record and self._record is not None:
+            known = self._record.hparams()
+            if known is not None and known != self._hparams:
+                return  # the program that `aboard run` started logs ours together with its own
+        shown = {name: "None" if value is None else value for name, value in self._hparams.items()}
+        (self._writers.get("") or self._open_writer("")).hparams(shown)
+        self._hparams_are_written = True
+
+    def _close_writers(self, state: State) -> None:
+        if self._hparams_are_due:
+            self._write_hparams()
+        if self._hparams_are_written:
+            status = "success" if state is State.COMPLETED else "failure"
+            self._writers[""].add([encode.hparams_end(status)], 0)
+        for writer in list(self._writers.values()):
+            writer.close()
+
+    def _change_record(self, change: Any) -> None:
+        if self._record is not None:
+            self._record.change(change)
+
+    def _catch_up(self, record: Manifest) -> None:
+        """Bring the last values of all metrics into the record."""
+        for stage, numbers in list(self._latest.items()):
+            where = "/".join(part for part in (self._subdirectory, stage) if part)
+            latest = {f"{where}/{tag}" if where else tag: one for tag, one in numbers.items()}
+            record.metrics.update(plain_values(latest))
+
+
+class SilentRun(Run):
+    """The run of a process that does not log: every call is there, and does nothing."""
+
+    active = False
+
+    def __init__(self, rank: int) -> None:
+        self.name = self.experiment = self.root = self.uri = ""
+        self.rank = rank
+        _open_runs.append(self)
+
+    @cached_property
+    def logdir(self) -> str:
+        """A directory of this process whose content is thrown away at its end."""
+        directory = tempfile.mkdtemp(prefix="aboard-silent-")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        return directory
+
+    def finish(
+        self,
+        state: State | str | None = None,  # noqa: ARG002
+        exit_code: int | None = None,  # noqa: ARG002
+        reason: str = "",  # noqa: ARG002
+    ) -> None:
+        """Be the current run no longer."""
+        if self in _open_runs:
+            _open_runs.remove(self)
+
+    def __repr__(self) -> str:
+        return f"<silent Run of rank {self.rank}>"
+
+
+def _nothing(self: SilentRun, *arguments: object, **options: object) -> None:
+    """Do nothing: another rank logs."""
+
+
+for _name in dir(Run):
+    if _name.startswith("log_") or _name in ("tag", "flush"):
+        setattr(SilentRun, _name, _nothing)
+
+
+def _split_step(
+    metrics: Mapping[str, SupportsFloat], name: str, step: int | None
+) -> tuple[int, dict[str, SupportsFloat]]:
+    rest = dict(metrics)
+    if name not in rest:
+        known = ", ".join(map(str, rest)) or "none"
+        raise ValueError(f"there is no metric {name!r} to be the step; there are {known}")
+    told = rest.pop(name)
+    return _whole(told, f"the step {name!r}") if step is None else _whole(step, "the step"), rest
+
+
+def _whole(step: Any, what: str) -> int:
+    try:
+        number = to_number(step)
+        if number == int(number):
+            return operator.index(step) if hasattr(step, "__index__") else int(number)
+    except (TypeError, ValueError, OverflowError):  # also what NaN and infinity raise
+        pass
+    raise ValueError(f"{what} is {step!r:.60}, not a whole number")
+
+
+def _number(tag: str, value: Any) -> float:
+    try:
+        return to_number(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"the metric {tag!r} is {value!r:.60}, not a number") from None
+
+
+def _no_change(record: Manifest) -> None:
+    """Leave the record as catching up made it."""

@@ -1,0 +1,137 @@
+"""`aboard ship`: what was left behind on its way to a bucket, listed and sent."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from aboard.track.spool import Spool
+
+NAME = "events.out.tfevents.1.host"
+
+
+@pytest.fixture
+def left(tmp_path, variables, monkeypatch):
+    """Make spools as a training leaves them behind that died with its machine."""
+    variables["ABOARD_SPOOL"] = str(tmp_path / "spool")
+    monkeypatch.setenv("ABOARD_SPOOL", str(tmp_path / "spool"))
+
+    def make(target: object = tmp_path / "target", **changed: object) -> Spool:
+        spool = Spool.create(str(target), 5)
+        owner = dataclasses.replace(spool.owner(), **{"boot": "before", **changed})
+        (spool.directory / "owner.json").write_text(json.dumps(dataclasses.asdict(owner)))
+        (spool.files / "notes.txt").write_text("hello")
+        return spool
+
+    return make
+
+
+def test_nothing_left_is_said(aboard, tmp_path, left):
+    result = aboard("ship")
+    assert (result.code, result.out) == (0, f"nothing is left in {tmp_path}/spool\n")
+
+
+def test_what_is_left_is_listed_and_not_sent(aboard, tmp_path, left):
+    spool = left()
+    result = aboard("ship", "--list")
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["SPOOL", "TARGET", "STATE", "CREATED", "LEFT"]
+    assert lines[1].split()[:4] == [spool.directory.name, f"{tmp_path}/target", "left", "behind"]
+    assert lines[1].endswith("5 B")
+    assert lines[2] == f"1 spool in {tmp_path}/spool"
+    assert not (tmp_path / "target").exists()
+
+
+def test_all_of_it_is_sent(aboard, tmp_path, left):
+    left(), left(tmp_path / "other")
+    result = aboard("ship")
+    assert (result.code, result.out) == (0, "")
+    assert f"aboard: 5 B sent to {tmp_path}/target" in result.err
+    for target in ("target", "other"):
+        assert (tmp_path / target / "notes.txt").read_text() == "hello"
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_one_of_them_is_sent_by_name_or_path(aboard, tmp_path, left):
+    first, second, third = (left(tmp_path / name) for name in "abc")
+    assert aboard("ship", first.directory.name).code == 0
+    assert aboard("ship", second.directory).code == 0
+    assert third.directory.exists()
+    assert sorted(path.name for path in tmp_path.glob("[abc]")) == ["a", "b"]
+
+
+def test_json(aboard, tmp_path, left):
+    spool = left()
+    (listed,) = aboard("ship", "--list", "--json").json["spools"]
+    assert listed == {
+        "spool": str(spool.directory),
+        "target": f"{tmp_path}/target",
+        "state": "left behind",
+        "left_bytes": 5,
+        "host": spool.owner().host,
+        "owner_pid": spool.owner().pid,
+        "created_time": spool.owner().created,
+        "problem": None,
+    }
+    (sent,) = aboard("ship", "--json").json["spools"]
+    assert sent == {**listed, "state": "arrived", "left_bytes": 0}
+
+
+def test_a_training_that_runs_is_left_alone(aboard, left):
+    spool = left(boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    result = aboard("ship")
+    assert result.code == 0
+    assert f"the training with process {spool.owner().pid} runs, and sends it" in result.err
+    assert (spool.files / "notes.txt").exists()
+
+
+def test_a_spool_that_is_being_sent_is_left_alone(aboard, left):
+    spool = left()
+    with spool.lock() as ours:
+        assert ours
+        result = aboard("ship")
+    assert result.code == 0
+    assert "is sending it" in result.err
+    assert (spool.files / "notes.txt").exists()
+
+
+def test_a_spool_of_another_machine_is_sent_only_when_named(aboard, tmp_path, left):
+    spool = left(host="another")
+    assert "it belongs to a training on another; name it" in aboard("ship").err
+    assert not (tmp_path / "target").exists()
+    assert aboard("ship", spool.directory).code == 0
+    assert (tmp_path / "target" / "notes.txt").exists()
+
+
+def test_what_cannot_be_sent_is_kept_and_said(aboard, left, closed_port):
+    variables = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{closed_port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+    }
+    spool = left("s3://bucket/run1")
+    result = aboard("ship", **variables)
+    assert result.code == 1
+    assert "refuses connections. Check the network" in result.err
+    assert f"The logs are kept in {spool.directory}." in result.err
+    assert (spool.files / "notes.txt").exists()
+
+
+def test_what_is_no_spool_is_wrong_usage(aboard, left, tmp_path):
+    result = aboard("ship", tmp_path)
+    assert result.code == 2
+    assert "this is no spool. 'aboard ship --list' names those there are." in result.err
+
+
+def test_a_run_that_was_killed_is_said_to_be(aboard, tmp_path, left):
+    from aboard.runs.manifest import Manifest, State
+
+    spool = left()
+    (spool.files / "run.json").write_bytes(Manifest("run1", started=1.0).to_json())
+    assert aboard("ship").code == 0
+    record = Manifest.from_json((tmp_path / "target" / "run.json").read_bytes())
+    assert record.state is State.KILLED
+    assert record.ended == pytest.approx(
+        (tmp_path / "target" / "notes.txt").stat().st_mtime, abs=60
+    )

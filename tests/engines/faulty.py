@@ -1,0 +1,133 @@
+"""A bucket's server on a bad day: a proxy in front of an S3 server that fails as it is told.
+
+It counts what it is sent, whether it answers or not: that is what a network would have carried.
+"""
+
+import http.client
+import socket
+import struct
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+from urllib.parse import urlsplit
+
+Fault = Literal["", "500", "403", "reset", "hang", "deaf"]
+"""`reset` hangs up without reading, `hang` never answers, `deaf` does as asked and hangs up."""
+
+
+class Faulty:
+    """Where to send requests, what becomes of them, and how many bytes they had."""
+
+    def __init__(self, s3_url: str) -> None:
+        self.s3 = urlsplit(s3_url).netloc
+        self.fault: Fault = ""
+        self.sent: Counter[str] = Counter()
+        """Bytes of the bodies that were sent, by the name of the object."""
+        self.requests: Counter[str] = Counter()
+        """By what became of them."""
+        self.largest = 0
+        self.closing = threading.Event()
+        self._port = 0
+        self._listen()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def total(self) -> int:
+        return sum(self.sent.values())
+
+    def away(self) -> None:
+        """Stop listening: connections are refused."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def back(self) -> None:
+        self._listen()
+
+    def close(self) -> None:
+        self.closing.set()
+        self.away()
+
+    def _listen(self) -> None:
+        self._server = _Server(("127.0.0.1", self._port), _Requests)
+        self._server.faulty = self
+        self._port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+    faulty: Faulty
+
+    def handle_error(self, *_: object) -> None:
+        """Whoever asked was killed: nothing to tell."""
+
+
+class _Requests(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+
+    def _take(self) -> None:
+        faulty, fault = self.server.faulty, self.server.faulty.fault
+        faulty.requests[fault] += 1
+        if fault == "reset":
+            self._hang_up()
+            return
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        faulty.sent[urlsplit(self.path).path] += len(content)
+        faulty.largest = max(faulty.largest, len(content))
+        if fault == "hang":
+            while faulty.fault == "hang" and not faulty.closing.wait(0.02):
+                pass
+            self._hang_up()
+        elif fault == "500":
+            self._answer(500, [], b"<Error><Code>InternalError</Code></Error>")
+        elif fault == "403":
+            self._answer(403, [], b"<Error><Code>AccessDenied</Code></Error>")
+        else:
+            self._forward(content, deaf=fault == "deaf")
+
+    def _forward(self, content: bytes, *, deaf: bool) -> None:
+        headers = {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in {"connection", "expect"}
+        }
+        connection = http.client.HTTPConnection(self.server.faulty.s3, timeout=60)
+        connection.request(self.command, self.path, content, headers)
+        response = connection.getresponse()
+        body = response.read()
+        connection.close()
+        if deaf:
+            self._hang_up()
+        else:
+            self._answer(response.status, response.getheaders(), body)
+
+    def _hang_up(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _take  # noqa: N815
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response(status)
+        length = str(len(body))
+        for name, value in headers:
+            if name.lower() == "content-length":
+                length = value
+            elif name.lower() not in {"connection", "transfer-encoding", "date", "server"}:
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass

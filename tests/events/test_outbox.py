@@ -1,0 +1,305 @@
+"""A disk that takes nothing, or not all: what is kept, what is dropped, and who is told."""
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aboard.events import protos
+from aboard.events.records import read_records
+from aboard.events.writer import EventWriteError, EventWriter
+
+tensorboard = protos.load()
+
+
+def files(directory):
+    return sorted(Path(directory).iterdir())
+
+
+def events(path):
+    parse = tensorboard.event_pb2.Event.FromString
+    return [parse(data) for _, data in read_records(path.read_bytes())]
+
+
+def steps(directory):
+    read = [event for path in files(directory) for event in events(path)]
+    return [event.step for event in read if event.HasField("summary")]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within a minute"
+        time.sleep(0.01)
+
+
+class Disk:
+    """Takes everything, or nothing while `error` is set."""
+
+    def __init__(self, monkeypatch):
+        self.error = 0
+        self._pwrite = os.pwrite
+        monkeypatch.setattr("aboard.events.eventfiles.os.pwrite", self._write)
+
+    def _write(self, descriptor, data, offset):
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+        return self._pwrite(descriptor, data, offset)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    return Disk(monkeypatch)
+
+
+FULL_DISK = textwrap.dedent(
+    """
+    import json, resource, sys
+    from aboard.events.writer import EventWriter, EventWriteError
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    directory, max_bytes = sys.argv[1], json.loads(sys.argv[2])
+    writer = EventWriter(directory, flush_secs=1000, max_bytes=max_bytes)
+    first = writer.path
+    limit(1000)
+    errors, sizes = [], []
+    for step in range(60):
+        try:
+            writer.text("notes", f"note {step}", step)
+            writer.flush()
+        except EventWriteError as error:
+            errors.append([error.errno, str(error)])
+            sizes.append(first.stat().st_size)
+    limit(resource.RLIM_INFINITY)
+    whole = len(first.read_bytes())
+    writer.close()
+    print(json.dumps({"path": str(first), "errors": errors, "sizes": sizes, "whole": whole}))
+    """
+)
+
+
+@pytest.mark.parametrize("max_bytes", [None, 1500])
+def test_a_full_disk_tears_no_record_and_loses_none(tmp_path, max_bytes):
+    command = [sys.executable, "-c", FULL_DISK, tmp_path, json.dumps(max_bytes)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    report = json.loads(result.stdout)
+    assert report["errors"], "the limit was never reached"
+    number, message = report["errors"][0]
+    assert number == errno.EFBIG
+    assert re.fullmatch(
+        rf"\[Errno {number}\] cannot write to {report['path']}: File too large; "
+        r"1 record is kept for the next flush",
+        message,
+    )
+    boundaries = {offset for offset, _ in read_records(Path(report["path"]).read_bytes())}
+    assert set(report["sizes"]) <= boundaries
+    assert report["whole"] in boundaries
+    assert steps(tmp_path) == list(range(60))
+    assert sum(len(events(path)) for path in files(tmp_path)) == 60 + len(files(tmp_path))
+
+
+@given(st.lists(st.integers(0, 120), max_size=60), st.sampled_from([None, 300]))
+def test_any_series_of_short_and_failed_writes_keeps_every_record(tmp_path_factory, room, rotate):
+    """The disk takes as many bytes of each write as `room` says, then fails."""
+    tmp_path = tmp_path_factory.mktemp("run")
+    pwrite = os.pwrite
+    budget = iter(room)
+
+    def short_pwrite(descriptor, data, offset):
+        allowed = next(budget, None)
+        if allowed is None:
+            return pwrite(descriptor, data, offset)
+        if not allowed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, data[:allowed], offset)
+
+    writer = EventWriter(tmp_path, flush_secs=1000, max_bytes=rotate)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("aboard.events.eventfiles.os.pwrite", short_pwrite)
+        for step in range(20):
+            try:
+                writer.text("notes", f"note {step}", step)
+                if step % 3:
+                    writer.flush()
+            except EventWriteError as error:
+                assert "No space left on device" in str(error)  # noqa: PT017
+                for path in files(tmp_path):
+                    assert len(events(path)) >= 0
+    writer.close()
+    assert steps(tmp_path) == list(range(20))
+
+
+def test_a_small_disk_that_is_really_full(tmp_path):
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place]
+    if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("only root can mount a small file system")
+    problems, recovered = [], []
+    try:
+        ballast = place / "ballast"
+        ballast.write_bytes(bytes(224 * 1024))
+        writer = EventWriter(
+            place / "run", flush_secs=0.01, on_error=problems.append, on_recovered=recovered.append
+        )
+        for step in range(2000):
+            writer.scalar("loss", 1.0, step)
+            writer.flush()
+        assert [error.errno for error in problems] == [errno.ENOSPC]
+        (path,) = files(place / "run")
+        assert sum(1 for _ in read_records(path.read_bytes())) > 50
+        ballast.unlink()
+        wait_for(lambda: recovered)
+        assert recovered == [0]
+        writer.scalar("loss", 1.0, 2000)
+        writer.close()
+        assert steps(place / "run") == list(range(2001))
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_an_error_in_the_background_is_raised_by_the_next_call(tmp_path, disk):
+    writer = EventWriter(tmp_path, flush_secs=0.01)
+    disk.error = errno.EIO
+    raised = []
+
+    def log(step):
+        try:
+            writer.scalar("loss", 1.0, step)
+        except EventWriteError as error:
+            raised.append(error)
+
+    log(0)
+    wait_for(lambda: writer._failed)
+    log(1)
+    assert len(raised) == 1
+    assert str(raised[0]) == (
+        f"[Errno 5] cannot write to {writer.path}: Input/output error;"
+        " 1 record is kept for the next flush"
+    )
+    disk.error = 0
+    writer.close()
+    assert steps(tmp_path) == [0, 1]
+
+
+def test_with_a_callback_nothing_raises_and_each_problem_is_told_once(tmp_path, disk):
+    problems, recovered = [], []
+    writer = EventWriter(
+        tmp_path, flush_secs=1000, on_error=problems.append, on_recovered=recovered.append
+    )
+    for step, error in enumerate([0, errno.ENOSPC, errno.ENOSPC, errno.EDQUOT, 0, 0, errno.EIO]):
+        disk.error = error
+        writer.scalar("loss", 1.0, step)
+        writer.text("notes", "x", step)
+        writer.flush()
+    assert [problem.errno for problem in problems] == [errno.ENOSPC, errno.EDQUOT, errno.EIO]
+    assert all(isinstance(problem, EventWriteError) for problem in problems)
+    assert recovered == [0]
+    disk.error = 0
+    writer.close()
+    assert recovered == [0, 0]
+    assert steps(tmp_path) == [step for step in range(7) for _ in range(2)]
+
+
+def test_what_does_not_fit_is_dropped_from_the_newest_on_and_counted(tmp_path, disk):
+    problems, recovered = [], []
+    writer = EventWriter(
+        tmp_path,
+        flush_secs=1000,
+        keep_bytes=5000,
+        on_error=problems.append,
+        on_recovered=recovered.append,
+    )
+    disk.error = errno.ENOSPC
+    for step in range(300):
+        writer.scalar("loss", 1.0, step)
+        if step == 250:
+            writer.text("notes", "x", step)
+        writer.flush()
+    first, second = problems
+    assert str(first).endswith("No space left on device; 1 record is kept for the next flush")
+    found = re.search(
+        r"; (\d+) records are kept for the next flush;"
+        r" newer ones are dropped until it succeeds \(1 so far\)$",
+        str(second),
+    )
+    kept = int(found[1])
+    assert 5000 / 50 < kept < 5000 / 30
+    assert writer.dropped == 301 - kept
+    disk.error = 0
+    writer.flush()
+    assert recovered == [301 - kept]
+    writer.text("notes", "after", 300)
+    writer.close()
+    assert steps(tmp_path) == [*range(kept), 300]
+    (path,) = files(tmp_path)
+    assert events(path)[-1].summary.value[0].HasField("metadata")
+
+
+def test_a_directory_that_cannot_be_made_is_told_and_tried_again(tmp_path):
+    (tmp_path / "file").write_text("")
+    problems, recovered = [], []
+    writer = EventWriter(
+        tmp_path / "file" / "run",
+        flush_secs=0.01,
+        on_error=problems.append,
+        on_recovered=recovered.append,
+    )
+    assert [problem.errno for problem in problems] == [errno.ENOTDIR]
+    writer.scalar("loss", 1.0, 1)
+    writer.flush()
+    assert writer.path is None
+    (tmp_path / "file").unlink()
+    wait_for(lambda: recovered)
+    assert steps(tmp_path / "file" / "run") == [1]
+    writer.close()
+    assert len(problems) == 1
+
+
+def test_a_directory_that_cannot_be_made_is_still_a_problem_while_nothing_is_logged(tmp_path):
+    (tmp_path / "file").write_text("")
+    recovered = []
+    writer = EventWriter(
+        tmp_path / "file" / "run", on_error=lambda error: None, on_recovered=recovered.append
+    )
+    writer.flush()
+    assert not recovered
+    (tmp_path / "file").unlink()
+    writer.flush()
+    assert recovered == [0]
+    assert writer.path.exists()
+    writer.close()
+
+
+def test_a_closed_writer_goes_on_trying_for_what_it_kept(tmp_path, disk):
+    writer = EventWriter(tmp_path, flush_secs=0.01, on_error=lambda error: None)
+    disk.error = errno.ENOSPC
+    writer.scalar("loss", 1.0, 1)
+    writer.close()
+    with pytest.raises(ValueError, match="is closed"):
+        writer.scalar("loss", 1.0, 2)
+    disk.error = 0
+    wait_for(lambda: steps(tmp_path) == [1])
+
+
+def test_closing_can_be_retried(tmp_path, disk):
+    writer = EventWriter(tmp_path, flush_secs=1000)
+    disk.error = errno.ENOSPC
+    writer.scalar("loss", 1.0, 1)
+    with pytest.raises(EventWriteError):
+        writer.close()
+    writer.scalar("loss", 1.0, 2)
+    disk.error = 0
+    writer.close()
+    assert steps(tmp_path) == [1, 2]

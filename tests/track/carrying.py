@@ -1,0 +1,141 @@
+"""What tests of shipping share: event files that grow, and readers of what arrived."""
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aboard.events import encode
+from aboard.events.records import frame, read_records
+from aboard.index import Index
+from aboard.index.logs import Logs
+from aboard.storage import Entry, Storage
+from aboard.storage.local import LocalStorage
+from aboard.track.segments import head_of
+
+VERSION = frame(encode.file_version(1.0, "test"))
+
+
+def scalar_record(step: int, tag: str = "loss") -> bytes:
+    return frame(encode.event(float(step), step, [encode.scalar(tag, step * 0.5)]))
+
+
+def append(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(content)
+
+
+class CountingStorage(Storage):
+    """A directory that counts what it is sent, and fails when it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.inner = LocalStorage(str(directory))
+        self.uri = self.inner.uri
+        self.directory = directory
+        self.sent: Counter[str] = Counter()
+        self.writes: list[tuple[str, int]] = []
+        self.fails: Callable[[str], Exception | None] = lambda name: None
+
+    def list(self, prefix="", *, containing="", on_error=None) -> Iterator[Entry]:
+        self._fail("")
+        return self.inner.list(prefix, containing=containing, on_error=on_error)
+
+    def read(self, name, start=0, end=None) -> bytes:
+        return self.inner.read(name, start, end)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._fail(name)
+        self.sent[name] += len(data)
+        self.writes.append((name, len(data)))
+        self.inner.write(name, data)
+
+    def create_new(self, name: str, data: bytes) -> None:
+        self.inner.create_new(name, data)
+
+    def delete(self, name: str) -> None:
+        self.inner.delete(name)
+
+    @property
+    def total(self) -> int:
+        return sum(self.sent.values())
+
+    def _fail(self, name: str) -> None:
+        if error := self.fails(name):
+            raise error
+
+
+def joined(directory: Path, name: str) -> bytes:
+    """Return the content of a file of which segments arrived."""
+    paths = sorted(directory.glob(f"{name}*"))
+    content = paths[0].read_bytes()
+    head = head_of(content)
+    for path in paths[1:]:
+        segment = path.read_bytes()
+        assert segment.startswith(head)
+        content += segment[len(head) :]
+    return content
+
+
+def steps_in(content: bytes) -> list[int]:
+    """Return the steps of a whole event file, in the order in which they were written."""
+    from aboard.events import protos
+
+    events = [protos.load().event_pb2.Event.FromString(data) for _, data in read_records(content)]
+    return [event.step for event in events if event.HasField("summary")]
+
+
+class StockReader:
+    """TensorBoard's own loader, which stays open and looks again, as a board does."""
+
+    def __init__(self, directory: Path) -> None:
+        from aboard.events.protos import keep_tensorflow_out
+
+        keep_tensorflow_out()
+        from tensorboard.backend.event_processing import plugin_event_accumulator
+
+        logging.getLogger("tensorboard").setLevel(logging.ERROR)
+        self._accumulator = plugin_event_accumulator.EventAccumulator(
+            str(directory), size_guidance={"tensors": 0}, tensor_size_guidance={"scalars": 0}
+        )
+
+    def steps(self, tag: str = "loss") -> list[int]:
+        self._accumulator.Reload()
+        if tag not in self._accumulator.Tags()["tensors"]:
+            return []
+        return [event.step for event in self._accumulator.Tensors(tag)]
+
+
+def indexed_steps(source: str, index: Index, tag: str = "loss") -> list[int]:
+    """Return the steps that our index reads, of the only run."""
+    logs = Logs(source, index=index)
+    assert not logs.damage
+    runs = [run.name for run in logs.runs]
+    if not runs or not any(one.name == tag for one in logs.tags):
+        return []
+    return np.asarray(logs.series(runs[0], tag).steps).tolist()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60, what: str = "") -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {seconds} s in vain{f' for {what}' if what else ''}")
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def spools() -> list[Path]:
+    return sorted(Path(os.environ["ABOARD_SPOOL"]).glob("*/owner.json"))

@@ -1,0 +1,228 @@
+"""A program below `aboard run`: its output, input, terminal and signals are as by hand."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from training import environment, record, wait_for
+
+from aboard.runs.manifest import Manifest, State
+from aboard.track.job import CannotStart, check_program
+
+RUN = [sys.executable, "-m", "aboard", "run", "--root", ".", "--name", "a", "--quiet", "--"]
+PYTHON = [sys.executable, "-u", "-c"]
+
+
+def started(cwd: Path, *command: str, **options: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*RUN, *command],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def ended(process: subprocess.Popen[bytes], sent: bytes | None = None) -> tuple[int, bytes, bytes]:
+    out, err = process.communicate(sent, timeout=60)
+    return process.returncode, out, err
+
+
+def ending(cwd: Path) -> tuple[str, int | None, str]:
+    found = record(cwd / "default/a")
+    return found["state"], found["exit_code"], found["reason"]
+
+
+def test_output_is_passed_on_and_recorded_byte_for_byte(tmp_path: Path) -> None:
+    script = (
+        "import sys, os\n"
+        "block = bytes(range(256)) * 256\n"
+        "for _ in range(40): os.write(1, block)\n"
+        "for _ in range(40): os.write(2, block[::-1])\n"
+        "sys.exit(7)"
+    )
+    block = bytes(range(256)) * 256
+    assert ended(started(tmp_path, *PYTHON, script)) == (7, block * 40, block[::-1] * 40)
+    recorded = (tmp_path / "default/a/output.log").read_bytes()
+    assert len(recorded) == 80 * len(block)
+    assert recorded.count(b"\xff\x00") + recorded.count(b"\x00\xff") > 10_000
+    assert ending(tmp_path) == ("failed", 7, "exit code 7")
+
+
+def test_output_that_is_read_slowly_arrives_whole(tmp_path: Path) -> None:
+    process = started(tmp_path, *PYTHON, "print('x' * 200_000)")
+    time.sleep(4)  # longer than output of what is left behind is waited for
+    assert ended(process)[1] == b"x" * 200_000 + b"\n"
+
+
+def test_what_a_program_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    code, out, _ = ended(started(tmp_path, "sh", "-c", "sleep 20 & echo done"))
+    assert (code, out) == (0, b"done\n")
+    assert ending(tmp_path) == ("completed", 0, "")
+
+
+def test_input_reaches_the_program(tmp_path: Path) -> None:
+    assert ended(started(tmp_path, "cat"), b"a\0b\n") == (0, b"a\0b\n", b"")
+    assert (tmp_path / "default/a/output.log").read_bytes() == b"a\0b\n"
+
+
+def test_a_terminal_stays_one(tmp_path: Path) -> None:
+    script = "import os; print([os.isatty(n) for n in range(3)], os.get_terminal_size(1).columns)"
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, [*RUN, *PYTHON, script], environment())
+    import termios
+
+    termios.tcsetwinsize(terminal, (30, 77))
+    shown = b""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 1)[0]:
+            try:
+                shown += os.read(terminal, 1000)
+            except OSError:
+                break
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(terminal)
+    assert shown == b"[True, True, True] 77\r\n"
+    assert (tmp_path / "default/a/output.log").read_bytes() == b"[True, True, True] 77\n"
+
+
+LISTEN = """
+import signal, sys, time
+def take(number, _):
+    print(signal.Signals(number).name, flush=True)
+    if number != signal.SIGUSR1: sys.exit(5)
+for one in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT): signal.signal(one, take)
+print('ready', flush=True)
+time.sleep(60)
+"""
+SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+def ready(cwd: Path, script: str, **options: object) -> subprocess.Popen[bytes]:
+    process = started(cwd, *PYTHON, script, **options)
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+@pytest.mark.parametrize("last", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_handed_on(tmp_path: Path, last: signal.Signals) -> None:
+    process = ready(tmp_path, LISTEN)
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout
+    assert process.stdout.readline() == b"SIGUSR1\n"
+    process.send_signal(last)
+    assert ended(process) == (5, last.name.encode() + b"\n", b"")
+    assert ending(tmp_path) == ("killed", 5, last.name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_that_dies_of_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    process = ready(tmp_path, SLEEP)
+    process.send_signal(number)
+    assert ended(process)[0] == 128 + number
+    assert ending(tmp_path) == ("killed", 128 + number, number.name)
+
+
+def test_a_program_that_is_killed(tmp_path: Path) -> None:
+    code, _, _ = ended(started(tmp_path, "sh", "-c", "kill -9 $$"))
+    assert code == 137
+    assert ending(tmp_path) == ("killed", 137, "SIGKILL")
+
+
+def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    script = (
+        "import signal; print('ready', flush=True); input();"
+        "print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
+    )
+    process = ready(tmp_path, script, preexec_fn=ignore)
+    process.send_signal(signal.SIGHUP)
+    assert ended(process, b"\n")[:2] == (0, b"True\n")
+
+
+def test_a_run_whose_recorder_is_killed_is_lost(tmp_path: Path) -> None:
+    process = ready(tmp_path, "import os; print('ready', flush=True); input()")
+    process.kill()
+    process.communicate(timeout=60)
+    found = Manifest.from_json((tmp_path / "default/a/run.json").read_bytes())
+    assert found.state is State.RUNNING
+    assert found.state_at(time.time() + 200) is State.LOST
+
+
+def test_a_record_that_cannot_be_kept_does_not_stop_the_program(tmp_path: Path) -> None:
+    (tmp_path / "default/a/output.log").mkdir(parents=True)
+    (tmp_path / "default/a/run.json").write_text('{"name": "a"}')
+    command = [*RUN[:-1], "--resume", "--", "echo", "hello"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"hello\n")
+    assert b"the output cannot be recorded in " in done.stderr
+
+
+def test_programs_are_looked_for(tmp_path: Path) -> None:
+    check_program(["sh"])
+    (tmp_path / "script").write_text("")
+    with pytest.raises(CannotStart, match="script: permission denied") as caught:
+        check_program([f"{tmp_path}/script"])
+    assert caught.value.exit_code == 126
+    with pytest.raises(CannotStart, match="nope: there is no such program") as caught:
+        check_program(["nope"])
+    assert caught.value.exit_code == 127
+
+
+TRAIN = """
+import sys, time
+from aboard import EventWriter
+with EventWriter(sys.argv[1], flush_secs=0) as writer:
+    writer.scalar('loss', 1.0, 0)
+    print('ready', flush=True)
+    input()
+    writer.scalar('loss', 2.0, 1)
+"""
+
+
+def test_files_written_elsewhere_are_copied_as_they_grow(tmp_path: Path) -> None:
+    process = started(tmp_path, *PYTHON, TRAIN, "logs/train")
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
+    run = tmp_path / "default/a"
+    (copy,) = wait_for(lambda: list(run.glob("train/*tfevents*")))
+    (source,) = tmp_path.glob("logs/train/*")
+    wait_for(lambda: copy.read_bytes() == source.read_bytes() != b"")
+    before = len(copy.read_bytes())
+    assert ended(process, b"\n")[0] == 0
+    assert copy.read_bytes() == source.read_bytes()
+    assert len(copy.read_bytes()) > before
+
+
+def test_trainings_side_by_side_keep_their_files_apart(tmp_path: Path) -> None:
+    runs = {}
+    for name in ("one", "two"):
+        command = [*RUN, *PYTHON, TRAIN, f"logs/{name}"]
+        command[command.index("a")] = name
+        runs[name] = subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+    for process in runs.values():
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+    for process in runs.values():
+        process.communicate(b"\n", timeout=60)
+    for name in runs:
+        assert len(list(tmp_path.glob(f"default/{name}/{name}/*tfevents*"))) == 1
+        assert len(list(tmp_path.glob(f"default/{name}/**/*tfevents*"))) == 1

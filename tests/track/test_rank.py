@@ -1,0 +1,85 @@
+"""Which process of many this is, as each launcher tells it."""
+
+import json
+
+import pytest
+
+from aboard.track.rank import LAUNCHERS, Rank, find_rank
+
+CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+
+
+def tensorflow(kind: str, index: int, cluster: dict[str, list[str]] = CLUSTER) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher", "number", "size"),
+    [
+        ({}, "", 0, 1),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, "torchrun", 3, 8),
+        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, "Horovod", 1, 2),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, "Open MPI", 2, 4),
+        ({"MV2_COMM_WORLD_RANK": "2", "MV2_COMM_WORLD_SIZE": "4"}, "MVAPICH", 2, 4),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4"}, "MPICH", 2, 4),
+        ({"JSM_NAMESPACE_RANK": "5", "JSM_NAMESPACE_SIZE": "6"}, "LSF", 5, 6),
+        ({"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2"}, "JAX", 1, 2),
+        ({"SLURM_PROCID": "7", "SLURM_NTASKS": "16"}, "Slurm", 7, 16),
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, "Lightning", 1, 2),
+        (tensorflow("chief", 0), "TF_CONFIG", 0, 4),
+        (tensorflow("worker", 0), "TF_CONFIG", 1, 4),
+        (tensorflow("worker", 1), "TF_CONFIG", 2, 4),
+        (tensorflow("ps", 0), "TF_CONFIG", 3, 4),
+        (tensorflow("worker", 0, {"worker": ["a:1", "b:1"]}), "TF_CONFIG", 0, 2),
+        (tensorflow("evaluator", 0), "TF_CONFIG", 3, 4),
+    ],
+)
+def test_every_launcher_is_known(
+    variables: dict[str, str], launcher: str, number: int, size: int
+) -> None:
+    assert find_rank(variables)[:3] == (number, size, launcher)
+
+
+def test_whoever_is_nearest_to_the_script_counts() -> None:
+    variables: dict[str, str] = {}
+    for place, launcher in enumerate(reversed(LAUNCHERS)):
+        variables |= {launcher.rank: str(place), launcher.size: "99"}
+        assert find_rank(variables)[:3] == (place, 99, launcher.name)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "1"},
+        {"RANK": "one", "WORLD_SIZE": "2"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+        {"RANK": "2", "WORLD_SIZE": "2"},
+        {"RANK": "²", "WORLD_SIZE": "9"},
+        {"LOCAL_RANK": "1"},
+        {"TF_CONFIG": "{"},
+        {"TF_CONFIG": "[]"},
+        {"TF_CONFIG": '{"cluster": {}, "task": {"type": "worker"}}'},
+    ],
+)
+def test_what_makes_no_sense_is_not_believed(variables: dict[str, str]) -> None:
+    assert find_rank(variables) == Rank(0, 1)
+
+
+def test_the_nodes_of_lightning_beyond_the_first_are_not_rank_0() -> None:
+    shared = {"WORLD_SIZE": "8", "MASTER_PORT": "1"}
+    for node in range(1, 4):
+        for local in range(2):
+            told = shared | {"NODE_RANK": str(node), "LOCAL_RANK": str(local)}
+            assert find_rank(told).number > 0
+
+
+def test_a_launch_is_told_from_another() -> None:
+    first = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+    other_rank = first | {"RANK": "1"}
+    restarted = first | {"TORCHELASTIC_RESTART_COUNT": "1"}
+    elsewhere = first | {"MASTER_PORT": "29501"}
+    launches = [find_rank(one).launch for one in (first, other_rank, restarted, elsewhere)]
+    assert launches[0] == launches[1] != ""
+    assert len(set(launches)) == 3
+    assert find_rank({"RANK": "0", "WORLD_SIZE": "2"}).launch == ""
+    assert find_rank(tensorflow("chief", 0)).launch == find_rank(tensorflow("ps", 0)).launch != ""

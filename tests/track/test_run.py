@@ -1,0 +1,304 @@
+"""What a training logs with `aboard.init`, as readers find it; ranks; and disks that refuse."""
+
+import inspect
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reading import read_stock
+from training import points, record, start, train
+
+import aboard
+from aboard.runs.layout import RunExists
+from aboard.track import start as start_module
+from aboard.track.run import Run, SilentRun
+
+
+@pytest.fixture(autouse=True)
+def _no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ABOARD_ROOT", "ABOARD_RUN", "ABOARD_LOGDIR", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_stages_steps_and_counters(tmp_path: Path) -> None:
+    with aboard.init("x", root=tmp_path) as run:
+        assert (run.name, run.experiment, run.uri) == ("run1", "x", f"{tmp_path}/x/run1")
+        assert run.logdir == run.uri
+        for epoch in range(3):
+            run.log_metrics({"loss": 1 / (epoch + 1), "lr": np.float32(0.5)}, stage="train")
+            run.log_metrics({"acc": epoch, "epoch": epoch * 10}, step_name="epoch", stage="eval")
+        run.log_metrics({"acc": np.array([7])}, stage="eval")
+        run.log_metrics({"total": 1}, step=np.int64(5))
+        run.log_metrics({"total": 2, "epoch": 4}, step=8, step_name="epoch")
+    assert points(tmp_path, "x/run1/train", "loss") == [(0, 1.0), (1, 0.5), (2, 0.3333)]
+    assert points(tmp_path, "x/run1/eval", "acc") == [(0, 0.0), (10, 1.0), (20, 2.0), (21, 7.0)]
+    assert points(tmp_path, "x/run1", "total") == [(5, 1.0), (8, 2.0)]
+    found = record(tmp_path / "x" / "run1")
+    assert found["metrics"] == {
+        "train/loss": pytest.approx(1 / 3), "train/lr": 0.5, "eval/acc": 7.0, "total": 2.0
+    }  # fmt: skip
+    assert found["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "options", "problem"),
+    [
+        ({"loss": "low"}, {}, "the metric 'loss' is 'low', not a number"),
+        ({"loss": "0.5"}, {}, "the metric 'loss' is '0.5', not a number"),
+        ({"loss": None}, {}, "the metric 'loss' is None, not a number"),
+        ({"a": 1, "loss": np.zeros(2)}, {}, "the metric 'loss' is array([0., 0.]), not a number"),
+        ({"loss": 1}, {"step": 1.5}, "the step is 1.5, not a whole number"),
+        ({"loss": 1}, {"step": "1"}, "the step is '1', not a whole number"),
+        ({"e": 1.5}, {"step_name": "e"}, "the step 'e' is 1.5, not a whole number"),
+        ({"e": np.nan}, {"step_name": "e"}, "the step 'e' is nan, not a whole number"),
+        (
+            {"loss": 1, "acc": 2},
+            {"step_name": "epoch"},
+            "there is no metric 'epoch' to be the step; there are loss, acc",
+        ),
+        ({"loss": 1}, {"stage": "../x"}, "the name of the stage, '..', begins with a dot. "),
+    ],
+)
+def test_what_is_not_logged(
+    tmp_path: Path, metrics: dict[str, float], options: dict[str, object], problem: str
+) -> None:
+    with aboard.init(root=tmp_path) as run:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011 - its text is below
+            run.log_metrics(metrics, **options)  # type: ignore[arg-type]
+        assert str(caught.value).startswith(problem)
+        run.log_metrics({"loss": 3})
+    assert points(tmp_path, "default/run1", "loss") == [(0, 3.0)]
+
+
+def test_a_finished_run_says_so(tmp_path: Path) -> None:
+    run = aboard.init(root=tmp_path)
+    with pytest.raises(ValueError, match="a run ends completed, failed, killed, not 'lost'"):
+        run.finish("lost")
+    run.finish()
+    run.finish("failed")
+    for log in (
+        lambda: run.log_metrics({"a": 1}),
+        lambda: run.log_metrics({"a": 1}, stage="new"),
+        lambda: run.log_text("a", "b"),
+    ):
+        with pytest.raises(ValueError, match="the run default/run1 is finished; open another one"):
+            log()
+    assert record(tmp_path / "default/run1")["state"] == "completed"
+
+
+def test_two_runs_at_once(tmp_path: Path) -> None:
+    with aboard.init("x", root=tmp_path) as first, aboard.init("x", root=tmp_path) as second:
+        assert aboard.current_run() is second
+        first.log_metrics({"loss": 1})
+        second.log_metrics({"loss": 2})
+    assert points(tmp_path, "x/run1", "loss") == [(0, 1.0)]
+    assert points(tmp_path, "x/run2", "loss") == [(0, 2.0)]
+
+
+def test_hyperparameters_reach_tensorboard_and_the_record(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with aboard.init("x", root=tmp_path, hparams={"lr": 0.1, "opt": {"name": "sgd"}}) as run:
+        run.log_hparams({"layers": 3, "bias": True, "seed": None})
+        run.log_metrics({"loss": 1})
+        assert capfd.readouterr().err == ""
+        run.log_hparams({"late": 1})
+    assert capfd.readouterr().err == (
+        "aboard: hyperparameters logged after the first metric are kept in run.json, "
+        "but TensorBoard does not show them.\n"
+    )
+    stock = read_stock(tmp_path)
+    shown = stock["x/run1", "_hparams_/session_start_info"].content.session_start_info.hparams
+    values = {name: getattr(one, one.WhichOneof("kind")) for name, one in shown.items()}
+    assert values == {"lr": 0.1, "opt.name": "sgd", "layers": 3, "bias": True, "seed": "None"}
+    end = stock["x/run1", "_hparams_/session_end_info"].content.session_end_info
+    assert end.status == 1
+    assert record(tmp_path / "x/run1")["hparams"] == {
+        "lr": 0.1, "opt.name": "sgd", "layers": 3, "bias": True, "seed": None, "late": 1
+    }  # fmt: skip
+
+
+def test_tags_and_names(tmp_path: Path) -> None:
+    tags = {"who": "me"}
+    with aboard.init("x", "a", tmp_path, tags=tags, workspace="w", job="17") as run:
+        run.tag(["good"])
+    found = record(tmp_path / "x/a")
+    assert found["tags"] == {"who": "me", "good": True}
+    assert (found["workspace"], found["job"], found["experiment"]) == ("w", "17", "x")
+    assert found["attempts"][0]["pid"] == os.getpid()
+    with pytest.raises(RunExists, match="x/a already"):
+        aboard.init("x", "a", tmp_path)
+    with pytest.raises(ValueError, match="ranks is 'first' or 'all', not 'some'"):
+        aboard.init(root=tmp_path, ranks="some")  # type: ignore[arg-type]
+
+
+def test_the_fallback_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start_module, "_said", set())
+    for _ in range(2):
+        aboard.init().finish()
+    expected = f"logs go to {tmp_path}/runs, since neither root= nor ABOARD_ROOT says where."
+    assert capfd.readouterr().err == f"aboard: {expected}\n"
+    assert {path.name for path in (tmp_path / "runs/default").iterdir()} == {"run1", "run2"}
+
+
+def test_importing_costs_nothing_heavy(tmp_path: Path) -> None:
+    script = (
+        "aboard.init('x', root='.').finish()\n"
+        "heavy = {'torch', 'tensorboard', 'typer', 'rich', 'obstore', 'tensorflow', 'keras'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert train(script, tmp_path).out == "[]\n"
+
+
+# Ranks.
+
+
+def test_a_silent_rank_has_every_call_and_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run = aboard.init("x", root=tmp_path / "root", hparams={"a": 1}, tags="b")
+    assert (run.active, run.rank) == (False, 1)
+    assert aboard.current_run() is run
+    public = {name for name, _ in inspect.getmembers(Run, callable) if not name.startswith("_")}
+    assert {"log_metrics", "log_image", "log_graph", "tag", "flush", "finish"} <= public
+    for name in public - {"finish"}:
+        getattr(run, name)("anything", 1, step=3, stage="x")
+    throwaway = Path(run.logdir)
+    assert throwaway.is_dir()
+    assert run.logdir == str(throwaway)
+    with run:
+        pass
+    assert aboard.current_run() is None
+    assert isinstance(run, SilentRun)
+    assert not (tmp_path / "root").exists()
+    shutil.rmtree(throwaway)
+    given = aboard.init("x", root=tmp_path / "root", rank=0)
+    assert given.active
+    given.finish()
+
+
+RANKED = """
+with aboard.init('x', root='.', ranks='all') as run:
+    run.log_metrics({'loss': run.rank})
+    print(run.name, run.rank)
+    sys.stdout.flush()
+"""
+LAUNCH = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
+
+
+def test_all_ranks_agree_on_one_run(tmp_path: Path) -> None:
+    for launch in range(1, 3):
+        port = str(29500 + launch)
+        ranks = [
+            start(RANKED, tmp_path, **LAUNCH | {"RANK": str(rank), "MASTER_PORT": port})
+            for rank in (2, 1, 0)
+        ]
+        for number, process in zip((2, 1, 0), ranks, strict=True):
+            out, err = process.communicate(timeout=100)
+            assert (out, err) == (f"run{launch} {number}\n", "")
+    for rank in range(3):
+        assert points(tmp_path, f"x/run2/rank-{rank}", "loss") == [(0, float(rank))]
+    assert record(tmp_path / "x/run2")["metrics"] == {"rank-0/loss": 0.0}
+
+
+def test_an_announcement_of_an_earlier_launch_is_not_believed(tmp_path: Path) -> None:
+    script = """
+from aboard.storage import open_storage
+from aboard.track import launch
+from aboard.track.rank import Rank
+storage, rank = open_storage('.'), Rank(1, 2, 'x', 'launch')
+real = time.time
+time.time = lambda: real() - float(sys.argv[1])
+launch.announce(storage, 'x', rank, 'old')
+time.time = real
+try:
+    print(launch.wait_for_name(storage, 'x', rank, seconds=0.5))
+except TimeoutError as error:
+    print(error)
+"""
+    assert train(script, tmp_path, "0").out == "old\n"
+    assert train(script, tmp_path, "30").out == (
+        f"rank 1 waited 0 s for rank 0 to name its run in {tmp_path}/x. Does rank 0 call "
+        "aboard.init too, with the same root and ranks='all'?\n"
+    )
+
+
+def test_ranks_that_cannot_agree_say_so(tmp_path: Path) -> None:
+    ended = train(RANKED, tmp_path, RANK="1", WORLD_SIZE="2")
+    assert "ranks='all' needs a name that every rank knows" in ended.err.splitlines()[-1]
+
+
+# Disks that refuse.
+
+
+@pytest.fixture
+def shared_directory() -> Iterator[Path]:
+    """Give a directory that another user can reach; pytest's own are private."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory
+
+
+def test_a_root_that_may_not_be_written(shared_directory: Path) -> None:
+    shared_directory.chmod(0o555)
+    nobody = "init = aboard.init\nos.getuid() or (os.setgid(65534), os.setuid(65534))\n"
+    script = nobody + "init('x', root='.')"
+    ended = train(script, shared_directory)
+    assert ended.code == 1
+    last = ended.err.splitlines()[-1]
+    assert last.startswith("aboard.storage.base.PermissionDenied: ")
+    assert last.endswith("permission denied. Check the owner and mode of the path.")
+    assert list(shared_directory.iterdir()) == []
+
+
+def test_a_root_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    ended = train("aboard.init('x', root='runs')", tmp_path)
+    assert ended.code == 1
+    last = ended.err.splitlines()[-1]
+    assert "a part of the path is a file. Check the path." in last
+    assert (tmp_path / "runs").read_text() == ""
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small tmpfs (run as root)")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_that_fills_up_does_not_stop_a_training(tiny_disk: Path) -> None:
+    script = """
+with aboard.init('x', root='.', flush_secs=0) as run:
+    for i in range(3000):
+        run.log_metrics({'loss': i})
+    run.tag('late')
+print('trained')
+"""
+    ended = train(script, tiny_disk)
+    assert (ended.code, ended.out) == (0, "trained\n")
+    lines = ended.err.splitlines()
+    assert 1 <= len(lines) <= 4
+    assert all(line.startswith("aboard: ") for line in lines)
+    assert "No space left on device" in lines[0]
+    record(tiny_disk / "x/run1")
+    found = points(tiny_disk, "x/run1", "loss")
+    assert found == [(step, float(step)) for step in range(len(found))]
+    assert len(found) > 500

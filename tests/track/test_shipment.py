@@ -1,0 +1,475 @@
+"""A shipment from the trainer's side: whatever ends the training, everything arrives."""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import trainer
+from carrying import VERSION, append, is_running, joined, scalar_record, steps_in, wait_for
+
+from aboard.runs.manifest import Manifest, State
+from aboard.storage import Unreachable, open_storage
+from aboard.track import sending, shipper, spool
+from aboard.track.shipment import Shipment, start_shipper
+from aboard.track.spool import Spool
+
+NAME = trainer.NAME
+
+
+@pytest.fixture
+def train():
+    """Start trainings, none of which outlives the test."""
+    started = []
+
+    def start(target: str, notes: Path, *, steps: int = 30, pause: float = 0.005, end: str = ""):
+        command = [sys.executable, trainer.__file__, target, notes, str(steps), str(pause), end]
+        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def noted(notes: Path) -> int:
+    """Return how many steps a trainer has written for certain."""
+    return notes.read_bytes().count(b"\n") if notes.exists() else 0
+
+
+def fetched(target: str, place: Path) -> Path:
+    """Copy what arrived into a directory."""
+    storage = open_storage(target)
+    for entry in storage.list():
+        append(place / entry.name, storage.read(entry.name))
+    return place
+
+
+def no_spool_is_left(root: Path) -> bool:
+    return not any(root.iterdir())
+
+
+@pytest.fixture
+def target(tmp_path) -> str:
+    (tmp_path / "target").mkdir()
+    return str(tmp_path / "target")
+
+
+@pytest.fixture
+def shipped(target):
+    """Make shipments that are finished whatever happens to the test."""
+    made = []
+
+    def make(**options):
+        made.append(Shipment(target, **options))
+        return made[-1]
+
+    yield make
+    for shipment in made:
+        shipment.finish(30)
+
+
+@pytest.mark.parametrize("cloud", [False, True], ids=["directory", "bucket"])
+def test_however_a_training_ends_everything_arrives(cloud, request, train, tmp_path, spool_root):
+    base = request.getfixturevalue("s3_bucket") + "/ends" if cloud else str(tmp_path / "ends")
+    ends = ["return", "raise", "_exit", "wait-TERM", "wait-KILL"]
+    trainers = {
+        end: train(f"{base}/{end}", tmp_path / f"{end}.notes", end=end.partition("-")[0])
+        for end in ends
+    }
+    for end in ends[3:]:
+        wait_for(lambda end=end: noted(tmp_path / f"{end}.notes") == 30)
+        trainers[end].send_signal(signal.Signals[f"SIG{end.partition('-')[2]}"])
+    for process in trainers.values():
+        process.wait()
+    codes = {end: process.returncode for end, process in trainers.items()}
+    assert codes == {"return": 0, "raise": 1, "_exit": 5, "wait-TERM": 143, "wait-KILL": -9}
+    wait_for(lambda: no_spool_is_left(spool_root), what="the last byte")
+    for end in ends:
+        arrived = fetched(f"{base}/{end}", tmp_path / "arrived" / end)
+        assert steps_in(joined(arrived, NAME)) == list(range(30)), end
+        record = Manifest.from_json((arrived / "run.json").read_bytes())
+        without_a_word = end in ("_exit", "wait-KILL")
+        assert record.state is (State.KILLED if without_a_word else State.RUNNING)
+        assert bool(record.ended) == without_a_word
+
+
+def test_training_ends_only_when_everything_has_arrived(target, train, tmp_path, spool_root):
+    process = train(target, tmp_path / "notes")
+    process.wait()
+    # No waiting here: the process has gone, and so everything is there.
+    assert no_spool_is_left(spool_root)
+    assert steps_in(joined(Path(target), NAME)) == list(range(30))
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_killed_at_any_moment_what_was_written_arrives(batch, train, tmp_path, spool_root):
+    """Trainers die at random moments, and with some of them their shippers."""
+    chance = random.Random(batch)
+    running = {}
+    for number in range(9):
+        notes = tmp_path / f"notes{number}"
+        target = str(tmp_path / f"target{number}")
+        process = train(target, notes, steps=10_000, pause=0.002, end="wait")
+        running[number] = process, notes, chance.randrange(1, 150)
+    for number, (process, notes, moment) in running.items():
+        wait_for(lambda notes=notes, moment=moment: noted(notes) >= moment)
+        (mine,) = map(Spool, spool_root.glob(f"*-{process.pid}-*"))
+        if number % 3 == 0:
+            wait_for(lambda mine=mine: mine.status().pid)
+            os.kill(mine.status().pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+    assert all(not is_running(process.pid) for process, *_ in running.values())
+
+    def taken_up() -> bool:
+        # Whoever trains next on this machine sends what was left behind.
+        Shipment(str(tmp_path / "next")).finish(60)
+        return no_spool_is_left(spool_root)
+
+    wait_for(taken_up, what="every spool to be sent")
+    for number, (_, notes, _) in running.items():
+        arrived = steps_in(joined(tmp_path / f"target{number}", NAME))
+        assert arrived == list(range(len(arrived)))
+        assert len(arrived) in (noted(notes), noted(notes) + 1)
+        record = Manifest.from_json((tmp_path / f"target{number}" / "run.json").read_bytes())
+        assert record.state is State.KILLED
+
+
+@pytest.mark.parametrize(("cloud", "count"), [(False, 8), (True, 3)], ids=["directory", "bucket"])
+def test_shippers_killed_at_any_moment_lose_and_double_nothing(cloud, count, request, tmp_path):
+    """Each is killed again and again; the next one goes on from there."""
+    base = request.getfixturevalue("s3_bucket") + "/kills" if cloud else str(tmp_path / "kills")
+    failures: list[str] = []
+
+    def run(number: int) -> None:
+        chance = random.Random(number)
+        mine = Spool.create(f"{base}/{number}", 0.01)
+        events = mine.files / NAME
+        append(events, VERSION)
+        step = 0
+        for _ in range(10 if cloud else 16):
+            process = start_shipper(mine)
+            until = time.monotonic() + chance.uniform(0.05, 0.8 if cloud else 0.45)
+            while time.monotonic() < until:
+                for _ in range(chance.choice([1, 1, 5, 300])):
+                    append(events, scalar_record(step))
+                    step += 1
+                time.sleep(0.01)
+            process.kill()
+            process.wait()
+        mine.mark("finish")
+        if start_shipper(mine).wait(60) != shipper.Result.ARRIVED:
+            failures.append(f"{number}: {mine.log.read_text()}")
+        elif not mine.is_marked("done"):
+            failures.append(f"{number}: not marked")
+        arrived = joined(fetched(f"{base}/{number}", tmp_path / "arrived" / str(number)), NAME)
+        if arrived != events.read_bytes():
+            failures.append(f"{number}: {len(arrived)} of {events.stat().st_size} bytes")
+        mine.remove()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_shipper_that_dies_is_started_again(shipped, target):
+    shipment = shipped()
+    wait_for(lambda: shipment.spool.status().pid)
+    first = shipment.spool.status().pid
+    os.kill(first, signal.SIGKILL)
+    append(shipment.directory / NAME, VERSION + scalar_record(0))
+    wait_for((Path(target) / NAME).exists)
+    assert shipment.finish(60)
+
+
+def test_two_shippers_never_serve_one_spool(shipped):
+    shipment = shipped()
+    wait_for(shipment.spool.is_served)
+    second = start_shipper(shipment.spool)
+    assert second.wait(60) == shipper.Result.SERVED
+    assert shipment.finish(60)
+
+
+# Who owns a spool.
+
+
+def test_a_recycled_pid_is_not_taken_for_the_owner(target, spool_root):
+    mine = Spool.create(target, 0.05)
+    owner = mine.owner()
+    assert owner.presence() == "alive"
+    # The process of that number lives, but it started at another time.
+    changed = dataclasses.replace(owner, start=owner.start - 1)
+    assert changed.presence() == "gone"
+    append(mine.files / NAME, VERSION)
+    (mine.directory / "owner.json").write_text(json.dumps(dataclasses.asdict(changed)))
+    assert [one.directory for one in spool.left_behind()] == [mine.directory]
+    assert start_shipper(mine).wait(60) == shipper.Result.ARRIVED
+    assert no_spool_is_left(spool_root)
+    assert (Path(target) / NAME).read_bytes() == VERSION
+
+
+@pytest.mark.parametrize(
+    ("changed", "presence"),
+    [
+        ({"boot": "another"}, "gone"),
+        ({"host": "another"}, "unknown"),
+        ({"namespace": 1}, "unknown"),
+        ({"pid": 2**22 + 5}, "gone"),
+    ],
+)
+def test_an_owner_elsewhere_is_left_alone(target, changed, presence):
+    mine = Spool.create(target, 1)
+    owner = dataclasses.replace(mine.owner(), **changed)
+    (mine.directory / "owner.json").write_text(json.dumps(dataclasses.asdict(owner)))
+    assert owner.presence() == presence
+    assert bool(list(spool.left_behind())) == (presence == "gone")
+
+
+def test_a_process_that_was_not_waited_for_is_gone():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    wait_for(lambda: not is_running(process.pid))
+    assert spool.start_of(process.pid) == 0
+    process.wait()
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+with open(sys.argv[1], "ab", buffering=0) as events:
+    events.write(bytes.fromhex(sys.argv[3]))
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+    events.write(bytes.fromhex(sys.argv[4]))
+"""
+OWNER = """
+import os, signal, subprocess, sys, time
+from aboard.track.shipment import Shipment
+child, target, name, *rest = sys.argv[1:]
+events = Shipment(target).directory / name
+subprocess.Popen([sys.executable, "-c", child, str(events), *rest])
+while not events.exists() or not events.stat().st_size:
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_who_still_writes_is_waited_for(target, spool_root, tmp_path):
+    """The owner is killed, but a process it started goes on writing."""
+    go = tmp_path / "go"
+    contents = [VERSION.hex(), scalar_record(1).hex()]
+    command = [sys.executable, "-c", OWNER, CHILD, target, NAME, str(go), *contents]
+    assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+    wait_for((Path(target) / NAME).exists)
+    for _ in range(5):
+        assert not no_spool_is_left(spool_root)
+        time.sleep(0.05)
+    go.touch()
+    wait_for(lambda: no_spool_is_left(spool_root))
+    assert (Path(target) / NAME).read_bytes() == VERSION + scalar_record(1)
+
+
+def test_a_spool_whose_deletion_was_cut_short_is_swept_up(target, spool_root, monkeypatch):
+    mine = Spool.create(target, 1)
+    with monkeypatch.context() as killed:
+        killed.setattr("shutil.rmtree", lambda *_, **__: None)
+        mine.remove()
+    assert spool.all_spools() == []
+    assert not no_spool_is_left(spool_root)
+    assert list(spool.left_behind()) == []
+    assert no_spool_is_left(spool_root)
+
+
+def test_a_forked_child_finishes_nothing(shipped):
+    shipment = shipped()
+    append(shipment.directory / NAME, VERSION)
+    child = os.fork()
+    if not child:
+        try:
+            shipment.finish()
+            shipment.close()
+        finally:
+            os._exit(0 if shipment.spool.directory.exists() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not shipment.spool.is_marked("finish")
+    assert shipment.finish(60)
+
+
+# What is told, and what is kept.
+
+
+@pytest.fixture
+def nowhere(environment, closed_port) -> str:
+    environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    environment.setenv("AWS_ACCESS_KEY_ID", "testing")
+    environment.setenv("AWS_SECRET_ACCESS_KEY", "very-secret-key")
+    return "s3://no-such-place/run1"
+
+
+@pytest.fixture
+def stranded(nowhere):
+    """Make a shipment that can reach nobody; its shipper is ended with the test."""
+    shipment = Shipment(nowhere)
+    append(shipment.directory / NAME, VERSION)
+    yield shipment
+    shipment.finish(0)
+    shipment._process.kill()
+    shipment._process.wait()
+
+
+def test_what_cannot_be_sent_is_kept_and_said(stranded, capfd):
+    wait_for(lambda: stranded.spool.status().problem)
+    assert stranded.finish(0.1) is False
+    assert stranded.finish() is False, "it does not wait again"
+    said = capfd.readouterr().err
+    assert "s3://no-such-place/run1" in said
+    assert "refuses connections. Check the network" in said
+    assert f"The logs are kept in {stranded.spool.directory}; sending goes on" in said
+    assert (stranded.directory / NAME).read_bytes() == VERSION
+    assert is_running(stranded._process.pid)
+
+
+def test_ctrl_c_leaves_the_rest_to_the_background(stranded, capfd):
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    assert stranded.finish(60) is False
+    timer.join()
+    assert "a process in the background goes on sending from" in capfd.readouterr().err
+    assert is_running(stranded._process.pid)
+    assert stranded.spool.is_marked("alone")
+
+
+def test_a_trouble_is_said_once_and_its_end_too(stranded, capfd):
+    said = ""
+
+    def complained() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return said.endswith("training goes on.\n")
+
+    wait_for(complained)
+    assert said.count("aboard: ") == 1
+    for _ in range(3):
+        stranded._tend()
+    assert capfd.readouterr().err == ""
+    stranded.spool.tell(spool.Status(stranded._process.pid))
+    stranded._tend()
+    assert "s3://no-such-place/run1 is reached again" in capfd.readouterr().err
+
+
+def test_a_spool_is_private_and_holds_no_secret(stranded):
+    wait_for(lambda: stranded.spool.status().problem)
+    assert stranded.spool.directory.stat().st_mode & 0o777 == 0o700
+    for path in stranded.spool.directory.rglob("*"):
+        assert path.is_dir() or b"very-secret-key" not in path.read_bytes(), path
+    pid = stranded._process.pid
+    assert b"secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_shipper_holds_on_to_nothing_of_the_trainer(tmp_path, shipped):
+    with (tmp_path / "dataset").open("wb") as file:
+        os.set_inheritable(file.fileno(), True)
+        shipment = shipped()
+        wait_for(lambda: shipment.spool.status().pid)
+        pid = shipment.spool.status().pid
+        held = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
+    assert str(tmp_path / "dataset") not in held
+    assert os.getsid(pid) == pid, "a Ctrl-C in the terminal is not for it"
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        os.kill(pid, number)
+    append(shipment.directory / NAME, VERSION)
+    assert shipment.finish(60)
+    assert shipment._process.returncode == 0
+
+
+def test_a_deleted_spool_is_said(shipped, capfd):
+    import shutil
+
+    shipment = shipped()
+    wait_for(lambda: shipment.spool.status().pid)
+    os.kill(shipment.spool.status().pid, signal.SIGKILL)
+    shutil.rmtree(shipment.spool.directory)
+    assert shipment.finish(60) is False
+    assert "was deleted before everything in it was sent" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan"])
+def test_an_interval_that_is_none_is_said_and_not_used(shipped, monkeypatch, capfd, text):
+    monkeypatch.setenv("ABOARD_SHIP_SECS", text)
+    shipment = shipped()
+    assert shipment.spool.owner().interval == 5
+    assert f"ABOARD_SHIP_SECS={text} is no number of seconds; 5 is used" in capfd.readouterr().err
+
+
+def test_back_off_grows_and_differs():
+    delays = [shipper.delay_after(n, 5.0, 60.0, 1.0) for n in range(8)]
+    assert delays == [5.0, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+    assert shipper.delay_after(5, 5.0, 60.0, 0.0) == 30.0
+
+
+def test_importing_it_is_cheap():
+    program = (
+        "import sys, aboard.track.shipment;"
+        "print([name for name in ('obstore', 'numpy', 'typer', 'rich') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+class Moody:
+    """Sends as a real one does, after a few days on which everything goes wrong."""
+
+    def __init__(self, outcomes):
+        self.outcomes = list(outcomes)
+        self.verified = 0
+
+    def round(self, *, last: bool) -> sending.Round:
+        outcome = self.outcomes.pop(0) if self.outcomes else sending.Round()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def verify(self) -> bool:
+        self.verified += 1
+        return True
+
+
+def test_not_even_a_mistake_of_ours_ends_the_sending(target, spool_root, capfd):
+    mine = Spool.create(target, 0.01)
+    mine.mark("finish")
+    moody = Moody([ZeroDivisionError("oops"), MemoryError(), sending.Round(left=5)])
+    assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.ARRIVED
+    assert moody.verified == 1
+    assert mine.is_marked("done")
+    assert "ZeroDivisionError: oops" in capfd.readouterr().err
+
+
+def test_what_never_arrives_is_kept(target, spool_root):
+    mine = Spool.create(target, 0.01)
+    mine.mark("finish")
+    moody = Moody([sending.Round(refused="x: the name is impossible.")])
+    assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.KEPT
+    assert mine.status() == spool.Status(os.getpid(), 0, "x: the name is impossible.", kept=True)
+    assert mine.files.exists()
+
+
+def test_an_orphan_gives_up_after_a_day(target):
+    mine = Spool.create(target, 0.01)
+    owner = dataclasses.replace(mine.owner(), boot="before")
+    hours = iter(range(1000))
+    away = sending.Round(left=5, problem=Unreachable("s3://x", "it does not answer", ""))
+    serving = shipper.Shipper(mine, owner, Moody([away] * 100), clock=lambda: next(hours) * 3600.0)
+    assert serving.serve() == shipper.Result.KEPT
+    assert mine.status().kept
+    assert "it does not answer" in mine.status().problem

@@ -1,0 +1,191 @@
+"""Shipping through bad days: a server that fails, hangs, hangs up, goes away and comes back."""
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trainer
+from carrying import (
+    VERSION,
+    StockReader,
+    append,
+    indexed_steps,
+    joined,
+    scalar_record,
+    steps_in,
+    wait_for,
+)
+
+from aboard.storage import open_storage
+from aboard.track import segments
+from aboard.track.shipment import Shipment
+from engines.faulty import Faulty
+
+NAME = trainer.NAME
+
+
+@pytest.fixture
+def faulty(s3_server, s3_bucket, environment) -> Iterator[Faulty]:
+    server = Faulty(s3_server)
+    environment.setenv("AWS_ENDPOINT_URL", server.url)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def target(request, s3_bucket) -> str:
+    return f"{s3_bucket}/{request.node.name}"
+
+
+@pytest.fixture
+def shipment(faulty, target) -> Iterator[Shipment]:
+    """Give a shipment that, whatever happens to the test, is finished or ended."""
+    made = Shipment(target)
+    yield made
+    faulty.fault = ""
+    if not made.finish(30) and made._process:
+        made._process.kill()
+        made._process.wait()
+
+
+def fetched(target: str, place: Path) -> Path:
+    """Copy what is in the bucket now into a directory, as a mirror of it would."""
+    storage = open_storage(target)
+    for entry in storage.list():
+        path = place / entry.name
+        content = storage.read(entry.name)
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("r+b" if path.exists() else "wb") as file:
+                file.write(content)
+    return place
+
+
+@pytest.mark.parametrize("fault", ["500", "403", "reset", "hang", "deaf", "away"])
+def test_a_bad_day_delays_and_loses_nothing(fault, faulty, shipment, target, tmp_path):
+    events = shipment.directory / NAME
+    append(events, VERSION + scalar_record(0))
+    wait_for(lambda: faulty.total)
+    if fault == "away":
+        faulty.away()
+    else:
+        faulty.fault = fault
+    for step in range(1, 2000):
+        append(events, scalar_record(step))
+    if fault == "away":
+        wait_for(lambda: shipment.spool.status().problem)
+        faulty.back()
+    else:
+        wait_for(lambda: faulty.requests[fault] > 1)
+        faulty.fault = ""
+    assert shipment.finish(60)
+    arrived = joined(fetched(target, tmp_path / "arrived"), NAME)
+    assert steps_in(arrived) == list(range(2000))
+
+
+def test_a_refusal_is_said_with_what_to_do(faulty, shipment, capfd):
+    faulty.fault = "403"
+    append(shipment.directory / NAME, VERSION)
+    said = ""
+
+    def complained() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return "training goes on." in said
+
+    wait_for(complained)
+    assert "these credentials may not do this. Ask for the right to read and write" in said
+    assert f"Logs are kept in {shipment.spool.directory} until they can be sent" in said
+    faulty.fault = ""
+
+    def relieved() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return "is reached again" in said
+
+    wait_for(relieved)
+    assert said.count("aboard: ") == 2
+
+
+def test_writing_goes_on_while_the_server_hangs(faulty, shipment):
+    faulty.fault = "hang"
+    for step in range(1000):
+        append(shipment.directory / NAME, scalar_record(step))
+    wait_for(lambda: faulty.requests["hang"])
+    assert shipment.finish(0.2) is False
+    assert steps_in((shipment.directory / NAME).read_bytes()) == list(range(1000))
+
+
+WRITERS = {
+    "slow": [1] * 60,
+    "fast": [1500] * 40,
+    "bursty": [1, 1, 200_000, 1, 1, 40_000, 1],
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_little_more_is_sent_than_was_written(writer, faulty, shipment, target, tmp_path):
+    """Measured where the network would be: the bodies of all requests, headers aside."""
+    events = shipment.directory / NAME
+    append(events, VERSION)
+    step = open_segments = 0
+    for count in WRITERS[writer]:
+        append(events, b"".join(scalar_record(step + one) for one in range(count)))
+        step += count
+        before = faulty.requests[""]
+        wait_for(lambda before=before: faulty.requests[""] > before)
+        size = events.stat().st_size
+        open_segments += min(size, segments.LARGEST, max(segments.SMALLEST, size // 8))
+    written = events.stat().st_size
+    assert shipment.finish(60)
+    assert faulty.total <= 1.2 * written + open_segments
+    assert faulty.largest <= segments.LARGEST
+    arrived = joined(fetched(target, tmp_path / "arrived"), NAME)
+    assert arrived[: len(VERSION)] == VERSION
+    assert len(arrived) == written
+    assert steps_in(arrived) == list(range(step))
+
+
+def test_what_is_there_can_be_read_at_every_moment(
+    faulty, shipment, target, s3_server, environment, tmp_path, index
+):
+    """TensorBoard over a mirror, and our index over the bucket, while faults come and go."""
+    environment.setenv("AWS_ENDPOINT_URL", s3_server)  # we look past the faults
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    stock = StockReader(mirror)
+    events = shipment.directory / NAME
+    chance = random.Random(2)
+    stopping = threading.Event()
+    step = 0
+    append(events, VERSION)
+    wait_for(lambda: faulty.total)
+
+    def disturb() -> None:
+        while not stopping.wait(chance.uniform(0.1, 0.4)):
+            faulty.fault = chance.choice(["500", "reset", "deaf", "", "", ""])
+        faulty.fault = ""
+
+    troubles = threading.Thread(target=disturb)
+    troubles.start()
+    try:
+        seen = 0
+        for _ in range(25):
+            for _ in range(chance.choice([1, 30, 800])):
+                append(events, scalar_record(step))
+                step += 1
+            fetched(target, mirror)
+            read = stock.steps()
+            assert indexed_steps(target, index)[: len(read)] == read
+            assert read == list(range(len(read)))
+            assert len(read) >= seen
+            seen = len(read)
+    finally:
+        stopping.set()
+        troubles.join()
+    assert shipment.finish(60)
+    fetched(target, mirror)
+    assert stock.steps() == list(range(step))
+    assert indexed_steps(target, index) == list(range(step))
