@@ -7,7 +7,7 @@ setup(
         Extension(
             f"aboard.events.{core}",
             sources=[f"src/aboard/events/{core}.c"],
-            depends=["src/aboard/events/scan.h"],
+            depends=["src/aboard/events/scan.h", "src/aboard/events/pack.h"],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
             py_limited_api=True,
             optional=True,

@@ -25,7 +25,7 @@ from seeds import DTYPES, built_events, fixture_files
 from aboard.events import encode
 from aboard.events.encode import delimited, varint
 from aboard.events.records import frame
-from aboard.events.scanner import Scanner, Taken, cores
+from aboard.events.scanner import Chunk, Part, Scanner, Taken, cores
 
 FINDINGS = Path(__file__).parent / "out" / "findings"
 BUILT = list(built_events())
@@ -229,12 +229,23 @@ def damaged(rng: random.Random, content: bytes) -> bytes:
 
 def comparable(taken: Taken) -> list[object]:
     """Return what was taken in a form that compares exactly; a NaN is a NaN."""
-    columns = [*taken.points, *taken.pointers]
-    plain = [
-        np.where(np.isnan(one), np.nan, one).tobytes() if one.dtype.kind == "f" else one.tobytes()
-        for one in columns
-    ]
-    return [*plain, taken.damage, taken.events]
+    return [*map(_comparable_part, (*taken.points, *taken.pointers)), taken.damage, taken.events]
+
+
+def _comparable_part(part: Part) -> list[object]:
+    told = ["NaN" if repr(one) == "nan" else one for one in part[:-1]]
+    return [*told, *(column for chunk in part.chunks for column in _comparable_columns(chunk))]
+
+
+def _comparable_columns(chunk: Chunk) -> Iterator[object]:
+    yield chunk.steps
+    yield _without_kinds_of_nan(np.frombuffer(chunk.walls))
+    width = {4: np.float32, 8: np.float64, 24: np.int64}[len(chunk.payload) // chunk.size]
+    yield _without_kinds_of_nan(np.frombuffer(chunk.payload, width))
+
+
+def _without_kinds_of_nan(column: np.ndarray) -> bytes:
+    return np.where(np.isnan(column), np.nan, column).tobytes()
 
 
 def first_difference(rng: random.Random, content: bytes) -> str:

@@ -25,7 +25,7 @@ static void *scarce_realloc(void *p, size_t n) { return out_of_memory() ? NULL :
 
 #define malloc scarce_malloc
 #define realloc scarce_realloc
-#include "../src/aboard/events/scan.h"
+#include "../src/aboard/events/pack.h"
 #undef malloc
 #undef realloc
 
@@ -127,6 +127,52 @@ static void fold(uint64_t *digest, const void *value, size_t n) {
 }
 #define FOLD(digest, value) fold(&(digest), &(value), sizeof(value))
 
+/* Check packed columns against the values they were packed from, which come in file order. */
+static void check_packed(const packed *p, size_t values) {
+    size_t start = 0;
+    int64_t stride = 0;
+    for (size_t i = 0; i < p->parts.count; i++) {
+        const part *one = &p->parts.at[i];
+        CHECK(one->start == start && one->width <= p->room);
+        start += one->count;
+        for (size_t from = 0; from < one->count; from += CHUNK_VALUES) {
+            size_t left = one->count - from, n = left < CHUNK_VALUES ? left : CHUNK_VALUES;
+            const int64_t *steps = p->steps.at + one->start + from;
+            if (rise_evenly(steps, n, &stride)) CHECK(steps[0] + stride * (int64_t)(n - 1) == steps[n - 1]);
+        }
+        for (size_t k = one->start; k < start; k++) {
+            CHECK(p->steps.at[k] >= one->min_step && p->steps.at[k] <= one->max_step);
+            CHECK(!(p->walls.at[k] > one->max_wall));
+            CHECK(!one->rising || k == one->start || p->steps.at[k] > p->steps.at[k - 1]);
+        }
+    }
+    CHECK(start == values);
+}
+
+static void take_packed(const scanner *s) {
+    packed points = {0}, pointers = {0};
+    CHECK(pack_points(s, &points) && pack_pointers(s, &pointers));
+    check_packed(&points, s->points.count);
+    check_packed(&pointers, s->pointers.count);
+    size_t *taken = calloc(s->series.count + 1, sizeof *taken);
+    for (size_t i = 0; i < s->points.count; i++) {
+        const point *one = &s->points.at[i];
+        const part *mine = &points.parts.at[one->series + 1];
+        size_t place = taken[one->series]++;
+        uint8_t *payload = payload_at(&points, mine, place);
+        double wide;
+        float narrow;
+        memcpy(&wide, payload, mine->width == WIDE ? WIDE : 0);
+        memcpy(&narrow, payload, mine->width == NARROW ? NARROW : 0);
+        double value = mine->width == WIDE ? wide : narrow;
+        CHECK(points.steps.at[mine->start + place] == one->step);
+        CHECK(value == one->value || (value != value && one->value != one->value));
+    }
+    free(taken);
+    packed_close(&points);
+    packed_close(&pointers);
+}
+
 /* Take what was scanned, as the Python type does, and check every part of it. */
 static void take(scanner *s, const octets *whole, outcome *out) {
     for (size_t i = 0; i < s->points.count; i++) {
@@ -157,6 +203,7 @@ static void take(scanner *s, const octets *whole, outcome *out) {
         FOLD(out->damage, d->offset);
         FOLD(out->damage, d->length);
     }
+    take_packed(s);
     out->point_count += s->points.count;
     out->pointer_count += s->pointers.count;
     out->damage_count += s->damage.count;
@@ -296,6 +343,9 @@ static void scan_scarcely(const octets *whole, size_t allocations) {
     scanner_open(&s);
     allocations_left = allocations;
     int64_t reached = scan_copy(&s, whole->at, whole->size, 0, (int64_t)whole->size);
+    packed points = {0};
+    pack_points(&s, &points);
+    packed_close(&points);
     allocations_left = SIZE_MAX;
     CHECK(reached >= -1);
     take(&s, whole, &out);

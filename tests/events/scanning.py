@@ -1,14 +1,39 @@
 """What the scanner's tests share: every core at hand, and files delivered in odd blocks."""
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from aboard.events import encode
 from aboard.events.records import frame
-from aboard.events.scanner import Damage, Scanner, Series, Taken, cores, scan_blocks
+from aboard.events.scanner import Damage, Part, Scanner, Series, Taken, cores, scan_blocks
+from aboard.index.chunks import unpack
 
 CORES = cores()
+
+
+class Row(NamedTuple):
+    """One value: `payload` is a number, or (offset, length, rows)."""
+
+    series: int
+    step: int
+    wall: float
+    payload: Any
+
+
+def rows(parts: list[Part]) -> list[Row]:
+    """Return every value of some parts."""
+    found = []
+    for part in parts:
+        form = 1 if part.last_value is None else 0
+        for chunk in part.chunks:
+            columns = unpack(*chunk, form=form)
+            lists = (columns.steps, columns.walls, columns.payload)
+            found += [
+                Row(part.series, *one) for one in zip(*(c.tolist() for c in lists), strict=True)
+            ]
+    return found
 
 
 @dataclass
@@ -21,20 +46,22 @@ class Result:
     def plain(self):
         """Everything, in a form that compares exactly, NaN included."""
         taken = self.taken
-        columns = [column.tobytes() for column in (*taken.points, *taken.pointers)]
-        return columns, taken.damage, taken.events, self.series, self.resume
+        parts = [*taken.points, *taken.pointers]
+        told = [["NaN" if repr(one) == "nan" else one for one in part] for part in parts]
+        return told, taken.damage, taken.events, self.series, self.resume
+
+    @property
+    def scalars(self) -> list[Row]:
+        return rows(self.taken.points)
+
+    @property
+    def pointers(self) -> list[Row]:
+        return rows(self.taken.pointers)
 
     def points(self, tag):
         """Return the (step, value) pairs of a tag."""
         number = [one.tag for one in self.series].index(tag.encode())
-        mine = self.taken.points.series == number
-        return list(
-            zip(
-                self.taken.points.step[mine].tolist(),
-                self.taken.points.value[mine].tolist(),
-                strict=True,
-            )
-        )
+        return [(one.step, one.payload) for one in self.scalars if one.series == number]
 
     @property
     def damage(self) -> list[Damage]:

@@ -25,14 +25,13 @@ def test_both_implementations_agree(data):
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 8, 2047, 2048, 2049, 5000, 100_003])
 def test_many_records_are_verified_at_once(length):
     rng = random.Random(length)
-    block, spans = b"", []
-    for _ in range(3):
-        spans.append((len(block), length))
-        block += frame(rng.randbytes(length))
-    assert crc.verify(block, spans) == 3
-    broken = bytearray(block)
-    broken[spans[1][0] + 12 + length // 2] ^= 4
-    assert crc.verify(bytes(broken), spans) == 1
+    framed = [frame(rng.randbytes(length + more)) for more in (0, 5, 0, 1)]
+    block, bounds = b"".join(framed), np.cumsum([0, *map(len, framed)])
+    assert crc.verify(block, bounds) == 4
+    for place in (bounds[2], bounds[2] + 12 + length // 2, bounds[3] - 1):
+        broken = bytearray(block)
+        broken[place] ^= 4
+        assert crc.verify(bytes(broken), bounds) == 2
 
 
 def test_headers_are_found_wherever_they_stand():

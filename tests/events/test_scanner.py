@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scanning import CORES, same_numbers, scalar_event, scalar_file, scan
+from scanning import CORES, rows, same_numbers, scalar_event, scalar_file, scan
 
 from aboard.events import encode
 from aboard.events.encode import delimited, varint
@@ -60,7 +60,7 @@ def test_both_cores_are_tested(core):
 def test_simple_values_come_out_as_columns(core):
     result = scan(scalar_file(range(5), value=0.25, wall=9.5), core=core)
     assert result.points("loss") == [(step, 0.25) for step in range(5)]
-    assert result.taken.points.wall.tolist() == [9.5] * 5
+    assert [one.wall for one in result.scalars] == [9.5] * 5
     assert result.taken.events == 5
     assert result.series[0].origin == ORIGIN_SIMPLE
     assert not result.series[0].wide
@@ -114,7 +114,7 @@ def test_fields_come_in_any_order_among_unknown_ones(core):
     event += b"\x09" + struct.pack("<d", 4.0)
     result = scan(frame(event), core=core)
     assert result.points("late tag") == [(7, 0.1)]
-    assert result.taken.points.wall.tolist() == [4.0]
+    assert [one.wall for one in result.scalars] == [4.0]
 
 
 def test_a_known_field_of_another_wire_type_is_unknown(core):
@@ -132,9 +132,9 @@ def test_an_event_may_hold_many_values_of_many_kinds(core):
     result = scan(frame(encode.event(1.0, 5, values)), core=core)
     assert result.points("a") == [(5, 1.0), (5, 3.0)]
     assert result.points("b") == [(5, 2.0)]
-    pointers = result.taken.pointers
-    assert [result.series[n].tag for n in pointers.series] == [b"note"]
-    assert pointers.offset.tolist() == [0]
+    [pointer] = result.pointers
+    offset, _, _ = pointer.payload
+    assert (result.series[pointer.series].tag, offset) == (b"note", 0)
 
 
 def test_negative_and_huge_steps(core):
@@ -148,6 +148,12 @@ def test_nan_and_infinities_are_values(core):
     data = b"".join(frame(scalar_event(i, v)) for i, v in enumerate(values))
     got = [value for _, value in scan(data, core=core).points("loss")]
     assert same_numbers(got, values)
+
+
+def test_a_signalling_nan_is_a_nan_like_any_other(core):
+    events = [scalar_event(step)[:-4] + b"\x01\x00\xa0\x7f" for step in range(4)]
+    got = scan(b"".join(map(frame, events)), core=core).points("loss")
+    assert [step for step, value in got if math.isnan(value)] == [0, 1, 2, 3]
 
 
 def test_metadata_is_kept_from_its_first_occurrence(core):
@@ -165,16 +171,25 @@ def test_a_scalar_of_another_plugin_is_a_pointer(core):
     later = value.bare()
     data = b"".join(frame(encode.event(1.0, i, [v])) for i, v in enumerate((value, later)))
     result = scan(data, core=core)
-    assert len(result.taken.points.series) == 0
-    assert result.taken.pointers.step.tolist() == [0, 1]
+    assert result.scalars == []
+    assert [one.step for one in result.pointers] == [0, 1]
     assert result.series[0].kind == CLASS_OTHER
+
+
+def test_metadata_that_comes_late_counts_from_there_on(core):
+    described = encode.tensor("x", np.float32(1.0), plugin="mine")
+    values = [described.bare()] * 3 + [described] + [described.bare()] * 3
+    events = [encode.event(1.0, step, [value]) for step, value in enumerate(values)]
+    result = scan(b"".join(map(frame, events)), core=core)
+    assert [one.step for one in result.scalars] == [0, 1, 2]
+    assert [one.step for one in result.pointers] == [3, 4, 5, 6]
 
 
 def test_what_an_earlier_part_of_the_file_told_still_counts(core):
     data = frame(encode.event(1.0, 1, [encode.tensor("x", np.float32(1.0)).bare()]))
-    assert len(scan(data, core=core).taken.points.series) == 1
+    assert len(scan(data, core=core).scalars) == 1
     known = scan(data, core=core, known=[(b"x", CLASS_OTHER)])
-    assert len(known.taken.points.series) == 0
+    assert known.scalars == []
 
 
 def test_one_element_of_any_rank_is_a_scalar_if_the_plugin_says_so(core):
@@ -182,7 +197,7 @@ def test_one_element_of_any_rank_is_a_scalar_if_the_plugin_says_so(core):
     data = frame(encode.event(1.0, 1, [value]))
     assert scan(data, core=core).points("x") == [(1, 7.0)]
     bare = frame(encode.event(1.0, 1, [value.bare()]))
-    assert len(scan(bare, core=core).taken.points.series) == 0
+    assert scan(bare, core=core).scalars == []
 
 
 def test_pointers_say_how_many_rows_a_tensor_has(core):
@@ -192,14 +207,9 @@ def test_pointers_say_how_many_rows_a_tensor_has(core):
         encode.legacy_image("old", b"png", 1, 1),
     ]
     result = scan(frame(encode.event(1.0, 1, values)), core=core)
-    rows = dict(
-        zip(
-            [result.series[n].tag for n in result.taken.pointers.series],
-            result.taken.pointers.rows.tolist(),
-            strict=True,
-        )
-    )
-    assert rows == {b"img": 4, b"matrix": 5, b"old": 3}
+    found = {result.series[one.series].tag: one.payload[2] for one in result.pointers}
+    assert found == {b"img": 4, b"matrix": 5, b"old": 3}
+    assert [part.rows for part in result.taken.pointers] == [4, 5, 3]
 
 
 def test_graphs_and_run_metadata_have_tags_of_their_own(core):
@@ -210,7 +220,7 @@ def test_graphs_and_run_metadata_have_tags_of_their_own(core):
         (b"__run_graph__", ORIGIN_GRAPH),
         (b"step4", ORIGIN_RUN_METADATA),
     ]
-    assert result.taken.pointers.series.tolist() == [-1, 0, 1]
+    assert [one.series for one in result.pointers] == [-1, 0, 1]
     assert result.taken.events == 3
 
 
@@ -233,7 +243,7 @@ def test_scanning_resumes_where_it_stopped(core):
     offset, damage_start = scan(data[:-5], core=core).resume
     scanner = Scanner(damage_start, core=CORES[core])
     assert scanner.scan(data[offset:], offset, len(data)) == len(data)
-    assert scanner.take().points.step.tolist() == [2]
+    assert [one.step for one in rows(scanner.take().points)] == [2]
 
 
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**31, 2**62])
@@ -266,7 +276,7 @@ def test_damage_at_the_end_is_open_until_a_good_record_follows(core):
     scanner.scan(whole[offset:], offset, len(whole))
     taken = scanner.take()
     assert taken.damage == [(len(good), len(garbage))]
-    assert taken.points.step.tolist() == [2]
+    assert [one.step for one in rows(taken.points)] == [2]
 
 
 def test_a_message_that_cannot_be_parsed_is_damage(core):
@@ -285,7 +295,7 @@ def test_a_record_larger_than_the_block_is_read_whole(core):
     data = scalar_file([0]) + big + scalar_file([2])
     result = scan(data, core=core, block=64)
     assert [step for step, _ in result.points("loss")] == [0, 2]
-    assert result.taken.pointers.length.tolist() == [len(big) - 16]
+    assert [one.payload[1] for one in result.pointers] == [len(big) - 16]
 
 
 def test_a_block_outside_the_file_is_refused(core):
@@ -300,7 +310,61 @@ def test_thousands_of_tags(core):
     data = b"".join(frame(scalar_event(1, tag=tag)) for tag in tags)
     result = scan(data * 2, core=core)
     assert [one.tag.decode() for one in result.series] == tags
-    assert (np.bincount(result.taken.points.series) == 2).all()
+    assert [part.size for part in result.taken.points] == [2] * len(tags)
+
+
+def test_values_are_handed_out_in_chunks(core):
+    [part] = scan(scalar_file(range(10, 9010)), core=core).taken.points
+    assert [chunk.size for chunk in part.chunks] == [4096, 4096, 808]
+    assert [len(chunk.payload) for chunk in part.chunks] == [4 * 4096, 4 * 4096, 4 * 808]
+    starts = [struct.unpack("2q", chunk.steps) for chunk in part.chunks]
+    assert starts == [(10, 1), (4106, 1), (8202, 1)]
+
+
+def test_a_wide_series_keeps_64_bits_of_every_value(core):
+    values = [encode.scalar("x", 0.5), encode.scalar_tensor("x", 0.1, "float64")]
+    data = b"".join(frame(encode.event(1.0, i, [v])) for i, v in enumerate(values))
+    [part] = scan(data, core=core).taken.points
+    assert part.chunks[0].payload == struct.pack("2d", 0.5, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "stored"),
+    [
+        ([5, 7], [5, 7]),
+        ([5, 7, 9], [5, 2]),
+        ([5, 5, 5, 5], [5, 0]),
+        ([5, 7, 8], [5, 7, 8]),
+        ([9, 7, 5], [9, 7, 5]),
+        ([-(2**63), -1, 2**63 - 2], [-(2**63), 2**63 - 1]),
+        ([0, 2**63 - 1, -2, 2**63 - 3], [0, 2**63 - 1, -2, 2**63 - 3]),  # even but for overflow
+    ],
+)
+def test_steps_that_rise_evenly_take_no_room(core, steps, stored):
+    result = scan(scalar_file(steps), core=core)
+    [part] = result.taken.points
+    assert part.chunks[0].steps == struct.pack(f"{len(stored)}q", *stored)
+    assert [step for step, _ in result.points("loss")] == steps
+
+
+some_steps = st.lists(
+    st.integers(0, 5) | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9
+) | st.builds(range, st.integers(0, 9), st.integers(10, 50), st.integers(1, 3)).map(list)
+
+
+@given(steps=some_steps, walls=st.lists(st.floats(), min_size=60, max_size=60))
+def test_a_part_says_what_it_holds(core, steps, walls):
+    walls = walls[: len(steps)]
+    events = [scalar_event(step, wall=wall) for step, wall in zip(steps, walls, strict=True)]
+    [part] = scan(b"".join(map(frame, events)), core=core).taken.points
+    times = [wall for wall in walls if not math.isnan(wall)]
+    assert (part.size, part.first_step, part.last_step) == (len(steps), steps[0], steps[-1])
+    assert (part.min_step, part.max_step) == (min(steps), max(steps))
+    assert part.rising == all(before < after for before, after in pairwise(steps))
+    assert part.max_wall == max(times, default=-math.inf)
+    assert same_numbers(part.last_wall, walls[-1])
+    assert (part.last_value, part.rows) == (0.5, 0)
+    assert [one.step for one in rows([part])] == steps
 
 
 # Properties: what may happen to a file.

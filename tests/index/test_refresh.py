@@ -13,6 +13,7 @@ import pytest
 
 from aboard.events import encode
 from aboard.events.records import frame
+from aboard.events.scanner import core_name
 from aboard.events.writer import EventWriter
 from aboard.index import Index, Source, reading, refresh, workers
 from aboard.index.logs import Logs
@@ -45,6 +46,22 @@ def test_only_what_is_new_is_read(write, logs, tmp_path):
     grown = first.refresh()
     assert grown.bytes_read == more.stat().st_size
     assert numbers(first) == points(*range(110))
+
+
+@pytest.mark.skipif(core_name() != "c", reason="the core in Python is made of numpy")
+def test_reading_needs_no_numpy(write, tmp_path):
+    """It takes longer to import than a million points take to be read."""
+    path = write(loss=points(*range(900), *range(2000, 2900)))
+    code = (
+        "import sys, aboard; from aboard.index import reading; reading.BATCH_VALUES = 100;"
+        "logs = aboard.open(sys.argv[1]); logs.index.point_counts(logs.tags);"
+        "print(logs.report.points, 'numpy' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(path.parent)]
+    for expected in ("1800 False", "600 False"):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected
+        append(path, write("../elsewhere", loss=points(*range(3000, 3600))))
 
 
 def test_a_record_that_is_being_written_is_read_once_it_is_whole(write, logs):

@@ -1,14 +1,15 @@
-/* The scanning core as a Python type. All rules live in scan.h; this file only
- * moves bytes in and columns out, and lets other threads run meanwhile. */
+/* The scanning core as a Python type. All rules live in scan.h and pack.h; this
+ * file only moves bytes in and chunks out, and lets other threads run meanwhile. */
 #define Py_LIMITED_API 0x030b0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "scan.h"
+#include "pack.h"
 
 typedef struct {
     PyObject_HEAD
     scanner core;
+    packed packed; /* of use only within a take; kept, since memory is costly to get */
     int busy; /* a scanner serves one thread at a time */
 } ScannerObject;
 
@@ -56,6 +57,7 @@ failed:
 static void Scanner_dealloc(ScannerObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     scanner_close(&self->core);
+    packed_close(&self->packed);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -81,57 +83,63 @@ static PyObject *Scanner_scan(ScannerObject *self, PyObject *args) {
     return next < 0 ? NULL : PyLong_FromLongLong(next);
 }
 
-/* A tuple of `n` bytes objects, each of `count` elements of the given width. */
-static PyObject *new_columns(int n, const size_t *widths, size_t count, char **at) {
-    PyObject *columns = PyTuple_New(n);
-    for (int i = 0; columns && i < n; i++) {
-        PyObject *column = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * widths[i]));
-        if (!column) {
-            Py_DECREF(columns);
-            return NULL;
-        }
-        at[i] = PyBytes_AsString(column);
-        PyTuple_SetItem(columns, i, column);
-    }
-    return columns;
+/* One chunk of a part, as aboard.events.scanner.Chunk. */
+static PyObject *new_chunk(const packed *p, const part *one, size_t from, size_t count) {
+    const int64_t *steps = p->steps.at + one->start + from;
+    int64_t even[] = {steps[0], 0};
+    int is_even = rise_evenly(steps, count, &even[1]);
+    return Py_BuildValue("ny#y#y#", (Py_ssize_t)count, (char *)(is_even ? even : steps),
+                         (Py_ssize_t)(is_even ? sizeof even : count * sizeof *steps),
+                         (char *)(p->walls.at + one->start + from),
+                         (Py_ssize_t)(count * sizeof *p->walls.at), (char *)payload_at(p, one, from),
+                         (Py_ssize_t)(count * one->width));
 }
 
-/* Start of each series in a column sorted by series; series -1 comes first. */
-#define STARTS(starts, list, series_count)                                                 \
-    do {                                                                                   \
-        memset(starts, 0, ((series_count) + 2) * sizeof *starts);                          \
-        for (size_t i = 0; i < (list).count; i++) starts[(list).at[i].series + 2]++;       \
-        for (size_t i = 1; i < (series_count) + 2; i++) starts[i] += starts[i - 1];        \
-    } while (0)
-
-static void put(char *column, size_t place, const void *value, size_t width) {
-    memcpy(column + place * width, value, width);
+static PyObject *new_chunks(const packed *p, const part *one) {
+    PyObject *chunks = PyList_New(0);
+    for (size_t from = 0; chunks && from < one->count; from += CHUNK_VALUES) {
+        size_t left = one->count - from;
+        PyObject *chunk = new_chunk(p, one, from, left < CHUNK_VALUES ? left : CHUNK_VALUES);
+        if (!chunk || PyList_Append(chunks, chunk) < 0) Py_CLEAR(chunks);
+        Py_XDECREF(chunk);
+    }
+    return chunks;
 }
 
-static void fill_points(const scanner *s, size_t *starts, char **at) {
-    STARTS(starts, s->points, s->series.count);
-    for (size_t i = 0; i < s->points.count; i++) {
-        const point *p = &s->points.at[i];
-        size_t place = starts[p->series + 1]++;
-        put(at[0], place, &p->series, 4);
-        put(at[1], place, &p->step, 8);
-        put(at[2], place, &p->wall, 8);
-        put(at[3], place, &p->value, 8);
-    }
+static PyObject *last_value(const packed *p, const part *one) {
+    const uint8_t *payload = payload_at(p, one, one->count - 1);
+    float narrow;
+    double wide;
+    if (one->width == PLACE) Py_RETURN_NONE;
+    if (one->width == NARROW) wide = *(float *)memcpy(&narrow, payload, NARROW);
+    else memcpy(&wide, payload, WIDE);
+    return PyFloat_FromDouble(wide);
 }
 
-static void fill_pointers(const scanner *s, size_t *starts, char **at) {
-    STARTS(starts, s->pointers, s->series.count);
-    for (size_t i = 0; i < s->pointers.count; i++) {
-        const pointer *p = &s->pointers.at[i];
-        size_t place = starts[p->series + 1]++;
-        put(at[0], place, &p->series, 4);
-        put(at[1], place, &p->step, 8);
-        put(at[2], place, &p->wall, 8);
-        put(at[3], place, &p->offset, 8);
-        put(at[4], place, &p->length, 8);
-        put(at[5], place, &p->rows, 8);
+/* Every part that has values, as aboard.events.scanner.Part. */
+static PyObject *new_parts(const packed *p) {
+    PyObject *parts = PyList_New(0);
+    for (size_t i = 0; parts && i < p->parts.count; i++) {
+        const part *one = &p->parts.at[i];
+        if (!one->count) continue;
+        size_t first = one->start, last = first + one->count - 1;
+        PyObject *item = Py_BuildValue(
+            "nnLLLLNddNLN", (Py_ssize_t)i - 1, (Py_ssize_t)one->count,
+            (long long)p->steps.at[first], (long long)p->steps.at[last], (long long)one->min_step,
+            (long long)one->max_step, PyBool_FromLong(one->rising), p->walls.at[last],
+            one->max_wall, last_value(p, one), (long long)one->rows, new_chunks(p, one));
+        if (!item || PyList_Append(parts, item) < 0) Py_CLEAR(parts);
+        Py_XDECREF(item);
     }
+    return parts;
+}
+
+static PyObject *take_parts(ScannerObject *self, int (*pack)(const scanner *, packed *)) {
+    int good;
+    Py_BEGIN_ALLOW_THREADS
+    good = pack(&self->core, &self->packed);
+    Py_END_ALLOW_THREADS
+    return good ? new_parts(&self->packed) : PyErr_NoMemory();
 }
 
 static PyObject *take_damage(scanner *s) {
@@ -146,25 +154,15 @@ static PyObject *take_damage(scanner *s) {
 }
 
 static PyObject *Scanner_take(ScannerObject *self, PyObject *Py_UNUSED(ignored)) {
-    static const size_t point_widths[] = {4, 8, 8, 8}, pointer_widths[] = {4, 8, 8, 8, 8, 8};
-    char *points_at[4], *pointers_at[6];
     scanner *s = &self->core;
+    PyObject *points, *pointers = NULL, *damage = NULL, *result = NULL;
     if (!enter(self)) return NULL;
-    PyObject *points = new_columns(4, point_widths, s->points.count, points_at);
-    PyObject *pointers = new_columns(6, pointer_widths, s->pointers.count, pointers_at);
-    PyObject *damage = take_damage(s), *result = NULL;
-    size_t *starts = malloc((s->series.count + 2) * sizeof *starts);
-    if (points && pointers && damage && starts) {
-        Py_BEGIN_ALLOW_THREADS
-        fill_points(s, starts, points_at);
-        fill_pointers(s, starts, pointers_at);
-        Py_END_ALLOW_THREADS
+    points = take_parts(self, pack_points);
+    if (points) pointers = take_parts(self, pack_pointers);
+    if (pointers) damage = take_damage(s);
+    if (damage)
         result = Py_BuildValue("OOOK", points, pointers, damage, (unsigned long long)s->events);
-    } else if (!starts) {
-        PyErr_NoMemory();
-    }
     if (result) s->points.count = s->pointers.count = s->damage.count = s->events = 0;
-    free(starts);
     Py_XDECREF(points);
     Py_XDECREF(pointers);
     Py_XDECREF(damage);
@@ -208,7 +206,7 @@ static PyObject *get_pending(ScannerObject *self, void *Py_UNUSED(closure)) {
 
 static PyMethodDef Scanner_methods[] = {
     {"scan", (PyCFunction)Scanner_scan, METH_VARARGS, "scan(block, offset, end) -> next offset"},
-    {"take", (PyCFunction)Scanner_take, METH_NOARGS, "take() -> columns since the last take"},
+    {"take", (PyCFunction)Scanner_take, METH_NOARGS, "take() -> (points, pointers, damage, events) since the last take"},
     {"series", (PyCFunction)Scanner_series, METH_NOARGS,
      "series() -> [(tag, metadata, origin, class, wide)]"},
     {NULL, NULL, 0, NULL},

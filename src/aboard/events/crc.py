@@ -1,21 +1,23 @@
 """CRC32C of many pieces of a block at once, with numpy.
 
-Checksums are inherently serial, so pieces of equal length are laid out as the
-rows of a matrix and advanced together, two bytes per step; a long piece is cut
-into lanes that are advanced together and then joined, a checksum being linear.
+Checksums are inherently serial, so those of many pieces are advanced together, four
+bytes per step, and the shorter ones drop out first; a long piece is cut into lanes
+that are advanced together and then joined, a checksum being linear.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events.records import CRC_TABLE, HEADER, MAX_LENGTH
+from aboard.events.records import CRC_TABLE, HEADER, MAX_LENGTH, OVERHEAD
 
 U32 = npt.NDArray[np.uint32]
+Ints = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
 
 _LONG = 2048
@@ -24,41 +26,70 @@ _SLAB = 1 << 16
 """How many places of a block are searched for a header at once."""
 
 
+def everywhere(block: bytes | Octets, kind: str) -> npt.NDArray[Any]:
+    """Return the number of a kind that stands at each place of a block, aligned or not."""
+    count = len(block) - np.dtype(kind).itemsize + 1
+    return np.ndarray((max(0, count),), kind, block, strides=(1,))
+
+
 @functools.cache
-def _tables() -> tuple[U32, U32]:
-    """Return the tables that advance a checksum by one byte and by two."""
+def _tables() -> tuple[U32, U32, U32]:
+    """Return what one byte does to a checksum, and what the halves of four bytes do."""
     one = np.array(CRC_TABLE, np.uint32)
-    two = one[np.arange(1 << 16) & 0xFF] ^ (np.arange(1 << 16, dtype=np.uint32) >> np.uint32(8))
-    return one, one[two & np.uint32(0xFF)] ^ (two >> np.uint32(8))
+    by_bytes = [one]
+    for _ in range(3):
+        by_bytes.append(one[by_bytes[-1] & 0xFF] ^ (by_bytes[-1] >> 8))
+    low, high = np.arange(1 << 16) & 0xFF, np.arange(1 << 16) >> 8
+    return one, by_bytes[3][low] ^ by_bytes[2][high], by_bytes[1][low] ^ by_bytes[0][high]
 
 
-def _advance(state: U32, rows: Octets) -> U32:
-    """Advance one checksum per row by the bytes of that row."""
-    one, two = _tables()
-    pairs = rows.shape[1] // 2
-    words = np.ascontiguousarray(rows[:, : 2 * pairs]).view("<u2").T.astype(np.uint32)
-    for word in words:
-        state = two[(state ^ word) & np.uint32(0xFFFF)] ^ (state >> np.uint32(16))
-    if rows.shape[1] % 2:
-        state = one[(state ^ rows[:, -1]) & np.uint32(0xFF)] ^ (state >> np.uint32(8))
-    return state
+def _four_more(states: U32, words: U32) -> U32:
+    """Advance each checksum by four bytes."""
+    _, early, late = _tables()
+    mixed = states ^ words
+    advanced: U32 = early[mixed & 0xFFFF] ^ late[mixed >> 16]
+    return advanced
 
 
-def _start(count: int) -> U32:
+def _advance(states: U32, block: bytes | Octets, starts: Ints, lengths: Ints) -> U32:
+    """Advance each checksum by the bytes of its piece."""
+    order = np.argsort(-lengths, kind="stable")
+    starts, lengths, states = starts[order], lengths[order], states[order]
+    words, octets, one = everywhere(block, "<u4"), everywhere(block, "u1"), _tables()[0]
+    steps = int(lengths[0]) // 4 if len(lengths) else 0
+    # The longest come first, so that those which a step concerns are the first so many.
+    concerned = np.searchsorted(-lengths, np.arange(-4, -4 * steps - 1, -4), side="right")
+    for step, count in enumerate(concerned.tolist()):
+        states[:count] = _four_more(states[:count], words[starts[:count] + 4 * step])
+    for rest in range(3):
+        some = np.flatnonzero(lengths % 4 > rest)
+        mixed = states[some] ^ octets[starts[some] + lengths[some] // 4 * 4 + rest]
+        states[some] = one[mixed & 0xFF] ^ (states[some] >> 8)
+    advanced = np.empty_like(states)
+    advanced[order] = states
+    return advanced
+
+
+def _fresh(count: int) -> U32:
     return np.full(count, 0xFFFFFFFF, np.uint32)
 
 
-def _long_crc(piece: Octets) -> int:
-    """Return the CRC32C of one long piece."""
+def _masked(states: U32) -> U32:
+    """Return checksums that have come to their end in the form in which they are stored."""
+    crcs = ~states
+    return (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(0xA282EAD8)
+
+
+def _advanced_by_long(piece: Octets) -> int:
+    """Return a fresh checksum, advanced by one long piece."""
     lanes = int(len(piece) ** 0.5)
     width = len(piece) // lanes
     states = np.zeros(lanes, np.uint32)
-    states[0] = 0xFFFFFFFF
-    states = _advance(states, piece[: lanes * width].reshape(lanes, width))
+    states[:1] = _fresh(1)
+    states = _advance(states, piece, np.arange(lanes) * width, np.full(lanes, width))
     # What `width` zero bytes do to each bit of a state; a state is a sum of its bits.
-    shifts = _advance(
-        np.uint32(1) << np.arange(32, dtype=np.uint32), np.zeros((32, width), np.uint8)
-    )
+    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    shifts = _advance(bits, np.zeros(width, np.uint8), np.zeros(32, np.int64), np.full(32, width))
     total = int(states[0])
     for state in states[1:]:
         moved = 0
@@ -66,58 +97,42 @@ def _long_crc(piece: Octets) -> int:
             if total >> bit & 1:
                 moved ^= int(shifts[bit])
         total = moved ^ int(state)
-    rest = _advance(np.array([total], np.uint32), piece[lanes * width :].reshape(1, -1))
-    return int(rest[0]) ^ 0xFFFFFFFF
+    left = np.array([lanes * width])
+    return int(_advance(np.array([total], np.uint32), piece, left, len(piece) - left)[0])
 
 
-def _masked(crc: U32) -> U32:
-    return (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(0xA282EAD8)
+def verify(block: bytes, bounds: Ints) -> int:
+    """Return how many records are good before the first bad one.
 
-
-def _crc_rows(rows: Octets) -> U32:
-    return ~_advance(_start(len(rows)), rows)
-
-
-def _gather(octets: Octets, places: npt.NDArray[np.int64], width: int) -> Octets:
-    rows: Octets = octets[places[:, None] + np.arange(width)]
-    return rows
-
-
-def _stored(octets: Octets, places: npt.NDArray[np.int64]) -> U32:
-    return np.ascontiguousarray(_gather(octets, places, 4)).view("<u4")[:, 0]
-
-
-def verify(block: bytes, spans: Sequence[tuple[int, int]]) -> int:
-    """Return how many of the records at (place, length) are good before the first bad one."""
-    if not spans:
-        return 0
-    octets = np.frombuffer(block, np.uint8)
-    places = np.array([span[0] for span in spans], np.int64)
-    lengths = np.array([span[1] for span in spans], np.int64)
-    good = _masked(_crc_rows(_gather(octets, places, 8))) == _stored(octets, places + 8)
-    stored = _stored(octets, places + HEADER + lengths)
-    for length in np.unique(lengths):
-        same = np.flatnonzero(lengths == length)
-        if length < _LONG:
-            crcs = _crc_rows(_gather(octets, places[same] + HEADER, int(length)))
-        else:
-            starts = places[same] + HEADER
-            crcs = np.array([_long_crc(octets[at : at + length]) for at in starts], np.uint32)
-        good[same] &= _masked(crcs) == stored[same]
+    Args:
+        block: the bytes.
+        bounds: where each record starts, and at the end where the last one ends.
+    """
+    words = everywhere(block, "<u4")
+    starts, lengths = bounds[:-1], np.diff(bounds) - OVERHEAD
+    of_length = _four_more(_fresh(len(starts)), words[starts])
+    good = _masked(_four_more(of_length, words[starts + 4])) == words[starts + 8]
+    of_data = _fresh(len(starts))
+    is_long = lengths >= _LONG
+    short = np.flatnonzero(~is_long)
+    of_data[short] = _advance(of_data[short], block, starts[short] + HEADER, lengths[short])
+    for place in np.flatnonzero(is_long):
+        data = np.frombuffer(block, np.uint8)[starts[place] + HEADER : bounds[place + 1] - 4]
+        of_data[place] = _advanced_by_long(data)
+    good &= _masked(of_data) == words[bounds[1:] - 4]
     bad = np.flatnonzero(~good)
-    return int(bad[0]) if len(bad) else len(spans)
+    return int(bad[0]) if len(bad) else len(starts)
 
 
 def headers(block: bytes, at: int) -> Iterator[int]:
     """Yield every place from `at` on where the header of a record may stand."""
-    octets = np.frombuffer(block, np.uint8)
+    words = everywhere(block, "<u4")
     last = len(block) - HEADER
     while at <= last:
-        stop = min(at + _SLAB, last + 1)
-        windows = np.lib.stride_tricks.sliding_window_view(octets[at : stop + 11], HEADER)
-        crcs = _masked(_crc_rows(windows[:, :8]))
-        stored = np.ascontiguousarray(windows[:, 8:]).view("<u4")[:, 0]
-        lengths = np.ascontiguousarray(windows[:, :8]).view("<u8")[:, 0]
-        for place in np.flatnonzero((crcs == stored) & (lengths <= MAX_LENGTH)):
+        low, high, stored = (
+            words[at + shift : min(at + _SLAB, last + 1) + shift] for shift in (0, 4, 8)
+        )
+        crcs = _masked(_four_more(_four_more(_fresh(len(low)), low), high))
+        for place in np.flatnonzero((crcs == stored) & (high == 0) & (low <= MAX_LENGTH)):
             yield at + int(place)
-        at = stop
+        at += _SLAB

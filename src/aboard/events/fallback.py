@@ -2,21 +2,21 @@
 
 Rule for rule the twin of scan.h, which defines the terms. Two things make it
 fast enough to be useful: the checksums of a whole block are computed together,
-column by column, and a record that differs from an earlier one only in its
-time, step and value is recognised without being parsed.
+and records that differ from an earlier one only in their time, step and value are
+recognised and read together, without being parsed.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from operator import itemgetter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from aboard.events.crc import headers, verify
+from aboard.events.crc import Ints, everywhere, headers, verify
+from aboard.events.heads import read_heads
 from aboard.events.messages import Event, Malformed, Value, fields, parse_event, parse_metadata
 from aboard.events.origins import (
     CLASS_OTHER,
@@ -29,29 +29,24 @@ from aboard.events.origins import (
     ORIGIN_RUN_METADATA,
     ORIGIN_SIMPLE,
 )
+from aboard.events.packing import Values, joined, pack
 from aboard.events.records import HEADER, OVERHEAD
-from aboard.events.scanner import Block, RawPointers, RawPoints
+from aboard.events.scanner import Block, RawTaken
 
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<f")
-_DOUBLE = struct.Struct("<d")
-_value_at = _FLOAT.unpack_from
-_HEAD = re.compile(rb"\x09(.{8})(?:\x10([\x80-\xff]{0,8}[\x00-\x7f]))?(?=\x2a)", re.DOTALL)
-"""Wall time and step at the start of an event, with its summary right behind them."""
 _PROBES = (-1234.5, 777.25)
 _ROWS = {ORIGIN_IMAGE: 3, ORIGIN_AUDIO: 1}
 
 
-_Point = tuple[int, int, float, float]
-"""Series, step, wall time and value; plain tuples, as there are very many."""
-_Pointer = tuple[int, int, float, int, int, int]
-"""Series, step, wall time, offset, length and rows."""
-_POINT_COLUMNS = (np.int32, np.int64, np.float64, np.float64)
-_POINTER_COLUMNS = (np.int32, np.int64, np.float64, np.int64, np.int64, np.int64)
+_Point = tuple[int, int, int, float, float]
+"""Offset, series, step, wall time and value."""
+_Pointer = tuple[int, int, int, float, int, int]
+"""Offset, series, step, wall time, length and rows."""
 
 
 class _Series:
-    __slots__ = ("kind", "metadata", "origin", "tag", "wide")
+    __slots__ = ("kind", "metadata", "origin", "shapes", "tag", "wide")
 
     def __init__(self, tag: bytes) -> None:
         self.tag = tag
@@ -59,6 +54,7 @@ class _Series:
         self.metadata: bytes | None = None
         self.origin = ORIGIN_NONE
         self.wide = False
+        self.shapes: list[bytes] = []
 
 
 class PythonCore:
@@ -72,6 +68,8 @@ class PythonCore:
         self._series: list[_Series] = []
         self._numbers: dict[bytes, int] = {}
         self._shapes: dict[bytes, int] = {}
+        self._has_forgotten = False
+        self._recognised: list[Values] = []
         self._points: list[_Point] = []
         self._pointers: list[_Pointer] = []
         self._damage: list[tuple[int, int]] = []
@@ -82,20 +80,24 @@ class PythonCore:
     @property
     def pending(self) -> int:
         """The number of values not taken yet."""
-        return len(self._points) + len(self._pointers)
+        recognised = sum(len(one.series) for one in self._recognised)
+        return recognised + len(self._points) + len(self._pointers)
 
     def series(self) -> list[tuple[bytes, bytes | None, int, int, bool]]:
         """Return (tag, metadata, origin, kind, wide) of every series."""
         return [(s.tag, s.metadata, s.origin, s.kind, s.wide) for s in self._series]
 
-    def take(self) -> tuple[RawPoints, RawPointers, list[tuple[int, int]], int]:
-        """Return the columns as bytes, and forget them."""
-        p = _columns(self._points, _POINT_COLUMNS)
-        q = _columns(self._pointers, _POINTER_COLUMNS)
-        points = (p[0], p[1], p[2], p[3])
-        pointers = (q[0], q[1], q[2], q[3], q[4], q[5])
-        taken = points, pointers, self._damage, self._events
-        self._points, self._pointers, self._damage, self._events = [], [], [], 0
+    def take(self) -> RawTaken:
+        """Return what was scanned, and forget it."""
+        wide = {number for number, one in enumerate(self._series) if one.wide}
+        taken = (
+            pack(joined([*self._recognised, _points(self._points)]), wide),
+            pack(_pointers(self._pointers), wide),
+            self._damage,
+            self._events,
+        )
+        self._recognised, self._points, self._pointers = [], [], []
+        self._damage, self._events = [], 0
         return taken
 
     def scan(self, block: Block, offset: int, end: int) -> int:
@@ -115,18 +117,43 @@ class PythonCore:
 
     def _scan_good(self, block: bytes, at: int, base: int) -> int:
         """Scan the good records that follow each other from `at`; return where they end."""
-        spans = _frames(block, at)
-        good = verify(block, spans)
-        if good and self.damage_start >= 0:
-            self._end_damage(base + at)
-        for start, length in spans[:good]:
-            at = start + HEADER
-            if not self._recognise(block, at, at + length):
-                self._record(block[at : at + length], base + start)
-        if good == 0:
-            return at
-        start, length = spans[good - 1]
-        return start + length + OVERHEAD
+        bounds = np.array(_bounds(block, at), np.int64)
+        good = verify(block, bounds)
+        if good:
+            if self.damage_start >= 0:
+                self._end_damage(base + at)
+            self._scan_records(block, bounds[: good + 1], base)
+        return int(bounds[good])
+
+    def _scan_records(self, block: bytes, bounds: Ints, base: int) -> None:
+        """Scan good records: parse those of unknown shape, in order, and recognise the others."""
+        starts, ends = bounds[:-1] + HEADER, bounds[1:] - 4
+        heads = read_heads(block, starts, ends)
+        spans = zip(heads.ends.tolist(), (ends - 4).tolist(), strict=True)
+        shapes = [block[first:last] for first, last in spans]
+        numbers = np.empty(len(shapes), np.int64)
+        at = 0
+        while at < len(shapes):
+            numbers[at:] = [self._shapes.get(shape, -1) for shape in shapes[at:]]
+            unknown = np.flatnonzero(numbers[at:] < 0) + at
+            at = len(shapes)
+            for place in unknown.tolist():
+                numbers[place] = self._shapes.get(shapes[place], -1)
+                if numbers[place] < 0:
+                    data = block[starts[place] : ends[place]]
+                    self._record(data, base + int(bounds[place]), shapes[place])
+                if self._has_forgotten:
+                    self._has_forgotten, at = False, place + 1
+                    break
+        known = np.flatnonzero(numbers >= 0)
+        self._events += len(known)
+        with np.errstate(invalid="ignore"):  # which a signalling NaN is said to be
+            values = everywhere(block, "<f4")[ends[known] - 4].astype(np.float64)
+        self._recognised.append(
+            Values(
+                base + bounds[known], numbers[known], heads.steps[known], heads.walls[known], values
+            )
+        )
 
     def _search(self, block: bytes, at: int, base: int, end: int) -> tuple[int, bool]:
         """Find the next good record at or after `at`.
@@ -145,7 +172,7 @@ class PythonCore:
             elif total > len(block) - place:
                 self.want = total
                 return place, False
-            elif verify(block, [(place, length)]):
+            elif verify(block, np.array([place, place + total], np.int64)):
                 return place, True
         if self.damage_start < 0:
             self.damage_start = base + at
@@ -155,7 +182,7 @@ class PythonCore:
         self._damage.append((self.damage_start, offset - self.damage_start))
         self.damage_start = self.hold = -1
 
-    def _record(self, data: bytes, offset: int) -> None:
+    def _record(self, data: bytes, offset: int, shape: bytes) -> None:
         """Scan one good record by parsing it."""
         points, pointers = len(self._points), len(self._pointers)
         try:
@@ -169,7 +196,7 @@ class PythonCore:
         if self.first_wall is None:
             self.first_wall = event.wall
         if len(event.values) == 1 and len(self._points) == points + 1:
-            self._learn(data, event)
+            self._learn(data, event, shape)
 
     def _apply(self, event: Event, offset: int, length: int) -> None:
         match event.what:
@@ -186,10 +213,10 @@ class PythonCore:
                 )
                 if one.kind == CLASS_UNKNOWN:
                     one.kind = CLASS_OTHER
-                    self._shapes.clear()
-                self._pointers.append((number, event.step, event.wall, offset, length, 1))
+                    self._forget_shapes(one)
+                self._pointers.append((offset, number, event.step, event.wall, length, 1))
             case _:
-                self._pointers.append((-1, event.step, event.wall, offset, length, 0))
+                self._pointers.append((offset, -1, event.step, event.wall, length, 0))
 
     def _add(self, value: Value, event: Event, offset: int, length: int) -> None:
         number = self._number(value.tag)
@@ -198,9 +225,9 @@ class PythonCore:
         if value.metadata is not None and one.metadata is None:
             one.metadata = value.metadata
             one.kind = one.kind or _class_of(value.metadata)
-            self._shapes.clear()
+            self._forget_shapes(one)
         if value.origin == ORIGIN_SIMPLE:
-            self._points.append((number, event.step, event.wall, value.simple))
+            self._points.append((offset, number, event.step, event.wall, value.simple))
             return
         rows = _ROWS.get(value.origin, 0)
         if value.tensor is not None:
@@ -209,10 +236,10 @@ class PythonCore:
                 one.kind == CLASS_UNKNOWN and tensor.rank == 0
             )
             if tensor.single is not None and may_be_scalar:
-                self._points.append((number, event.step, event.wall, tensor.single))
+                self._points.append((offset, number, event.step, event.wall, tensor.single))
                 one.wide = one.wide or tensor.wide
                 return
-        self._pointers.append((number, event.step, event.wall, offset, length, rows))
+        self._pointers.append((offset, number, event.step, event.wall, length, rows))
 
     def _number(self, tag: bytes) -> int:
         number = self._numbers.get(tag)
@@ -221,27 +248,12 @@ class PythonCore:
             self._series.append(_Series(tag))
         return number
 
-    def _recognise(self, block: bytes, start: int, end: int) -> bool:
-        """Scan a record by its shape, if that is known."""
-        head = _HEAD.match(block, start, end)
-        if head is None:
-            return False
-        number = self._shapes.get(block[head.end() : end - 4])
-        if number is None:
-            return False
-        wall, step = head.groups()
-        points = (number, _step(step), _DOUBLE.unpack(wall)[0], _value_at(block, end - 4)[0])
-        self._points.append(points)
-        self._events += 1
-        return True
-
-    def _learn(self, data: bytes, event: Event) -> None:
+    def _learn(self, data: bytes, event: Event, shape: bytes) -> None:
         """Remember the shape of a record whose last four bytes are its only value.
 
         Whether they are is found out by changing them and parsing again.
         """
-        head = _HEAD.match(data)
-        if head is None or len(list(fields(data[head.end() :]))) != 1:
+        if not shape or len(list(fields(shape + data[-4:]))) != 1:
             return  # what follows the summary may be what counts
         tag = event.values[0].tag
         for probe in _PROBES:
@@ -252,15 +264,32 @@ class PythonCore:
             number = value.simple if value.tensor is None else value.tensor.single
             if value.tag != tag or number != probe:
                 return
-        self._shapes[data[head.end() : -4]] = self._numbers[tag]
+        number = self._shapes[shape] = self._numbers[tag]
+        self._series[number].shapes.append(shape)
+
+    def _forget_shapes(self, one: _Series) -> None:
+        """Forget the shapes of a series, whose values may now be something else."""
+        self._has_forgotten = self._has_forgotten or bool(one.shapes)
+        for shape in one.shapes:
+            del self._shapes[shape]
+        one.shapes.clear()
 
 
-def _columns(
-    rows: Sequence[_Point] | Sequence[_Pointer], kinds: Sequence[type[np.generic]]
-) -> list[bytes]:
-    """Return the rows, sorted by series, as the bytes of one array per column."""
-    columns = zip(*sorted(rows, key=itemgetter(0)), strict=True) if rows else ((),) * len(kinds)
-    return [np.array(column, kind).tobytes() for column, kind in zip(columns, kinds, strict=True)]
+def _points(rows: Sequence[_Point]) -> Values:
+    offsets, series, steps, walls, numbers = _columns(rows, "qqqdd")
+    return Values(offsets, series, steps, walls, numbers)
+
+
+def _pointers(rows: Sequence[_Pointer]) -> Values:
+    offsets, series, steps, walls, lengths, tensor_rows = _columns(rows, "qqqdqq")
+    # No tensor has more rows than bytes, whatever its shape says.
+    payload = np.stack([offsets, lengths, np.clip(tensor_rows, 0, lengths)], axis=1)
+    return Values(offsets, series, steps, walls, payload)
+
+
+def _columns(rows: Sequence[_Point] | Sequence[_Pointer], kinds: str) -> list[npt.NDArray[Any]]:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(kinds)
+    return [np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
 
 
 def _class_of(metadata: bytes) -> int:
@@ -270,23 +299,14 @@ def _class_of(metadata: bytes) -> int:
     return CLASS_SCALAR if parsed.plugin == "scalars" else CLASS_OTHER
 
 
-@lru_cache(maxsize=1 << 12)
-def _step(octets: bytes | None) -> int:
-    """Read the number of a head's step; the tags of a step come one after another."""
-    step = 0
-    for place, byte in enumerate(octets or b""):
-        step |= (byte & 0x7F) << 7 * place
-    return step
-
-
-def _frames(block: bytes, at: int) -> list[tuple[int, int]]:
-    """Return (place, length) of the records as their lengths claim, unverified."""
-    found = []
+def _bounds(block: bytes, at: int) -> list[int]:
+    """Return where records start as their lengths claim, unverified, and where the last ends."""
+    found = [at]
     last = len(block) - OVERHEAD
     while at <= last:
         length = _LENGTH.unpack_from(block, at)[0]
         if length > last - at:
             break
-        found.append((at, length))
         at += length + OVERHEAD
+        found.append(at)
     return found

@@ -3,7 +3,8 @@
 A *series* is a tag of one file, numbered in the order in which tags appear. A
 *point* is one scalar of a series; every other value is a *pointer* to the record
 that holds it. The work is done by the C core, or by its twin in `fallback` where
-the core was not compiled (or ABOARD_PURE_PYTHON is set); both follow scan.h.
+the core was not compiled (or ABOARD_PURE_PYTHON is set); both follow scan.h and
+pack.h. Columns are handed out as bytes, so that nothing here needs numpy.
 """
 
 # ruff: noqa: D102 - the protocols below only name what `Scanner` explains
@@ -11,43 +12,54 @@ the core was not compiled (or ABOARD_PURE_PYTHON is set); both follow scan.h.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from aboard.events.fallback import PythonCore
 
-    Ints = npt.NDArray[np.int64]
-    Floats = npt.NDArray[np.float64]
+
+CHUNK_VALUES = 4096
 
 
-class Points(NamedTuple):
-    """Scalars, sorted by series and in file order within each."""
+class Chunk(NamedTuple):
+    """Up to 4,096 values of a series that follow each other, as arrays of this machine's order.
 
-    series: npt.NDArray[np.int32]
-    step: Ints
-    wall: Floats
-    value: Floats
-
-
-class Pointers(NamedTuple):
-    """Values that are not scalars, sorted like points.
-
-    `offset` and `length` give the record's place and the length of its data;
-    `rows` is the first dimension of a tensor. Series -1 holds the records that
-    belong to no tag: file versions, session logs and the like.
+    Steps are 64-bit integers; of three or more that rise evenly, or not at all, only
+    the first and the stride are there. Wall times are 64-bit floats.
     """
 
-    series: npt.NDArray[np.int32]
-    step: Ints
-    wall: Floats
-    offset: Ints
-    length: Ints
-    rows: Ints
+    size: int
+    """The number of values."""
+    steps: bytes
+    walls: bytes
+    payload: bytes
+    """Of points their values, as 32-bit floats where the series is not wide, or else as
+    64-bit ones. Of each pointer three 64-bit integers: the record's offset, the length
+    of its data, and the first dimension of its tensor."""
+
+
+class Part(NamedTuple):
+    """What a series got since the last take, in file order."""
+
+    series: int
+    """Its number; -1 for records that belong to no tag: file versions, session logs."""
+    size: int
+    """The number of values."""
+    first_step: int
+    last_step: int
+    min_step: int
+    max_step: int
+    rising: bool
+    """Whether every step is greater than the one before."""
+    last_wall: float
+    max_wall: float
+    """Minus infinity where no wall time is a number."""
+    last_value: float | None
+    """None for pointers."""
+    rows: int
+    """The largest of its pointers."""
+    chunks: list[Chunk]
 
 
 class Damage(NamedTuple):
@@ -57,46 +69,13 @@ class Damage(NamedTuple):
     length: int
 
 
-class Taken:
-    """What was scanned since the last take.
+class Taken(NamedTuple):
+    """What was scanned since the last take, by series."""
 
-    The columns become arrays when they are looked at, so that scanning can begin
-    before numpy is imported.
-    """
-
-    def __init__(
-        self, points: RawPoints, pointers: RawPointers, damage: list[Damage], events: int
-    ) -> None:
-        self.damage = damage
-        self.events = events
-        self._points = points
-        self._pointers = pointers
-
-    @cached_property
-    def points(self) -> Points:
-        """The scalars."""
-        import numpy as np
-
-        series, step, wall, value = self._points
-        return Points(
-            np.frombuffer(series, np.int32),
-            np.frombuffer(step, np.int64),
-            np.frombuffer(wall, np.float64),
-            np.frombuffer(value, np.float64),
-        )
-
-    @cached_property
-    def pointers(self) -> Pointers:
-        """The places of everything else."""
-        import numpy as np
-
-        series, step, wall, *rest = self._pointers
-        return Pointers(
-            np.frombuffer(series, np.int32),
-            np.frombuffer(step, np.int64),
-            np.frombuffer(wall, np.float64),
-            *(np.frombuffer(column, np.int64) for column in rest),
-        )
+    points: list[Part]
+    pointers: list[Part]
+    damage: list[Damage]
+    events: int
 
 
 class Series(NamedTuple):
@@ -114,8 +93,11 @@ class Series(NamedTuple):
 
 
 Block = bytes | bytearray | memoryview
-RawPoints = tuple[bytes, bytes, bytes, bytes]
-RawPointers = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+RawChunk = tuple[int, bytes, bytes, bytes]
+RawPart = tuple[
+    int, int, int, int, int, int, bool, float, float, float | None, int, Sequence[RawChunk]
+]
+RawTaken = tuple[Sequence[RawPart], Sequence[RawPart], list[tuple[int, int]], int]
 
 
 class Core(Protocol):
@@ -132,7 +114,7 @@ class Core(Protocol):
     @property
     def pending(self) -> int: ...
     def scan(self, block: Block, offset: int, end: int) -> int: ...
-    def take(self) -> tuple[RawPoints, RawPointers, list[tuple[int, int]], int]: ...
+    def take(self) -> RawTaken: ...
     def series(self) -> list[tuple[bytes, bytes | None, int, int, bool]]: ...
 
 
@@ -218,11 +200,20 @@ class Scanner:
     def take(self) -> Taken:
         """Return and forget what was scanned since the last take."""
         points, pointers, damage, events = self._core.take()
-        return Taken(points, pointers, [Damage(*span) for span in damage], events)
+        return Taken(
+            [_part(one) for one in points],
+            [_part(one) for one in pointers],
+            [Damage(*span) for span in damage],
+            events,
+        )
 
     def series(self) -> list[Series]:
         """Return every series seen so far; its place in the list is its number."""
         return [Series(*one) for one in self._core.series()]
+
+
+def _part(raw: RawPart) -> Part:
+    return Part._make((*raw[:-1], [Chunk._make(one) for one in raw[-1]]))
 
 
 class Scanned(NamedTuple):

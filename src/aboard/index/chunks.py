@@ -1,25 +1,19 @@
-"""Arrays as blobs: how the values of a segment are laid out in the `chunk` table.
+"""Chunks read back: arrays from the blobs of the `chunk` table, and what restarts leave of them.
 
-A chunk holds the steps, the wall times and a payload of up to 4,096 values. The
-payload of scalars is one float column, 32 bits wide where that loses nothing;
-that of pointers is three integer columns: offset, length, rows. Steps that rise
-evenly are stored as their first value and their stride.
+The scanner lays chunks out, `scanner.Chunk` says how, and the table keeps them as
+they come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-CHUNK_POINTS = 4096
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Blob = bytes | npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +28,6 @@ class Columns:
         """Return the number of values."""
         return len(self.steps)
 
-    def slice(self, start: int, stop: int) -> Columns:
-        """Return the values from `start` up to `stop`."""
-        return Columns(self.steps[start:stop], self.walls[start:stop], self.payload[start:stop])
-
 
 def joined(parts: Sequence[Columns]) -> Columns:
     """Return the values of all parts in one."""
@@ -48,27 +38,6 @@ def joined(parts: Sequence[Columns]) -> Columns:
         np.concatenate([part.walls for part in parts]),
         np.concatenate([part.payload for part in parts]),
     )
-
-
-class Chunk(NamedTuple):
-    """A row of the `chunk` table, but for its id."""
-
-    points: int
-    steps: Blob
-    walls: Blob
-    payload: Blob
-
-
-def pack(columns: Columns, *, narrow: bool) -> Chunk:
-    """Lay values out as a chunk; `narrow` keeps scalars as 32-bit floats."""
-    steps, walls, payload = columns.steps, columns.walls, columns.payload
-    if len(steps) > 2:
-        gaps = np.diff(steps)
-        if (gaps == gaps[0]).all():
-            steps = np.array([steps[0], gaps[0]])
-    if narrow and payload.ndim == 1:
-        return Chunk(len(walls), steps, walls, payload.astype(np.float32))
-    return Chunk(len(walls), steps, walls, payload)
 
 
 def unpack(count: int, steps: bytes, walls: bytes, payload: bytes, *, form: int) -> Columns:
@@ -95,25 +64,6 @@ def _unpack_payload(count: int, payload: bytes, form: int) -> Floats | Ints:
     if len(payload) == 4 * count:
         return np.frombuffer(payload, np.float32).astype(np.float64)
     return np.frombuffer(payload, np.float64)
-
-
-def to_merge(tail: Sequence[int], new: int) -> int:
-    """Return how many of the last chunks to merge with `new` values that follow them.
-
-    Args:
-        tail: the sizes of the last chunks, the very last one at the end.
-        new: the number of new values.
-
-    Chunks that are smaller than twice what follows them are merged, so that a
-    segment which grows point by point has few small chunks and each point is
-    rewritten few times.
-    """
-    merged, total = 0, new
-    for size in reversed(tail):
-        if size >= CHUNK_POINTS or size > 2 * total:
-            break
-        merged, total = merged + 1, total + size
-    return merged
 
 
 def survivors(steps: Ints) -> npt.NDArray[np.bool_] | None:

@@ -181,9 +181,7 @@ class Index:
 
     def point_counts(self, tags: Sequence[Tag]) -> list[int]:
         """Return the number of values of each tag, less what restarts made void."""
-        from aboard.index.series import count_points
-
-        return self._ask(lambda connection: [count_points(connection, tag) for tag in tags])
+        return self._ask(lambda connection: [query.count_points(connection, tag) for tag in tags])
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the index; one that had to be replaced is first filled again."""

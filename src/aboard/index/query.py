@@ -2,7 +2,7 @@
 
 A *run* is a directory with event files; a *tag* of a run is put together from the
 segments of its files, in the order of their names. Points are left to `series`;
-nothing here needs numpy, so that a list of runs is there at once.
+nothing here imports numpy unless there was a restart, so that a list is there at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
@@ -86,6 +86,13 @@ class Tag:
         """Whether the tag's values are scalars."""
         return self.segments[0].form == SCALARS
 
+    @property
+    def in_order(self) -> bool:
+        """Whether every step is greater than the one before: there was no restart."""
+        return all(one.increasing for one in self.segments) and all(
+            before.max_step < after.min_step for before, after in pairwise(self.segments)
+        )
+
 
 _SEGMENTS = """
 SELECT f.directory, f.name, s.tag, s.id, s.form, s.origin, s.metadata, s.count, s.min_step,
@@ -155,6 +162,15 @@ def find_tag(connection: sqlite3.Connection, source: Source, run: str, tag: str)
     for segments in _grouped(connection, where, arguments):
         return _tag(source, segments)
     return None
+
+
+def count_points(connection: sqlite3.Connection, tag: Tag) -> int:
+    """Count the values that survive; from the totals alone unless there was a restart."""
+    if tag.in_order:
+        return sum(one.points for one in tag.segments)
+    from aboard.index.series import count_survivors
+
+    return count_survivors(connection, tag)
 
 
 def _grouped(

@@ -41,8 +41,8 @@ class Report:
         self.files_read += batch.last
         self.bytes_read += batch.scanned
         self.events += batch.taken.events
-        self.points += len(batch.taken.points.series)
-        self.records += int((batch.taken.pointers.series >= 0).sum())
+        self.points += sum(part.size for part in batch.taken.points)
+        self.records += sum(part.size for part in batch.taken.pointers if part.series >= 0)
 
 
 Progress = Callable[[Report], None]
@@ -88,13 +88,11 @@ def _read_and_store(
 ) -> bool:
     """Do what is planned; tell whether another process got in the way."""
     from aboard.index.reading import Batch
+    from aboard.index.store import Store
     from aboard.index.workers import reading
 
+    store = Store(connection)
     with reading(plan.readings) as parts:
-        # Imports numpy, while the workers are reading already.
-        from aboard.index.store import Store
-
-        store = Store(connection)
         if plan.gone:
             store.forget(plan.gone)
             report.files_gone += len(plan.gone)

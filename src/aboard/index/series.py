@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -93,17 +92,10 @@ def _read(connection: sqlite3.Connection, tag: Tag) -> Columns | None:
     )
 
 
-def count_points(connection: sqlite3.Connection, tag: Tag) -> int:
-    """Count the values that survive; from the totals alone unless there was a restart."""
-    held = tag.segments
-    in_order = all(one.increasing for one in held) and all(
-        before.max_step < after.min_step for before, after in pairwise(held)
-    )
-    total = sum(one.points for one in held)
-    if in_order:
-        return total
+def count_survivors(connection: sqlite3.Connection, tag: Tag) -> int:
+    """Count the values of a tag that restarts have left."""
     steps: list[npt.NDArray[np.int64]] = []
-    for segment in held:
+    for segment in tag.segments:
         rows = connection.execute(
             "SELECT count, steps FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
             (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
@@ -111,5 +103,6 @@ def count_points(connection: sqlite3.Connection, tag: Tag) -> int:
         steps += [unpack_steps(*row) for row in rows]
     if not steps:
         return 0  # its file is gone since the tag was listed
-    keep = survivors(np.concatenate(steps))
-    return total if keep is None else int(keep.sum())
+    whole = np.concatenate(steps)
+    keep = survivors(whole)
+    return len(whole) if keep is None else int(keep.sum())

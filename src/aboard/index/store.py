@@ -13,13 +13,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
-
-from aboard.events.scanner import Pointers, Points, Series
-from aboard.index.chunks import CHUNK_POINTS, Columns, joined, pack, to_merge, unpack
+from aboard.events.scanner import Chunk, Part, Series
+from aboard.index.merging import merge, to_merge
 from aboard.index.reading import Batch
 from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS
 
@@ -51,21 +47,17 @@ class _Segment:
     next_seq: int = 0
     tail: list[int] = field(default_factory=list)
 
-    def take_in(self, columns: Columns) -> None:
+    def take_in(self, part: Part) -> None:
         """Account for values that are appended."""
-        steps = columns.steps
-        rising = len(steps) < 2 or bool((steps[1:] > steps[:-1]).all())
-        low, high = (steps[0], steps[-1]) if rising else (steps.min(), steps.max())
-        low, high = int(low), int(high)
+        low, high, rising = part.min_step, part.max_step, part.rising
         if self.count:
-            rising = rising and self.increasing and int(steps[0]) > self.last_step
+            rising = rising and self.increasing and part.first_step > self.last_step
             low, high = min(low, self.min_step), max(high, self.max_step)
-        self.count += len(columns)
+        self.count += part.size
         self.min_step, self.max_step, self.increasing = low, high, rising
-        self.last_step = int(steps[-1])
-        self.max_wall = max(self.max_wall, float(np.fmax.reduce(columns.walls)))
-        if columns.payload.ndim == 2:
-            self.rows = max(self.rows, int(columns.payload[:, 2].max()))
+        self.last_step = part.last_step
+        self.max_wall = max(self.max_wall, part.max_wall)
+        self.rows = max(self.rows, part.rows)
 
 
 @dataclass(slots=True)
@@ -179,47 +171,44 @@ class Store:
     def _store_values(self, opened: _OpenFile, batch: Batch) -> None:
         segments: list[tuple[object, ...]] = []
         chunks: list[tuple[object, ...]] = []
-        for series, form, columns in _by_series(batch):
+        for form, part in _parts(batch):
+            series = batch.series[part.series]
             tag = series.tag.decode("utf-8", "backslashreplace")
             segment = opened.segments.get((tag, form))
             if segment is None:
                 segment = opened.segments[tag, form] = _Segment(self._next_segment)
                 self._next_segment += 1
-            chunks += self._append(segment, form, columns, narrow=not series.wide)
+            chunks += self._append(segment, part)
             key = (segment.id, opened.id, tag, form)
-            segments.append((*key, *_segment_row(segment, series, columns)))
+            segments.append((*key, *_segment_row(segment, series, part)))
         self._connection.executemany(_SAVE_SEGMENT, segments)
         self._connection.executemany("INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?)", chunks)
 
-    def _append(
-        self, segment: _Segment, form: int, columns: Columns, *, narrow: bool
-    ) -> Iterator[tuple[object, ...]]:
+    def _append(self, segment: _Segment, part: Part) -> Iterator[tuple[object, ...]]:
         """Yield the rows that append values to a segment, merging small chunks at its end."""
         if segment.count and not segment.tail:
             self._load_tail(segment)
-        segment.take_in(columns)
-        merged = to_merge(segment.tail, len(columns))
+        segment.take_in(part)
+        chunks, before = part.chunks, segment.next_seq
         base = segment.id << CHUNK_BITS
+        merged = to_merge(segment.tail, [chunk.size for chunk in chunks])
         if merged:
             segment.next_seq -= merged
             del segment.tail[-merged:]
             rows = self._connection.execute(
                 "SELECT count, steps, walls, payload FROM chunk WHERE id >= ? AND id < ?"
                 " ORDER BY id",
-                (base + segment.next_seq, base + segment.next_seq + merged),
-            ).fetchall()
-            narrow = narrow and all(len(row[3]) == 4 * row[0] for row in rows)
-            columns = joined([*(unpack(*row, form=form) for row in rows), columns])
-        first = segment.next_seq
-        for start in range(0, len(columns), CHUNK_POINTS):
-            piece = columns.slice(start, start + CHUNK_POINTS)
-            yield (base + segment.next_seq, *pack(piece, narrow=narrow))
-            segment.tail.append(len(piece))
+                (base + segment.next_seq, base + before),
+            )
+            chunks = merge([*map(Chunk._make, rows), *chunks])
+        for chunk in chunks:
+            yield (base + segment.next_seq, *chunk)
+            segment.tail.append(chunk.size)
             segment.next_seq += 1
-        if segment.next_seq < first + merged:
+        if segment.next_seq < before:
             self._connection.execute(
                 "DELETE FROM chunk WHERE id >= ? AND id < ?",
-                (base + segment.next_seq, base + first + merged),
+                (base + segment.next_seq, base + before),
             )
         del segment.tail[:-32]
 
@@ -268,7 +257,7 @@ def _file_row(batch: Batch) -> dict[str, object]:
     }
 
 
-def _segment_row(segment: _Segment, series: Series, columns: Columns) -> tuple[object, ...]:
+def _segment_row(segment: _Segment, series: Series, part: Part) -> tuple[object, ...]:
     return (
         series.origin,
         series.kind,
@@ -279,8 +268,8 @@ def _segment_row(segment: _Segment, series: Series, columns: Columns) -> tuple[o
         segment.increasing,
         segment.last_step,
         segment.max_wall,
-        _not_nan(float(columns.walls[-1])),
-        float(columns.payload[-1]) if columns.payload.ndim == 1 else None,
+        _not_nan(part.last_wall),
+        part.last_value,
         segment.rows,
     )
 
@@ -290,33 +279,10 @@ def _not_nan(wall: float) -> float:
     return 0.0 if math.isnan(wall) else wall
 
 
-def _by_series(batch: Batch) -> Iterator[tuple[Series, int, Columns]]:
-    """Yield the values of a batch, series by series."""
-    points, pointers = batch.taken.points, batch.taken.pointers
-    for number, start, stop in _runs(points.series):
-        part = slice(start, stop)
-        yield batch.series[number], SCALARS, _scalars(points, part)
-    for number, start, stop in _runs(pointers.series):
-        if number >= 0:
-            yield batch.series[number], RECORDS, _records(pointers, slice(start, stop))
-
-
-def _runs(series: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
-    """Yield (series, start, stop) of a column that is sorted by series."""
-    if not len(series):
-        return
-    cuts = [0, *(np.flatnonzero(series[1:] != series[:-1]) + 1).tolist(), len(series)]
-    for start, stop in pairwise(cuts):
-        yield int(series[start]), start, stop
-
-
-def _scalars(points: Points, part: slice) -> Columns:
-    return Columns(points.step[part], points.wall[part], points.value[part])
-
-
-def _records(pointers: Pointers, part: slice) -> Columns:
-    length = pointers.length[part]
-    # No tensor has more rows than bytes, whatever its shape says.
-    rows = np.clip(pointers.rows[part], 0, length)
-    payload = np.stack([pointers.offset[part], length, rows], axis=1)
-    return Columns(pointers.step[part], pointers.wall[part], payload)
+def _parts(batch: Batch) -> Iterator[tuple[int, Part]]:
+    """Yield the parts of a batch that belong to a tag, each with its form."""
+    for part in batch.taken.points:
+        yield SCALARS, part
+    for part in batch.taken.pointers:
+        if part.series >= 0:
+            yield RECORDS, part

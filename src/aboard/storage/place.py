@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +62,8 @@ def cache_place() -> Place:
     kind = file_system_of(wanted)
     if kind not in NETWORK_FILE_SYSTEMS:
         return Place(wanted)
+    import tempfile
+
     local = Path(tempfile.gettempdir()) / f"aboard-{os.getuid()}"
     return Place(local, f"{wanted} is on a network file system ({kind})")
 

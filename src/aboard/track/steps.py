@@ -34,5 +34,5 @@ def _last_of(content: bytes) -> int | None:
     scanner = Scanner()
     scanner.scan(content, 0, len(content))
     taken = scanner.take()
-    columns = (taken.points.step, taken.pointers.step[taken.pointers.series >= 0])
-    return max((int(column.max()) for column in columns if column.size), default=None)
+    parts = (*taken.points, *taken.pointers)
+    return max((part.max_step for part in parts if part.series >= 0), default=None)

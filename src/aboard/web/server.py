@@ -267,7 +267,8 @@ def _bind_all(addresses: list[_Address], port: int) -> list[socket.socket]:
 
 
 def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Named, so that asyncio sees TCP and sends small answers at once.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
