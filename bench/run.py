@@ -21,11 +21,12 @@ from pathlib import Path
 
 import cases
 import proxying
+import shipping
 import tracking
 import views
 from cases import FULL, QUICK, Figures, Result
 
-CASES = cases.CASES | views.CASES | tracking.CASES | proxying.CASES
+CASES = cases.CASES | views.CASES | tracking.CASES | shipping.CASES | proxying.CASES
 
 
 def default_cache() -> Path:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -40,6 +41,20 @@ def aboard(place: str) -> Writer:
     return Writer(writer.scalar, writer.scalars, writer.close)
 
 
+def aboard_run(place: str) -> Writer:
+    from aboard import init
+
+    run = init("bench", root=place)
+
+    def one(tag: str, number: float, step: int) -> None:
+        run.log_metrics({tag: number}, step=step)
+
+    def many(numbers: dict[str, float], step: int) -> None:
+        run.log_metrics(numbers, step=step)
+
+    return Writer(one, many, run.finish)
+
+
 def pytorch(place: str) -> Writer:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -62,9 +77,13 @@ def _summary_writer(writer: Any) -> Writer:
 
 WRITERS: dict[str, Callable[[str], Writer]] = {
     "aboard": aboard,
+    "aboard, log_metrics": aboard_run,
     "torch.utils.tensorboard": pytorch,
     "tensorboardX": tensorboardx,
 }
+
+
+OURS = ("aboard", "aboard, log_metrics")
 
 
 # Inside a process: what is timed.
@@ -137,21 +156,63 @@ def _case(title: str, action: str, wanted: float = 5) -> Callable[[Sizes, Path],
             name: lambda name=name: measured(name, sizes.logged) for name in WRITERS
         }
         found = alternate(actions, sizes.times)
-        ours, *others = WRITERS
         targets = [
-            Target(f"{what} than {name}", wanted, value(found[name]) / value(found[ours]))
-            for name in others
+            Target(f"{ours}: {what} than {name}", wanted, value(found[name]) / value(found[ours]))
+            for ours in OURS
+            for name in WRITERS
+            if name not in OURS
             for what, value in (
                 ("times less time in the loop", lambda figures: figures.best),
                 ("times less CPU", lambda figures: figures.cpu),
             )
         ]
-        return Result(title.format(count=sizes.logged), found, ours, targets)
+        return Result(title.format(count=sizes.logged), found, OURS[0], targets)
 
     return case
 
 
+class Empty:
+    """The least that a call can cost."""
+
+    def nothing(self) -> None:
+        """Do nothing."""
+
+
+def silent(sizes: Sizes, _: Path) -> Result:
+    """What a call costs on a rank that does not log, beside a call that does nothing."""
+    from aboard.track.run import SilentRun
+
+    numbers = {f"train/metric{number}": number / 7 for number in range(VALUES)}
+    empty, run = Empty(), SilentRun(1)
+
+    def call_empty() -> None:
+        for _ in range(sizes.logged):
+            empty.nothing()
+
+    def call_silent() -> None:
+        for _ in range(sizes.logged):
+            run.log_metrics(numbers, step=1, stage="train")
+
+    def timed(calls: Callable[[], None]) -> Measured:
+        started, cpu = time.perf_counter(), time.process_time()
+        calls()
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        return Measured(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, cpu)
+
+    least, ours = "an empty method", "log_metrics of a silent rank"
+    found = alternate(
+        {least: lambda: timed(call_empty), ours: lambda: timed(call_silent)}, sizes.times
+    )
+    wanted = 1e-6 * sizes.logged / found[least].best
+    title = f"empty calls that a silent one takes; {wanted:.0f} of them take 1 us"
+    target = Target(title, wanted, found[ours].best / found[least].best, at_least=False)
+    return Result(
+        f"{sizes.logged:,} calls on a rank that does not log", found, least, targets=[target]
+    )
+
+
 CASES: dict[str, Callable[[Sizes, Path], Result]] = {
+    "log-silent": silent,
     "log-scalars": _case("{count:,} scalars, one after the other", "scalars"),
     "log-paused": _case(f"{{count:,}} scalars, a pause after every {BURST}", "paused"),
     "log-steps": _case(f"{{count:,}} scalars, {VALUES} of a step at once", "steps"),

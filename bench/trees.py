@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.events import crc, encode
-from aboard.events.records import HEADER, frame
+from aboard.events.records import HEADER, OVERHEAD, frame
 
 Style = Literal["simple", "tensor"]
 Octets = npt.NDArray[np.uint8]
@@ -144,7 +144,11 @@ def _column(tree: Tree, run: int, tag: int, steps: npt.NDArray[np.int64]) -> Oct
         more = steps >> 7 * (place + 1) > 0
         rows[:, HEADER + 10 + place] = (steps >> 7 * place & 0x7F) | more << 7
     _fill(rows, template.rindex(np.float32(PROBE).tobytes()), numbers.astype("<f4"))
-    _fill(rows, rows.shape[1] - 4, crc._masked(crc._crc_rows(rows[:, HEADER:-4])).astype("<u4"))
+    count, width = rows.shape
+    starts = np.arange(count) * width + HEADER
+    lengths = np.full(count, width - OVERHEAD)
+    states = crc._advance(crc._fresh(count), rows.reshape(-1), starts, lengths)
+    _fill(rows, width - 4, crc._masked(states).astype("<u4"))
     return rows
 
 

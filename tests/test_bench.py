@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[1] / "bench" / "run.py"
+CASES = {"long", "growth", "query", "log-steps", "log-silent", "shipping"}
 OURS = {"aboard index", "aboard, in process", "aboard ls, again", "aboard.open, again"}
 
 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory):
     place = tmp_path_factory.mktemp("bench")
-    cases = [part for name in ("long", "growth", "query", "log-steps") for part in ("--only", name)]
+    cases = [part for name in CASES for part in ("--only", name)]
     options = ["--quick", *cases, "--cache", str(place), "--json", str(place / "out.json")]
     command = [sys.executable, BENCH, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -31,7 +32,7 @@ def test_it_says_which_versions_were_measured(document):
 
 
 def test_every_contender_has_times_and_memory(document):
-    assert set(document["cases"]) == {"long", "growth", "query", "log-steps"}
+    assert set(document["cases"]) == CASES
     contenders = document["cases"]["long"]["contenders"]
     assert set(contenders) >= OURS | {"TensorBoard's Python loader"}
     for case in document["cases"].values():
@@ -43,9 +44,10 @@ def test_every_contender_has_times_and_memory(document):
 
 def test_writers_are_compared_by_time_and_by_cpu(document):
     logging = document["cases"]["log-steps"]
-    assert set(logging["contenders"]) == {"aboard", "torch.utils.tensorboard", "tensorboardX"}
+    ours = {"aboard", "aboard, log_metrics"}
+    assert set(logging["contenders"]) == ours | {"torch.utils.tensorboard", "tensorboardX"}
     assert all(figures["cpu"] > 0 for figures in logging["contenders"].values())
-    assert len(logging["targets"]) == 4
+    assert len(logging["targets"]) == 8
 
 
 def test_growth_is_told_for_every_size(document):
