@@ -1,0 +1,1 @@
+"""The hub: boards of many users behind one authenticated address."""

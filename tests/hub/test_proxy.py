@@ -1,0 +1,794 @@
+"""Boards behind the hub's address: what passes, what does not, and what breaks."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import os
+import resource
+import socket
+import sys
+import threading
+import time
+
+import aiohttp
+import httpx
+import pytest
+from aiohttp import web
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from aboard import EventWriter
+from aboard.executors import Address, Spec
+from aboard.executors.process import ProcessExecutor
+from aboard.hub.forwarding import path_below, public_cookie
+from aboard.hub.proxy import NotServing, Proxy
+from aboard.web import listen, serving
+
+TOKEN = "the-board's-own-secret"
+MIB = 1 << 20
+
+
+def until(condition, seconds=120.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+class Front:
+    """The proxy as a hub has it, on a port, with boards that can be exchanged."""
+
+    def __init__(self, port):
+        self.port = port
+        self.boards = {}
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/b/one/"
+
+    def get(self, path="", **options):
+        return self.ask("GET", path, **options)
+
+    def ask(self, method, path="", **options):
+        with httpx.Client(timeout=60, trust_env=False) as client:
+            return client.request(method, self.url + path, **options)
+
+    def send(self, text):
+        """Send bytes as they are; return all that comes back until the connection ends."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
+            connection.sendall(text)
+            received = b""
+            with contextlib.suppress(ConnectionError):
+                while block := connection.recv(65536):
+                    received += block
+            return received
+
+
+@pytest.fixture
+def front():
+    front = Front(0)
+    proxy = Proxy(front.boards.get)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_):
+        async with proxy:
+            yield
+
+    app = Starlette(routes=[Mount("/b/{board}", proxy)], lifespan=lifespan)
+    sockets = listen("127.0.0.1", 0)
+    front.port = sockets[0].getsockname()[1]
+    with serving(app, sockets):
+        yield front
+
+
+class Scripted:
+    """A board of a few lines: reads a request, keeps it, and answers what it was told."""
+
+    def __init__(self, answer):
+        self.requests = []
+        self.left = threading.Event()
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self):
+        return Address("127.0.0.1", self._listener.getsockname()[1], "/b/view/", TOKEN)
+
+    @property
+    def heads(self):
+        """The header lines of the last request, with lower-case names."""
+        lines = self.requests[-1].partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]
+        return [
+            (name.lower(), value.strip()) for name, _, value in (x.partition(":") for x in lines)
+        ]
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(60)
+                request = b""
+                while b"\r\n\r\n" not in request:
+                    if not (block := connection.recv(65536)):
+                        break
+                    request += block
+                if not request:
+                    continue
+                self.requests.append(request)
+                if callable(self._answer):
+                    self._answer(self, connection)
+                else:
+                    connection.sendall(self._answer)
+
+
+@pytest.fixture
+def scripted(front):
+    """Put a board behind the proxy that answers with the bytes, or by the function, given."""
+    made = []
+
+    def scripted(answer):
+        made.append(Scripted(answer))
+        front.boards["one"] = made[-1].address
+        return made[-1]
+
+    yield scripted
+    for one in made:
+        one.close()
+
+
+def answer(*headers, body=b"done", status=b"200 OK"):
+    length = b"content-length: %d" % len(body)
+    lines = [b"HTTP/1.1 " + status, *headers, length, b"connection: close", b"", body]
+    return b"\r\n".join(lines)
+
+
+# A real board
+
+
+@pytest.fixture
+def real(front, tmp_path):
+    """Run `aboard view` and put it behind the proxy; give its own address."""
+    with EventWriter(tmp_path / "logs" / "run1") as writer:
+        for step in range(50):
+            writer.scalar("loss", 1 / (step + 1), step)
+    command = (sys.executable, "-m", "aboard", "view", str(tmp_path / "logs"))
+    options = ("--json", "--no-browser", "--port", "0")
+    executor = ProcessExecutor()
+    handle = executor.start(Spec("one", (*command, *options), tmp_path / "one"))
+    try:
+        front.boards["one"] = until(lambda: executor.address(handle))
+        until(lambda: front.get("data/runs").json() == ["run1"])
+        yield front.boards["one"]
+    finally:
+        executor.stop(handle, now=True)
+        until(lambda: executor.poll({"one": handle})["one"].state == "ended")
+
+
+def test_a_real_board_shows_the_same_behind_the_proxy(front, real):
+    direct = f"http://{real.host}:{real.port}{real.path}"
+    bearer = {"authorization": f"Bearer {real.token}"}
+    asked = {"requests": json.dumps([{"plugin": "scalars", "tag": "loss"}])}
+    path = "data/plugin/timeseries/timeSeries"
+    proxied = front.ask("POST", path, data=asked)
+    assert proxied.json() == httpx.post(direct + path, data=asked, headers=bearer).json()
+    points = proxied.json()[0]["runToSeries"]["run1"]
+    assert [(one["step"], one["value"]) for one in points[:2]] == [(0, 1.0), (1, 0.5)]
+    page = front.get()
+    assert page.status_code == 200
+    assert "<tf-tensorboard" in page.text or "<tb-webapp" in page.text
+    assert "set-cookie" not in page.headers
+
+
+def test_what_is_compressed_passes_as_it_is(front, real):
+    headers = {"accept-encoding": "gzip"}
+    with (
+        httpx.Client() as client,
+        client.stream("GET", front.url + "index.js", headers=headers) as got,
+    ):
+        compressed = b"".join(got.iter_raw())
+        assert got.headers["content-encoding"] == "gzip"
+        assert int(got.headers["content-length"]) == len(compressed)
+    plain = front.get("index.js", headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert gzip.decompress(compressed) == plain.content
+
+
+# What a board sees
+
+
+def test_a_board_sees_its_own_token_and_none_of_the_hubs_secrets(front, scripted):
+    board = scripted(answer())
+    front.get(
+        "page?a=1&key=once&b=%20x",
+        headers={
+            "authorization": "Bearer the-hubs-token",
+            "cookie": "aboard-6006-ab=session; theme=dark; aboard-csrf=c",
+            "x-aboard-csrf": "c",
+            "x-forwarded-for": "10.0.0.1",
+            "x-forwarded-prefix": "/evil",
+            "forwarded": "for=10.0.0.1",
+            "x-real-ip": "10.0.0.1",
+            "via": "1.1 other",
+            "x_forwarded_for": "10.0.0.1",
+            "accept-language": "de",
+        },
+    )
+    assert board.requests[0].startswith(b"GET /b/view/page?a=1&b=%20x HTTP/1.1\r\n")
+    heads = dict(board.heads)
+    assert heads["authorization"] == f"Bearer {TOKEN}"
+    assert heads["cookie"] == "theme=dark"
+    assert heads["host"] == f"127.0.0.1:{board.address.port}"
+    assert heads["accept-language"] == "de"
+    assert [name for name, _ in board.heads].count("authorization") == 1
+    for absent in (
+        b"the-hubs-token",
+        b"session",
+        b"10.0.0.1",
+        b"csrf",
+        b"once",
+        b"other",
+        b"/evil",
+    ):
+        assert absent not in board.requests[0]
+
+
+def test_hop_by_hop_headers_end_at_the_proxy(front, scripted):
+    board = scripted(
+        answer(
+            b"Connection: x-inner, close",
+            b"X-Inner: 1",
+            b"Keep-Alive: 9",
+            b"Upgrade: h2c",
+            b"X-End: 2",
+        )
+    )
+    headers = {"connection": "x-outer, close", "x-outer": "1", "te": "trailers", "x-end": "2"}
+    got = front.get(headers=headers)
+    assert got.headers["x-end"] == "2"
+    assert not {"x-inner", "keep-alive", "upgrade"} & set(got.headers)
+    heads = dict(board.heads)
+    assert heads["x-end"] == "2"
+    assert not {"x-outer", "te"} & set(heads)
+
+
+def test_nothing_is_added_that_the_client_did_not_ask_for(front, scripted):
+    board = scripted(answer())
+    front.send(b"GET /b/one/ HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n")
+    assert {name for name, _ in board.heads} == {"host", "authorization"}
+
+
+def test_the_hubs_own_origin_becomes_the_boards_and_another_stays(front, scripted):
+    board = scripted(answer())
+    hub = f"http://127.0.0.1:{front.port}"
+    front.ask("POST", headers={"origin": hub, "referer": f"{hub}/b/one/page?x=1"})
+    heads, own = dict(board.heads), f"http://127.0.0.1:{board.address.port}"
+    assert (heads["origin"], heads["referer"]) == (own, f"{own}/b/view/page")
+    front.ask("POST", headers={"origin": "http://evil.test", "referer": "http://evil.test/?s=1"})
+    heads = dict(board.heads)
+    assert heads["origin"] == "http://evil.test"
+    assert "referer" not in heads
+    front.ask("POST", headers={"referer": f"{hub}/share/secret"})
+    assert "referer" not in dict(board.heads)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../other",
+        "..%2fother",
+        "%2e%2e/other",
+        "a/%252e%252e/%252e%252e/x",
+        "a/..",
+        "a\\..\\b",
+        "/evil.test/",
+        "%2fevil.test",
+        "a%0d%0aX-Bad:1",
+        "a%00b",
+    ],
+)
+def test_no_path_leads_out_of_a_board(front, scripted, path):
+    board = scripted(answer())
+    request = f"GET /b/one/{path} HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n"
+    status = front.send(request.encode()).split(b" ")[1]
+    assert status in (b"400", b"404")
+    assert not board.requests
+
+
+@pytest.mark.parametrize("path", [b"/%62/one/", b"/b/%6fne/x", b"/b/one%2Fx/"])
+def test_a_board_has_one_spelling(front, scripted, path):
+    board = scripted(answer())
+    got = front.send(b"GET " + path + b" HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n")
+    assert got.split(b" ")[1] in (b"400", b"404")
+    assert not board.requests
+
+
+def test_odd_but_harmless_addresses_arrive_as_they_were_written(front, scripted):
+    board = scripted(answer())
+    path = b"a%2Fb/./%C3%BC/~x;y=1?q=%2B+&&empty=&%zz"
+    front.send(b"GET /b/one/" + path + b" HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n")
+    assert board.requests[0].startswith(b"GET /b/view/" + path.replace(b"&&", b"&") + b" HTTP/1.1")
+
+
+def test_headers_that_could_be_two_do_not_pass(scripted, front):
+    board = scripted(answer())
+    sent = []
+
+    async def ask():
+        async def receive():
+            await asyncio.sleep(0 if not sent else 60)
+            return {"type": "http.request", "body": b""}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/b/one/",
+            "raw_path": b"/b/one/",
+            "root_path": "/b/one",
+            "query_string": b"",
+            "path_params": {"board": "one"},
+            "headers": [
+                (b"host", b"hub"),
+                (b"x-a", b"1\r\nx-evil: 1"),
+                (b"x b", b"1"),
+                (b"x-c", b"1"),
+            ],
+        }
+        async with Proxy(front.boards.get) as proxy:
+            await proxy(scope, receive, send)
+
+    asyncio.run(ask())
+    assert b"evil" not in board.requests[0]
+    assert dict(board.heads)["x-c"] == "1"
+    assert sent[0]["status"] == 200
+
+
+@pytest.mark.parametrize("method", ["TRACE", "CONNECT", "BREW"])
+def test_methods_that_would_show_the_token_are_refused(front, scripted, method):
+    board = scripted(answer())
+    got = front.ask(method)
+    assert got.status_code == 405
+    assert "GET" in got.headers["allow"]
+    assert not board.requests
+
+
+# What a client sees
+
+
+@pytest.mark.parametrize(
+    ("location", "public"),
+    [
+        ("http://127.0.0.1:{port}/b/view/page?x=1#y", "/b/one/page?x=1#y"),
+        ("http://localhost:{port}/b/view/", "/b/one/"),
+        ("//localhost:{port}/b/view/x", "/b/one/x"),
+        ("/b/view/x", "/b/one/x"),
+        ("next", "/b/one/a/next"),
+        ("../x", "/b/one/x"),
+        ("../../../../x", "/b/one/"),
+        ("/", "/b/one/"),
+        ("/api/v1/boards", "/b/one/"),
+        ("/b/view//evil.test/", "/b/one//evil.test/"),
+        ("https://docs.test/page", "https://docs.test/page"),
+        ("http://127.0.0.1:1/x", "http://127.0.0.1:1/x"),
+        ("javascript:alert(1)", None),
+        ("http://[broken/", None),
+    ],
+)
+def test_redirects_stay_below_the_board(front, scripted, location, public):
+    def redirect(board, connection):
+        target = location.format(port=board.address.port).encode()
+        connection.sendall(answer(b"Location: " + target, status=b"302 Found"))
+
+    scripted(redirect)
+    got = front.get("a/b")
+    assert got.status_code == 302
+    assert got.headers.get("location") == public
+
+
+@pytest.mark.parametrize(
+    ("cookie", "public"),
+    [
+        (b"a=1", b"a=1; Path=/b/one/"),
+        (b"a=1; Path=/; HttpOnly", b"a=1; HttpOnly; Path=/b/one/"),
+        (b"a=1; path=/b/view/sub; Domain=hub.test", b"a=1; Path=/b/one/sub"),
+        (b"a=1; Path=/b/viewer; SameSite=Lax", b"a=1; SameSite=Lax; Path=/b/one/"),
+        (b"a=x=y; Secure; ; Max-Age=3", b"a=x=y; Max-Age=3; Path=/b/one/; Secure"),
+        (b"aboard-6006-ab=evil; Path=/", b""),
+        (b"Aboard-x=evil", b""),
+        (b"__Host-aboard-x=evil; Path=/; Secure", b""),
+        (b"=aboard-6006-ab=evil", b""),
+        (b"aboard-6006", b""),
+        (b"a b=1", b""),
+        (b"", b""),
+    ],
+)
+def test_cookies_stay_below_the_board_and_never_pass_for_the_hubs(cookie, public):
+    assert public_cookie(cookie, "/b/one/", "/b/view/", secure=False) == public
+
+
+def test_cookies_are_secure_where_the_hub_is():
+    cookie = public_cookie(b"a=1; Secure", "/b/one/", "/b/view/", secure=True)
+    assert cookie == b"a=1; Path=/b/one/; Secure"
+
+
+def test_each_cookie_of_an_answer_is_looked_at(front, scripted):
+    scripted(answer(b"Set-Cookie: a=1; Path=/", b"Set-Cookie: aboard-x=1", b"set-cookie: b=2"))
+    got = front.get().headers.get_list("set-cookie")
+    assert got == ["a=1; Path=/b/one/", "b=2; Path=/b/one/"]
+
+
+def test_a_board_does_not_speak_for_the_hub(front, scripted):
+    names = [
+        b"Clear-Site-Data",
+        b"Service-Worker-Allowed",
+        b"Strict-Transport-Security",
+        b"Access-Control-Allow-Origin",
+        b"X-Accel-Redirect",
+        b"X-Sendfile",
+        b"Alt-Svc",
+        b"WWW-Authenticate",
+    ]
+    scripted(answer(*(name + b": /" for name in names), b"Server: nasty", b"Date: yesterday"))
+    got = front.get()
+    assert not {name.decode().lower() for name in names} & set(got.headers)
+    assert "nasty" not in str(got.headers)
+    assert "yesterday" not in str(got.headers)
+    assert got.headers["x-frame-options"] == "SAMEORIGIN"
+
+
+def test_a_header_that_could_be_two_is_not_passed_on(front, scripted):
+    scripted(answer(b"X-A: 1\x0b2", b"X-B: a\rSet-Cookie: aboard-x=1", b"X-C: 1"))
+    got = front.send(b"GET /b/one/ HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n")
+    assert b"aboard-x" not in got
+    assert b"\x0b" not in got
+
+
+@pytest.mark.parametrize("status", [b"304 Not Modified", b"204 No Content", b"404 Not Found"])
+def test_the_status_passes(front, scripted, status):
+    body = b"" if status[0:1] in b"23" else b"none"
+    scripted(answer(b'etag: "x"', status=status, body=body))
+    got = front.get()
+    assert got.status_code == int(status[:3])
+    assert got.headers["etag"] == '"x"'
+    assert got.content == body
+
+
+def test_the_answer_to_head_has_its_length_and_no_body(front, scripted):
+    scripted(b"HTTP/1.1 200 OK\r\ncontent-length: 1234\r\nconnection: close\r\n\r\n")
+    got = front.ask("HEAD")
+    assert got.headers["content-length"] == "1234"
+    assert got.content == b""
+
+
+# Bodies
+
+
+def test_pieces_arrive_as_they_are_sent(front, scripted):
+    go_on = threading.Event()
+
+    def in_pieces(_, connection):
+        connection.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+        assert go_on.wait(60)
+        connection.sendall(b"6;x=y\r\nsecond\r\n0\r\nX-Trailer: 1\r\n\r\n")
+
+    scripted(in_pieces)
+    with httpx.Client(timeout=60) as client, client.stream("GET", front.url) as got:
+        pieces = got.iter_raw()
+        assert next(pieces) == b"first"
+        go_on.set()
+        assert b"".join(pieces) == b"second"
+
+
+@pytest.mark.parametrize(
+    ("head", "rest"),
+    [
+        (b"content-length: 100\r\n\r\nonly this", b""),
+        (b"transfer-encoding: chunked\r\n\r\n9\r\nonly this\r\n", b""),
+        (b"transfer-encoding: chunked\r\n\r\n9\r\nonly this\r\n", b"nonsense\r\n"),
+    ],
+)
+def test_an_answer_that_is_cut_off_stays_cut_off(front, scripted, head, rest):
+    go_on = threading.Event()
+
+    def cut(_, connection):
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + head)
+        assert go_on.wait(60)
+        connection.sendall(rest)
+
+    scripted(cut)
+    with httpx.Client(timeout=60) as client, client.stream("GET", front.url) as got:
+        pieces = got.iter_raw()
+        assert next(pieces) == b"only this"
+        go_on.set()
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(pieces)
+
+
+@pytest.mark.parametrize(
+    ("nasty", "code"),
+    [
+        (b"", "board_ended"),
+        (b"HTTP/1.1 200 O", "board_ended"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "bad_answer"),
+        (b"HTTP/1.1 700 What\r\ncontent-length: 0\r\n\r\n", "bad_answer"),
+        (
+            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+            "bad_answer",
+        ),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", "bad_answer"),
+    ],
+)
+def test_what_is_no_answer_is_told_as_such(front, scripted, nasty, code):
+    scripted(nasty)
+    got = front.ask("POST", content=b"x")
+    assert got.status_code == 502
+    assert got.json()["error"]["code"] == code
+    assert "aboard restart one" in got.json()["error"]["hint"]
+
+
+def streaming_board(app_routes):
+    """Run an aiohttp server in a thread; give its address and what stops it."""
+    started = threading.Event()
+    found = {}
+
+    async def main():
+        app = web.Application(client_max_size=1 << 40)
+        app.add_routes(app_routes)
+        runner = web.AppRunner(app, handler_cancellation=True)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        found["port"] = runner.addresses[0][1]
+        found["loop"], found["stop"] = asyncio.get_running_loop(), asyncio.Event()
+        started.set()
+        await found["stop"].wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert started.wait(60)
+
+    def stop():
+        found["loop"].call_soon_threadsafe(found["stop"].set)
+        thread.join()
+
+    return Address("127.0.0.1", found["port"], "/b/view/", TOKEN), stop
+
+
+@pytest.fixture
+def board_of(front):
+    """Put an aiohttp application behind the proxy."""
+    stops = []
+
+    def board_of(*routes):
+        front.boards["one"], stop = streaming_board(routes)
+        stops.append(stop)
+
+    yield board_of
+    for stop in stops:
+        stop()
+
+
+def test_huge_bodies_pass_both_ways_in_little_memory(front, board_of):
+    pieces, piece = 256, os.urandom(MIB)
+
+    async def upload(request):
+        total = 0
+        async for block in request.content.iter_any():
+            total += len(block)
+        return web.Response(text=str(total))
+
+    async def download(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(pieces):
+            await response.write(piece)
+        return response
+
+    board_of(web.post("/b/view/up", upload), web.get("/b/view/down", download))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    got = front.ask("POST", "up", content=(piece for _ in range(pieces)))
+    assert got.text == str(pieces * MIB)
+    with httpx.Client(timeout=120) as client, client.stream("GET", front.url + "down") as got:
+        time.sleep(0.5)  # a client that is slow to begin must not fill the proxy
+        assert sum(len(block) for block in got.iter_raw()) == pieces * MIB
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < 64 * MIB
+
+
+def test_a_client_that_leaves_ends_the_request_at_the_board(front, board_of):
+    begun, ended = threading.Event(), threading.Event()
+
+    async def never(request):
+        begun.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+
+    board_of(web.get("/b/view/never", never), web.post("/b/view/never", never))
+    for request in (
+        b"GET /b/one/never HTTP/1.1\r\nhost: hub\r\n\r\n",
+        b"POST /b/one/never HTTP/1.1\r\nhost: hub\r\ncontent-length: 4\r\n\r\nbody",
+    ):
+        begun.clear()
+        ended.clear()
+        with socket.create_connection(("127.0.0.1", front.port)) as connection:
+            connection.sendall(request)
+            assert begun.wait(60)
+        assert ended.wait(60)
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_ends_it_too(front, board_of):
+    begun, ended = threading.Event(), threading.Event()
+
+    async def read(request):
+        begun.set()
+        try:
+            await request.read()
+        finally:
+            ended.set()
+        return web.Response()
+
+    board_of(web.post("/b/view/read", read))
+    with socket.create_connection(("127.0.0.1", front.port)) as connection:
+        connection.sendall(
+            b"POST /b/one/read HTTP/1.1\r\nhost: hub\r\ncontent-length: 9\r\n\r\nhalf"
+        )
+        assert begun.wait(60)
+    assert ended.wait(60)
+
+
+# WebSockets
+
+
+def talk(front, script, path="echo", **options):
+    async def main():
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(front.url + path, **options) as connection,
+        ):
+            return await script(connection)
+
+    return asyncio.run(main())
+
+
+async def _echo(request):
+    connection = web.WebSocketResponse(protocols=["two"], max_msg_size=16 * MIB)
+    await connection.prepare(request)
+    await connection.send_str(json.dumps(dict(request.headers)))
+    async for message in connection:
+        if message.data == "close":
+            await connection.close(code=4321, message=b"as you wish")
+        elif message.data == "drop":
+            request.transport.abort()
+        elif message.type == aiohttp.WSMsgType.TEXT:
+            await connection.send_str(message.data)
+        else:
+            await connection.send_bytes(message.data)
+    return connection
+
+
+def test_websockets_pass_both_ways(front, board_of):
+    board_of(web.get("/b/view/echo", _echo))
+    large = os.urandom(3 * MIB)
+
+    async def script(connection):
+        heads = {name.lower(): text for name, text in (await connection.receive_json()).items()}
+        await connection.send_str("grüß dich")
+        assert await connection.receive_str() == "grüß dich"
+        await connection.send_bytes(large)
+        assert await connection.receive_bytes() == large
+        assert connection.protocol == "two"
+        return heads
+
+    headers = {"cookie": "aboard-x=secret", "authorization": "Bearer the-hubs"}
+    heads = talk(front, script, protocols=["one", "two"], headers=headers, max_msg_size=0)
+    assert heads["authorization"] == f"Bearer {TOKEN}"
+    assert "cookie" not in heads
+
+
+def test_how_a_websocket_ends_is_told(front, board_of):
+    board_of(web.get("/b/view/echo", _echo))
+
+    async def closed(connection):
+        await connection.receive()
+        await connection.send_str("close")
+        message = await connection.receive()
+        return message.data, message.extra
+
+    assert talk(front, closed) == (4321, "as you wish")
+
+    async def dropped(connection):
+        await connection.receive()
+        await connection.send_str("drop")
+        return (await connection.receive()).data
+
+    assert talk(front, dropped) == 1011
+
+
+def test_a_client_that_leaves_ends_the_websocket_at_the_board(front, board_of):
+    codes = []
+
+    async def wait(request):
+        connection = web.WebSocketResponse()
+        await connection.prepare(request)
+        await connection.receive()
+        codes.append(connection.close_code)
+        return connection
+
+    board_of(web.get("/b/view/echo", wait))
+
+    async def leave(connection):
+        await connection.close(code=4000)
+
+    talk(front, leave)
+    assert until(lambda: codes) == [4000]
+
+
+@pytest.mark.parametrize(
+    "found", [None, NotServing("stopped"), Address("127.0.0.1", 1, "/", TOKEN)]
+)
+def test_a_websocket_to_no_board_is_refused(front, found):
+    front.boards["one"] = found
+    with pytest.raises(aiohttp.WSServerHandshakeError):
+        talk(front, lambda connection: connection.receive())
+
+
+# Boards that are not there
+
+PAGE = {"accept": "text/html"}
+
+
+def test_a_board_that_starts_says_when_to_come_again(front):
+    front.boards["one"] = NotServing("starting")
+    got = front.get(headers=PAGE)
+    assert (got.status_code, got.headers["retry-after"]) == (503, "2")
+    assert "This board is starting." in got.text
+    assert 'http-equiv="refresh"' in got.text
+
+
+@pytest.mark.parametrize("state", ["stopping", "stopped", "failed", "lost", "unheard-of"])
+def test_a_board_that_ended_says_why_and_what_to_do(front, state):
+    front.boards["one"] = NotServing(state, "used 2.1 GiB of 2.0 GiB <memory>")
+    page = front.get(headers=PAGE)
+    assert page.status_code == 503
+    assert "Used 2.1 GiB of 2.0 GiB &lt;memory&gt;." in page.text
+    assert "aboard restart one" in page.text
+    assert "retry-after" not in page.headers
+    assert front.get().json()["error"]["code"] == f"board_{state}"
+
+
+def test_a_board_that_does_not_listen_says_so(front, closed_port):
+    front.boards["one"] = Address("127.0.0.1", closed_port, "/b/view/", TOKEN)
+    got = front.get(headers=PAGE)
+    assert got.status_code == 503
+    assert "This board does not answer." in got.text
+    assert "aboard restart one" in got.text
+    assert TOKEN not in got.text
+
+
+def test_there_is_no_such_board(front):
+    got = front.get()
+    assert (got.status_code, got.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_an_address_is_cut_at_the_hubs_own_prefix():
+    scope = {"path": "/hub/b/one/x", "raw_path": b"/hub/b/one/x", "root_path": "/hub/b/one"}
+    assert path_below(scope) == "/x"
+    assert path_below({**scope, "raw_path": b"/hub/b/two/x"}) is None
