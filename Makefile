@@ -5,6 +5,9 @@ BIN := .venv/bin
 # Newer than these, and the package is installed as it is now; C sources are compiled by that.
 INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/aboard/events/*.c src/aboard/events/*.h)
 
+# Many tests wait for something, so that three at once suit two processors.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 3 ? n : 3)))
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test lint format bench fuzz docs clean
@@ -16,7 +19,7 @@ demo: .venv/installed ## train something small, and watch it on a live board
 	@$(BIN)/aboard demo demo-logs || [ $$? -eq 130 ]
 
 test: .venv/installed-test ## run the tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 lint: .venv/installed-lint ## check style, types and the direction of imports
 	$(BIN)/ruff check

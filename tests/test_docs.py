@@ -26,6 +26,7 @@ import typer
 import aboard
 from aboard.cli.app import add_commands
 from aboard.cli.training import train_all
+from aboard.sdk.finding import stop_personal
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -39,6 +40,7 @@ RUN = [
     "docs/how-to/empty-board.md",
     "docs/how-to/track.md",
     "docs/how-to/record-a-program.md",
+    "docs/how-to/boards.md",
 ]
 FINDERS = ["doctor", "findings", "symptoms"]
 
@@ -60,7 +62,7 @@ def test_the_cli_reference_is_up_to_date():
 
 def test_every_command_and_option_is_documented():
     reference = page("reference/cli.md")
-    for name, command in typer.main.get_command(add_commands()).commands.items():
+    for name, command in all_commands().items():
         section = reference.split(f"## aboard {name}\n")[1].split("\n## ")[0]
         assert command.help, name
         assert "Examples" in section, name
@@ -68,6 +70,19 @@ def test_every_command_and_option_is_documented():
             assert parameter.help, (name, parameter.name)
             for option in options_of(parameter):
                 assert f"`{option}" in section, (name, option)
+
+
+def all_commands() -> dict[str, typer.core.TyperCommand]:
+    """Return every command by its words, such as `ls` and `runs show`."""
+    found = {}
+    pending = [((), typer.main.get_command(add_commands()))]
+    while pending:
+        above, group = pending.pop()
+        for name, command in group.commands.items():
+            found[" ".join((*above, name))] = command
+            if hasattr(command, "commands"):
+                pending.append(((*above, name), command))
+    return found
 
 
 def options_of(parameter: typer.core.TyperOption) -> list[str]:
@@ -110,7 +125,8 @@ def test_every_public_name_is_documented():
     reference = page("reference/python.md")
     for name in aboard.__all__:
         assert f"`aboard.{name}" in reference, name
-    for kind in (aboard.Logs, aboard.EventWriter, aboard.Run, aboard.SummaryWriter):
+    kinds = (aboard.Logs, aboard.EventWriter, aboard.Run, aboard.SummaryWriter)
+    for kind in (*kinds, aboard.Board, aboard.Client):
         for name, member in inspect.getmembers(kind):
             if not name.startswith("_") and (
                 inspect.isroutine(member) or isinstance(member, property)
@@ -140,6 +156,21 @@ def test_every_field_of_a_record_is_documented():
     record.begin(at=1, host="here", pid=1)
     fields = field_names(json.loads(record.to_json()))
     assert fields <= set(re.findall(r"`(\w+)`", page("reference/run-json.md")))
+
+
+def test_every_field_of_listed_runs_is_documented(tmp_path, capsys):
+    from aboard.cli.app import run
+    from aboard.runs.manifest import Manifest
+
+    record = Manifest("run1", "a")
+    record.begin(at=1, host="here", pid=1)
+    (tmp_path / "a" / "run1").mkdir(parents=True)
+    (tmp_path / "a" / "run1" / "run.json").write_bytes(record.to_json())
+    section = page("reference/json.md").split("## `aboard runs`")[1].split("\n## ")[0]
+    documented = set(re.findall(r"`(\w+)`", section))
+    for words in ("list", "show a/run1", "tag a --add=tags", "delete a --yes"):
+        run(["runs", *words.split(), "--root", str(tmp_path), "--json"])
+        assert field_names(json.loads(capsys.readouterr().out)) <= documented, words
 
 
 def test_every_field_of_a_recorded_program_is_documented(tmp_path):
@@ -208,7 +239,7 @@ def test_every_page_is_in_the_table_of_contents():
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_that_are_not_run_exist(path):
-    known = typer.main.get_command(add_commands()).commands
+    known = all_commands()
     shown = [block for kind, block in blocks(path.read_text()) if kind == "sh"]
     for line in "".join(shown).splitlines():
         words = shlex.split(line, comments=True)
@@ -216,7 +247,10 @@ def test_commands_that_are_not_run_exist(path):
         if words[:1] != ["aboard"]:
             continue
         assert words[1] in known, line
-        options = {one for each in known[words[1]].params for one in options_of(each)}
+        command = known.get(" ".join(words[1:3])) or known[words[1]]
+        # A group lists when it is not told what else to do.
+        command = getattr(command, "commands", {}).get("list", command)
+        options = {one for each in command.params for one in options_of(each)}
         given = {word.partition("=")[0] for word in words[2:] if word.startswith("-")}
         assert given <= options, line
 
@@ -262,8 +296,18 @@ def demo(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.fixture
+def own_state(tmp_path, monkeypatch):
+    """Keep a page off the developer's own hub; end the one that it starts."""
+    for name in ("ABOARD_HUB", "ABOARD_HUB_TOKEN", "ABOARD_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ABOARD_STATE", str(tmp_path / "state"))
+    yield
+    stop_personal()
+
+
 @pytest.mark.parametrize("name", RUN)
-def test_examples_do_what_the_page_says(name, demo, tmp_path, monkeypatch):
+def test_examples_do_what_the_page_says(name, demo, own_state, tmp_path, monkeypatch):
     import shutil
 
     monkeypatch.chdir(tmp_path)

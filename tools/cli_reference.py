@@ -5,6 +5,7 @@ A test compares the page with what this would write, so the two cannot drift apa
 
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,22 @@ def reference() -> str:
     group = typer.main.get_command(add_commands())
     context = typer.Context(group, info_name="aboard", **group.context_settings)
     parts = [_INTRODUCTION, _section("aboard", group, context)]
-    for name in sorted(group.commands):
-        command = group.commands[name]
-        below = typer.Context(command, info_name=name, parent=context)
-        parts.append(_section(f"aboard {name}", command, below))
+    parts += _sections_below("aboard", group, context)
     return "\n".join(parts)
 
 
+def _sections_below(title: str, group: Any, context: Any) -> Iterator[str]:
+    """Give the sections of a group's commands by name, each followed by those below it."""
+    for name, command in sorted(group.commands.items()):
+        below = typer.Context(command, info_name=name, parent=context)
+        yield _section(f"{title} {name}", command, below)
+        if hasattr(command, "commands"):
+            yield from _sections_below(f"{title} {name}", command, below)
+
+
 def _section(title: str, command: Any, context: Any) -> str:
-    usage = " ".join([title, *command.collect_usage_pieces(context)]).replace("{SOURCE}", "SOURCE")
+    usage = " ".join([title, *command.collect_usage_pieces(context)])
+    usage = re.sub(r"\{([A-Z]+)\}", r"\1", usage)
     lines = [f"## {title}", "", inspect.cleandoc(command.help or ""), "", f"    {usage}", ""]
     lines += ["| option | default | meaning |", "| --- | --- | --- |"]
     lines += [_row(parameter) for parameter in command.get_params(context)]

@@ -9,16 +9,52 @@ if TYPE_CHECKING:
 
     from aboard.events.writer import EventWriter
     from aboard.index.logs import Logs
+    from aboard.sdk.board import Board
+    from aboard.sdk.client import AsyncClient, Client
+    from aboard.sdk.errors import (
+        AuthError,
+        BoardFailed,
+        BoardLimitExceeded,
+        HubError,
+        NotFound,
+        NotReady,
+    )
     from aboard.track.run import Run, current_run
     from aboard.track.start import init
     from aboard.track.summary import SummaryWriter
 
 __version__ = "0.1.0"
-__all__ = ["EventWriter", "Logs", "Run", "SummaryWriter", "current_run", "init", "open"]
+__all__ = [
+    "AsyncClient",
+    "AuthError",
+    "Board",
+    "BoardFailed",
+    "BoardLimitExceeded",
+    "Client",
+    "EventWriter",
+    "HubError",
+    "Logs",
+    "NotFound",
+    "NotReady",
+    "Run",
+    "SummaryWriter",
+    "current_run",
+    "init",
+    "open",
+]
 
 _LAZY = {
+    "AsyncClient": "aboard.sdk.client",
+    "AuthError": "aboard.sdk.errors",
+    "Board": "aboard.sdk.board",
+    "BoardFailed": "aboard.sdk.errors",
+    "BoardLimitExceeded": "aboard.sdk.errors",
+    "Client": "aboard.sdk.client",
     "EventWriter": "aboard.events.writer",
+    "HubError": "aboard.sdk.errors",
     "Logs": "aboard.index.logs",
+    "NotFound": "aboard.sdk.errors",
+    "NotReady": "aboard.sdk.errors",
     "Run": "aboard.track.run",
     "SummaryWriter": "aboard.track.summary",
     "current_run": "aboard.track.run",

@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from aboard import EventWriter
+from aboard.runs.manifest import Manifest
 
 
 @pytest.fixture
@@ -321,3 +322,62 @@ def test_a_second_demo_leaves_the_first_alone(aboard, tmp_path):
     assert result.code == 0
     assert "their logs are in mine-2" in result.out
     assert os.listdir(tmp_path / "mine") == ["thesis.tex"]  # noqa: PTH208
+
+
+def record_run(root, label, loss, **fields):
+    """Write a run with a record and one point."""
+    experiment, _, name = label.rpartition("/")
+    record = Manifest(name, experiment, heartbeat=time.time(), **fields)
+    with EventWriter(root / label / "train") as writer:
+        writer.scalar("loss", loss, 7)
+    (root / label / "run.json").write_bytes(record.to_json())
+
+
+@pytest.fixture
+def root(tmp_path):
+    for number in (1, 2, 3, 10):
+        record_run(tmp_path / "runs", f"cifar10/run{number}", number / 2, workspace="ws1", job="99")
+    record_run(tmp_path / "runs", "mnist/run1", 0.25, tags={"baseline": True}, hparams={"lr": 0.1})
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("engine", ["fast", "stock"])
+def test_selectors_choose_what_is_shown_under_names_of_the_records(viewing, root, engine):
+    template = ["--template", "{workspace}_{run}_{logdir}_lr={hparams.lr}"]
+    command = ["view", "cifar10/run1-run3,", "tag:baseline", "--json", "--port", 0]
+    with (
+        viewing(*command, *template, "--engine", engine) as (_, line),
+        visitor(line) as client,
+    ):
+        expected = {f"ws1_run{number}_train_lr=-" for number in (1, 2, 3)}
+        expected |= {"-_run1_train_lr=0.1"}
+        until(lambda: set(client.get("data/runs").json()) == expected, 60)
+        until(lambda: points(client).get("ws1_run3_train_lr=-") == [(7, 1.5)], 60)
+        assert points(client)["-_run1_train_lr=0.1"] == [(7, 0.25)]
+
+
+def test_a_run_that_matches_later_joins_the_live_board(viewing, root, tmp_path):
+    with (
+        viewing("view", "job:99", "--root", root, "--json", "--port", 0) as (_, line),
+        visitor(line) as client,
+    ):
+        until(lambda: len(client.get("data/runs").json()) == 4)
+        assert client.get("data/environment").json()["window_title"] == "job:99"
+        record_run(root, "svhn/run1", 8.0, job="99")
+        until(lambda: points(client).get("svhn/run1/train") == [(7, 8.0)], 60)
+        assert "mnist/run1/train" not in client.get("data/runs").json()
+        until(lambda: "svhn/run1 joined the board." in (tmp_path / "errors").read_text())
+
+
+def test_a_path_that_exists_is_one_and_what_matches_nothing_is_said(viewing, aboard, root, tree):
+    with (
+        viewing("view", "logs", "mnist", "--json", "--port", 0) as (_, line),
+        visitor(line) as client,
+    ):
+        expected = {"logs/a/train", "logs/b", "mnist/run1/train"}
+        until(lambda: set(client.get("data/runs").json()) == expected)
+    result = aboard("view", "cifar1", "--no-browser")
+    assert (result.code, result.out) == (1, "")
+    assert "'cifar1' matches no run. The nearest is 'cifar10'." in result.err
+    result = aboard("view", "./cifar10", "--no-browser")
+    assert "cifar10: there is no such file or directory" in result.err

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Annotated
 
@@ -27,6 +27,7 @@ Examples:
 - `aboard demo` - train something small, and look at its logs
 - `aboard view runs/` - every run below a directory, in the browser
 - `aboard run -- python train.py` - record any training, whatever it logs with
+- `aboard start cifar10 tag:baseline` - a board that stays, on your own hub or your team's
 - `aboard ls runs/` - what is there?
 - `aboard export runs/ --tag 'loss*' -o loss.csv` - every point of every loss
 """
@@ -92,28 +93,43 @@ def before(
         typer.echo(context.get_help(), nl=False)
 
 
-COMMANDS = ("view", "run", "runs", "ls", "index", "export", "doctor", "demo", "ship")
-"""In the order in which help lists them; each has a module of its name, with a function of that
-name or, for one with commands below it, a `GROUP`."""
+COMMANDS = {
+    **{name: name for name in ("view", "run", "runs", "ls", "index", "export", "doctor", "demo")},
+    **{name: name for name in ("ship", "start")},
+    **dict.fromkeys(("list", "describe", "open", "logs", "stop", "kill", "restart"), "boards"),
+    **dict.fromkeys(("delete", "share", "boards"), "boards"),
+    **{name: name for name in ("hub", "login", "serve")},
+}
+"""The module of each command, in the order in which help lists them.
+
+A module has a function of the command's name or, for one with commands below it, a `GROUP`, and
+its `EPILOG`. One with several commands has `SEVERAL`, with the function and the epilog of each.
+"""
+_HIDDEN = {"kill"}
 _added: set[str] = set()
 
 
-def add_commands(names: Sequence[str] = COMMANDS) -> typer.Typer:
+def add_commands(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Import commands and put them on the command line; those it has already are left alone."""
     for name in names:
-        if name not in _added:
-            _added.add(name)
-            module = import_module(f"aboard.cli.{name}")
-            if (group := getattr(module, "GROUP", None)) is not None:
-                app.add_typer(group, name=name, epilog=module.EPILOG)
-                continue
+        if name in _added:
+            continue
+        _added.add(name)
+        module = import_module(f"aboard.cli.{COMMANDS[name]}")
+        several = getattr(module, "SEVERAL", {})
+        if name in several:
+            function, epilog = several[name]
+            app.command(name, epilog=epilog, hidden=name in _HIDDEN)(function)
+        elif (group := getattr(module, "GROUP", None)) is not None:
+            app.add_typer(group, name=name, epilog=module.EPILOG)
+        else:
             settings = getattr(module, "CONTEXT_SETTINGS", None)
             command = app.command(name, epilog=module.EPILOG, context_settings=settings)
             command(getattr(module, name))
     return app
 
 
-def _wanted(arguments: Sequence[str]) -> Sequence[str]:
+def _wanted(arguments: Sequence[str]) -> Iterable[str]:
     """Return the command that is asked for, or all of them if that is not clear."""
     named = next((one for one in arguments if not one.startswith("-")), "")
     return [named] if named in COMMANDS and "_ABOARD_COMPLETE" not in os.environ else COMMANDS

@@ -40,7 +40,7 @@ def line_for(error: Exception) -> str:
     """Say in one line what went wrong."""
     if isinstance(error, typer.TyperException):
         return _usage_line(error)
-    if isinstance(error, (Failure, StorageError)) or _is_web_error(error):
+    if isinstance(error, (Failure, StorageError)) or _is_error_of_ours(error):
         return str(error)
     if isinstance(error, sqlite3.Error):
         hint = "Try again, or set ABOARD_CACHE to another directory."
@@ -57,10 +57,13 @@ def is_debugging() -> bool:
     return bool(context is not None and context.find_root().params.get("debug"))
 
 
-def _is_web_error(error: Exception) -> bool:
-    """Say whether an error is of the web package, without importing it for those of others."""
-    errors = sys.modules.get("aboard.web.errors")
-    return errors is not None and isinstance(error, errors.WebError)
+def _is_error_of_ours(error: Exception) -> bool:
+    """Say whether an error says all that is needed, without importing what is not in use."""
+    for name, kind in (("aboard.web.errors", "WebError"), ("aboard.sdk.errors", "HubError")):
+        module = sys.modules.get(name)
+        if module is not None and isinstance(error, getattr(module, kind)):
+            return True
+    return False
 
 
 def code_for(error: Exception) -> int:

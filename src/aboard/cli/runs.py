@@ -87,27 +87,28 @@ def list_runs(
     selector: SelectorArgument = None,
     root: RootOption = None,
     columns: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What to show, separated by commas: run, experiment, name, state, created,"
             " started, ended, heartbeat, duration, host, user, job, workspace, git_commit,"
             " exit_code, reason, tags, hparams, metrics, uri, root, hparams.NAME, metrics.NAME,"
             f" tags.NAME. [default: {','.join(DEFAULT)}]",
         ),
-    ] = "",
+    ] = None,
     sort: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="COLUMN", help="Sort by a column; downwards with '-' before it."),
-    ] = "",
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Show so many at most.", min=1)] = None,
     json: JsonOption = False,
 ) -> None:
     """List runs."""
     from aboard.index import Index
 
-    chosen_columns = parse_columns(columns) if columns else None
     now = time.time()
-    in_order([], sort, now) if sort else None  # a column that does not exist is said first
+    chosen_columns = parse_columns(columns) if columns is not None else None
+    if sort:
+        in_order([], sort, now)  # a column that does not exist is said before anything is read
     with Index() as index:
         chosen = choose_runs(index, selector or [], root or [])
     runs = in_order(chosen.runs, sort, now) if sort else chosen.runs
@@ -305,12 +306,9 @@ def _each(
 def _print_json(document: dict[str, Any]) -> None:
     import orjson
 
-    def name_of(value: object) -> str:
-        return str(value)  # a number of more digits than JSON's readers take
-
     try:
-        text = orjson.dumps(document, default=name_of, option=orjson.OPT_INDENT_2)
-    except TypeError:
+        text = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+    except TypeError:  # a number of more than 64 bits, or half a surrogate pair
         import json
 
         text = json.dumps(document, indent=2).encode()

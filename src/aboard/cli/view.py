@@ -186,7 +186,8 @@ def _with_selected(board: Board, words: Sequence[str], roots: Sequence[str]) -> 
     selection = Selection(selectors, tuple(roots), board.members)
     with Index() as index:
         choose_runs(index, words, roots)
-        return replace(board, members=selection.members(index), selection=selection)
+        members = selection.members(index)
+        return replace(board, members=members, selection=selection, roots=selection.roots)
 
 
 def serve_board(
@@ -305,7 +306,7 @@ class _Front:
 
     def open_browser(self) -> None:
         """Open a browser, unless it would be on the far side of an SSH connection."""
-        if "SSH_CONNECTION" in os.environ and "DISPLAY" not in os.environ:
+        if not can_open():
             return
         self._opener = threading.Thread(target=open_link, args=[self._link(), self._closed])
         self._opener.start()
@@ -315,6 +316,11 @@ class _Front:
         self._closed.set()
         if self._opener:
             self._opener.join()
+
+
+def can_open() -> bool:
+    """Say whether a browser would be where the user is, and not on the far side of SSH."""
+    return "SSH_CONNECTION" not in os.environ or "DISPLAY" in os.environ
 
 
 def open_link(link: str, closed: threading.Event) -> None:

@@ -71,7 +71,7 @@ def connect(
 
 
 def set_profile(uri: str, variables: Mapping[str, str]) -> None:
-    """Let variables hold for what lies below a URI, over those of the environment."""
+    """Let variables hold for what lies below a URI, over those of the environment; or none."""
     _profiles[uri.rstrip("/")] = dict(variables)
 
 

@@ -87,7 +87,10 @@ _confines: list[str] = []
 
 
 def confine(directories: Iterable[str]) -> None:
-    """Let this process read no local file outside of these directories, wherever links lead."""
+    """Let this process read no local file outside of these directories, wherever links lead.
+
+    Without any, it may read them all.
+    """
     _confines[:] = [os.path.realpath(directory) for directory in directories]
 
 

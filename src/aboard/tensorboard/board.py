@@ -53,7 +53,8 @@ class Board:
         template: how runs are named; by their path where there is none.
         include: shell patterns; a run must match one of them, if there are any.
         exclude: shell patterns; a run must match none of them.
-        selection: further runs, chosen by selectors; those it means now are among the members.
+        selection: runs chosen by selectors; those it means now are among the members.
+        roots: places above members whose catalog somebody keeps up to date.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Board:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     selection: Selection | None = None
+    roots: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.id or not set(self.id) <= BOARD_ID_CHARACTERS:
@@ -127,7 +129,7 @@ class Listing:
         if needs_records(board.template):
             from aboard.tensorboard.selection import Records
 
-            self._records = Records(index, board.selection.roots if board.selection else ())
+            self._records = Records(index, board.roots)
         self._told: tuple[object, ...] = ()
         self._marks: dict[Key, tuple[object, ...]] = {}
         self._tags: dict[Key, dict[str, Tag]] = {}

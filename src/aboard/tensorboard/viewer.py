@@ -90,13 +90,12 @@ class Viewer:
             index = self._closing.enter_context(Index())
         boards = Boards(index)
         boards.add(self.board)
-        selection = self.board.selection
         records = None
         if needs_records(self.board.template):
-            records = Records(index, selection.roots if selection else ())
+            records = Records(index, self.board.roots)
         follower = Follower(index, changed, beside=records.refresh if records else None)
         self._closing.callback(follower.close)
-        if selection is None:
+        if self.board.selection is None:
             follower.follow(member.source for member in self.board.members)
         else:
             Chooser(self.board, index, follower, partial(self._show, boards)).start()

@@ -8,10 +8,7 @@ application may see of a request to `request`, and how a refusal looks to `pages
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import os
-import socket
 from enum import Enum
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
@@ -22,9 +19,9 @@ from aboard.web.brake import Brake
 from aboard.web.headers import secured
 from aboard.web.pages import Problem, Reply, TokenForm
 from aboard.web.request import (
-    COOKIE_PREFIX,
     READING,
     Request,
+    listener_cookie,
     local_target,
     read_request,
     split_key,
@@ -82,8 +79,6 @@ class Gate:
         self._brake = brake or Brake()
         self._how_to_enter = how_to_enter
         self._how_to_renew = how_to_renew
-        machine = f"{socket.gethostname()} {os.getuid()}"
-        self._machine = hashlib.sha256(machine.encode()).hexdigest()[:8]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or let it through."""
@@ -95,13 +90,8 @@ class Gate:
             await self._app(scope, receive, send)
 
     def cookie_name(self, scope: Scope) -> str:
-        """Return the name of this listener's cookie.
-
-        Browsers share cookies between the ports of a host, and forwarded ports of many machines
-        are all "localhost": so the name has the port, and says whose machine it is.
-        """
-        port = (scope.get("server") or ("", 0))[1] or 0
-        return f"{COOKIE_PREFIX}{port}-{self._machine}"
+        """Return the name of this listener's cookie."""
+        return listener_cookie(scope)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = next((value for name, value in scope["headers"] if name.lower() == b"host"), b"")

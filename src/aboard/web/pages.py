@@ -135,11 +135,11 @@ class Problem:
 """
 
 
-_TOKEN = """<label for="token">Token</label>
+_ONE_FIELD = """<label for="token">Token</label>
 <div class="row">
 <input id="token" name="token" type="password" required autofocus autocomplete="off"
  spellcheck="false">"""
-_PASSWORD = """<label for="user">Name and password</label>
+_TWO_FIELDS = """<label for="user">Name and password</label>
 <div class="row">
 <input id="user" name="user" required autofocus autocomplete="username" spellcheck="false">
 <input name="password" type="password" required autocomplete="current-password"
@@ -149,7 +149,7 @@ _PASSWORD = """<label for="user">Name and password</label>
 def _form(form: TokenForm) -> str:
     return f"""
 <form method="post" action="{html.escape(form.action)}">
-{_PASSWORD if form.with_password else _TOKEN}
+{_TWO_FIELDS if form.with_password else _ONE_FIELD}
 <input name="next" type="hidden" value="{html.escape(form.target)}">
 <button type="submit">Open</button>
 </div>

@@ -6,8 +6,12 @@ bridge to WSGI would trust, and no path that could mean two things.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
@@ -71,6 +75,22 @@ def read_request(scope: Scope, cookie: str) -> Request:
         from_elsewhere=_is_from_elsewhere(headers),
         path_is_clean=is_clean,
     )
+
+
+def listener_cookie(scope: Scope) -> str:
+    """Return the name of the cookie that holds a session with a listener.
+
+    Browsers share cookies between the ports of a host, and forwarded ports of many machines are
+    all "localhost": so the name has the port, and says whose machine it is.
+    """
+    port = (scope.get("server") or ("", 0))[1] or 0
+    return f"{COOKIE_PREFIX}{port}-{_machine()}"
+
+
+@lru_cache
+def _machine() -> str:
+    text = f"{socket.gethostname()} {os.getuid()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def accepts_html(scope: Scope) -> bool:

@@ -1,0 +1,199 @@
+"""`aboard start`: a board of a selection on a hub, opened when it serves data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aboard.cli.asking import JsonOption, open_in_browser, print_json, tell_way
+from aboard.cli.errors import WrongUsage, say
+
+if TYPE_CHECKING:
+    from aboard.sdk.board import Board
+    from aboard.sdk.client import Client
+
+EPILOG = """
+Examples:
+
+- `aboard start runs/` - every run below a directory
+- `aboard start cifar10/run1-run3 tag:baseline` - some runs of the hub's roots
+- `aboard start cifar10 --runs 1,4` - two runs of an experiment
+- `aboard start s3://bucket/runs --name nightly --timeout 8h` - with a name, until tonight
+- `aboard start runs/ --engine stock --memory 4GiB` - TensorBoard's own loaders, in a process
+
+The same selection twice gives the same board. Without a hub, one of your own is started in the
+background; `aboard hub stop` ends it, and your boards come back with the next one.
+"""
+_DATA_SECONDS = 30.0
+_START_SECONDS = 300.0
+
+
+def start(
+    selector: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SELECTOR",
+            help="Which runs: selectors, paths or URIs, one or more.",
+            show_default=False,
+        ),
+    ],
+    name: Annotated[str | None, typer.Option(help="What to call it; made up unless told.")] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(help="How runs are named, such as '{experiment}_{run}_lr={hparams.lr}'."),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="instant|process",
+            help="instant: served by the hub itself, at once. process: in one of its own."
+            " [default: as the hub is set]",
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fast|stock",
+            help="fast: our index. stock: TensorBoard's own loaders, in a process.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(help="How long it may run, such as 8h or 7d; 0: for ever.")
+    ] = None,
+    idle_timeout: Annotated[
+        str | None, typer.Option(help="How long it may run while nobody looks, such as 30m.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="The limit of a process of its own, such as 2GiB.")
+    ] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--runs",
+            "--trial-ids",
+            metavar="RUN",
+            help="Only these runs of the experiments: 1,4 or 3-7 or names; may be repeated.",
+        ),
+    ] = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Make one, even if there is one of this selection.")
+    ] = False,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open a browser when ready.")
+    ] = True,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Do not wait for data, and open no browser.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Start a board of a selection of runs, and open it."""
+    selectors = narrowed(selector, runs or [])
+    client = _hub(selectors)
+    board = client.create(
+        selectors,
+        name=name,
+        template=template,
+        on=on,
+        engine=engine,
+        timeout=timeout,
+        idle_timeout=idle_timeout,
+        memory=memory,
+        new=new,
+    )
+    if not detach:
+        board = _wait(client, board)
+    link = client.link(board)
+    if json:
+        print_json(board.document | {"link": link})
+        return
+    typer.echo(f"{board.name} ({board.id}): {link}")
+    tell_way(board.url)
+    if browser and not detach:
+        open_in_browser(link)
+
+
+def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
+    """Return selectors of some runs of experiments: `cifar10` and `1,4` are run1 and run4 of it."""
+    wanted = [one.strip() for text in runs for one in text.split(",") if one.strip()]
+    if not wanted:
+        return list(selectors)
+    for experiment in selectors:
+        if set(experiment) & set("/:,~"):
+            raise WrongUsage(f"--runs narrows experiments, and {experiment!r} is none.")
+    return [f"{experiment}/{_run_name(one)}" for experiment in selectors for one in wanted]
+
+
+def _run_name(text: str) -> str:
+    first, dash, last = text.partition("-")
+    if first.isdigit() and (last.isdigit() or not dash):
+        return f"run{first}-run{last}" if dash else f"run{first}"
+    return text
+
+
+def _hub(selectors: Sequence[str]) -> Client:
+    """Return the hub that is meant; start one if there is none, and say so."""
+    from aboard.runs.catalog import find_roots
+    from aboard.sdk.client import Client, as_selectors
+    from aboard.sdk.finding import find_hub, start_personal, state_directory, stop_personal
+
+    known = find_hub()
+    if known is None:
+        hub = start_personal()
+        say(
+            f"started a hub of your own ({hub.url}); its token is in {state_directory()}."
+            " 'aboard hub stop' ends it."
+        )
+        return Client()
+    client = Client()
+    asks = any("://" not in one and not one.startswith("/") for one in as_selectors(selectors))
+    if known.how != "personal" or not asks:
+        return client
+    looked = {root["uri"] for root in client.roots()}
+    if missing := [root for root in find_roots(()) if root not in looked]:
+        stop_personal()
+        start_personal(missing)
+        say(f"your hub looks for runs below {', '.join(missing)} too from now on.")
+        return Client()
+    return client
+
+
+def _wait(client: Client, board: Board) -> Board:
+    """Wait until data is served; a board without any is told, and shows them when they come."""
+    from aboard.sdk.errors import NotReady
+
+    progress = _Progress()
+    try:
+        board = client.wait(board, seconds=_START_SECONDS, data=False, on_change=progress)
+        return client.wait(board, seconds=_DATA_SECONDS, on_change=progress)
+    except NotReady:
+        if board.state != "running":
+            raise
+        progress.clear()
+        say("there is no data yet; the board shows it as soon as it appears.")
+        return client.get(board)
+    finally:
+        progress.clear()
+
+
+class _Progress:
+    """A line on a terminal that says what a board is doing."""
+
+    def __init__(self) -> None:
+        self._wanted = sys.stderr.isatty()
+        self._shown = ""
+
+    def __call__(self, board: Board) -> None:
+        text = f"{board.name}: {board.condition or board.state}"
+        if self._wanted and text != self._shown:
+            self.clear()
+            self._shown = text
+            typer.echo(text, err=True, nl=False)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            typer.echo("\r\x1b[K", err=True, nl=False)
+            self._shown = ""

@@ -1,0 +1,116 @@
+"""The hub's application: the API, its pages and all boards, behind the gatekeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route, Router
+from starlette.types import ASGIApp
+
+from aboard import __version__
+from aboard.boards.model import State
+from aboard.hub import pages
+from aboard.hub.api import boards, runs, users
+from aboard.hub.gatekeeper import Gatekeeper
+from aboard.hub.metrics import Requests
+from aboard.hub.problems import tell_problems
+from aboard.hub.proxy import Proxy
+from aboard.hub.rules import RULES, Open
+from aboard.hub.service import Hub
+from aboard.tensorboard.app import make_app as make_boards_app
+
+_TIDY_SECONDS = 1.0
+_DESCRIPTION = (
+    "Boards of training runs. Send a token, `Authorization: Bearer TOKEN`, or the cookie of a "
+    "session. Every error is a document of the same form."
+)
+
+
+def make_app(hub: Hub) -> ASGIApp:
+    """Make the application of a hub; it starts and ends with the server that serves it."""
+    closing = ExitStack()
+    instant = make_boards_app(hub.boards, asked=hub.reader.asked, closing=closing)
+    proxy = Proxy(hub.lookup)
+    requests = Requests()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(hub.start)
+        tidying = asyncio.create_task(_tidy(hub))
+        try:
+            yield
+        finally:
+            tidying.cancel()
+            with suppress(asyncio.CancelledError):
+                await tidying
+            await proxy.close()
+            closing.close()
+            await asyncio.to_thread(hub.close)
+
+    app = make_api(lifespan)
+    app.state.hub = hub
+    app.state.requests = requests
+    isolated = Router([Route("/b/{board}", _add_slash), Mount("/b/{board}", proxy)])
+    return Gatekeeper(hub, app, instant, isolated, requests)
+
+
+def make_api(lifespan: Any = None) -> FastAPI:
+    """Make the API and the pages, without the hub that they speak for."""
+    app = FastAPI(
+        title="Aboard",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        swagger_ui_oauth2_redirect_url=None,
+        redirect_slashes=False,
+        strict_content_type=True,
+    )
+    for router in (boards.router, runs.router, users.router, pages.router):
+        app.include_router(router)
+    tell_problems(app)
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _with_security(plain())
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app
+
+
+def _with_security(document: dict[str, Any]) -> dict[str, Any]:
+    """Say in the document which secrets open a route."""
+    document.setdefault("components", {})["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "session": {"type": "apiKey", "in": "cookie", "name": "aboard-session"},
+    }
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            rule = RULES[method.upper(), path]
+            is_open = rule is Open.ANYBODY
+            operation["security"] = [] if is_open else [{"token": []}, {"session": []}]
+            operation["x-rule"] = str(rule)
+    return document
+
+
+async def _tidy(hub: Hub) -> None:
+    """Stop serving boards that have ended."""
+    while True:
+        await asyncio.sleep(_TIDY_SECONDS)
+        live = hub.lifecycle.snapshot().boards.values()
+        running = [board.id for board in live if board.state is State.RUNNING]
+        await asyncio.to_thread(hub.reader.hide_all_but, running)
+
+
+async def _add_slash(request: Request) -> Response:
+    return RedirectResponse(f"{request.path_params['board']}/", status_code=308)

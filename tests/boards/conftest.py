@@ -1,0 +1,33 @@
+"""What the tests of boards share: a registry over each kind of database, and a clock they set."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from pretending import Clock
+
+from aboard.boards.registry import Registry
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def registry(database, clock) -> Iterator[Registry]:
+    with Registry(database, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def wait_for() -> Callable[[Callable[[], bool]], None]:
+    """Wait until something is so."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come to be so"
+            time.sleep(0.01)
+
+    return wait

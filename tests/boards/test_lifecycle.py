@@ -1,0 +1,538 @@
+"""The loop that keeps boards going, with a clock that tests set and processes they control."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from pretending import Clock, PretendExecutor
+
+from aboard.boards.decide import Settings
+from aboard.boards.errors import (
+    BadValue,
+    BoardLimitExceeded,
+    DatabaseUnavailable,
+    IllegalTransition,
+    NotFound,
+)
+from aboard.boards.lifecycle import Lifecycle
+from aboard.boards.limits import Limits
+from aboard.boards.model import BoardRecord, State, Transition
+from aboard.boards.registry import Registry
+from aboard.boards.wanted import Wanted
+from aboard.executors.base import Spec
+
+SETTINGS = Settings(poll=0.05, poll_soon=0.02, grace=30, start_timeout=300, silence=60)
+
+
+class Hub:
+    """What the tests hold in their hands."""
+
+    def __init__(self, registry: Registry, executor: PretendExecutor, clock: Clock, **options):
+        self.registry, self.executor, self.clock = registry, executor, clock
+        options = {"settings": SETTINGS, "clock": clock, "workers": 0, **options}
+        executors = options.pop("executors", {"process": executor})
+        self.lifecycle = Lifecycle(registry, executors, executor.specify, **options)
+
+    def make(self, selector: str = "a", on: str = "process", **values) -> BoardRecord:
+        wanted = Wanted(owner="ann", selectors=(selector,), on=on, **values)
+        return self.lifecycle.create(wanted).board
+
+    def tick(self, board: BoardRecord, times: int = 1) -> BoardRecord:
+        for _ in range(times):
+            self.lifecycle.tick()
+        return self.registry.get(board.id)
+
+    def running(self, selector: str = "a", **values) -> BoardRecord:
+        board = self.make(selector, **values)
+        self.lifecycle.tick()
+        self.executor.is_ready(board.id)
+        return self.tick(board)
+
+    def states(self, board: BoardRecord) -> list[str]:
+        return [str(change.state) for change in self.registry.history(board.id)]
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> PretendExecutor:
+    return PretendExecutor(tmp_path / "boards")
+
+
+@pytest.fixture
+def hub(registry, executor, clock) -> Hub:
+    return Hub(registry, executor, clock)
+
+
+def test_an_isolated_board_is_started_watched_and_stopped(hub, clock):
+    board = hub.make(timeout=60.0)
+    assert board.state is State.PENDING
+    board = hub.tick(board)
+    assert (board.state, board.handle) == (
+        State.STARTING,
+        {"board": board.id, "process": "1"},
+    )
+    assert hub.tick(board).state is State.STARTING
+    hub.executor.is_ready(board.id)
+    clock.pass_by(5)
+    board = hub.tick(board)
+    assert (board.state, board.started, board.expires) == (
+        State.RUNNING,
+        clock.now,
+        clock.now + 60,
+    )
+    assert hub.lifecycle.status(board.id).memory == 1000
+    assert hub.lifecycle.address(board).port == 6006
+    stopping = hub.lifecycle.stop(board.id, reason="stopped by ann")
+    assert stopping.state is State.STOPPING
+    board = hub.tick(board, 2)
+    assert (board.state, board.reason) == (State.STOPPED, "stopped by ann")
+    assert hub.executor.stops == [(board.id, False)]
+    assert hub.states(board) == ["pending", "starting", "running", "stopping", "stopped"]
+    assert hub.lifecycle.status(board.id) is not None
+    hub.lifecycle.tick()
+    assert hub.lifecycle.status(board.id) is None
+
+
+def test_an_instant_board_runs_at_once_and_needs_no_executor(hub, clock):
+    board = hub.make(on="instant")
+    assert (board.state, board.started) == (State.RUNNING, clock.now)
+    assert hub.lifecycle.known(board.id) == board
+    assert hub.lifecycle.address(board) is None
+    assert hub.lifecycle.stop(board.id, reason="enough").state is State.STOPPED
+    assert hub.lifecycle.known(board.id) is None
+    assert hub.executor.polls == []
+
+
+def test_an_instant_board_of_a_hub_that_was_killed_runs_in_the_end(hub):
+    board = hub.registry.create(Wanted(owner="ann", selectors=("a",))).board
+    assert hub.tick(board).state is State.RUNNING
+
+
+def test_executors_are_asked_once_for_all_their_boards(hub):
+    boards = [hub.make(str(number)) for number in range(4)]
+    hub.lifecycle.tick()
+    hub.executor.polls.clear()
+    hub.lifecycle.tick()
+    assert hub.executor.polls == [{board.id for board in boards}]
+
+
+def test_where_there_is_no_such_executor_a_board_is_refused(hub, registry, executor, clock):
+    with pytest.raises(BadValue, match=r"cannot run on 'moon' here. Use one of: instant, process"):
+        hub.make(on="moon")
+    board = hub.make()
+    without = Hub(registry, executor, clock, executors={})
+    board = without.tick(board)
+    assert (board.state, board.reason) == (State.FAILED, "there is no 'process' here")
+
+
+def test_a_board_of_an_executor_that_is_switched_off_waits(hub, registry, executor, clock):
+    board = hub.running()
+    without = Hub(registry, executor, clock, executors={})
+    assert without.tick(board) == board
+
+
+class TestFailing:
+    def test_a_start_that_is_refused(self, hub):
+        hub.executor.refuses = "there is no room here. Free some."
+        board = hub.tick(hub.make())
+        assert (board.state, board.reason) == (State.FAILED, "there is no room here. Free some.")
+
+    def test_a_command_that_cannot_be_made(self, registry, executor, clock):
+        def specify(record: BoardRecord) -> Spec:
+            raise OSError(28, "No space left on device")
+
+        hub = Hub(registry, executor, clock)
+        hub.lifecycle._specify = specify
+        board = hub.tick(hub.make())
+        assert (board.state, board.reason) == (
+            State.FAILED,
+            "[Errno 28] No space left on device",
+        )
+
+    def test_one_that_dies_before_it_answers(self, hub):
+        board = hub.tick(hub.make())
+        hub.executor.dies(board.id, 1, "exit code 1: no such directory")
+        board = hub.tick(board)
+        assert (board.state, board.reason) == (State.FAILED, "exit code 1: no such directory")
+
+    def test_one_that_dies_while_it_runs(self, hub):
+        board = hub.running()
+        hub.executor.dies(board.id, -9, "used 2.1 GiB of 2.0 GiB memory")
+        board = hub.tick(board)
+        assert (board.state, board.reason) == (State.FAILED, "used 2.1 GiB of 2.0 GiB memory")
+
+    def test_one_that_nobody_knows_any_more(self, hub):
+        board = hub.running()
+        hub.executor.vanishes(board.id)
+        board = hub.tick(board)
+        assert (board.state, board.reason) == (State.LOST, "process no longer knows it")
+
+    def test_one_that_never_answers_is_ended_and_failed(self, hub, clock):
+        board = hub.tick(hub.make())
+        clock.pass_by(300)
+        assert hub.tick(board).state is State.STOPPING
+        board = hub.tick(board, 2)
+        assert (board.state, board.reason) == (
+            State.FAILED,
+            "it did not answer within 5m of its start",
+        )
+        assert hub.executor.alive(board.id) == 0
+
+    def test_one_that_hangs_is_ended_and_failed(self, registry, executor, clock):
+        answers = [True]
+        hub = Hub(registry, executor, clock, probe=lambda address: answers[0])
+        board = hub.running()
+        for _ in range(5):
+            clock.pass_by(59)
+            assert hub.tick(board).state is State.RUNNING
+        answers[0] = False
+        clock.pass_by(59)
+        assert hub.tick(board).state is State.RUNNING
+        clock.pass_by(1)
+        assert hub.tick(board).state is State.STOPPING
+        board = hub.tick(board, 2)
+        assert (board.state, board.reason) == (State.FAILED, "it did not answer for 1m")
+
+    def test_one_of_which_nobody_can_tell_stays_as_it_is(self, hub, clock):
+        board = hub.running(timeout=10.0)
+        hub.executor.is_deaf = True
+        clock.pass_by(1000)
+        assert hub.tick(board, 5) == board
+        hub.executor.is_deaf = False
+        assert hub.tick(board).state is State.STOPPING
+
+    def test_one_that_makes_trouble_does_not_keep_others_waiting(self, hub, caplog):
+        first, second = hub.make("a"), hub.make("b")
+        real = hub.executor.start
+
+        def start(spec: Spec):
+            if spec.board == first.id:
+                raise RuntimeError("a mistake in an executor")
+            return real(spec)
+
+        hub.executor.start = start
+        assert hub.tick(second).state is State.STARTING
+        assert "a mistake in an executor" in caplog.text
+        hub.executor.start = real
+        assert hub.tick(first).handle is not None
+
+
+class TestTime:
+    @pytest.mark.parametrize("on", ["process", "instant"])
+    def test_the_maximum_run_time_ends_a_board(self, hub, clock, on):
+        board = hub.running(timeout=3600.0) if on == "process" else hub.make(on=on, timeout=3600.0)
+        clock.pass_by(3599)
+        hub.lifecycle.touch(board.id)
+        assert hub.tick(board).state is State.RUNNING
+        clock.pass_by(1)
+        hub.lifecycle.touch(board.id)
+        board = hub.tick(board, 3)
+        assert (board.state, board.reason) == (State.STOPPED, "its time is up: it ran for 1h")
+
+    @pytest.mark.parametrize("on", ["process", "instant"])
+    def test_an_idle_board_ends_and_a_used_one_does_not(self, hub, clock, on):
+        used, idle = (
+            hub.running(name, idle_timeout=600.0)
+            if on == "process"
+            else hub.make(name, on=on, idle_timeout=600.0)
+            for name in ("used", "idle")
+        )
+        for _ in range(6):
+            clock.pass_by(100)
+            hub.lifecycle.touch(used.id)
+            hub.lifecycle.tick()
+        hub.lifecycle.tick()
+        hub.lifecycle.tick()
+        ended = hub.registry.get(idle.id)
+        assert (ended.state, ended.reason) == (State.STOPPED, "nobody used it for 10m")
+        kept = hub.registry.get(used.id)
+        assert (kept.state, kept.last_request) == (State.RUNNING, clock.now)
+
+    def test_extending(self, hub, clock):
+        board = hub.running(timeout=60.0)
+        clock.pass_by(50)
+        assert hub.lifecycle.extend(board.id, 100).expires == board.expires + 100
+        clock.pass_by(100)
+        assert hub.tick(board).state is State.RUNNING
+        clock.pass_by(10)
+        assert hub.tick(board).state is State.STOPPING
+        with pytest.raises(IllegalTransition, match="is stopping"):
+            hub.lifecycle.extend(board.id, 100)
+
+    def test_extending_is_limited_and_needless_without_an_end(self, registry, executor, clock):
+        hub = Hub(registry, executor, clock, limits=lambda _: Limits(timeout=100))
+        board = hub.running(timeout=60.0)
+        hub.lifecycle.extend(board.id, 40)
+        with pytest.raises(BoardLimitExceeded, match="may run for 100 seconds in all"):
+            hub.lifecycle.extend(board.id, 1)
+        for wrong in (-1, float("nan")):
+            with pytest.raises(BadValue):
+                hub.lifecycle.extend(board.id, wrong)
+        endless = hub.make(on="instant")
+        assert hub.lifecycle.extend(endless.id, 5) == endless
+
+
+class TestStopping:
+    def test_what_does_not_end_is_made_to(self, hub, clock):
+        board = hub.running()
+        hub.executor.is_stubborn = True
+        hub.lifecycle.stop(board.id)
+        assert hub.tick(board, 3).state is State.STOPPING
+        assert hub.executor.stops == [(board.id, False)]
+        clock.pass_by(30)
+        assert hub.tick(board, 2).state is State.STOPPED
+        assert hub.executor.stops[1:] == [(board.id, True)]
+
+    def test_now_means_now(self, hub):
+        board = hub.running()
+        hub.executor.is_stubborn = True
+        hub.lifecycle.stop(board.id)
+        hub.lifecycle.tick()
+        hub.lifecycle.stop(board.id, now=True)
+        assert hub.tick(board, 2).state is State.STOPPED
+        assert hub.executor.stops == [(board.id, False), (board.id, True)]
+
+    def test_before_it_started(self, hub):
+        board = hub.make()
+        assert hub.lifecycle.stop(board.id).state is State.STOPPED
+        assert hub.tick(board, 2).state is State.STOPPED
+        assert hub.executor.starts(board.id) == 0
+
+    def test_while_it_is_being_started(self, hub):
+        board = hub.make()
+        real = hub.executor.start
+
+        def start(spec: Spec):
+            handle = real(spec)
+            hub.lifecycle.stop(board.id, reason="changed my mind")
+            return handle
+
+        hub.executor.start = start
+        assert hub.tick(board).state is State.STOPPING
+        board = hub.tick(board, 2)
+        assert (board.state, board.reason) == (State.STOPPED, "changed my mind")
+        assert hub.executor.alive(board.id) == 0
+
+    def test_what_has_ended_stays_as_it_is(self, hub):
+        board = hub.make(on="instant")
+        ended = hub.lifecycle.stop(board.id, reason="first")
+        assert hub.lifecycle.stop(board.id, reason="second") == ended
+        with pytest.raises(NotFound):
+            hub.lifecycle.stop("nobody")
+
+
+class TestRestarting:
+    def test_a_running_board_gets_a_new_process_after_the_old_one_ended(self, hub):
+        board = hub.running()
+        hub.executor.is_stubborn = True
+        assert hub.lifecycle.restart(board.id, reason="again").state is State.STOPPING
+        assert hub.tick(board, 2).state is State.STOPPING
+        assert hub.executor.starts(board.id) == 1
+        hub.executor.dies(board.id, 0)
+        hub.lifecycle.tick()
+        board = hub.tick(board)
+        assert (board.state, board.attempt) == (State.STARTING, 2)
+        assert (hub.executor.starts(board.id), hub.executor.alive(board.id)) == (2, 1)
+        hub.executor.is_ready(board.id)
+        assert hub.tick(board).state is State.RUNNING
+        assert hub.states(board) == [
+            *("pending", "starting", "running", "stopping"),
+            *("pending", "starting", "running"),
+        ]
+
+    def test_an_ended_board_starts_anew(self, hub, clock):
+        board = hub.running(timeout=10.0)
+        hub.executor.dies(board.id, 3, "exit code 3")
+        assert hub.tick(board).state is State.FAILED
+        again = hub.lifecycle.restart(board.id, reason="restarted by ann")
+        assert (again.state, again.attempt, again.handle) == (State.PENDING, 2, None)
+        assert hub.lifecycle.restart(board.id).version == again.version
+        assert hub.tick(board).state is State.STARTING
+        reasons = [change.reason for change in hub.registry.history(board.id)]
+        assert reasons == ["", "", "", "exit code 3", "restarted by ann", ""]
+
+    def test_an_instant_board_is_back_at_once(self, hub):
+        board = hub.make(on="instant")
+        again = hub.lifecycle.restart(board.id)
+        assert (again.state, again.attempt) == (State.RUNNING, 2)
+        assert hub.states(board) == ["pending", "running", "stopped", "pending", "running"]
+
+    def test_it_takes_a_place_again(self, registry, executor, clock):
+        hub = Hub(registry, executor, clock, limits=lambda _: Limits(isolated=1))
+        first = hub.running("a")
+        hub.lifecycle.stop(first.id)
+        assert hub.tick(first, 2).state is State.STOPPED
+        hub.make("b")
+        with pytest.raises(BoardLimitExceeded):
+            hub.lifecycle.restart(first.id)
+
+    def test_the_last_word_counts(self, hub):
+        board = hub.running()
+        hub.executor.is_stubborn = True
+        hub.lifecycle.restart(board.id)
+        hub.lifecycle.stop(board.id)
+        hub.executor.dies(board.id, 0)
+        assert hub.tick(board).state is State.STOPPED
+        board = hub.running("other")
+        hub.lifecycle.stop(board.id)
+        hub.lifecycle.restart(board.id)
+        hub.executor.dies(board.id, 0)
+        assert hub.tick(board).state is State.PENDING
+
+
+class TestAdopting:
+    """A hub that was killed, and the next one over the same registry."""
+
+    def test_what_runs_goes_on(self, hub, registry, executor, clock):
+        board = hub.running()
+        later = Hub(registry, executor, clock)
+        assert later.lifecycle.snapshot().problem
+        assert later.tick(board, 3) == board
+        assert (executor.starts(board.id), executor.alive(board.id)) == (1, 1)
+
+    def test_what_died_meanwhile_is_marked(self, hub, registry, executor, clock):
+        board = hub.running()
+        executor.dies(board.id, None, "it ended while nobody looked")
+        later = Hub(registry, executor, clock)
+        board = later.tick(board)
+        assert (board.state, board.reason) == (State.LOST, "it ended while nobody looked")
+
+    @pytest.mark.parametrize("did_start", [False, True])
+    def test_a_start_that_was_not_finished(self, hub, registry, executor, clock, did_start):
+        board = hub.make()
+        starting = registry.transition(board, Transition(State.STARTING))
+        if did_start:
+            executor.start(executor.specify(starting))
+        later = Hub(registry, executor, clock)
+        assert later.tick(board).handle is not None
+        assert (executor.starts(board.id), executor.alive(board.id)) == (1, 1)
+
+    @pytest.mark.parametrize("did_start", [False, True])
+    def test_a_stop_of_a_start_that_was_not_finished(
+        self, hub, registry, executor, clock, did_start
+    ):
+        board = hub.make()
+        starting = registry.transition(board, Transition(State.STARTING))
+        if did_start:
+            executor.start(executor.specify(starting))
+        registry.transition(starting, Transition(State.STOPPING, "enough"))
+        later = Hub(registry, executor, clock)
+        board = later.tick(board, 3)
+        assert (board.state, board.reason) == (State.STOPPED, "enough")
+        assert executor.alive(board.id) == 0
+
+    def test_it_is_looked_for_as_long_as_there_is_hope(self, hub, registry, executor, clock):
+        board = registry.transition(hub.make(), Transition(State.STARTING))
+        executor.start(executor.specify(board))
+        executor.refuses = "the network is down"
+        later = Hub(registry, executor, clock)
+        assert later.tick(board, 3).state is State.STARTING
+        executor.refuses = ""
+        assert later.tick(board).handle is not None
+        lost = registry.transition(hub.make("b"), Transition(State.STARTING))
+        executor.refuses = "the network is down"
+        clock.pass_by(300)
+        lost = later.tick(lost)
+        assert (lost.state, lost.reason) == (State.FAILED, "the network is down")
+
+    def test_what_a_deleted_board_started_is_ended(self, hub, registry, executor):
+        board = hub.make()
+        real = executor.start
+
+        def start(spec: Spec):
+            handle = real(spec)
+            failed = registry.transition(registry.get(board.id), Transition(State.FAILED))
+            registry.delete(failed)
+            return handle
+
+        executor.start = start
+        hub.lifecycle.tick()
+        assert executor.alive(board.id) == 0
+
+
+class TestWithoutDatabase:
+    def test_boards_are_known_and_nothing_is_lost(self, hub, clock, monkeypatch):
+        board = hub.running(idle_timeout=100.0)
+        hub.lifecycle.tick()
+        assert not hub.lifecycle.snapshot().problem
+
+        def gone(*_, **__):
+            raise DatabaseUnavailable("the database does not answer.")
+
+        with monkeypatch.context() as patch:
+            for name in ("live", "touch", "get", "transition", "create", "update"):
+                patch.setattr(hub.registry, name, gone)
+            clock.pass_by(90)
+            hub.lifecycle.touch(board.id)
+            clock.pass_by(5)
+            hub.lifecycle.tick()
+            seen = hub.lifecycle.snapshot()
+            assert seen.problem == "the database does not answer."
+            assert seen.at == clock.now - 95
+            assert seen.boards[board.id].state is State.RUNNING
+            assert hub.lifecycle.known(board.id) == board
+            for ask in (hub.lifecycle.stop, hub.lifecycle.restart):
+                with pytest.raises(DatabaseUnavailable):
+                    ask(board.id)
+        clock.pass_by(10)
+        assert hub.tick(board).last_request == clock.now - 15
+        assert not hub.lifecycle.snapshot().problem
+
+    def test_a_start_whose_handle_could_not_be_kept_is_found_again(self, hub, monkeypatch):
+        board = hub.make()
+
+        def gone(*_, **__):
+            raise DatabaseUnavailable("the database does not answer.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(hub.registry, "update", gone)
+            hub.lifecycle.tick()
+        assert hub.registry.get(board.id).handle is None
+        assert hub.tick(board).handle is not None
+        assert (hub.executor.starts(board.id), hub.executor.alive(board.id)) == (1, 1)
+
+
+def test_whoever_makes_a_board_finds_it_while_an_older_listing_is_under_way(hub, monkeypatch):
+    real, made = hub.registry.live, []
+
+    def live(known):
+        listed = real(known)
+        made.append(hub.make(on="instant"))
+        return listed
+
+    monkeypatch.setattr(hub.registry, "live", live)
+    hub.lifecycle.tick()
+    assert hub.lifecycle.known(made[0].id) == made[0]
+    assert made[0].id in hub.lifecycle.snapshot().boards
+
+
+def test_threads_take_boards_through_their_life(registry, executor, clock, wait_for):
+    hub = Hub(registry, executor, clock, workers=4, limits=lambda _: Limits(isolated=None))
+    slow = threading.Event()
+    real = executor.start
+
+    def start(spec: Spec):
+        if spec.board == stuck.id:
+            slow.wait(60)
+        return real(spec)
+
+    executor.start = start
+    stuck = hub.make("stuck")
+    boards = [hub.make(str(number)) for number in range(6)]
+    hub.lifecycle.start()
+    try:
+        for board in boards:
+            wait_for(lambda board=board: registry.get(board.id).handle is not None)
+            executor.is_ready(board.id)
+        for board in boards:
+            wait_for(lambda board=board: registry.get(board.id).state is State.RUNNING)
+            hub.lifecycle.stop(board.id)
+        for board in boards:
+            wait_for(lambda board=board: registry.get(board.id).state is State.STOPPED)
+        assert registry.get(stuck.id).handle is None
+        slow.set()
+    finally:
+        slow.set()
+        hub.lifecycle.close()
+    # Closing waits for what is under way.
+    assert registry.get(stuck.id).handle is not None
+    assert executor.alive(stuck.id) == 1

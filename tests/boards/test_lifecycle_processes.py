@@ -1,0 +1,110 @@
+"""Boards with real processes: started, killed, adopted by the next hub, and stopped."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aboard.boards.decide import Settings
+from aboard.boards.lifecycle import Lifecycle
+from aboard.boards.model import BoardRecord, State
+from aboard.boards.registry import Registry
+from aboard.boards.wanted import Wanted
+from aboard.executors.base import Spec
+from aboard.executors.process import ProcessExecutor
+
+BOARD = """
+import sys, time
+print("looking for runs", file=sys.stderr, flush=True)
+if "broken" in sys.argv:
+    sys.exit("there is no such directory")
+print('{"address": "http://127.0.0.1:6006/b/"}', flush=True)
+time.sleep(600)
+"""
+
+
+class Hub:
+    def __init__(self, home: Path) -> None:
+        self.registry = Registry(home / "hub.db")
+        self.home = home
+        self.lifecycle = Lifecycle(
+            self.registry,
+            {"process": ProcessExecutor(grace=30)},
+            self.specify,
+            settings=Settings(poll=0.05, poll_soon=0.02),
+        )
+        self.lifecycle.start()
+
+    def specify(self, record: BoardRecord) -> Spec:
+        command = (sys.executable, "-c", BOARD, *record.selectors)
+        return Spec(record.id, command, self.home / "boards" / record.id)
+
+    def make(self, selector: str) -> BoardRecord:
+        wanted = Wanted(owner="ann", selectors=(selector,), on="process")
+        return self.lifecycle.create(wanted).board
+
+    def state(self, board: BoardRecord) -> State:
+        return self.registry.get(board.id).state
+
+    def close(self) -> None:
+        self.lifecycle.close()
+        self.registry.close()
+
+
+def lives(board: BoardRecord) -> bool:
+    try:
+        os.kill(board.handle["pid"], 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def hub(tmp_path) -> Iterator[Hub]:
+    opened = Hub(tmp_path)
+    yield opened
+    # Nothing that a test started may go on without it.
+    for board in opened.registry.live():
+        if board.handle is not None:
+            ProcessExecutor().stop(board.handle, now=True)
+    opened.close()
+
+
+def test_a_process_is_started_and_stopped(hub, wait_for):
+    board = hub.make("a")
+    wait_for(lambda: hub.state(board) is State.RUNNING)
+    board = hub.registry.get(board.id)
+    assert hub.lifecycle.address(board).path == "/b/"
+    hub.lifecycle.stop(board.id, reason="stopped by ann")
+    wait_for(lambda: hub.state(board) is State.STOPPED)
+    assert not lives(board)
+
+
+def test_one_that_dies_says_why(hub, wait_for):
+    board = hub.make("broken")
+    wait_for(lambda: hub.state(board) is State.FAILED)
+    assert "there is no such directory" in hub.registry.get(board.id).reason
+    board = hub.make("a")
+    wait_for(lambda: hub.state(board) is State.RUNNING)
+    os.kill(hub.registry.get(board.id).handle["pid"], signal.SIGKILL)
+    wait_for(lambda: hub.state(board) is State.FAILED)
+    assert "it was killed" in hub.registry.get(board.id).reason
+
+
+def test_the_next_hub_goes_on_with_what_runs(hub, wait_for):
+    board = hub.make("a")
+    wait_for(lambda: hub.state(board) is State.RUNNING)
+    board = hub.registry.get(board.id)
+    hub.close()
+    hub.__init__(hub.home)
+    wait_for(lambda: hub.lifecycle.status(board.id) is not None)
+    assert hub.registry.get(board.id) == board
+    assert lives(board)
+    hub.lifecycle.restart(board.id)
+    wait_for(lambda: hub.registry.get(board.id).attempt == 2)
+    wait_for(lambda: hub.state(board) is State.RUNNING)
+    assert not lives(board)
+    assert lives(hub.registry.get(board.id))

@@ -1,0 +1,77 @@
+"""What a user may have: how many boards, how large, for how long."""
+
+import pytest
+
+from aboard.boards.errors import BoardLimitExceeded
+from aboard.boards.limits import Limits, check_extension, check_room, settle
+from aboard.boards.model import BoardRecord, State
+from aboard.boards.wanted import Wanted
+
+
+def board(number: int, **values) -> BoardRecord:
+    common = {"id": f"board{number}", "name": f"otter{number}", "owner": "ann", "on": "process"}
+    common |= {"created": float(number), "changed": 0.0, "state": State.RUNNING}
+    return BoardRecord(**{**common, **values})
+
+
+def wanted(**values) -> Wanted:
+    return Wanted(**{"owner": "ann", "selectors": ("a",), "on": "process", **values})
+
+
+def test_the_last_place_can_be_taken_and_no_other():
+    check_room("ann", "process", [board(n) for n in range(4)], Limits())
+    with pytest.raises(BoardLimitExceeded) as refused:
+        check_room("ann", "process", [board(n) for n in (3, 1, 2, 5, 4)], Limits())
+    assert [one.id for one in refused.value.boards] == [f"board{n}" for n in range(1, 6)]
+    assert "ann may have 5 isolated boards and has 5: board1 (otter1, running);" in str(
+        refused.value
+    )
+    assert refused.value.hint == "Stop the oldest with: aboard stop board1"
+
+
+def test_instant_boards_are_counted_apart():
+    instants = [board(n, on="instant") for n in range(100)]
+    check_room("ann", "instant", instants, Limits())
+    check_room("ann", "process", instants, Limits())
+    with pytest.raises(BoardLimitExceeded, match="100 instant boards"):
+        check_room("ann", "instant", instants, Limits(instant=100))
+    with pytest.raises(BoardLimitExceeded, match="has 0: none"):
+        check_room("ann", "process", instants, Limits(isolated=0))
+    check_room("ann", "process", [board(n) for n in range(100)], Limits(isolated=None))
+
+
+def test_what_is_not_said_is_the_ceiling():
+    limits = Limits(memory=1 << 30, timeout=3600, idle_timeout=600)
+    settled = settle(wanted(), limits)
+    assert (settled.memory, settled.timeout, settled.idle_timeout) == (1 << 30, 3600, 600)
+    settled = settle(wanted(memory=5, timeout=7.0, idle_timeout=0.0), limits)
+    assert (settled.memory, settled.timeout, settled.idle_timeout) == (5, 7, 0)
+    settled = settle(wanted(), Limits())
+    assert (settled.memory, settled.timeout, settled.idle_timeout) == (0, 0, 0)
+
+
+def test_ceilings_are_for_processes_only():
+    settled = settle(wanted(on="instant"), Limits(memory=5, timeout=5, idle_timeout=5))
+    assert (settled.memory, settled.timeout, settled.idle_timeout) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"memory": 2048}, "memory: 2048 bytes is more than the 1024 bytes"),
+        ({"memory": 0}, "memory: no limit is more than"),
+        ({"timeout": 61.0}, "timeout: 61 seconds is more than the 60 seconds"),
+        ({"timeout": 0.0}, "timeout: no limit is more than"),
+    ],
+)
+def test_more_than_the_ceiling_is_refused(values, said):
+    with pytest.raises(BoardLimitExceeded, match=said):
+        settle(wanted(**values), Limits(memory=1024, timeout=60))
+
+
+def test_extending_stops_at_the_ceiling():
+    running = board(1, started=100.0, expires=160.0)
+    check_extension(running, 3700.0, Limits(timeout=3600))
+    with pytest.raises(BoardLimitExceeded, match="may run for 3600 seconds in all"):
+        check_extension(running, 3701.0, Limits(timeout=3600))
+    check_extension(running, 1e9, Limits())

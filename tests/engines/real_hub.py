@@ -1,0 +1,102 @@
+"""Real hubs as processes, with runs to show, and what their boards serve over HTTP."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+
+from aboard import EventWriter
+from aboard.runs.manifest import Manifest
+from aboard.sdk.finding import start_personal, stop_personal
+
+USER, PASSWORD = "ada", "correct horse battery"
+
+
+class TeamHub(NamedTuple):
+    url: str
+    directory: Path
+
+
+def log_run(root: Path, label: str, values: list[float]) -> None:
+    """Write a run with a record and one series."""
+    experiment, _, name = label.partition("/")
+    with EventWriter(root / label) as writer:
+        for step, value in enumerate(values):
+            writer.scalar("loss", value, step)
+    (root / label / "run.json").write_bytes(Manifest(name, experiment).to_json())
+
+
+def get(url: str, token: str = "") -> bytes:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    with _opener().open(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+        return answer.read()
+
+
+def losses(board: str, token: str) -> dict[str, list[float]]:
+    """Return the numbers that a board serves, by run."""
+    runs = json.loads(get(f"{board}data/runs", token))
+    return {run: _series(board, token, run) for run in runs}
+
+
+def _series(board: str, token: str, run: str) -> list[float]:
+    query = urlencode({"run": run, "tag": "loss"})
+    points = json.loads(get(f"{board}data/plugin/scalars/scalars?{query}", token))
+    return [value for _, _, value in points]
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Open as a browser does that has no cookies yet, and no proxy."""
+    cookies = urllib.request.HTTPCookieProcessor()
+    return urllib.request.build_opener(cookies, urllib.request.ProxyHandler({}))
+
+
+@contextmanager
+def own_hub(directory: Path, root: Path) -> Iterator[Path]:
+    """Run a user's own hub in the background; give the directory of its state."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ABOARD_STATE", str(directory))
+        patch.setenv("ABOARD_CACHE", str(directory / "cache"))
+        start_personal([str(root)])
+    try:
+        yield directory
+    finally:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ABOARD_STATE", str(directory))
+            stop_personal()
+
+
+@contextmanager
+def team_hub(directory: Path, settings: str) -> Iterator[TeamHub]:
+    """Run a team's hub, with one administrator."""
+    directory.mkdir()
+    config = directory / "aboard.toml"
+    config.write_text(f'port = 0\ndirectory = "{directory / "hub"}"\n{settings}')
+    command = [sys.executable, "-m", "aboard", "serve", "--config", str(config), "--admin", USER]
+    with (
+        (directory / "log").open("wb") as log,
+        subprocess.Popen(
+            [*command, "--json"],
+            env={**os.environ, "ABOARD_CACHE": str(directory / "cache")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        ) as process,
+    ):
+        try:
+            assert process.stdin
+            process.stdin.write(f"{PASSWORD}\n".encode())
+            process.stdin.close()
+            assert process.stdout
+            line = process.stdout.readline()
+            assert line, (directory / "log").read_text()
+            yield TeamHub(json.loads(line)["address"], directory)
+        finally:
+            process.terminate()

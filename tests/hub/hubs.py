@@ -1,0 +1,151 @@
+"""Hubs to ask: one in this process for what a route answers, and real ones as processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from aboard import EventWriter
+from aboard.boards.accounts import Role
+from aboard.hub.app import make_app
+from aboard.hub.config import Config, Root
+from aboard.hub.service import Hub
+from aboard.web import listen, serving
+
+PASSWORD = "a-long-password"
+
+
+def until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def log_run(root, label, values, tag="loss", **record):
+    """Write a run with one scalar series, and its record if anything is said of it."""
+    directory = Path(root) / label
+    with EventWriter(directory) as writer:
+        for step, value in enumerate(values):
+            writer.scalar(tag, value, step)
+    if record:
+        from aboard.runs.manifest import Manifest
+
+        experiment, _, name = label.rpartition("/")
+        manifest = Manifest(name, experiment=experiment, **record)
+        (directory / "run.json").write_bytes(manifest.to_json())
+    return directory
+
+
+def points(client, board, tag="loss"):
+    """Return the points that a board serves, by run."""
+    asked = json.dumps([{"plugin": "scalars", "tag": tag}])
+    answer = client.post(f"/b/{board}/data/plugin/timeseries/timeSeries", data={"requests": asked})
+    assert answer.status_code == 200, answer.text
+    return {
+        run: [(point["step"], point["value"]) for point in series]
+        for run, series in answer.json()[0]["runToSeries"].items()
+    }
+
+
+def create(client, *selectors, **wish):
+    answer = client.post("/api/v1/boards", json={"selectors": list(map(str, selectors)), **wish})
+    assert answer.status_code in {200, 201}, answer.text
+    return answer.json()
+
+
+class Served:
+    """A hub of this process on a port, with a user of every role."""
+
+    def __init__(self, hub, url):
+        self.hub = hub
+        self.url = url
+        self.tokens = {}
+
+    def client(self, who=None, headers=None, **options):
+        headers = dict(headers or {})
+        if who:
+            headers["authorization"] = f"Bearer {self.tokens[who]}"
+        return httpx.Client(
+            base_url=self.url, headers=headers, timeout=60, trust_env=False, **options
+        )
+
+
+@contextmanager
+def served(tmp_path, roots=(), personal=False, **settings):
+    config = Config(
+        directory=tmp_path / "hub",
+        roots=tuple(one if isinstance(one, Root) else Root(str(one), "logs") for one in roots),
+        **settings,
+    )
+    hub = Hub(config, personal=personal)
+    for name, role in (
+        ("anna", Role.ADMIN),
+        ("max", Role.MEMBER),
+        ("mia", Role.MEMBER),
+        ("vera", Role.VIEWER),
+    ):
+        hub.auth.add_user(name, role)
+    sockets = listen("127.0.0.1", 0)
+    found = Served(hub, f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
+    for user in hub.auth.users():
+        found.tokens[user.name] = hub.auth.create_token(user).secret
+    with serving(make_app(hub), sockets):
+        yield found
+
+
+class Process:
+    """A real hub."""
+
+    def __init__(self, process, document, state):
+        self.process = process
+        self.document = document
+        self.state = state
+
+    @property
+    def port(self):
+        return int(self.document["address"].rpartition(":")[2])
+
+    def client(self):
+        token = (self.state / "hub-token").read_text().strip()
+        return httpx.Client(
+            base_url=self.document["address"],
+            headers={"authorization": f"Bearer {token}"},
+            timeout=60,
+            trust_env=False,
+        )
+
+    def kill(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@contextmanager
+def personal_hub(tmp_path, root, port=0):
+    """Run a personal hub until it is no longer needed."""
+    state = tmp_path / "state"
+    command = [sys.executable, "-m", "aboard", "serve", "--personal", "--json"]
+    command += ["--root", str(root), "--port", str(port)]
+    with (
+        (tmp_path / "hub-log").open("ab") as log,
+        subprocess.Popen(
+            command,
+            env={**os.environ, "ABOARD_STATE": str(state)},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        ) as process,
+    ):
+        try:
+            line = process.stdout.readline()
+            assert line, (tmp_path / "hub-log").read_text()
+            yield Process(process, json.loads(line), state)
+        finally:
+            process.kill()

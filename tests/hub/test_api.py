@@ -1,0 +1,252 @@
+"""The API over HTTP: what boards show, and what is said when something is wrong."""
+
+import httpx
+import pytest
+from hubs import create, log_run, points, served, until
+
+
+def test_a_board_of_an_experiment_serves_the_points_of_its_runs(hub):
+    with hub.client("max") as client:
+        board = create(client, "cifar10")
+        assert (board["state"], board["owner"], board["url"]) == (
+            "running",
+            "max",
+            f"/b/{board['id']}/",
+        )
+        assert points(client, board["id"]) == {
+            "cifar10/run1": [(0, 1.0), (1, 0.5)],
+            "cifar10/run2": [(0, 2.0), (1, 1.5)],
+        }
+        described = client.get(f"/api/v1/boards/{board['name']}").json()
+        assert (described["runs"], described["condition"]) == (2, "")
+
+
+def test_runs_that_start_later_join_and_new_points_are_served(hub, root):
+    with hub.client("max") as client:
+        board = create(client, "cifar10")
+        assert len(points(client, board["id"])) == 2
+        log_run(root, "cifar10/run3", [9.0])
+        until(lambda: points(client, board["id"]).get("cifar10/run3") == [(0, 9.0)])
+        log_run(root, "cifar10/run3", [9.0, 8.0])
+        until(lambda: len(points(client, board["id"])["cifar10/run3"]) >= 2)
+
+
+def test_a_template_takes_its_fields_from_records(hub):
+    with hub.client("max") as client:
+        board = create(client, "cifar10", template="{workspace}_{run}_lr={hparams.lr}")
+        assert set(points(client, board["id"])) == {"ws1_run1_lr=0.1", "ws1_run2_lr=0.01"}
+
+
+def test_a_board_of_a_place_has_the_names_that_tensorboard_gives(hub, root):
+    with hub.client("max") as client:
+        board = create(client, root / "mnist")
+        assert points(client, board["id"]) == {"run1": [(0, 3.0)]}
+
+
+def test_the_same_selection_is_the_same_board_unless_a_new_one_is_wanted(hub):
+    wish = {"selectors": ["cifar10"]}
+    with hub.client("max") as client:
+        first = client.post("/api/v1/boards", json=wish)
+        second = client.post("/api/v1/boards", json=wish)
+        third = client.post("/api/v1/boards", json={**wish, "new": True})
+    assert [first.status_code, second.status_code, third.status_code] == [201, 200, 201]
+    assert first.json()["id"] == second.json()["id"] != third.json()["id"]
+
+
+def test_a_repeated_key_makes_no_second_board(hub):
+    wish, key = {"selectors": ["cifar10"], "new": True}, {"idempotency-key": "k"}
+    with hub.client("max") as client:
+        first = client.post("/api/v1/boards", json=wish, headers=key)
+        again = client.post("/api/v1/boards", json=wish, headers=key)
+        other = client.post("/api/v1/boards", json={"selectors": ["mnist"]}, headers=key)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_mismatch")
+
+
+def test_selectors_are_added_and_removed_while_a_board_is_open(hub):
+    with hub.client("max") as client:
+        board = create(client, "cifar10")["id"]
+        change = f"/api/v1/boards/{board}/selection"
+        assert client.post(change, json={"add": ["mnist"]}).json()["selectors"] == [
+            "cifar10",
+            "mnist",
+        ]
+        until(lambda: set(points(client, board)) >= {"mnist/run1"})
+        client.post(change, json={"remove": ["cifar10"]})
+        assert points(client, board) == {"mnist/run1": [(0, 3.0)]}
+        wrong = client.post(change, json={"remove": ["svhn"]})
+        assert wrong.status_code == 404
+        empty = client.post(change, json={"remove": ["mnist"]})
+        assert (empty.status_code, empty.json()["error"]["code"]) == (422, "bad_value")
+
+
+def test_a_stopped_board_says_so_and_starts_again_at_its_address(hub):
+    with hub.client("max") as client:
+        board = create(client, "cifar10")["id"]
+        assert client.post(f"/api/v1/boards/{board}/stop").json()["state"] == "stopped"
+        gone = client.get(f"/b/{board}/")
+        assert (gone.status_code, gone.json()["error"]["code"]) == (503, "board_stopped")
+        assert "Stopped by max." in gone.json()["error"]["hint"]
+        assert client.get("/api/v1/boards").json()["boards"] == []
+        assert len(client.get("/api/v1/boards", params={"all": True}).json()["boards"]) == 1
+        assert client.post(f"/api/v1/boards/{board}/restart").json()["state"] == "running"
+        assert len(points(client, board)) == 2
+        events = client.get(f"/api/v1/boards/{board}/history").json()["events"]
+        states = [event["state"] for event in events]
+        assert states == ["pending", "running", "stopped", "pending", "running"]
+        assert client.delete(f"/api/v1/boards/{board}").status_code == 204
+        assert client.get(f"/api/v1/boards/{board}").status_code == 404
+        assert client.get(f"/b/{board}/").status_code == 404
+
+
+def test_times_are_changed_and_extended(hub):
+    with hub.client("max") as client:
+        board = create(client, "cifar10", timeout="1h", name="mine", title="Mine")["id"]
+        changed = client.patch(
+            f"/api/v1/boards/{board}",
+            json={"name": "ours", "visibility": "team", "idle_timeout": "90m", "extend": 60},
+        ).json()
+        assert (changed["name"], changed["visibility"]) == ("ours", "team")
+        assert (changed["timeout"], changed["idle_timeout"]) == (3600.0, 5400.0)
+        assert changed["expires"] > changed["started"]
+        endless = client.patch(f"/api/v1/boards/{board}", json={"timeout": 0}).json()
+        assert endless["expires"] is None
+        assert client.get(f"/b/{board}/data/environment").json()["window_title"] == "Mine"
+
+
+def test_boards_are_listed_in_pages_and_filtered(hub):
+    with hub.client("max") as client:
+        made = [create(client, "cifar10", new=True)["id"] for _ in range(5)]
+        first = client.get("/api/v1/boards", params={"limit": 3}).json()
+        rest = client.get("/api/v1/boards", params={"limit": 3, "cursor": first["next"]}).json()
+        assert [one["id"] for one in first["boards"] + rest["boards"]] == made[::-1]
+        assert rest["next"] is None
+        client.post(f"/api/v1/boards/{made[0]}/stop")
+        ended = client.get("/api/v1/boards", params={"state": "stopped"}).json()["boards"]
+        assert [one["id"] for one in ended] == made[:1]
+        assert client.get("/api/v1/boards", params={"cursor": "x"}).status_code == 422
+
+
+def test_runs_and_roots_are_listed(hub, root):
+    with hub.client("vera") as client:
+        until(lambda: client.get("/api/v1/runs").json()["runs"])
+        runs = client.get("/api/v1/runs", params={"selector": "hparam:lr<0.1"}).json()["runs"]
+        assert [(run["experiment"], run["name"]) for run in runs] == [("cifar10", "run2")]
+        assert runs[0]["hparams"] == {"lr": 0.01}
+        page = client.get("/api/v1/runs", params={"limit": 2}).json()
+        rest = client.get("/api/v1/runs", params={"limit": 2, "cursor": page["next"]}).json()
+        names = [f"{run['experiment']}/{run['name']}" for run in page["runs"] + rest["runs"]]
+        assert names == ["cifar10/run1", "cifar10/run2", "mnist/run1"]
+        roots = client.get("/api/v1/roots").json()["roots"]
+        assert [(one["uri"], one["runs"], one["problem"]) for one in roots] == [(str(root), 3, "")]
+
+
+@pytest.mark.parametrize(
+    ("selector", "status", "code", "text"),
+    [
+        ("cifar11", 422, "nothing_matches", "The nearest is 'cifar10'"),
+        ("cifar10/run7-run3", 422, "bad_selector", "ends before it begins"),
+        ("./logs", 422, "bad_selector", "does not know where you are"),
+        ("/etc", 403, "outside_roots", "not below a root"),
+        ("s3://elsewhere/logs", 403, "outside_roots", "not below a root"),
+        ("ftp://host/logs", 422, "bad_selector", "not a storage"),
+        ("{root}/nothing", 422, "nothing_matches", "no such directory"),
+        ("{root}/../secrets", 403, "outside_roots", "not below a root"),
+        ("{root}/way-out", 403, "outside_roots", "not below a root"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_with_what_to_do(
+    hub, root, tmp_path, selector, status, code, text
+):
+    (tmp_path / "secrets").mkdir()
+    (root / "way-out").symlink_to(tmp_path / "secrets")
+    with hub.client("max") as client:
+        wish = {"selectors": [selector.replace("{root}", str(root))]}
+        answer = client.post("/api/v1/boards", json=wish)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert text in answer.json()["error"]["message"]
+
+
+def test_links_that_leave_a_root_show_nothing(hub, root, tmp_path):
+    log_run(tmp_path / "secrets", "run9", [42.0])
+    (root / "mnist" / "linked").symlink_to(tmp_path / "secrets" / "run9")
+    hidden = next((tmp_path / "secrets" / "run9").iterdir())
+    (root / "mnist" / "run2").mkdir()
+    (root / "mnist" / "run2" / hidden.name).symlink_to(hidden)
+    log_run(root, "mnist/run3", [5.0])
+    with hub.client("max") as client:
+        board = create(client, "mnist", root / "mnist")["id"]
+        until(lambda: any("run3" in run for run in points(client, board)))
+        assert [(0, 42.0)] not in points(client, board).values()
+
+
+def test_wrong_requests_are_told_in_the_same_form(hub):
+    with hub.client("max") as client:
+        answers = [
+            client.get("/api/v1/nothing"),
+            client.put("/api/v1/me"),
+            client.post("/api/v1/boards", json={"selectors": []}),
+            client.post("/api/v1/boards", json={"selectors": ["x"], "selector": 1}),
+            client.post("/api/v1/boards", content=b"{", headers={"content-type": "text/plain"}),
+            client.post("/api/v1/boards", json={"selectors": ["cifar10"], "timeout": "soon"}),
+            client.post("/api/v1/boards", json={"selectors": ["cifar10"], "template": "{no}"}),
+            client.post("/api/v1/boards", json={"selectors": ["x" * 2_000_000]}),
+            client.get("/api/v1/boards/none"),
+            client.get("/nothing"),
+        ]
+    statuses = [answer.status_code for answer in answers]
+    assert statuses == [404, 405, 422, 422, 422, 422, 422, 413, 404, 404]
+    for answer in answers:
+        assert set(answer.json()["error"]) == {"code", "message", "hint"}
+
+
+def test_a_limit_is_told_with_the_boards_that_count(tmp_path, root):
+    from aboard.boards.limits import Limits
+
+    with (
+        served(tmp_path, [root], limits=Limits(instant=1)) as hub,
+        hub.client("max") as client,
+    ):
+        board = create(client, "cifar10")["id"]
+        refused = client.post("/api/v1/boards", json={"selectors": ["mnist"]})
+        assert refused.status_code == 403
+        assert refused.json()["error"] == {
+            "code": "limit_exceeded",
+            "message": refused.json()["error"]["message"],
+            "hint": f"Stop the oldest with: aboard stop {board}",
+            "boards": [board],
+        }
+
+
+def test_tokens_are_made_used_and_revoked(hub):
+    with hub.client("vera") as client:
+        made = client.post("/api/v1/tokens", json={"name": "ci", "lasts": "1h"}).json()
+        bearer = {"authorization": f"Bearer {made['token']}"}
+        assert httpx.get(f"{hub.url}/api/v1/me", headers=bearer).json()["user"] == "vera"
+        listed = client.get("/api/v1/tokens").json()["tokens"]
+        assert [(one["name"], one["token"]) for one in listed][-1] == ("ci", None)
+        assert client.delete(f"/api/v1/tokens/{made['id']}").status_code == 204
+        refused = httpx.get(f"{hub.url}/api/v1/me", headers=bearer)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "wrong_secret")
+
+
+def test_users_are_added_and_shut_out(hub):
+    with hub.client("anna") as client:
+        wish = {"name": "otto", "role": "member", "password": "a-long-password"}
+        assert client.post("/api/v1/users", json=wish).status_code == 201
+        login = {"user": "otto", "password": "a-long-password"}
+        with hub.client() as otto:
+            assert otto.post("/api/v1/login", json=login).json()["role"] == "member"
+            assert otto.get("/api/v1/me").json()["user"] == "otto"
+            mine = "/api/v1/users/otto/password"
+            assert otto.put(mine, json={"password": "another-password"}).status_code == 204
+            assert otto.get("/api/v1/me").status_code == 401
+            assert otto.post("/api/v1/login", json=login).status_code == 401
+            login["password"] = "another-password"
+            assert otto.post("/api/v1/login", json=login).status_code == 200
+            assert client.delete("/api/v1/users/otto").status_code == 204
+            assert otto.get("/api/v1/me").status_code == 401
+        names = [user["name"] for user in client.get("/api/v1/users").json()["users"]]
+        assert names == ["anna", "max", "mia", "vera"]
+        assert client.delete("/api/v1/users/anna").status_code == 409

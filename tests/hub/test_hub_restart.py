@@ -1,0 +1,176 @@
+"""A real hub, killed, stopped and without its database: what is there afterwards."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+from hubs import create, log_run, personal_hub, points, served, until
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_killed_hub_comes_back_with_every_board_at_its_address(tmp_path, root):
+    with personal_hub(tmp_path, root) as hub:
+        port = hub.port
+        with hub.client() as client:
+            instant = create(client, "cifar10", name="mine")["id"]
+            isolated = create(client, "mnist", on="process")["id"]
+            stopped = create(client, "cifar10/run1")["id"]
+            client.post(f"/api/v1/boards/{stopped}/stop")
+            until(lambda: client.get(f"/api/v1/boards/{isolated}").json()["runs"] == 1)
+            assert points(client, isolated)["mnist/run1"] == [(0, 3.0)]
+            link = client.post(f"/api/v1/boards/{instant}/link").json()["url"]
+        with httpx.Client(follow_redirects=True) as browser:
+            assert browser.get(link).status_code == 200
+            hub.kill()
+            with personal_hub(tmp_path, root, port) as again, again.client() as client:
+                assert again.port == port
+                assert browser.get(f"{link.partition('?')[0]}data/runs").json() == [
+                    "cifar10/run1",
+                    "cifar10/run2",
+                ]
+                assert points(client, instant)["cifar10/run2"] == [(0, 2.0), (1, 1.5)]
+                assert points(client, isolated)["mnist/run1"] == [(0, 3.0)]
+                boards = client.get("/api/v1/boards").json()["boards"]
+                assert {board["id"] for board in boards} == {instant, isolated}
+                assert client.get(f"/b/{stopped}/").status_code == 503
+                assert create(client, "cifar10")["id"] == instant
+                client.post(f"/api/v1/boards/{isolated}/stop")
+                board = f"/api/v1/boards/{isolated}"
+                until(lambda: client.get(board).json()["state"] == "stopped")
+
+
+def test_the_log_of_an_isolated_board_and_its_death_are_told(tmp_path, root):
+    with personal_hub(tmp_path, root) as hub, hub.client() as client:
+        board = create(client, "mnist", on="process", engine="stock")["id"]
+        until(lambda: client.get(f"/api/v1/boards/{board}").json()["runs"] == 1)
+        place = hub.state / "boards" / board / "process.json"
+        pid = json.loads(place.read_text())["pid"]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: client.get(f"/api/v1/boards/{board}").json()["state"] == "failed")
+        described = client.get(f"/api/v1/boards/{board}").json()
+        assert "killed" in described["reason"]
+        assert client.get(f"/api/v1/boards/{board}/logs", params={"tail": 5}).status_code == 200
+        page = client.get(f"/b/{board}/")
+        assert (page.status_code, page.json()["error"]["code"]) == (503, "board_failed")
+        assert not is_running(pid)
+
+
+def test_a_clean_stop_waits_for_the_request_under_way(tmp_path, root):
+    for number in range(200):
+        log_run(root, f"large/run{number}", [float(number)] * 20)
+    with personal_hub(tmp_path, root) as hub, hub.client() as client:
+        board = create(client, "large")["id"]
+        until(lambda: client.get(f"/api/v1/boards/{board}").json()["runs"] == 200)
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(points(client, board)))
+        asking.start()
+        hub.process.send_signal(signal.SIGTERM)
+        asking.join()
+        assert len(answers[0]) == 200
+        assert hub.process.wait(60) == 0
+        assert not (hub.state / "hub.json").exists()
+
+
+def test_a_personal_hub_is_found_through_its_file_and_is_the_only_one(tmp_path, root):
+    with personal_hub(tmp_path, root) as hub:
+        file = hub.state / "hub.json"
+        document = json.loads(file.read_text())
+        assert document["url"] == hub.document["address"]
+        assert document["pid"] == hub.process.pid
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        token_file = Path(document["token_file"])
+        assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+        second = subprocess.run(
+            [sys.executable, "-m", "aboard", "serve", "--personal"],
+            env={**os.environ, "ABOARD_STATE": str(hub.state)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert second.returncode == 1
+        assert f"your hub runs already at {document['url']}" in second.stderr
+        with httpx.Client(follow_redirects=True, headers={"accept": "text/html"}) as browser:
+            assert "You are logged in as" in browser.get(hub.document["url"]).text
+        stranger = httpx.get(document["url"], headers={"accept": "text/html"})
+        assert stranger.status_code == 401
+        assert 'name="token"' in stranger.text
+
+
+def test_without_its_database_a_hub_serves_what_it_knows(tmp_path, root):
+    with served(tmp_path, [root]) as hub, hub.client("max") as client:
+        board = create(client, "cifar10")["id"]
+        assert len(points(client, board)) == 2
+        place = tmp_path / "hub" / "hub.db"
+        away = place.with_name("away.db")
+        shutil.move(place, away)
+        time.sleep(1.1)  # what is known of a visitor is asked for again
+        assert points(client, board)["cifar10/run1"] == [(0, 1.0), (1, 0.5)]
+        assert client.get(f"/api/v1/boards/{board}").json()["state"] == "running"
+        assert [one["id"] for one in client.get("/api/v1/boards").json()["boards"]] == [board]
+        assert client.get("/api/v1/me").json()["user"] == "max"
+        refused = client.post("/api/v1/boards", json={"selectors": ["mnist"]})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "database_unavailable"
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/healthz").status_code == 200
+        stranger = httpx.get(f"{hub.url}/api/v1/me", headers={"authorization": "Bearer unknown"})
+        assert stranger.status_code == 503
+        shutil.move(away, place)
+        until(lambda: client.get("/readyz").status_code == 200)
+        assert create(client, "mnist")["state"] == "running"
+
+
+def test_a_team_hub_starts_with_an_administrator(tmp_path, root):
+    (tmp_path / "aboard.toml").write_text(f'directory = "hub"\nroots = ["{root}"]\nport = 0\n')
+    command = [sys.executable, "-m", "aboard", "serve", "--config", str(tmp_path / "aboard.toml")]
+    nobody = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert nobody.returncode == 1
+    assert "aboard serve --admin NAME" in nobody.stderr
+    with subprocess.Popen(
+        [*command, "--json", "--admin", "anna"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            process.stdin.write("a-long-password\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            with httpx.Client(base_url=json.loads(line)["address"], timeout=60) as client:
+                login = {"user": "anna", "password": "a-long-password"}
+                assert client.post("/api/v1/login", json=login).json() == {
+                    "user": "anna",
+                    "role": "admin",
+                    "personal": False,
+                }
+                board = create(client, "cifar10")["id"]
+                assert points(client, board)["cifar10/run1"] == [(0, 1.0), (1, 0.5)]
+        finally:
+            process.kill()
