@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 
     from aboard.events.writer import EventWriter
     from aboard.index.logs import Logs
+    from aboard.sdk.awaiting import AsyncClient
     from aboard.sdk.board import Board
-    from aboard.sdk.client import AsyncClient, Client
+    from aboard.sdk.client import Client
     from aboard.sdk.errors import (
         AuthError,
         BoardFailed,
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AsyncClient": "aboard.sdk.client",
+    "AsyncClient": "aboard.sdk.awaiting",
     "AuthError": "aboard.sdk.errors",
     "Board": "aboard.sdk.board",
     "BoardFailed": "aboard.sdk.errors",

@@ -59,13 +59,13 @@ def test_a_stopping_board_ends_as_it_was_meant_to(status, outcome):
     assert decide(stopping, status, NOW, SETTINGS) == Transition(outcome, "stopped by ann")
 
 
-@pytest.mark.parametrize("state", set(State) - {State.PENDING})
+@pytest.mark.parametrize("state", sorted(set(State) - {State.PENDING}))
 def test_unknown_changes_nothing_however_late_it_is(state):
     late = board(state, expires=NOW - 1, idle_timeout=1.0)
     assert decide(late, UNKNOWN, NOW + 1e6, SETTINGS, silent=1e6) is None
 
 
-@pytest.mark.parametrize("state", ENDED)
+@pytest.mark.parametrize("state", sorted(ENDED))
 @pytest.mark.parametrize("status", EVERY)
 @pytest.mark.parametrize("on", ["process", "instant"])
 def test_what_has_ended_stays_so(state, status, on):

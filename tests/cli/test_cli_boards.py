@@ -7,6 +7,8 @@ import signal
 import stat
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,17 +76,91 @@ def test_the_first_start_starts_a_hub_and_says_so(no_hub, aboard, root, tmp_path
     assert aboard("hub", "stop").out.startswith("stopped your hub at http://localhost:")
     assert aboard("hub", "stop").err == "aboard: you have no hub of your own that runs.\n"
     assert aboard("hub", "status", "--json").json == {"running": False}
-    # Another place with runs: the hub comes back at its address, and looks there too.
+
+
+def test_a_hub_of_ones_own_learns_where_runs_are_and_does_not_forget(
+    no_hub, aboard, root, tmp_path
+):
+    first = started(aboard, root, "--name", "first")
     log_run(tmp_path / "runs", "other/run1", [9.0])
-    aboard("start", root, "--no-browser")
-    done = aboard("start", "mnist", "other", "--no-browser")
+    done = aboard("start", "other", "--name", "second", "--no-browser")
     assert done.code == 0, done.err
-    assert (
-        done.err == f"aboard: your hub looks for runs below {tmp_path / 'runs'} too from now on.\n"
+    where = tmp_path / "runs"
+    assert done.err == f"aboard: your hub looks for runs below {where} too from now on.\n"
+    aboard("hub", "stop")
+    assert aboard("start", "other", "--no-browser", ABOARD_ROOT=str(root)).code == 0
+    token = (no_hub / "hub-token").read_text().strip()
+    second = aboard("describe", "second", "--json").json
+    assert list(losses(second["url"], token).values()) == [[9.0]]
+    again = aboard("describe", first["id"], "--json").json
+    assert losses(again["url"], token)["mnist/run1"] == [3.0]
+
+
+def test_a_hub_that_was_killed_comes_back_with_its_boards(no_hub, aboard, root):
+    first = started(aboard, root)
+    os.kill(json.loads((no_hub / "hub.json").read_text())["pid"], signal.SIGKILL)
+    assert aboard("list").err.startswith("aboard: no hub runs")
+    again = started(aboard, root)
+    assert again["id"] == first["id"]
+    token = (no_hub / "hub-token").read_text().strip()
+    assert losses(again["url"], token)["mnist/run1"] == [3.0]
+
+
+def test_several_first_starts_at_once_share_one_hub(no_hub, aboard, root):
+    with ThreadPoolExecutor() as pool:
+        boards = list(pool.map(lambda _: started(aboard, root), range(3)))
+    assert len({board["url"] for board in boards}) == 1
+
+
+def test_a_browser_is_opened_and_not_waited_for(hub, aboard, tmp_path):
+    browser = tmp_path / "browser"
+    browser.write_text(
+        f'#!/bin/sh\ncat "${{1#file://}}" > {tmp_path}/page.part\n'
+        f"mv {tmp_path}/page.part {tmp_path}/page\n"
     )
-    address = done.out.split()[-1].partition("?")[0]
-    assert sorted(losses(address, token.read_text().strip()).values()) == [[3.0], [9.0]]
-    assert losses(found[2], token.read_text().strip())["mnist/run1"] == [3.0]
+    browser.chmod(0o755)
+    home = {
+        "BROWSER": f"{browser} %s &",
+        "HOME": str(tmp_path),
+        "SSH_CONNECTION": "",
+        "DISPLAY": ":0",
+    }
+    done = aboard("start", "mnist", **home)
+    assert done.code == 0, done.err
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "page").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    link = re.search(r"url=([^\"]+)", (tmp_path / "page").read_text())[1]
+    assert link == done.out.split()[-1]
+
+
+def test_over_ssh_the_way_to_a_hub_of_ones_own_is_told(hub, aboard):
+    board = started(aboard, "mnist")["id"]
+    done = aboard("open", board, "--no-browser", SSH_CONNECTION="10.0.0.1 5 10.0.0.2 22")
+    link, hint = done.out.splitlines()
+    port = re.search(r"localhost:(\d+)/", link)[1]
+    assert f"ssh -N -L {port}:127.0.0.1:{port} " in hint
+
+
+def test_a_board_that_fails_to_start_says_why(hub, aboard):
+    options = ["--on", "process", "--memory", "1MiB", "--name", "small", "--no-browser"]
+    done = aboard("start", "mnist", *options)
+    assert (done.code, done.out) == (1, "")
+    assert re.match(
+        r"aboard: board small has ended \(failed\): used .* of 1.0 MiB memory", done.err
+    )
+
+
+def test_a_log_is_followed_to_its_end(hub, aboard, root):
+    board = started(aboard, root / "mnist", "--on", "process", "--name", "followed")
+    with ThreadPoolExecutor() as pool:
+        following = pool.submit(aboard, "logs", "-f", "followed")
+        assert aboard("stop", "followed").code == 0
+        done = following.result()
+    assert done.code == 0, done.err
+    assert str(root / "mnist") in done.out
+    assert aboard("describe", board["id"], "--json").json["state"] == "stopped"
 
 
 def test_a_hub_that_cannot_start_says_why(no_hub, aboard, root):
@@ -106,12 +182,12 @@ def test_without_a_hub_a_question_starts_none(no_hub, aboard):
 def test_a_started_board_serves_the_runs_of_its_selection(hub, aboard):
     board = started(aboard, "cifar10/run1-run2", "mnist", "--template", "{experiment}_{run}")
     assert board["condition"] == ""
-    assert board["runs"] == 3
     assert losses(board["url"], hub) == {
         "cifar10_run1": [1.0, 0.5],
         "cifar10_run2": [2.0, 1.5],
         "mnist_run1": [3.0],
     }
+    assert aboard("describe", board["id"], "--json").json["runs"] == 3
 
 
 def test_the_printed_link_opens_the_board(hub, aboard):

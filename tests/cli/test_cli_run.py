@@ -63,6 +63,7 @@ def test_json_and_quiet(aboard: Aboard, tmp_path: Path) -> None:
     where = str(tmp_path / "runs/default/run1")
     assert begun == {"run": "run1", "experiment": "default", "uri": where, "logdir": where}
     assert ended.pop("seconds") > 0
+    assert ended.pop("logged") is False
     assert ended == {
         "run": "run1", "experiment": "default", "state": "failed", "exit_code": 3,
         "reason": "exit code 3",

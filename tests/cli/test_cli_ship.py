@@ -2,10 +2,16 @@
 
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from aboard.storage import open_storage
 from aboard.track.spool import Spool
 
 NAME = "events.out.tfevents.1.host"
@@ -135,3 +141,22 @@ def test_a_run_that_was_killed_is_said_to_be(aboard, tmp_path, left):
     assert record.ended == pytest.approx(
         (tmp_path / "target" / "notes.txt").stat().st_mtime, abs=60
     )
+
+
+def test_what_a_process_cannot_send_is_taken_over(
+    aboard, variables, left, s3_bucket, s3_server, closed_port
+):
+    spool = left(f"{s3_bucket}/taken-over")
+    wrong = {**os.environ, **variables, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{closed_port}"}
+    command = [sys.executable, "-m", "aboard.track.shipper", str(spool.directory)]
+    with subprocess.Popen(command, env=wrong) as shipper:
+        deadline = time.monotonic() + 60
+        while not (spool.is_served() and spool.status().problem) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        variables |= {"AWS_ENDPOINT_URL": s3_server, **{key: os.environ[key] for key in keys}}
+        result = aboard("ship")
+        assert shipper.wait(timeout=30) == -signal.SIGKILL
+    assert result.code == 0, result.err
+    assert f"process {shipper.pid} could not send it, so this one does" in result.err
+    assert open_storage(f"{s3_bucket}/taken-over").read("notes.txt") == b"hello"

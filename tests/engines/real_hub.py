@@ -1,9 +1,12 @@
 """Real hubs as processes, with runs to show, and what their boards serve over HTTP."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,10 +43,19 @@ def get(url: str, token: str = "") -> bytes:
         return answer.read()
 
 
-def losses(board: str, token: str) -> dict[str, list[float]]:
-    """Return the numbers that a board serves, by run."""
-    runs = json.loads(get(f"{board}data/runs", token))
-    return {run: _series(board, token, run) for run in runs}
+def losses(board: str, token: str, seconds: float = 60.0) -> dict[str, list[float]]:
+    """Return the numbers that a board serves, by run, once they no longer change."""
+    deadline = time.monotonic() + seconds
+    before = None
+    while True:
+        with contextlib.suppress(urllib.error.HTTPError):  # a run whose points are still to come
+            runs = json.loads(get(f"{board}data/runs", token))
+            found = {run: _series(board, token, run) for run in runs}
+            if found and found == before:
+                return found
+            before = found
+        assert time.monotonic() < deadline, f"{board} does not settle: {before}"
+        time.sleep(0.7)
 
 
 def _series(board: str, token: str, run: str) -> list[float]:

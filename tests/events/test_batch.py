@@ -58,3 +58,31 @@ def test_the_core_survives_what_is_never_queued(entry):
     core = pytest.importorskip("aboard.events._encoder", reason="the C core was not compiled")
     with pytest.raises((TypeError, SystemError, OverflowError)):
         core.records([("a", 1.0, 1, 1.0), entry], 0)
+
+
+def test_the_core_refuses_a_start_before_the_first_entry():
+    core = pytest.importorskip("aboard.events._encoder", reason="the C core was not compiled")
+    for start in (-1, -(2**62)):
+        with pytest.raises(ValueError, match=f"records start at 0 or later, not at {start}"):
+            core.records([("a", 1.0, 1, 1.0)], start)
+
+
+def test_the_core_survives_a_list_that_becomes_shorter():
+    core = pytest.importorskip("aboard.events._encoder", reason="the C core was not compiled")
+
+    class Shortening:
+        def __float__(self):
+            del entries[1:]
+            return 1.0
+
+    entries = [("a", Shortening(), 1, 1.0), ("a", 1.0, 2, 1.0)]
+    with pytest.raises(IndexError):
+        core.records(entries, 0)
+
+
+@given(st.lists(ONE, min_size=1, max_size=5), st.data())
+def test_the_ends_are_those_between_two_records(entries, data):
+    records, _ = python_records(entries, 0)
+    bounds = [0, *ends(records)]
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(entries))] * 2)))
+    assert list(ends(records, bounds[start], bounds[stop])) == bounds[start + 1 : stop + 1]

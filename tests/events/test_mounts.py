@@ -1,5 +1,8 @@
 """Which file system holds a path, and which of them are buckets in disguise."""
 
+import errno
+import os
+
 import pytest
 
 from aboard.events.mounts import file_system_of, is_fuse
@@ -18,6 +21,21 @@ def test_the_innermost_mount_counts(tmp_path):
 def test_without_mounts_nothing_is_known(tmp_path):
     assert file_system_of(tmp_path, "") == ""
     assert file_system_of(tmp_path, "garbage\n - \n") == ""
+
+
+@pytest.mark.parametrize("error", [errno.ENOTCONN, errno.EACCES, errno.ESTALE])
+def test_of_a_path_that_cannot_be_looked_at_nothing_is_known(tmp_path, monkeypatch, error):
+    stat = os.stat
+
+    def dead(path, *arguments, **options):
+        if str(path).startswith(str(tmp_path)):
+            raise OSError(error, os.strerror(error), str(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", dead)
+    mounts = f"23 22 0:2 / {tmp_path} rw - fuse.gcsfuse source rw\n"
+    assert file_system_of(tmp_path / "run", mounts) == ""
+    assert not is_fuse(tmp_path / "run", mounts)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -293,6 +294,24 @@ def test_a_closed_writer_goes_on_trying_for_what_it_kept(tmp_path, disk):
     wait_for(lambda: steps(tmp_path) == [1])
 
 
+def test_what_a_closed_writer_refuses_is_not_written_by_the_background(tmp_path, disk):
+    writer = EventWriter(tmp_path, flush_secs=1000, on_error=lambda error: None)
+    disk.error = errno.ENOSPC
+    writer.scalar("loss", 1.0, 1)
+    writer.close()
+    disk.error = 0
+    arrange = writer._arrange
+
+    def flush_first():
+        writer._flush_in_background()
+        arrange()
+
+    writer._arrange = flush_first
+    with pytest.raises(ValueError, match="is closed"):
+        writer.scalar("loss", 1.0, 2)
+    assert steps(tmp_path) == [1]
+
+
 def test_closing_can_be_retried(tmp_path, disk):
     writer = EventWriter(tmp_path, flush_secs=1000)
     disk.error = errno.ENOSPC
@@ -303,3 +322,159 @@ def test_closing_can_be_retried(tmp_path, disk):
     disk.error = 0
     writer.close()
     assert steps(tmp_path) == [1, 2]
+
+
+def test_the_background_tries_less_and_less_often_until_it_succeeds(tmp_path, disk, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "aboard.events.flushing.appoint", lambda writer, seconds: asked.append(seconds) or True
+    )
+    writer = EventWriter(tmp_path, flush_secs=0.5, on_error=lambda error: None)
+    disk.error = errno.ENOSPC
+    writer.scalar("loss", 1.0, 0)
+    for _ in range(8):
+        writer._flush_in_background()
+    assert asked == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    writer.scalar("loss", 1.0, 1)
+    assert asked.pop() == 30, "a new record does not make it try earlier"
+    disk.error = 0
+    writer.flush()
+    assert steps(tmp_path) == [0, 1], "a call tries at once"
+    writer.scalar("loss", 1.0, 2)
+    assert asked.pop() == 0.5
+    writer.close()
+
+
+def test_to_try_again_copies_only_a_piece_of_what_is_kept(tmp_path, disk):
+    writer = EventWriter(
+        tmp_path, flush_secs=1000, buffer_bytes=1 << 30, on_error=lambda error: None
+    )
+    disk.error = errno.ENOSPC
+    for step in range(200):
+        writer.text("notes", "x" * 100_000, step)
+    writer.flush()
+    tracemalloc.start()
+    try:
+        writer.flush()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 << 20
+    disk.error = 0
+    writer.close()
+    assert steps(tmp_path) == list(range(200))
+
+
+# Interrupts.
+
+STEPWISE = tuple(f"events/{name}.py" for name in ("outbox", "eventfiles", "batch"))
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the `number`-th step of what takes records to the disk."""
+
+    def __init__(self, number):
+        self.remaining = number
+
+    def __enter__(self):
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(self._before)
+
+    def _trace(self, frame, event, _):
+        code = frame.f_code
+        if not code.co_filename.endswith(STEPWISE) and code.co_name != "_post":
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.remaining -= 1
+            if self.remaining == 0:
+                raise KeyboardInterrupt
+        return self._trace
+
+
+def log_and_interrupt(directory, number, **options):
+    """Interrupt a flush at a step and flush again; return whether the flush had so many steps."""
+    writer = EventWriter(directory, flush_secs=1000, **options)
+    writer.scalar("loss", 1.0, 0)
+    writer.flush()
+    for step in range(1, 6):
+        writer.scalar("loss", 1.0, step)
+        if step % 2:
+            writer.text("notes", "x", step + 100)
+    try:
+        with Interrupt(number) as interrupt:
+            writer.flush()
+    except KeyboardInterrupt:
+        pass
+    assert len(writer._outbox) + len(writer._queue) <= 8
+    writer.scalar("loss", 1.0, 6)
+    writer.close()
+    return interrupt.remaining <= 0
+
+
+LOGGED = [0, 1, 101, 2, 3, 103, 4, 5, 105, 6]
+
+
+@pytest.mark.parametrize("max_bytes", [None, 200])
+@pytest.mark.parametrize("closes", [False, True])
+def test_an_interrupt_at_any_step_loses_nothing_and_repeats_nothing(tmp_path, closes, max_bytes):
+    number = 1
+    while log_and_interrupt(
+        place := tmp_path / str(number), number, close_after_flush=closes, max_bytes=max_bytes
+    ):
+        assert steps(place) == LOGGED, f"interrupted at step {number}"
+        for path in files(place):
+            notes = [event.summary.value[0] for event in events(path) if event.step > 100]
+            assert not notes or notes[0].HasField("metadata"), f"interrupted at step {number}"
+        number += 7 if number > 50 else 1
+    assert number > 500
+
+
+def test_an_interrupt_while_the_disk_is_full_loses_and_drops_nothing(tmp_path, disk):
+    number = 1
+    while True:
+        place = tmp_path / str(number)
+        writer = EventWriter(place, flush_secs=1000, on_error=lambda error: None)
+        disk.error = errno.ENOSPC
+        for step in range(3):
+            writer.scalar("loss", 1.0, step)
+            writer.flush()
+        writer.scalar("loss", 1.0, 3)
+        try:
+            with Interrupt(number) as interrupt:
+                writer.flush()
+        except KeyboardInterrupt:
+            pass
+        assert len(writer._outbox) + len(writer._queue) == 4
+        disk.error = 0
+        writer.close()
+        assert steps(place) == [0, 1, 2, 3], f"interrupted at step {number}"
+        if interrupt.remaining > 0:
+            break
+        number += 3
+    assert number > 100
+
+
+def test_an_interrupt_of_a_call_that_asks_for_a_flush_leaves_the_asking_to_the_next(
+    tmp_path, monkeypatch
+):
+    asked = []
+
+    def appoint(writer, seconds):
+        asked.append(seconds)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return True
+
+    monkeypatch.setattr("aboard.events.flushing.appoint", appoint)
+    writer = EventWriter(tmp_path, flush_secs=1000)
+    with pytest.raises(KeyboardInterrupt):
+        writer.scalar("loss", 1.0, 0)
+    writer.scalar("loss", 1.0, 1)
+    assert asked == [1000, 1000]
+    writer.close()
+    assert steps(tmp_path) == [0, 1]

@@ -4,15 +4,16 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx
-from hubs import create, log_run, personal_hub, points, served, until
+from hubs import create, personal_hub, points, served, until
 
 
 def is_running(pid):
@@ -71,19 +72,37 @@ def test_the_log_of_an_isolated_board_and_its_death_are_told(tmp_path, root):
 
 
 def test_a_clean_stop_waits_for_the_request_under_way(tmp_path, root):
-    for number in range(200):
-        log_run(root, f"large/run{number}", [float(number)] * 20)
     with personal_hub(tmp_path, root) as hub, hub.client() as client:
-        board = create(client, "large")["id"]
-        until(lambda: client.get(f"/api/v1/boards/{board}").json()["runs"] == 200)
-        answers = []
-        asking = threading.Thread(target=lambda: answers.append(points(client, board)))
-        asking.start()
-        hub.process.send_signal(signal.SIGTERM)
-        asking.join()
-        assert len(answers[0]) == 200
+        board = create(client, "cifar10")["id"]
+        until(lambda: client.get(f"/api/v1/boards/{board}").json()["runs"] == 2)
+        body = urlencode({"requests": '[{"plugin": "scalars", "tag": "loss"}]'}).encode()
+        head = [
+            f"POST /b/{board}/data/plugin/timeseries/timeSeries HTTP/1.1",
+            f"Host: localhost:{hub.port}",
+            f"Authorization: {client.headers['authorization']}",
+            "Content-Type: application/x-www-form-urlencoded",
+            f"Content-Length: {len(body)}",
+            "Expect: 100-continue",
+        ]
+        with socket.create_connection(("127.0.0.1", hub.port), timeout=60) as connection:
+            connection.sendall("\r\n".join([*head, "", ""]).encode())
+            # The hub asks for the body, so the request is under way.
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
+            hub.process.send_signal(signal.SIGTERM)
+            until(lambda: not listens(hub.port))
+            connection.sendall(body)
+            answer = b""
+            while piece := connection.recv(65536):
+                answer += piece
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b'"step":1,"value":1.5' in answer
         assert hub.process.wait(60) == 0
         assert not (hub.state / "hub.json").exists()
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_personal_hub_is_found_through_its_file_and_is_the_only_one(tmp_path, root):

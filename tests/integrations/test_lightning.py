@@ -20,6 +20,14 @@ def test_the_logger_keeps_metrics_hyperparameters_and_graph(trainings, package):
     assert list((trainings.root / RUN / "checkpoints").glob("*.ckpt"))
 
 
+def test_a_finished_run_tells_its_names_and_stays_finished(trainings):
+    told = trainings.run("lightning_fit", "lightning", "names")
+    there = f"{trainings.root} {trainings.root / RUN}"
+    assert f"regression run1 {there}" in told.splitlines()
+    record = trainings.record(RUN)
+    assert (record["state"], len(record["attempts"])) == ("completed", 1)
+
+
 def test_a_training_that_fails_is_a_failed_run(trainings):
     trainings.run("lightning_fit", "lightning", "fails", exit_code=1)
     assert list(trainings.points("", "train/loss", RUN)) == [0, 1, 2]

@@ -47,6 +47,17 @@ def test_what_comes_after_a_training_is_added_to_its_run(root):
         assert {tag.name for tag in logs.select()} == {"loss", "accuracy"}
 
 
+def test_a_finished_run_still_tells_where_it_is(root):
+    training = RunOfTraining()
+    name = training.where().name
+    training.finish("completed")
+    assert training.where().name == name
+    assert aboard.current_run() is None
+    assert states(root, "run1") == ["completed"]
+    with aboard.init(name="mine") as mine:
+        assert training.where() is mine
+
+
 def test_another_training_is_another_run(root):
     training = RunOfTraining()
     for name in ("run1", "run2"):

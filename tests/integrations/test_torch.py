@@ -274,6 +274,38 @@ def test_a_process_whose_run_is_silent_logs_nothing(training, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_goes_wrong_in_a_hook_is_told_once_and_the_training_goes_on(
+    training, run, capsys, monkeypatch
+):
+    def fail(optimizer):
+        raise KeyError("no such\ngroup")
+
+    monkeypatch.setattr("aboard.integrations.torch._learning_rates", fail)
+    seen = []
+    watched = watch(training.model, training.optimizer, training.criterion)
+    training.optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    training.optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    for _ in range(3):
+        training.step()
+    assert seen == ["before", "after"] * 3
+    assert not training.model._forward_hooks
+    assert len(training.optimizer._optimizer_step_pre_hooks) == 1
+    watched.close()
+    told = "the training is no longer watched. KeyError: 'no such\\ngroup'"
+    assert capsys.readouterr().err == f"aboard: {told}\n"
+
+
+def test_a_device_without_long_floats_logs_short_ones(training, run, logs, monkeypatch):
+    def refuse(tensor):
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+
+    monkeypatch.setattr(torch.Tensor, "double", refuse)
+    with watch(training.model, training.optimizer, training.criterion):
+        training.step()
+    run.flush()
+    assert series(logs, "loss") == {1: f32(training.losses[0])}
+
+
 def test_every_0_is_refused(training, run):
     with pytest.raises(ValueError, match="every=0: log every step, or every so many; at least 1"):
         watch(training.model, training.optimizer, every=0)

@@ -144,6 +144,28 @@ def test_attempts_are_kept_one_after_the_other() -> None:
     assert [attempt.state for attempt in record.attempts] == ["killed", "failed", "running"]
 
 
+def test_an_attempt_that_is_not_the_last_leaves_the_run_alone() -> None:
+    record = Manifest("x")
+    record.begin(at=NOW, host="a", pid=1)
+    record.begin(at=NOW + 100, host="b", pid=2)
+    record.beat(NOW + 500, number=1)
+    record.end("completed", 0, at=NOW + 500, number=1)
+    assert [one.state for one in record.attempts] == ["completed", "running"]
+    assert (record.state, record.ended, record.heartbeat) == ("running", None, NOW + 100)
+    record.end("failed", 3, "no", at=NOW + 600, number=2)
+    assert (record.state, record.ended, record.heartbeat) == ("failed", NOW + 600, NOW + 600)
+
+
+def test_a_heart_that_beats_is_running_whatever_was_noted() -> None:
+    record = Manifest("x")
+    record.begin(at=NOW, host="a", pid=1)
+    record.end("killed", 137, "SIGKILL", at=NOW + 100)
+    record.beat(NOW + 200, number=1)
+    for one in (record, record.attempts[0]):
+        assert (one.state, one.ended, one.exit_code, one.reason) == ("running", None, None, "")
+    assert record.heartbeat == NOW + 200
+
+
 def test_there_is_no_record(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
     with pytest.raises(NotFound):

@@ -16,8 +16,12 @@ from aboard.index import Index
 from aboard.index.logs import Logs
 from aboard.storage import Entry, Storage
 from aboard.storage.local import LocalStorage
+from aboard.track import ledger
+from aboard.track.ledger import Ledger
 from aboard.track.segments import head_of
+from aboard.track.sending import Round, Sending
 
+EVENTS = "train/events.out.tfevents.1.host"
 VERSION = frame(encode.file_version(1.0, "test"))
 
 
@@ -69,6 +73,34 @@ class CountingStorage(Storage):
     def _fail(self, name: str) -> None:
         if error := self.fails(name):
             raise error
+
+
+class Spooled:
+    """A spool without processes: its files, where they go, and who sends them."""
+
+    def __init__(self, place: Path) -> None:
+        self.files = place / "files"
+        self.files.mkdir()
+        self.target = CountingStorage(place / "target")
+        self.path = place / "ledger.json"
+        ledger.create(self.path)
+        self.restart()
+
+    def restart(self) -> None:
+        """Go on as another process would after a crash."""
+        self.sending = Sending(self.files, Ledger(self.path), self.target)
+
+    def write(self, name: str, content: bytes) -> None:
+        append(self.files / name, content)
+
+    def round(self, *, last: bool = False) -> Round:
+        return self.sending.round(last=last)
+
+    def arrived(self, name: str = EVENTS) -> bytes:
+        return joined(self.target.directory, name)
+
+    def names(self) -> list[str]:
+        return sorted(entry.name for entry in self.target.inner.list())
 
 
 def joined(directory: Path, name: str) -> bytes:

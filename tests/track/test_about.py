@@ -22,6 +22,26 @@ from aboard.track.about import command_line, git_commit, host_name, looks_secret
         (["a.py", "--db=pg://me:abc@host/x"], ["a.py", "--db=pg://***@host/x"]),
         (["a.py", "hf_" + "a" * 30], ["a.py", "***"]),
         (["sh", "-c", "a.py --token abc --lr 1"], ["sh", "-c", "a.py --token *** --lr 1"]),
+        (["a.py", "az://c/x?sv=1&sig=a%2Bb&se=2"], ["a.py", "az://c/x?sv=1&sig=***&se=2"]),
+        (["a.py", "--url=https://h/x?sig=abc"], ["a.py", "--url=https://h/x?sig=***"]),
+        (
+            ["a.py", "--url", "https://h/x?X-Amz-Credential=a/b&X-Amz-Signature=c&d=1"],
+            ["a.py", "--url", "https://h/x?X-Amz-Credential=***"],
+        ),
+        (
+            ["a.py", "--url=https://h/x?X-Amz-Credential=a/b&X-Amz-Signature=c&d=1"],
+            ["a.py", "--url=https://h/x?X-Amz-Credential=***&X-Amz-Signature=***&d=1"],
+        ),
+        (["a.py", "--u=gs://h?X-Goog-Signature=abc"], ["a.py", "--u=gs://h?X-Goog-Signature=***"]),
+        (["a.py", "--to=A=b;AccountKey=ab==;C=d"], ["a.py", "--to=A=b;AccountKey=***;C=d"]),
+        (["a.py", "SharedAccessSignature=s&g=1"], ["a.py", "SharedAccessSignature=***"]),
+        (["a.py", "--connection-string=A=b"], ["a.py", "--connection-string=***"]),
+        (["a.py", "--wandb-key=abc", "--pat", "x"], ["a.py", "--wandb-key=***", "--pat", "***"]),
+        (
+            ["curl", "-H", "Authorization: Bearer abc.def"],
+            ["curl", "-H", "Authorization: Bearer ***"],
+        ),
+        (["a.py", "--signature-def", "serve", "--path=x", "--sig=1"],) * 2,
         (["sh", "-c", "KEY=1  SECRET=abc\na.py"], ["sh", "-c", "KEY=1 SECRET=*** a.py"]),
     ],
 )

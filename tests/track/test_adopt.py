@@ -5,7 +5,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from aboard.track.adopt import Adoption, may_be_of, shortened
+from aboard.track.adopt import Adoption, may_be_of, places_in, shortened
 
 HOST = socket.gethostname()
 
@@ -80,3 +80,19 @@ def test_what_cannot_be_copied_is_said_once(
     assert adopt(tmp_path / "run", work, "a/x.tfevents", "b/x.tfevents") == {}
     (line,) = capfd.readouterr().err.splitlines()
     assert line.endswith("x.tfevents cannot be copied into the run: Not a directory.")
+
+
+def test_a_directory_that_the_command_names_is_searched_too(tmp_path: Path) -> None:
+    work, outside = tmp_path / "w", tmp_path / "scratch" / "tb"
+    work.mkdir()
+    (outside / "train").mkdir(parents=True)
+    (outside / "train" / "a.tfevents").write_bytes(b"a")
+    for option in (["--dir", str(outside)], [f"--dir={outside}"], ["../scratch/tb"]):
+        into = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        Adoption(into, work, 0, ["train.py", *option]).stop()
+        assert [path.name for path in into.rglob("*.tfevents")] == ["a.tfevents"]
+
+
+def test_what_lies_around_the_working_directory_is_not_searched(tmp_path: Path) -> None:
+    work = tmp_path / "w"
+    assert places_in(["train.py", "..", "/", str(tmp_path), "s3://b/x", "w/y"], work) == []

@@ -21,6 +21,8 @@ from aboard.track.arguments import hparams_of, plain_value
         ("train.py --a= --b", {"a": "", "b": True}),
         ("train.py data/ -v 3 -- --not ours", {"v": 3}),
         ("train.py --token abc --hf-token=x api_key=3 --lr 1", {"lr": 1}),
+        ("train.py --wandb-key=x --pat x --connection-string=A=b --lr 1", {"lr": 1}),
+        ("train.py --data https://h/x?sv=1&sig=abc", {"data": "https://h/x?sv=1&sig=***"}),
         ("train", {}),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from training import Ended, kill, points, record, said, start, train, wait_for
 
+from aboard.index.logs import UnknownName
 from aboard.runs.manifest import Manifest, State
 from aboard.track.ending import ending_of
 
@@ -15,7 +16,25 @@ RUN = Path("x", "run1")
 ALL = [(step, float(step)) for step in range(1000)]
 
 ENDINGS = {
-    "by itself": ("", 0, "completed", 0, ""),
+    "by itself": ("", 0, "completed", None, ""),
+    "sys.exit without a code": ("sys.exit()", 0, "completed", 0, ""),
+    "SystemExit that nobody sees": ("raise SystemExit(3)", 3, "completed", None, ""),
+    "sys.exit that is caught": (
+        "try: sys.exit(2)\nexcept SystemExit: pass\nrun.log_text('a', 'b', step=0)",
+        0, "completed", None, "",
+    ),
+    "sys.exit that is caught, then another": (
+        "try: sys.exit(2)\nexcept SystemExit: pass\nrun.log_metrics({'a': 1})\nsys.exit(4)",
+        4, "failed", 4, "exit code 4",
+    ),
+    "sys.exit that logs on its way": (
+        "atexit.register(run.tag, 'a')\ntry: sys.exit(3)\nfinally: run.log_metrics({'a': 1})",
+        3, "failed", 3, "exit code 3",
+    ),
+    "exception with logs at exit": (
+        "atexit.register(run.log_metrics, {'a': 1})\nraise ValueError('no')",
+        1, "failed", 1, "ValueError: no",
+    ),
     "sys.exit": ("sys.exit(3)", 3, "failed", 3, "exit code 3"),
     "exit": ("import site; exit(3)", 3, "failed", 3, "exit code 3"),
     "sys.exit with a text": ("sys.exit('no data')", 1, "failed", 1, "no data"),
@@ -25,7 +44,7 @@ ENDINGS = {
     "finish with a code": ("run.finish(exit_code=4)", 0, "failed", 4, ""),
     "exit of a thread": (
         "import threading; t = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join()",
-        0, "completed", 0, "",
+        0, "completed", None, "",
     ),
 }  # fmt: skip
 
@@ -106,6 +125,24 @@ finally:
         assert record(tmp_path / f"x/run{number}")["state"] == "killed"
 
 
+def test_sigterm_while_a_run_ends_does_not_leave_it_running(tmp_path: Path) -> None:
+    script = """
+from aboard.track.heart import Record
+stop = Record.stop
+def interrupted(record):
+    Record.stop = stop
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+Record.stop = interrupted
+with aboard.init('x', root='.', hparams={'lr': 1}) as run:
+    run.log_metrics({'loss': 1.0})
+"""
+    ended = train(script, tmp_path)
+    assert (ended.code, ended.err) == (143, "")
+    assert record(tmp_path / RUN)["state"] == "completed"
+    assert points(tmp_path, "x/run1", "loss") == [(0, 1.0)]
+
+
 def test_a_handler_of_the_users_own_stays(tmp_path: Path) -> None:
     mine = "signal.signal(signal.SIGTERM, lambda *_: (print('mine', flush=True), sys.exit(9)))\n"
     process = start(mine + LOG + "print('ready', flush=True)\ntime.sleep(60)", tmp_path)
@@ -115,11 +152,20 @@ def test_a_handler_of_the_users_own_stays(tmp_path: Path) -> None:
     assert record(tmp_path / RUN)["exit_code"] == 9
 
 
+def is_flushed(root: Path) -> bool:
+    try:
+        return points(root, "x/run1", "loss") == ALL
+    except UnknownName:
+        return False
+
+
 @pytest.mark.parametrize("end", ["os._exit(7)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_an_end_without_warning_leaves_what_was_flushed(tmp_path: Path, end: str) -> None:
-    script = LOG + "print('ready', flush=True)\nsys.stdin.readline()\n" + end
-    process = start(script.replace("sys.stdin.readline()", "time.sleep(3)"), tmp_path)
+    wait = "while not os.path.exists('go'): time.sleep(0.02)\n"
+    process = start(LOG + "print('ready', flush=True)\n" + wait + end, tmp_path)
     said(process, "ready")
+    wait_for(lambda: is_flushed(tmp_path))
+    (tmp_path / "go").touch()
     process.communicate(timeout=60)
     assert process.returncode in (7, -signal.SIGKILL)
     assert points(tmp_path, "x/run1", "loss") == ALL

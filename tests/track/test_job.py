@@ -6,14 +6,17 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from training import environment, record, wait_for
 
 from aboard.runs.manifest import Manifest, State
-from aboard.track.job import CannotStart, check_program
+from aboard.track import job
+from aboard.track.job import CannotStart, _Pump, check_program
 
 RUN = [sys.executable, "-m", "aboard", "run", "--root", ".", "--name", "a", "--quiet", "--"]
 PYTHON = [sys.executable, "-u", "-c"]
@@ -57,10 +60,67 @@ def test_output_is_passed_on_and_recorded_byte_for_byte(tmp_path: Path) -> None:
     assert ending(tmp_path) == ("failed", 7, "exit code 7")
 
 
-def test_output_that_is_read_slowly_arrives_whole(tmp_path: Path) -> None:
-    process = started(tmp_path, *PYTHON, "print('x' * 200_000)")
-    time.sleep(4)  # longer than output of what is left behind is waited for
-    assert ended(process)[1] == b"x" * 200_000 + b"\n"
+def test_output_that_is_read_slowly_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    class SlowlyRead(_Pump):
+        def _pass_on(self, block: bytes) -> None:
+            clock[0] += 1000.0  # far longer than what is left behind is waited for
+            super()._pass_on(block)
+
+    monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    (source, program), (reader, target) = os.pipe(), os.pipe()
+    pump = SlowlyRead(source, target, None)
+    drain = threading.Thread(target=pump.drain, args=(threading.Event(),))
+    drain.start()
+    sent = bytes(range(256)) * 2000
+    writer = threading.Thread(target=lambda: (os.write(program, sent), os.close(program)))
+    writer.start()
+    arrived = b""
+    while len(arrived) < len(sent):
+        arrived += os.read(reader, 1 << 16)
+    for thread in (writer, drain):
+        thread.join()
+    os.close(target)
+    assert arrived == sent
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_what_a_program_leaves_talking_is_not_waited_for(tmp_path: Path) -> None:
+    script = "(while sleep 0.05; do echo more; done) & echo done"
+    code, out, _ = ended(started(tmp_path, "sh", "-c", script))
+    assert (code, out.count(b"done\n")) == (0, 1)
+    assert ending(tmp_path) == ("completed", 0, "")
+
+
+PATIENT = """
+import runpy, sys
+from aboard.track import job
+job._DRAIN_SECS = 3600.0
+sys.argv[0] = "aboard"
+runpy.run_module("aboard", run_name="__main__")
+"""
+
+
+def test_a_signal_ends_the_wait_for_what_a_program_leaves_running(tmp_path: Path) -> None:
+    script = "sleep 3600 & echo $! > left; echo $$ > program; exit 3"
+    process = subprocess.Popen(
+        [sys.executable, "-c", PATIENT, *RUN[3:], "sh", "-c", script],
+        cwd=tmp_path,
+        env=environment(),
+    )
+    program = wait_for(lambda: read(tmp_path / "program"))
+    wait_for(lambda: not Path("/proc", program).exists())
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(60) == 3
+    os.kill(int(read(tmp_path / "left")), signal.SIGKILL)
+    assert ending(tmp_path) == ("failed", 3, "exit code 3")
+
+
+def read(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
 
 
 def test_what_a_program_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
@@ -104,7 +164,7 @@ def take(number, _):
     if number != signal.SIGUSR1: sys.exit(5)
 for one in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT): signal.signal(one, take)
 print('ready', flush=True)
-time.sleep(60)
+input()
 """
 SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
 
@@ -125,6 +185,16 @@ def test_signals_are_handed_on(tmp_path: Path, last: signal.Signals) -> None:
     process.send_signal(last)
     assert ended(process) == (5, last.name.encode() + b"\n", b"")
     assert ending(tmp_path) == ("killed", 5, last.name)
+
+
+def test_a_signal_that_does_not_ask_to_end_is_no_reason(tmp_path: Path) -> None:
+    process = ready(tmp_path, LISTEN + "raise ValueError('a bug, later')")
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout
+    assert process.stdout.readline() == b"SIGUSR1\n"
+    code, _, err = ended(process, b"\n")
+    assert (code, err.endswith(b"ValueError: a bug, later\n")) == (1, True)
+    assert ending(tmp_path) == ("failed", 1, "exit code 1")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

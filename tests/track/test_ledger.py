@@ -22,6 +22,7 @@ def test_what_is_written_down_is_read_again(path):
     first.note_whole("run.json", "v1")
     first.note_whole("model", "v2")
     first.forget_whole("model")
+    assert first.save()
     again = Ledger(path)
     assert again.growing == first.growing
     assert again.whole == {"run.json": "v1"}
@@ -60,11 +61,29 @@ def test_a_ledger_that_cannot_be_written_goes_on_in_memory(path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("pathlib.Path.write_text", full)
         held.note_whole("run.json", "v1")
+        assert not held.save()
     assert not held.written
     assert held.whole == {"run.json": "v1"}
     assert path.read_bytes() == before
     assert held.save()
     assert json.loads(path.read_bytes())["whole"] == {"run.json": "v1"}
+
+
+def test_many_files_are_written_down_together(path):
+    """What that costs grows with their number, not with its square."""
+    now = [100.0]
+    held = Ledger(path, clock=lambda: now[0])
+    for number in range(300):
+        held.note_whole(f"picture-{number}", "v1")
+    assert not held.written
+    assert Ledger(path).whole == {}
+    now[0] += 1.5
+    held.note_whole("picture-300", "v1")
+    assert held.written
+    assert Ledger(path).whole == held.whole
+    held.forget_whole("picture-0")
+    assert not held.written
+    assert "picture-0" in Ledger(path).whole
 
 
 def test_a_segment_grows_and_is_sealed():

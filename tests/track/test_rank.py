@@ -73,6 +73,16 @@ def test_the_nodes_of_lightning_beyond_the_first_are_not_rank_0() -> None:
             assert find_rank(told).number > 0
 
 
+@pytest.mark.parametrize("size", [{"LOCAL_WORLD_SIZE": "2"}, {"GROUP_WORLD_SIZE": "3"}, {}])
+def test_the_ranks_of_lightning_are_right_or_said_to_be_guessed(size: dict[str, str]) -> None:
+    shared = {"WORLD_SIZE": "6", "MASTER_PORT": "1", **size}
+    places = [(node, local) for node in range(3) for local in range(2)]
+    for number, (node, local) in enumerate(places):
+        found = find_rank(shared | {"NODE_RANK": str(node), "LOCAL_RANK": str(local)})
+        assert found.guessed is (not size and node > 0)
+        assert found.guessed or found.number == number
+
+
 def test_a_launch_is_told_from_another() -> None:
     first = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
     other_rank = first | {"RANK": "1"}

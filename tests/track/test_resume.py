@@ -1,9 +1,11 @@
 """Runs that go on: asked for, or because the environment says that this is the same job."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from training import points, record, train
+from training import environment, points, record, train
 
 LOG = """
 run = aboard.init({init})
@@ -47,6 +49,25 @@ with aboard.init('x', 'a', '.', resume=True) as run:
     assert train(script, tmp_path, "5", "12", "2").code == 0
     expected = [(step, 1.0) for step in range(5)] + [(step, 2.0) for step in range(5, 12)]
     assert points(tmp_path, "x/a", "loss") == expected
+
+
+@pytest.mark.parametrize("way", ["aboard run", "aboard.init"])
+def test_counters_of_a_run_in_a_bucket_go_on(tmp_path: Path, s3_bucket: str, way: str) -> None:
+    root = f"{s3_bucket}/{tmp_path.name}"
+    loop = "    for _ in range(3): run.log_metrics({{'loss': 1}})"
+    script = f"import aboard\nwith aboard.init({{}}) as run:\n{loop}"
+    if way == "aboard run":
+        below = [sys.executable, "-m", "aboard", "run", "-q", "--root", root, "--name", "a"]
+        command = [*below, "--resume", "--", sys.executable, "-c", script.format("")]
+    else:
+        told = f"name='a', root={root!r}, resume=True"
+        command = [sys.executable, "-c", script.format(told)]
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert points(root, "default/a", "loss") == [(step, 1.0) for step in range(6)]
 
 
 def test_a_killed_attempt_is_recorded_by_the_next(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a training logs with `aboard.init`, as readers find it; ranks; and disks that refuse."""
 
 import inspect
+import json
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from training import points, record, start, train
 import aboard
 from aboard.runs.layout import RunExists
 from aboard.track import start as start_module
+from aboard.track.launch import NoLaunch
 from aboard.track.run import Run, SilentRun
 
 
@@ -89,6 +91,50 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="the run default/run1 is finished; open another one"):
             log()
     assert record(tmp_path / "default/run1")["state"] == "completed"
+
+
+def test_an_attempt_that_was_taken_over_ends_only_itself(tmp_path: Path) -> None:
+    first = aboard.init("x", "a", tmp_path)
+    second = aboard.init("x", "a", tmp_path, resume=True)
+    first.finish("failed", 3)
+    found = record(tmp_path / "x/a")
+    assert (found["state"], found["exit_code"], found["ended"]) == ("running", None, None)
+    assert [one["state"] for one in found["attempts"]] == ["failed", "running"]
+    second.finish("completed", 0)
+    found = record(tmp_path / "x/a")
+    assert (found["state"], found["exit_code"]) == ("completed", 0)
+    assert [one["exit_code"] for one in found["attempts"]] == [3, 0]
+
+
+def test_metrics_may_be_logged_while_the_record_catches_up(tmp_path: Path) -> None:
+    class Tag(str):
+        __slots__ = ()
+
+        def __format__(self, how: str) -> str:
+            run.log_metrics({"new": 2}, stage="train")  # as another thread may at this point
+            return str(self)
+
+    with aboard.init("x", "a", tmp_path) as run:
+        run.log_metrics({Tag("loss"): 1}, stage="train")
+        run.tag("now")
+        found = record(tmp_path / "x/a")
+        assert (found["tags"], found["metrics"]["train/loss"]) == ({"now": True}, 1.0)
+
+
+def test_hyperparameters_that_somebody_wrote_by_hand_do_no_harm(tmp_path: Path) -> None:
+    aboard.init("x", "a", tmp_path).finish()
+    path = tmp_path / "x/a/run.json"
+    document = record(path.parent)
+    document["hparams"] = {"layers": [64, 64], "opt": {"name": "sgd"}}
+    path.write_text(json.dumps(document))
+    with aboard.init("x", "a", tmp_path, resume=True, hparams={"lr": 2}) as run:
+        run.log_metrics({"loss": 1})
+        run.log_hparams({"lr": 3})
+    found = record(path.parent)
+    assert (found["state"], found["hparams"]["layers"]) == ("completed", [64, 64])
+    stock = read_stock(tmp_path)
+    shown = stock["x/a", "_hparams_/session_start_info"].content.session_start_info.hparams
+    assert shown["layers"].string_value == "[64, 64]"
 
 
 def test_two_runs_at_once(tmp_path: Path) -> None:
@@ -231,6 +277,47 @@ except TimeoutError as error:
         f"rank 1 waited 0 s for rank 0 to name its run in {tmp_path}/x. Does rank 0 call "
         "aboard.init too, with the same root and ranks='all'?\n"
     )
+
+
+def test_ranks_of_a_bucket_that_is_away_agree_all_the_same(
+    tmp_path: Path, closed_port: int
+) -> None:
+    told = LAUNCH | {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{closed_port}",
+        "ABOARD_FINISH_SECS": "0",
+    }
+    told |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+    script = """
+from aboard.track import launch
+wait = launch.wait_for_name
+launch.wait_for_name = lambda *told: wait(*told, seconds=0.1)
+run = aboard.init('x', root='s3://bucket/runs', ranks='all')
+print(run.name, run.uri)
+sys.stdout.flush()
+os._exit(0)
+"""
+    ranks = [start(script, tmp_path, **told | {"RANK": str(rank)}) for rank in range(2)]
+    (first, said), (second, also_said) = (one.communicate(timeout=100) for one in ranks)
+    name = first.split()[0]
+    assert first == second == f"{name} s3://bucket/runs/x/{name}\n"
+    for text in (said, also_said):
+        assert text.startswith("aboard: s3://bucket")
+        assert f"The run is called {name}, and its logs are sent when that changes.\n" in text
+
+
+def test_ranks_that_are_only_guessed_do_not_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in LAUNCH.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NODE_RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(NoLaunch, match=r"ranks='all' would mix them up\. Give rank="):
+        aboard.init("x", root=tmp_path, ranks="all")
+    with aboard.init("x", "a", tmp_path, ranks="all", rank=2) as run:
+        assert run.logdir == f"{tmp_path}/x/a/rank-2"
+    with aboard.init("x", root=tmp_path) as silent:
+        assert not silent.active
 
 
 def test_ranks_that_cannot_agree_say_so(tmp_path: Path) -> None:

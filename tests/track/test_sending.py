@@ -5,51 +5,20 @@ from pathlib import Path
 
 import pytest
 from carrying import (
+    EVENTS,
     VERSION,
-    CountingStorage,
+    Spooled,
     StockReader,
     append,
     indexed_steps,
-    joined,
     scalar_record,
     steps_in,
 )
 
 from aboard.events.records import frame
 from aboard.storage import PermissionDenied, StorageError, Unreachable
-from aboard.track import ledger, segments, sending
+from aboard.track import segments, sending
 from aboard.track.ledger import Ledger
-from aboard.track.sending import Sending
-
-EVENTS = "train/events.out.tfevents.1.host"
-
-
-class Spooled:
-    """A spool without processes: its files, where they go, and who sends them."""
-
-    def __init__(self, place: Path) -> None:
-        self.files = place / "files"
-        self.files.mkdir()
-        self.target = CountingStorage(place / "target")
-        self.path = place / "ledger.json"
-        ledger.create(self.path)
-        self.restart()
-
-    def restart(self) -> None:
-        """Go on as another process would after a crash."""
-        self.sending = Sending(self.files, Ledger(self.path), self.target)
-
-    def write(self, name: str, content: bytes) -> None:
-        append(self.files / name, content)
-
-    def round(self, *, last: bool = False) -> sending.Round:
-        return self.sending.round(last=last)
-
-    def arrived(self, name: str = EVENTS) -> bytes:
-        return joined(self.target.directory, name)
-
-    def names(self) -> list[str]:
-        return sorted(entry.name for entry in self.target.inner.list())
 
 
 @pytest.fixture
@@ -460,34 +429,6 @@ def test_a_file_that_can_never_arrive_is_told_and_stops_no_other(spooled):
     assert result.complete
     assert "control character" in result.refused
     assert spooled.names() == ["good.txt"]
-
-
-# What arrived, looked at again.
-
-
-def test_what_went_missing_is_sent_again(spooled):
-    spooled.write(EVENTS, VERSION + frame(bytes(segments.SMALLEST)) + scalar_record(1))
-    spooled.round()
-    spooled.write(EVENTS, scalar_record(2))
-    spooled.write("run.json", b"{}")
-    assert spooled.round(last=True).complete
-    assert spooled.sending.verify()
-    # A request that was given up long ago is carried out after all.
-    spooled.target.inner.write(EVENTS, VERSION)
-    spooled.target.inner.delete("run.json")
-    assert not spooled.sending.verify()
-    assert spooled.round(last=True).complete
-    assert spooled.sending.verify()
-    assert spooled.arrived() == (spooled.files / EVENTS).read_bytes()
-    assert "run.json" in spooled.names()
-
-
-def test_who_may_write_but_not_look_can_ship(spooled):
-    spooled.target.fails = lambda name: None if name else PermissionDenied("s3://x", "no", "")
-    spooled.write(EVENTS, VERSION)
-    assert spooled.round(last=True).complete
-    assert spooled.sending.verify()
-    assert spooled.arrived() == VERSION
 
 
 def test_another_error_is_a_problem_and_is_tried_again(spooled):

@@ -16,8 +16,8 @@ import trainer
 from carrying import VERSION, append, is_running, joined, scalar_record, steps_in, wait_for
 
 from aboard.runs.manifest import Manifest, State
-from aboard.storage import Unreachable, open_storage
-from aboard.track import sending, shipper, spool
+from aboard.storage import open_storage
+from aboard.track import shipper, spool
 from aboard.track.shipment import Shipment, start_shipper
 from aboard.track.spool import Spool
 
@@ -404,6 +404,24 @@ def test_a_deleted_spool_is_said(shipped, capfd):
     assert "was deleted before everything in it was sent" in capfd.readouterr().err
 
 
+def test_a_spool_that_went_because_all_arrived_is_no_alarm(shipped, target, capfd, monkeypatch):
+    """The shipper takes the spool away just after it was asked whether it is done."""
+    shipment = shipped()
+    append(shipment.directory / NAME, VERSION)
+    has_arrived = shipment._has_arrived
+
+    def asked_too_early() -> bool:
+        monkeypatch.setattr(shipment, "_has_arrived", has_arrived)
+        wait_for(lambda: not shipment.spool.directory.exists())
+        return False
+
+    monkeypatch.setattr(shipment, "_has_arrived", asked_too_early)
+    shipment.spool.mark("alone")
+    assert shipment.finish(60)
+    assert capfd.readouterr().err == ""
+    assert (Path(target) / NAME).read_bytes() == VERSION
+
+
 @pytest.mark.parametrize("text", ["soon", "-1", "nan"])
 def test_an_interval_that_is_none_is_said_and_not_used(shipped, monkeypatch, capfd, text):
     monkeypatch.setenv("ABOARD_SHIP_SECS", text)
@@ -425,51 +443,3 @@ def test_importing_it_is_cheap():
     )
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-class Moody:
-    """Sends as a real one does, after a few days on which everything goes wrong."""
-
-    def __init__(self, outcomes):
-        self.outcomes = list(outcomes)
-        self.verified = 0
-
-    def round(self, *, last: bool) -> sending.Round:
-        outcome = self.outcomes.pop(0) if self.outcomes else sending.Round()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    def verify(self) -> bool:
-        self.verified += 1
-        return True
-
-
-def test_not_even_a_mistake_of_ours_ends_the_sending(target, spool_root, capfd):
-    mine = Spool.create(target, 0.01)
-    mine.mark("finish")
-    moody = Moody([ZeroDivisionError("oops"), MemoryError(), sending.Round(left=5)])
-    assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.ARRIVED
-    assert moody.verified == 1
-    assert mine.is_marked("done")
-    assert "ZeroDivisionError: oops" in capfd.readouterr().err
-
-
-def test_what_never_arrives_is_kept(target, spool_root):
-    mine = Spool.create(target, 0.01)
-    mine.mark("finish")
-    moody = Moody([sending.Round(refused="x: the name is impossible.")])
-    assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.KEPT
-    assert mine.status() == spool.Status(os.getpid(), 0, "x: the name is impossible.", kept=True)
-    assert mine.files.exists()
-
-
-def test_an_orphan_gives_up_after_a_day(target):
-    mine = Spool.create(target, 0.01)
-    owner = dataclasses.replace(mine.owner(), boot="before")
-    hours = iter(range(1000))
-    away = sending.Round(left=5, problem=Unreachable("s3://x", "it does not answer", ""))
-    serving = shipper.Shipper(mine, owner, Moody([away] * 100), clock=lambda: next(hours) * 3600.0)
-    assert serving.serve() == shipper.Result.KEPT
-    assert mine.status().kept
-    assert "it does not answer" in mine.status().problem

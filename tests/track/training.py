@@ -28,8 +28,8 @@ def environment(**changed: str) -> dict[str, str]:
 
 
 def start(script: str, cwd: Path, *arguments: str, **changed: str) -> subprocess.Popen[str]:
-    """Start a script; `aboard`, `os`, `sys` and `time` are imported for it."""
-    header = "import os, signal, sys, time\nimport aboard\n"
+    """Start a script; `aboard`, `atexit`, `os`, `signal`, `sys` and `time` are imported for it."""
+    header = "import atexit, os, signal, sys, time\nimport aboard\n"
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", header + script, *arguments],
         cwd=cwd,
@@ -75,7 +75,7 @@ def record(run: Path) -> dict[str, Any]:
     return json.loads((run / "run.json").read_bytes())
 
 
-def points(root: Path, run: str, tag: str) -> list[tuple[int, float]]:
+def points(root: Path | str, run: str, tag: str) -> list[tuple[int, float]]:
     """Return steps and values as a user of `aboard.open` sees them; nothing may be damaged."""
     with aboard.open(root) as logs:
         assert not logs.damage

@@ -98,7 +98,7 @@ COMMANDS = {
     **{name: name for name in ("ship", "start")},
     **dict.fromkeys(("list", "describe", "open", "logs", "stop", "kill", "restart"), "boards"),
     **dict.fromkeys(("delete", "share", "boards"), "boards"),
-    **{name: name for name in ("hub", "login", "serve")},
+    **{name: name for name in ("hub", "login", "user", "token", "serve")},
 }
 """The module of each command, in the order in which help lists them.
 

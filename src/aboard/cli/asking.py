@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.errors import FAILURE, is_debugging, line_for, say
+from aboard.cli.errors import FAILURE, WrongUsage, is_debugging, line_for, say
 
 if TYPE_CHECKING:
     from aboard.sdk.board import Board
@@ -39,6 +40,22 @@ def the_hub() -> Client:
     from aboard.sdk.client import Client
 
     return Client(start=False)
+
+
+def is_at_terminal() -> bool:
+    """Say whether somebody is there to be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def ask_secret(question: str, *, twice: bool = False) -> str:
+    """Ask for a secret without showing it, or read it from a pipe."""
+    if is_at_terminal():
+        prompt = typer.prompt(question, hide_input=True, confirmation_prompt=twice, err=True)
+        return str(prompt).strip()
+    text = (sys.stdin.readline() if sys.stdin is not None else "").strip()
+    if not text:
+        raise WrongUsage("there is no secret on standard input.")
+    return text
 
 
 def print_json(document: object) -> None:
@@ -79,29 +96,40 @@ def each(
         raise typer.Exit(FAILURE)
 
 
+_OPENER = """
+import sys, threading
+from aboard.cli.view import open_link
+open_link(sys.stdin.readline().strip(), threading.Event())
+"""
+
+
 def open_in_browser(link: str) -> None:
-    """Open a link, if there is a browser where the user is; do not keep him waiting."""
-    from aboard.cli.view import can_open, open_link
+    """Open a link, if there is a browser where the user is; do not keep him waiting.
+
+    The page that leads the browser to the link is taken away some time after this command has
+    ended, by a process that gets the link where no list of processes shows it.
+    """
+    from aboard.cli.view import can_open
 
     if not can_open():
         return
-    if os.fork():
-        return
-    # The page that leads the browser to the link is taken away some time after this command.
-    try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):
-            os.dup2(null, stream)
-        open_link(link, threading.Event())
-    finally:
-        os._exit(0)
+    opener = subprocess.Popen(
+        [sys.executable, "-P", "-c", _OPENER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+    if opener.stdin is not None:
+        with opener.stdin as pipe:
+            pipe.write(link)
 
 
 def tell_way(url: str) -> None:
     """Say how a board on this machine is reached by somebody who came over SSH."""
-    if "SSH_CONNECTION" not in os.environ:
-        return
+    if not os.environ.get("SSH_CONNECTION"):
+        return  # asked here, because what writes the hint takes long to import
     from urllib.parse import urlsplit
 
     from aboard.web import forwarding_hint

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import sys
 from typing import Annotated
 
 import typer
 
-from aboard.cli.asking import JsonOption, print_json
+from aboard.cli.asking import JsonOption, ask_secret, print_json
 from aboard.cli.errors import Failure, WrongUsage
 
 EPILOG = """
@@ -47,23 +46,14 @@ def login(
     if url is None:
         raise WrongUsage("say which hub: aboard login https://HOST.")
     if user is not None:
-        secret = _secret(f"The password of {user}")
+        secret = ask_secret(f"The password of {user}")
         token = log_in(url, user, secret, name=f"aboard login on {socket.gethostname()}")
     else:
-        token = _secret("A token (or give --user to log in with a password)")
+        token = ask_secret("A token (or give --user to log in with a password)")
     me = Client(url, token).me()
     write_login(url, token)
     document = {"url": url.rstrip("/"), "user": me["user"], "role": me["role"]}
     _tell(document, f"logged in to {document['url']} as {me['user']}, {me['role']}", json=json)
-
-
-def _secret(question: str) -> str:
-    if sys.stdin is not None and sys.stdin.isatty():
-        return str(typer.prompt(question, hide_input=True, err=True)).strip()
-    text = (sys.stdin.readline() if sys.stdin is not None else "").strip()
-    if not text:
-        raise WrongUsage("there is no secret on standard input.")
-    return text
 
 
 def _tell(document: dict[str, object], text: str, *, json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -92,6 +93,7 @@ def run(
     ] = False,
 ) -> None:
     """Run any program as a run: logs, output, signals and exit code recorded."""
+    from aboard.track.adopt import has_logs_of_others
     from aboard.track.arguments import hparams_of, plain_value
     from aboard.track.job import CannotStart, check_program, execute
 
@@ -121,8 +123,9 @@ def run(
     except CannotStart as error:
         opened.finish("failed", error.exit_code, str(error))
         raise _failure(error) from None
+    logged = not opened.active or has_logs_of_others(Path(opened.logdir))
     opened.finish(*outcome.ending)
-    tell.end(outcome)
+    tell.end(outcome, logged=logged)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -208,14 +211,15 @@ class _Teller:
             {"run": run.name, "experiment": run.experiment, "uri": run.uri, "logdir": run.logdir},
         )
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome, *, logged: bool) -> None:
         from aboard.cli.wording import duration
 
         state, _, reason = outcome.ending
         why = f" ({reason})" if reason else ""
         seconds = time.monotonic() - self._began
         self._tell(
-            f"{self._run.experiment}/{self._run.name} {state}{why} after {duration(seconds)}",
+            f"{self._run.experiment}/{self._run.name} {state}{why} after {duration(seconds)}"
+            f"{'' if logged else '; it wrote no event files that could be found'}",
             {
                 "run": self._run.name,
                 "experiment": self._run.experiment,
@@ -223,6 +227,7 @@ class _Teller:
                 "exit_code": outcome.exit_code,
                 "reason": reason,
                 "seconds": round(seconds, 3),
+                "logged": logged,
             },
         )
 

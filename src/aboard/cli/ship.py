@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from aboard.cli.wording import counted, moment, size, table
 from aboard.storage import StorageError, open_storage
 from aboard.track.ledger import Ledger
 from aboard.track.sending import Sending
-from aboard.track.spool import Owner, Spool, all_spools, spool_root
+from aboard.track.spool import Owner, Spool, all_spools, spool_root, spool_roots
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -29,8 +31,10 @@ Examples:
 - `aboard ship` - send it all
 - `aboard ship 20260131-120000-4711-0a1b2c3d` - send one spool, by its name or its path
 
-A spool whose training still runs is sent by that training; it is listed, and left alone.
+A spool whose training still runs is sent by that training; it is listed, and left alone. One that a
+process in the background cannot send is taken over, with the credentials and endpoint of today.
 """
+_TAKE_OVER_SECONDS = 5.0
 _SHOWN_AFTER_SECONDS = 0.3
 
 
@@ -94,8 +98,8 @@ def ship(
 def _named(texts: list[str]) -> list[Spool]:
     spools = []
     for text in texts:
-        given = Path(text).expanduser()
-        place = given if given.exists() else spool_root() / text
+        places = [Path(text).expanduser(), *(root / text for root in spool_roots())]
+        place = next((one for one in places if one.exists()), places[0])
         if Spool(place).owner() is None:
             raise WrongUsage(
                 f"{text}: this is no spool. 'aboard ship --list' names those there are."
@@ -127,6 +131,8 @@ def _send(one: Waiting, *, asked: bool) -> None:
     if one.state == "elsewhere" and not asked:
         say(f"{name}: it belongs to a training on {one.owner.host}; name it to send it from here.")
         return
+    if one.state == "being sent" and one.problem:
+        _take_over(one)
     with one.spool.lock() as ours:
         if not ours:
             one.state = "being sent"
@@ -148,6 +154,25 @@ def _send(one: Waiting, *, asked: bool) -> None:
     else:
         say(f"{size(one.left)} sent to {one.owner.target}")
         one.state, one.left, one.problem = "arrived", 0, ""
+
+
+def _take_over(one: Waiting) -> None:
+    """End a process that cannot send; it knows only the credentials and endpoint of its start."""
+    pid = one.spool.status().pid
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if (
+            b"aboard.track.shipper" not in command
+            or os.fsencode(one.spool.directory) not in command
+        ):
+            return
+        os.kill(pid, signal.SIGKILL)  # its ledger is made for that
+    except OSError:
+        return  # it has ended meanwhile, or cannot be told from another
+    deadline = time.monotonic() + _TAKE_OVER_SECONDS
+    while one.spool.is_served() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    say(f"{one.spool.directory.name}: process {pid} could not send it, so this one does.")
 
 
 def _table(waiting: list[Waiting]) -> str:

@@ -123,10 +123,14 @@ static PyObject *module_records(PyObject *Py_UNUSED(module), PyObject *args) {
     output out = {NULL, 0, 0};
     Py_ssize_t count = PyList_Size(entries), i = start;
     if (count < 0) return NULL;
+    if (start < 0) {
+        PyErr_Format(PyExc_ValueError, "records start at 0 or later, not at %zd", start);
+        return NULL;
+    }
     for (; i < count; i++) {
-        PyObject *entry = PyList_GetItem(entries, i);
-        if (!PyTuple_Check(entry) || PyTuple_Size(entry) != 4) break;
-        if (!put_record(&out, entry)) {
+        PyObject *entry = PyList_GetItem(entries, i); /* NULL if the list has become shorter */
+        if (entry && (!PyTuple_Check(entry) || PyTuple_Size(entry) != 4)) break;
+        if (!entry || !put_record(&out, entry)) {
             PyMem_Free(out.at);
             return NULL;
         }

@@ -73,9 +73,10 @@ def values_record(entry: Values, described: Container[str]) -> tuple[bytes, set[
     return frame(encode.event(entry.wall_time, entry.step, once)), now
 
 
-def ends(records: bytes | bytearray) -> Iterator[int]:
-    """Yield where each record ends."""
-    end = 0
-    while end < len(records):
+def ends(records: bytes | bytearray, start: int = 0, stop: int | None = None) -> Iterator[int]:
+    """Yield where each record ends, of those between `start` and `stop`."""
+    end = start
+    last = len(records) if stop is None else stop
+    while end < last:
         end += OVERHEAD + int.from_bytes(records[end : end + 8], "little")
         yield end

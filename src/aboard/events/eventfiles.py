@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from aboard.events.batch import ends
 
@@ -38,8 +39,20 @@ _CHUNK = 1 << 20
 _files_in_process = itertools.count()
 
 
+class _Progress(NamedTuple):
+    """How far the files are. Replaced as a whole, so that an interrupt sees no write half done."""
+
+    path: Path | None
+    descriptor: int | None
+    size: int
+    taken: int
+
+
 class EventFiles:
     """The files of one writer.
+
+    An interrupt leaves what was being written as not taken: the next write writes it again, to
+    the same place.
 
     Args:
         directory: where they are; made when the first file is.
@@ -56,10 +69,7 @@ class EventFiles:
         header: Callable[[], bytes],
         closes: bool = False,
     ) -> None:
-        self.path: Path | None = None
-        """The file that is written now, or the last one."""
-        self.size = 0
-        """How many bytes of whole records the file has; none before it exists."""
+        self._progress = _Progress(None, None, 0, 0)
         self.closes = closes
         self.appends = True
         """Whether a file that was closed can be appended to, as far as known."""
@@ -68,8 +78,22 @@ class EventFiles:
         self._directory = directory
         self._suffix = suffix
         self._header = header
-        self._descriptor: int | None = None
         self._stamp = 0
+
+    @property
+    def path(self) -> Path | None:
+        """The file that is written now, or the last one."""
+        return self._progress.path
+
+    @property
+    def size(self) -> int:
+        """How many bytes of whole records the file has; none before it exists."""
+        return self._progress.size
+
+    @property
+    def taken(self) -> int:
+        """How many bytes of records all files have taken, those that open them aside."""
+        return self._progress.taken
 
     def open(self) -> None:
         """Find out whether writing will do: make a file, or the directory where files close."""
@@ -77,64 +101,81 @@ class EventFiles:
         if self.closes:
             self._directory.mkdir(parents=True, exist_ok=True)
         else:
-            self.write(bytearray())
+            self.write(bytearray(), 0, 0)
 
-    def write(self, records: bytearray) -> None:
-        """Write records and take them out of `records`.
+    def write(self, records: bytearray, start: int, stop: int) -> None:
+        """Write the records between `start` and `stop`.
 
         Raises:
-            OSError: what is left in `records`, all of it whole, did not reach the file.
+            OSError: `taken` tells how many of them, all of them whole, reached the file.
         """
         if not self.closes:
-            self._write_open(records)
-        elif not (self.size and self.appends and self._append(records)):
-            self._write_new(records)
+            self._write_open(records, start, stop)
+        elif not (self.size and self.appends and self._append(records, start, stop)):
+            self._write_new(records, start, stop)
 
     def finish(self) -> None:
         """Let the next write begin another file."""
-        descriptor, self._descriptor = self._descriptor, None
-        self.size = 0
-        if descriptor is not None:
-            self.doing = f"close {self.path}"
-            os.close(descriptor)
+        progress = self._progress
+        self._progress = progress._replace(descriptor=None, size=0)
+        if progress.descriptor is not None:
+            self.doing = f"close {progress.path}"
+            os.close(progress.descriptor)
 
     def forget(self) -> None:
         """Leave the file to the process that this one was forked from."""
         with contextlib.suppress(OSError):
             self.finish()
-        self.path = None
+        self._progress = self._progress._replace(path=None)
 
     def __del__(self) -> None:
-        if self._descriptor is not None:
+        if self._progress.descriptor is not None:
             with contextlib.suppress(OSError):
-                os.close(self._descriptor)
+                os.close(self._progress.descriptor)
 
     # A file that stays open.
 
-    def _write_open(self, records: bytearray) -> None:
-        header = b"" if self.size else self._header()
-        if self._descriptor is None:
-            self._descriptor, self.path = self._create()
+    def _write_open(self, records: bytearray, start: int, stop: int) -> None:
+        descriptor = self._progress.descriptor
+        if descriptor is None:
+            descriptor, path = self._create()
+            self._progress = self._progress._replace(path=path, descriptor=descriptor)
         self.doing = f"write to {self.path}"
-        pending = header + records
-        written = 0
+        if not self.size:
+            header = self._header()
+            _, error = self._extend(descriptor, header, 0, len(header))
+            if error:
+                raise error
+            self._progress = self._progress._replace(size=len(header))
+        whole, error = self._extend(descriptor, records, start, stop)
+        self._advance(whole)
+        if error:
+            raise error
+
+    def _extend(
+        self, descriptor: int, records: bytes | bytearray, start: int, stop: int
+    ) -> tuple[int, OSError | None]:
+        """Write at the end; return how many bytes of whole records got there, and what failed."""
+        at = start
         try:
-            while written < len(pending):
-                chunk = pending[written : written + _CHUNK]
-                written += os.pwrite(self._descriptor, chunk, self.size + written)
-        except OSError:
-            whole = max(itertools.takewhile(lambda end: end <= written, ends(pending)), default=0)
-            self.size += whole
-            del records[: max(0, whole - len(header))]
+            while at < stop:
+                part = records[at : min(at + _CHUNK, stop)]
+                at += os.pwrite(descriptor, part, self.size + at - start)
+        except OSError as error:
+            found = itertools.takewhile(lambda end: end <= at, ends(records, start, stop))
+            whole = max(found, default=start) - start
             with contextlib.suppress(OSError):  # the next write overwrites what is left
-                os.ftruncate(self._descriptor, self.size)
-            raise
-        self.size += written
-        records.clear()
+                os.ftruncate(descriptor, self.size + whole)
+            return whole, error
+        return stop - start, None
+
+    def _advance(self, count: int) -> None:
+        progress = self._progress
+        self._progress = progress._replace(size=progress.size + count, taken=progress.taken + count)
 
     # A file that is closed after each write.
 
-    def _append(self, records: bytearray) -> bool:
+    def _append(self, records: bytearray, start: int, stop: int) -> bool:
         """Append to the file; False if it must be left as it is."""
         assert self.path  # noqa: S101 - it has a size
         self.doing = f"append to {self.path}"
@@ -146,8 +187,8 @@ class EventFiles:
                     return False
                 if there > self.size:  # of a write that failed as the file was closed
                     os.ftruncate(descriptor, self.size)
-                _write_all(descriptor, records)
-            except OSError:
+                _write_all(descriptor, records, start, stop)
+            except BaseException:
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, self.size)
                 raise
@@ -159,26 +200,26 @@ class EventFiles:
             elif error.errno not in _GONE:
                 raise
             return False
-        self.size += len(records)
-        records.clear()
+        self._advance(stop - start)
         return True
 
-    def _write_new(self, records: bytearray) -> None:
+    def _write_new(self, records: bytearray, start: int, stop: int) -> None:
         descriptor, path = self._create()
         self.doing = f"write to {path}"
-        content = self._header() + records
+        header = self._header()
         try:
             try:
-                _write_all(descriptor, content)
+                _write_all(descriptor, header, 0, len(header))
+                _write_all(descriptor, records, start, stop)
             finally:
                 os.close(descriptor)
-        except OSError:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            size = stop - start
+            self._progress = _Progress(path, None, len(header) + size, self.taken + size)
+        except BaseException:
+            if self.path != path:
+                with contextlib.suppress(OSError):
+                    path.unlink()
             raise
-        self.path = path
-        self.size = len(content)
-        records.clear()
 
     # Names.
 
@@ -200,7 +241,6 @@ class EventFiles:
         return self._directory / f"events.out.tfevents.{self._stamp:010}.{ending}"
 
 
-def _write_all(descriptor: int, data: bytes | bytearray) -> None:
-    written = 0
-    while written < len(data):
-        written += os.write(descriptor, data[written : written + _CHUNK])
+def _write_all(descriptor: int, data: bytes | bytearray, start: int, stop: int) -> None:
+    while start < stop:
+        start += os.write(descriptor, data[start : min(start + _CHUNK, stop)])

@@ -42,8 +42,8 @@ class _Flusher:
         at = time.monotonic() + seconds
         with self._changed:
             if at < self._appointments.get(writer, float("inf")):
+                self._changed.notify()  # first: what is noted and not told would never be
                 self._appointments[writer] = at
-                self._changed.notify()
             if self._thread is None:
                 return self._start()
         return True

@@ -18,10 +18,13 @@ def file_system_of(path: Path, mounts: str | None = None) -> str:
             mounts = Path("/proc/self/mountinfo").read_text()
         except OSError:
             return ""
-    resolved = path.absolute()
-    while not resolved.exists() and resolved != resolved.parent:
-        resolved = resolved.parent
-    resolved = resolved.resolve()
+    try:
+        resolved = path.absolute()
+        while not resolved.exists() and resolved != resolved.parent:
+            resolved = resolved.parent
+        resolved = resolved.resolve()
+    except OSError:  # a mount that is dead, or not for us to look into
+        return ""
     best, kind = -1, ""
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")

@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ MIB = 1 << 20
 _FUSE_MAX_BYTES = 16 * MIB
 _SECONDS_PER_FILE = 10.0
 _RETRY_SECONDS = 1.0
+_MAX_RETRY_SECONDS = 30.0
 _SCALAR_BYTES = 48
 """About what a scalar takes in a file."""
 _QUEUED_BYTES = 256
@@ -52,13 +54,14 @@ class EventWriter:
     be read without it: the first value of each tag repeats its metadata. Safe to share between
     threads. A forked child that logs with a writer of its parent's gets a file of its own.
 
-    When a file cannot be written, the records are kept and tried again, in the background too:
-    up to about `keep_bytes`, then the newest are dropped until there is room. The error is raised
-    by the call that met it or, if that was the background, by the next. With `on_error` no call
-    raises it. Instead `on_error` is called with it, from whichever thread met it: when a problem
-    begins, turns into another, or begins to cost records; `on_recovered` is called with the
-    number of dropped records once all that was kept is written. `close` then returns too, and
-    what is kept is tried until the process ends.
+    When a file cannot be written, the records are kept and tried again, in the background too
+    (after a second, then ever more seldom, but every 30 seconds at least): up to about
+    `keep_bytes`, then the newest are dropped until there is room. The error is raised by the call
+    that met it or, if that was the background, by the next. With `on_error` no call raises it.
+    Instead `on_error` is called with it, from whichever thread met it: when a problem begins,
+    turns into another, or begins to cost records; `on_recovered` is called with the number of
+    dropped records once all that was kept is written. `close` then returns too, and what is kept
+    is tried until the process ends.
 
     Mounted buckets (a FUSE file system) show a file only when it is closed: there it is closed
     after each flush and opened again to append, and `max_bytes` is 16 MiB unless told, since many
@@ -105,6 +108,8 @@ class EventWriter:
         self._tags: set[str] = set()
         self._closed = False
         """Whether nothing more can be logged."""
+        self._sealed = False
+        """Whether all that could be logged was taken from the queue: what comes is refused."""
         self._done = False
         """Whether all is written, too."""
         self._begin()
@@ -122,7 +127,7 @@ class EventWriter:
     def _begin(self) -> None:
         """Start with nothing queued and nothing known, in this process."""
         self._lock = threading.RLock()
-        self._queue: list[Entry] = []
+        self._queue: deque[Entry] = deque()
         self._weight = 0
         """About how many bytes of other than single scalars are queued."""
         self._trigger = 0 if self._closed else 1
@@ -135,6 +140,8 @@ class EventWriter:
         self._problem: tuple[int | None, bool] | None = None
         """What is wrong at present: the error's number, and whether records are dropped."""
         self._dropped_before = 0
+        self._retry_secs = 0.0
+        """How long the background waits before it tries again; 0 while nothing is wrong."""
 
     @property
     def path(self) -> Path | None:
@@ -175,6 +182,7 @@ class EventWriter:
             self.flush()
             self._closed = True  # to other threads, whose last records are written below
             self.flush()
+            self._sealed = True
             if len(self._outbox):
                 return
             self._done = True
@@ -361,7 +369,13 @@ class EventWriter:
         # First these: the flush that is asked for resets them.
         self._trigger = flood if is_full else full
         self._weight_trigger = self._keep_bytes if is_full else self._buffer_bytes
-        if not flushing.appoint(self, self._patience(0.0 if is_full else self._flush_secs)):
+        try:
+            patience = self._patience(0.0 if is_full else self._flush_secs)
+            appointed = flushing.appoint(self, patience)
+        except BaseException:  # an interrupt: the next entry asks again
+            self._trigger = 1
+            raise
+        if not appointed:
             self.flush()
         error, self._failed = self._failed, None
         if error:
@@ -369,11 +383,13 @@ class EventWriter:
 
     def _patience(self, seconds: float) -> float:
         """Return how long the background waits where it would wait so long."""
+        seconds = max(seconds, self._retry_secs)
         return seconds if self._files.appends else max(seconds, _SECONDS_PER_FILE)
 
     def _flush_in_background(self) -> None:
         """Flush for the thread of `flushing`; an error is kept for the next call."""
         with self._lock:
+            self._retry_secs = min(2 * self._retry_secs, _MAX_RETRY_SECONDS)
             error = self._attempt(self._post)
             if error and not self._on_error:
                 self._failed = error
@@ -392,13 +408,13 @@ class EventWriter:
         # First these: what is queued from here on asks for a flush of its own.
         self._trigger = 0 if self._closed else 1
         self._weight_trigger = self._buffer_bytes
-        entries = self._queue[:]
-        del self._queue[: len(entries)]
+        if not self._sealed:
+            self._outbox.take(self._queue)
         self._weight = 0
-        if self._problem and not (self.path or entries or len(self._outbox)):
+        if self._problem and not (self.path or len(self._outbox)):
             self._files.open()  # is there still a problem?
         else:
-            self._outbox.post(entries)
+            self._outbox.post()
 
     def _attempt(self, action: Callable[[], None]) -> EventWriteError | None:
         """Do something with the files; tell the callbacks, and return, what went wrong."""
@@ -414,6 +430,7 @@ class EventWriter:
             return failure
         finally:
             self._busy = False
+        self._retry_secs = 0.0
         if self._problem:
             self._problem = None
             lost, self._dropped_before = self.dropped - self._dropped_before, self.dropped
@@ -423,8 +440,9 @@ class EventWriter:
 
     def _troubled(self, error: OSError, failure: EventWriteError) -> None:
         """Try again later, and tell the callback if this is news."""
+        self._retry_secs = max(self._retry_secs, _RETRY_SECONDS)
         if not self._done:
-            flushing.appoint(self, self._patience(max(self._flush_secs, _RETRY_SECONDS)))
+            flushing.appoint(self, self._patience(self._flush_secs))
         problem = (error.errno, self._outbox.dropping)
         is_new, self._problem = problem != self._problem, problem
         if is_new and self._on_error:

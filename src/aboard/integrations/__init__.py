@@ -36,9 +36,7 @@ class RunOfTraining:
 
     def open(self, **options: Any) -> Run:
         """Return the run to log to; the options are for `aboard.init`, if one is to be made."""
-        if self._own is not None and self._own_is_open:
-            return self._own
-        run = self._given or current_run()
+        run = self._open_run()
         if run is not None:
             return run
         options = {**options, **self._options}
@@ -48,6 +46,13 @@ class RunOfTraining:
         self._own = init(**options)
         self._own_is_open = True
         return self._own
+
+    def where(self, **options: Any) -> Run:
+        """Return the run to ask for its name and place, which a finished one still tells."""
+        return self._open_run() or self._own or self.open(**options)
+
+    def _open_run(self) -> Run | None:
+        return self._own if self._own_is_open else self._given or current_run()
 
     def finish(
         self, state: str | None = None, exit_code: int | None = None, reason: str = ""

@@ -55,29 +55,33 @@ class AboardLogger(Logger):
     @property
     def experiment(self) -> Run:
         """The run; silent on every process but the first."""
-        # Lightning starts processes itself and tells them in ways of its own which they are.
-        return self._run.open(rank=getattr(rank_zero_only, "rank", None) or 0)
+        return self._run.open(rank=_rank())
+
+    @property
+    def _where(self) -> Run:
+        """The run, be it finished: Lightning and its users ask for its name after a training."""
+        return self._run.where(rank=_rank())
 
     @property
     def name(self) -> str:
         """The experiment's name: Lightning's name for what runs belong to."""
-        return self.experiment.experiment
+        return self._where.experiment
 
     @property
     def version(self) -> str:
         """The run's name."""
-        return self.experiment.name
+        return self._where.name
 
     @property
     def save_dir(self) -> str | None:
         """The root that the run is below, and its checkpoints; none if that is a bucket."""
-        root = self.experiment.root
+        root = self._where.root
         return root if root and not is_remote(root) else None
 
     @property
     def log_dir(self) -> str:
         """A local directory for writers of your own."""
-        return self.experiment.logdir
+        return self._where.logdir
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers at a step."""
@@ -107,3 +111,8 @@ class AboardLogger(Logger):
             self._run.finish(*ending_of(error))
         else:
             self._run.finish("failed")
+
+
+def _rank() -> int:
+    """Return which process this is; Lightning starts some itself, and tells them in its own way."""
+    return getattr(rank_zero_only, "rank", None) or 0

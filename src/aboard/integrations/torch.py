@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self
 
 from aboard.integrations import RunOfTraining, needing
 from aboard.track.ending import ending_of
@@ -22,6 +23,7 @@ with needing("torch", "torch"):
 if TYPE_CHECKING:
     from aboard.track.run import Run
 
+_Arguments = ParamSpec("_Arguments")
 _FETCH_SECS = 1.0
 _LOSS_MISSING = (
     "watch saw no loss. Give it the loss module, watch(model, optimizer, criterion), "
@@ -70,6 +72,23 @@ class _Point(NamedTuple):
     tensors: dict[str, torch.Tensor]
 
 
+def _harmless(
+    hook: Callable[Concatenate[Watch, _Arguments], None],
+) -> Callable[Concatenate[Watch, _Arguments], None]:
+    """Keep what goes wrong in a hook of ours out of the training."""
+
+    @wraps(hook)
+    def guarded(watch: Watch, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> None:
+        if watch._gave_up:
+            return
+        try:
+            hook(watch, *arguments, **named)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            watch._give_up(f"the training is no longer watched. {type(error).__name__}: {error}")
+
+    return guarded
+
+
 class Watch:
     """Hooks on a model, its optimizer and its criterion; made by `watch`."""
 
@@ -98,6 +117,7 @@ class Watch:
         self._points: list[_Point] = []
         self._fetched = time.monotonic()
         self._hooks: list[Any] = []
+        self._gave_up = False
         self._finds_loss = criterion is None
         if not self._run.active:
             return
@@ -114,11 +134,15 @@ class Watch:
     def loss(self, loss: torch.Tensor) -> torch.Tensor:
         """Take the loss of a batch, where no module computes it, and return it."""
         if self._hooks and loss.requires_grad:
-            value = loss.detach()
-            value = value if value.ndim == 0 else value.mean()
-            self._loss = value if self._loss is None else self._loss + value
-            self._losses += 1
+            self._take_loss(loss)
         return loss
+
+    @_harmless
+    def _take_loss(self, loss: torch.Tensor) -> None:
+        value = loss.detach()
+        value = value if value.ndim == 0 else value.mean()
+        self._loss = value if self._loss is None else self._loss + value
+        self._losses += 1
 
     def close(self) -> None:
         """Remove the hooks, log what they gathered, and finish the run if it was opened here."""
@@ -129,6 +153,12 @@ class Watch:
         atexit.unregister(self._fetch)
         self._fetch()
         self._of_training.finish(*ending_of(error))
+
+    def _give_up(self, why: str) -> None:
+        # An optimizer cannot bear that a hook removes itself; the next batch removes them all.
+        self._gave_up = True
+        self._points = []
+        say(" ".join(why.split()))
 
     def _remove_hooks(self) -> None:
         for hook in self._hooks:
@@ -151,12 +181,20 @@ class Watch:
     def _after_forward(
         self, module: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
     ) -> None:
+        if self._gave_up:
+            self._remove_hooks()
+        else:
+            self._take_batch(module, [*inputs, *named.values()], output)
+
+    @_harmless
+    def _take_batch(self, module: torch.nn.Module, inputs: list[Any], output: Any) -> None:
         if not torch.is_grad_enabled() or not module.training:
             return
-        self._samples += _batch_size([*inputs, *named.values()])
+        self._samples += _batch_size(inputs)
         if self._finds_loss and (loss := _loss_in(output)) is not None:
             self.loss(loss)
 
+    @_harmless
     def _after_criterion(
         self,
         module: torch.nn.Module,  # noqa: ARG002 - PyTorch's signature
@@ -167,6 +205,7 @@ class Watch:
         if loss is not None:
             self.loss(loss)
 
+    @_harmless
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Take what the step is about to use: its gradients and learning rates."""
         if (self.step + 1) % self._every:
@@ -179,6 +218,7 @@ class Watch:
             _add(point, "gradient_norm", norm)
         self._before = point
 
+    @_harmless
     def _after_step(self, *_: Any) -> None:
         self.step += 1
         point, self._before = self._before, None
@@ -198,6 +238,7 @@ class Watch:
         if not waits or time.monotonic() - self._fetched >= _FETCH_SECS:
             self._fetch()
 
+    @_harmless
     def _fetch(self) -> None:
         """Log the points that wait, with one transfer from each device for all of them."""
         points, self._points = self._points, []
@@ -210,16 +251,24 @@ class Watch:
             try:
                 self._run.log_metrics(metrics, step=point.step, stage=self._stage)
             except ValueError as error:  # somebody finished the run
-                self._remove_hooks()
-                say(f"step {point.step} was not logged: {error}. Close the watch before the run.")
+                problem = f"step {point.step} was not logged: {error}"
+                self._give_up(f"{problem}. Close the watch before the run.")
                 return
 
 
 def _add(point: _Point, name: str, value: float | torch.Tensor) -> None:
     if isinstance(value, torch.Tensor):
-        point.tensors[name] = value.detach().double().reshape(())
+        point.tensors[name] = _precise(value.detach()).reshape(())
     else:
         point.numbers[name] = float(value)
+
+
+def _precise(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the longest floats that its device has."""
+    try:
+        return tensor.double()
+    except (TypeError, RuntimeError):  # Apple's GPUs have only short ones
+        return tensor.float()
 
 
 def _is_far(tensor: torch.Tensor) -> bool:

@@ -153,16 +153,34 @@ class Manifest:
         exit_code: int | None = None,
         reason: str = "",
         at: float | None = None,
+        number: int | None = None,
     ) -> None:
-        """Note how the last attempt ended, and the run with it."""
+        """Note how an attempt ended: the last one unless told, and with it the run."""
         state = State(state)
         at = time.time() if at is None else at
-        if self.attempts:
-            attempt = self.attempts[-1]
-            attempt.state, attempt.ended = state, at
-            attempt.exit_code, attempt.reason = exit_code, reason
-        self.state, self.ended, self.exit_code, self.reason = state, at, exit_code, reason
-        self.heartbeat = max(self.heartbeat, at)
+        for attempt in self.attempts[-1:] if number is None else self.attempts:
+            if number in (None, attempt.number):
+                attempt.state, attempt.ended = state, at
+                attempt.exit_code, attempt.reason = exit_code, reason
+        if self._is_last(number):
+            self.state, self.ended, self.exit_code, self.reason = state, at, exit_code, reason
+            self.heartbeat = max(self.heartbeat, at)
+
+    def beat(self, at: float, number: int | None = None) -> None:
+        """Note that an attempt is alive, and that it runs, whatever was noted meanwhile.
+
+        An attempt that another one has taken over from is not what the run is waiting for.
+        """
+        if not self._is_last(number):
+            return
+        self.heartbeat = at
+        living: list[Manifest | Attempt] = [self, *self.attempts[-1:]]
+        for one in living:
+            if one.state is not State.RUNNING:
+                one.state, one.ended, one.exit_code, one.reason = State.RUNNING, None, None, ""
+
+    def _is_last(self, number: int | None) -> bool:
+        return number is None or not self.attempts or self.attempts[-1].number == number
 
     def state_at(self, now: float) -> State:
         """Return the state, with a heartbeat that stopped read as lost."""

@@ -1,12 +1,12 @@
 """The hub's REST API from Python: one method for each thing that can be asked.
 
 Each request is a connection of its own, so a client may be shared between threads. What a board
-can do by itself is in `board`, which hub is meant in `finding`.
+can do by itself is in `board`, which hub is meant in `finding`, the same to be awaited in
+`awaiting`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -14,10 +14,10 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from aboard.sdk.board import ENDED, Board
 from aboard.sdk.errors import BoardFailed, HubError, NotReady, Unreachable, error_of
@@ -26,8 +26,6 @@ from aboard.sdk.finding import KnownHub, find_hub, start_personal
 Selectors = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Document = dict[str, Any]
 Documents = list[Document]
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 _TO_ANSWER_SECONDS = 120.0
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.02, 1.0
@@ -294,6 +292,46 @@ class Client:
         roots: Documents = self._document("GET", "/roots")["roots"]
         return roots
 
+    # Users and tokens.
+
+    def users(self) -> Documents:
+        """Return who may come in, by name: `name`, `role`, `created`."""
+        users: Documents = self._document("GET", "/users")["users"]
+        return users
+
+    def add_user(self, name: str, *, role: str = "member", password: str | None = None) -> Document:
+        """Let somebody in as `viewer`, `member` or `admin`; without a password with tokens only."""
+        body = {"name": name, "role": role, "password": password}
+        added: Document = self._document("POST", "/users", body)
+        return added
+
+    def remove_user(self, name: str) -> None:
+        """Shut somebody out, with his tokens, sessions and links; his boards stay."""
+        self._document("DELETE", f"/users/{_quoted(name)}")
+
+    def tokens(self) -> Documents:
+        """Return your tokens without their secrets; everybody's for those who manage users."""
+        tokens: Documents = self._document("GET", "/tokens")["tokens"]
+        return tokens
+
+    def create_token(
+        self, name: str = "", *, lasts: str | float | None = None, user: str | None = None
+    ) -> Document:
+        """Make a token; its secret is in `token`, and shown nowhere else.
+
+        Args:
+            name: what it is for.
+            lasts: how long it is good for, in seconds or as in `"90d"`; for ever unless told.
+            user: for whom; yourself unless told.
+        """
+        body = {"name": name, "lasts": lasts, "user": user}
+        made: Document = self._document("POST", "/tokens", body)
+        return made
+
+    def revoke_token(self, token: str) -> None:
+        """Let a token open nothing from now on."""
+        self._document("DELETE", f"/tokens/{_quoted(token)}")
+
     # HTTP.
 
     def _pages(
@@ -356,54 +394,6 @@ class Client:
         said = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         hint = "Is it running? aboard hub status tells."
         return Unreachable(f"{self.url}: {said}.".replace("..", "."), hint, code="unreachable")
-
-
-def _in_thread(
-    method: Callable[Concatenate[Client, Arguments], Result],
-) -> Callable[Concatenate[AsyncClient, Arguments], Awaitable[Result]]:
-    async def ask(
-        self: AsyncClient, /, *arguments: Arguments.args, **options: Arguments.kwargs
-    ) -> Result:
-        return await asyncio.to_thread(method, self.client, *arguments, **options)
-
-    ask.__doc__ = method.__doc__
-    return ask
-
-
-class AsyncClient:
-    """A hub, asked without blocking the event loop; its methods are those of `Client`.
-
-    Args:
-        client: the hub; as `Client()` finds it unless told.
-    """
-
-    def __init__(self, client: Client | None = None) -> None:
-        self._client = client
-
-    @property
-    def client(self) -> Client:
-        """The client behind it."""
-        if self._client is None:
-            self._client = Client()
-        return self._client
-
-    me = _in_thread(Client.me)
-    create = _in_thread(Client.create)
-    get = _in_thread(Client.get)
-    list = _in_thread(Client.list)
-    wait = _in_thread(Client.wait)
-    stop = _in_thread(Client.stop)
-    restart = _in_thread(Client.restart)
-    delete = _in_thread(Client.delete)
-    change = _in_thread(Client.change)
-    select = _in_thread(Client.select)
-    history = _in_thread(Client.history)
-    link = _in_thread(Client.link)
-    share = _in_thread(Client.share)
-    shares = _in_thread(Client.shares)
-    unshare = _in_thread(Client.unshare)
-    runs = _in_thread(Client.runs)
-    roots = _in_thread(Client.roots)
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -126,16 +126,20 @@ def start_personal(roots: Sequence[str] = ()) -> KnownHub:
 
     directory = state_directory()
     make_private(directory)
-    if find_personal() is None:
-        (directory / _FILE).unlink(missing_ok=True)  # of one that was killed
+    _forget_killed(directory)
     last = _read_json(directory / _LAST_FILE) or {}
     searched = list(dict.fromkeys([*last.get("roots", ()), *find_roots(roots)]))
     command = [sys.executable, "-P", "-m", "aboard", "serve", "--personal"]
     for root in searched:
         command += ["--root", root]
-    if "port" in last and _is_free(last["port"]):
-        command += ["--port", str(last["port"])]
-    known = _run(command, directory)
+    port = last.get("port")
+    try:
+        same = ["--port", str(port)] if port and _is_free(port) else []
+        known = _run([*command, *same], directory)
+    except Unreachable:
+        if not port or _is_free(port):
+            raise
+        known = _run(command, directory)  # somebody took the port in this moment
     _write_json(_LAST_FILE, {"roots": searched, "port": urlsplit(known.url).port})
     return known
 
@@ -159,8 +163,10 @@ def _run(command: Sequence[str], directory: Path) -> KnownHub:
         ended = process.returncode is not None
         known = find_personal()
         if known is not None:
+            if known.pid != process.pid:  # another start was first
+                process.terminate()
             return known
-        if ended and not _is_locked(directory / _LOCK_FILE):  # else another start was first
+        if ended and not _is_locked(directory / _LOCK_FILE):  # nor is another one starting
             break
         time.sleep(_POLL_SECONDS)
     raise Unreachable(f"your hub did not start: {_last_line(log)}", f"Its log is {log}.")
@@ -184,18 +190,37 @@ def stop_personal() -> KnownHub | None:
     return known
 
 
+def _forget_killed(directory: Path) -> None:
+    """Take away what a hub left that was killed, before another one takes the lock."""
+    place = directory / _FILE
+    if place.exists():
+        with _locked(directory / _LOCK_FILE) as is_mine:
+            if is_mine:
+                place.unlink(missing_ok=True)
+
+
 def _is_locked(path: Path) -> bool:
+    with _locked(path) as is_mine:
+        return not is_mine
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold the lock of a hub, if none has it; a hub that never was has none."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return False
+        yield True
+        return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
     finally:
         os.close(descriptor)
-    return False
 
 
 def _is_free(port: int) -> bool:

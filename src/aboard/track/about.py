@@ -9,13 +9,19 @@ import sys
 from pathlib import Path
 
 _SECRET_OPTION = re.compile(
-    r"(?i)secret|passw|credential|api[-_.]?key|access[-_.]?key|(^|[-_.])(auth|(auth|api|access|hf|"
-    r"wandb|bearer|private)?[-_.]?token)$"
+    r"(?i)secret|passw|credential|(amz|goog|access)[-_.]?signature|connection[-_.]?string"
+    r"|(api|access|account|wandb|private|signing|encryption)[-_.]?key"
+    r"|(^|[-_.])(auth|authorization|bearer|sas|pat|(auth|api|access|hf|wandb|bearer|private|sas|"
+    r"security|session|refresh)?[-_.]?token)$"
 )
 _SECRET_VALUE = re.compile(
     r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # user and password in a URL
+    r"|(?i:(?<=[?&;]sig=)|(?<=-signature=)|(?<=-credential=)|(?<=-security-token=)"
+    r"|(?<=accountkey=)|(?<=sharedaccesskey=)|(?<=sharedaccesssignature=))[^&;\s'\"]+"
     r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[\w-]{16,}"
 )
+_BEARER = re.compile(r"(?i)(.*[^\w-])?bearer:?")
+"""What stands before a token, as in the header of a request."""
 _HIDDEN = "***"
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
@@ -23,6 +29,11 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 def command_line(arguments: list[str] | None = None) -> list[str]:
     """Return the command, with the values of options that look secret hidden."""
     return _without_secrets(sys.argv if arguments is None else arguments)
+
+
+def without_secrets(text: str) -> str:
+    """Return a value with what looks like a token, a password or a signature hidden."""
+    return _without_secrets([text])[0]
 
 
 def _without_secrets(arguments: list[str]) -> list[str]:
@@ -43,7 +54,8 @@ def _without_secrets(arguments: list[str]) -> list[str]:
             shown.append(f"{name}={_HIDDEN}")
         else:
             shown.append(_SECRET_VALUE.sub(_HIDDEN, argument))
-        hide_next = secret and not equals and argument.startswith("-")
+        is_option = argument.startswith("-")
+        hide_next = (secret and not equals and is_option) or bool(_BEARER.fullmatch(argument))
     return shown
 
 

@@ -1,9 +1,10 @@
 """Event files that a program writes elsewhere, copied into its run as they grow.
 
 Many scripts have a log directory of their own, `logs/` or `runs/Nov16_12-00-00_host`, and do not
-ask anyone. What a process has open is known on Linux; what opened and closed unseen is found at
-the end, below the working directory, unless its name says that somebody else wrote it: several
-trainings may run in one directory. The program's own files are left as they are.
+ask anyone. What a process has open is known on Linux; what is opened and closed unseen is searched
+for, below the working directory and the directories that the command names, unless a file's name
+says that somebody else wrote it: several trainings may run in one directory. The program's own
+files are left as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Container, Iterable, Iterator
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from aboard.runs.manifest import FILE_NAME
@@ -24,6 +26,9 @@ from aboard.track.say import say
 _MARK = "tfevents"
 _LOOK_SECS = 0.25
 _LOOKS_PER_COPY = 4
+_LOOKS_PER_SEARCH = 20
+_DEAREST_SEARCH_SECS = 0.2
+"""A search that takes longer is not repeated before the end."""
 _MOST_ENTRIES = 200_000
 _BLOCK = 1 << 20
 _FILE = re.compile(r"tfevents\.(?P<second>\d{9,11})\.(?P<rest>.*)")
@@ -38,9 +43,12 @@ _SKIPPED = {".git", "node_modules", "__pycache__", "site-packages"}
 class Adoption:
     """Copies what the processes below a program write into its run."""
 
-    def __init__(self, into: Path, working_directory: Path, since: float) -> None:
+    def __init__(
+        self, into: Path, working_directory: Path, since: float, command: Sequence[str] = ()
+    ) -> None:
         self._into = into.resolve()
         self._working_directory = working_directory.resolve()
+        self._places = [self._working_directory, *places_in(command, self._working_directory)]
         self._since = since
         self._family = _Family(str(into))
         self._copies: dict[Path, _Copy] = {}
@@ -61,22 +69,32 @@ class Adoption:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
-        self._adopt(
-            path
-            for path in _written_below(self._working_directory, self._since)
-            if may_be_of(path.name, self._family.seen, self._since)
-        )
+        self._search()
         self._copy()
 
     def _follow(self, pid: int) -> None:
         polls = 0
+        cheap = True
         self._family.look(pid)
         while not self._stopped.wait(_LOOK_SECS):
             alive = self._family.look(pid)
             polls += 1
+            if polls % _LOOKS_PER_SEARCH == 0 and cheap:
+                started = time.monotonic()
+                self._search()
+                cheap = time.monotonic() - started < _DEAREST_SEARCH_SECS
             if polls % _LOOKS_PER_COPY == 0:
                 self._adopt(_open_event_files(alive))
                 self._copy()
+
+    def _search(self) -> None:
+        """Adopt what was written where the program's files may be."""
+        for place in self._places:
+            self._adopt(
+                path
+                for path in _written_below(place, self._since)
+                if may_be_of(path.name, self._family.seen, self._since)
+            )
 
     def _adopt(self, paths: Iterable[Path]) -> None:
         for path in paths:
@@ -112,6 +130,27 @@ class Adoption:
             taken = set(self._homes.values())
             self._homes[directory] = next(home for home in candidates if home not in taken)
         return self._homes[directory]
+
+
+def places_in(command: Sequence[str], working_directory: Path) -> list[Path]:
+    """Return the directories outside the working directory that a command names."""
+    places: dict[Path, None] = {}
+    for argument in command[1:]:
+        value = argument.rpartition("=")[2]
+        if "/" not in value or "://" in value or "\0" in value:
+            continue
+        with contextlib.suppress(OSError, RuntimeError):
+            place = (working_directory / Path(value).expanduser()).resolve()
+            around = working_directory.is_relative_to(place)  # to search it all would take long
+            if not around and not place.is_relative_to(working_directory):
+                places[place] = None
+    return list(places)
+
+
+def has_logs_of_others(directory: Path) -> bool:
+    """Say whether a log directory has event files that this process did not write."""
+    own = f".{os.getpid()}."
+    return any(own not in path.name for path in directory.rglob(f"*{_MARK}*"))
 
 
 def may_be_of(name: str, processes: Container[int], since: float) -> bool:

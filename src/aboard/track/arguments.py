@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from aboard.track.about import looks_secret
+from aboard.track.about import looks_secret, without_secrets
 
 _OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 _SETTING = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
@@ -18,7 +18,7 @@ Plain = bool | int | float | str
 def hparams_of(command: Sequence[str]) -> dict[str, Plain]:
     """Return the options of a command as hyperparameters; what looks like a secret is left out."""
     return {
-        name.replace("-", "_"): value
+        name.replace("-", "_"): without_secrets(value) if isinstance(value, str) else value
         for name, value in _options(_own_arguments(command))
         if not looks_secret(name)
     }

@@ -2,7 +2,8 @@
 
 Python tells the functions it calls at exit nothing of this, so it is noted on the way there. What
 was in place before stays in place and is called: hooks chain, and a signal that somebody handles
-is left to them.
+is left to them. What was noted is dropped when the training turns out to go on. A `SystemExit` that
+is raised without `sys.exit` is seen by nobody; what the exit code was is then not known.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class Ending(NamedTuple):
     reason: str = ""
 
 
-_ending = Ending(State.COMPLETED, 0)
+_BY_ITSELF = Ending(State.COMPLETED)
+_ending = _BY_ITSELF
+is_noted = False
+"""Whether something was noted, for those who ask at every step."""
 _watching: int | None = None
 """The process that is watched; a child that was forked from it is another."""
 
@@ -82,8 +86,19 @@ def _ending_of_exit(code: object) -> Ending:
 
 
 def _note(ending: Ending) -> None:
-    global _ending  # noqa: PLW0603
-    _ending = ending
+    global _ending, is_noted
+    _ending, is_noted = ending, ending is not _BY_ITSELF
+
+
+def went_on() -> None:
+    """Forget what was noted, unless what is logged now is logged on the way out.
+
+    That is while an exception is handled (in a `finally`, say), by a thread that is left, or by a
+    function that is called at exit.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is main and main.is_alive() and sys.exception() is None:
+        _note(_BY_ITSELF)
 
 
 def _watch_exceptions() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aboard.runs import manifest
-from aboard.runs.manifest import BadManifest, Manifest
+from aboard.runs.manifest import BadManifest, Manifest, plain_values
 from aboard.storage import Storage, StorageError
 from aboard.track.say import say
 
@@ -22,9 +22,15 @@ class Record:
     goes on without it.
     """
 
-    def __init__(self, storage: Storage, catch_up: Callable[[Manifest], None]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        catch_up: Callable[[Manifest], None],
+        attempt: int | None = None,
+    ) -> None:
         self._storage = storage
         self._catch_up = catch_up
+        self._attempt = attempt
         self._failed = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -45,7 +51,7 @@ class Record:
     def hparams(self) -> dict[str, Any] | None:
         """Return the hyperparameters that are recorded, or None where that cannot be read."""
         try:
-            return manifest.read(self._storage).hparams
+            return plain_values(manifest.read(self._storage).hparams)
         except (StorageError, BadManifest):
             return None
 
@@ -58,17 +64,19 @@ class Record:
 
         try:
             manifest.update(self._storage, both)
-        except (StorageError, BadManifest) as error:
+        except Exception as error:  # noqa: BLE001 - a record is not worth a training
             if not self._failed:
-                say(f"the record of the run cannot be written; the training goes on. {error}")
+                expected = isinstance(error, (StorageError, BadManifest))
+                problem = str(error) if expected else f"{type(error).__name__}: {error}"
+                say(f"the record of the run cannot be written; the training goes on. {problem}")
             self._failed = True
         else:
             self._failed = False
 
     def _beat(self, seconds: float) -> None:
         while not self._stopped.wait(seconds):
-            self.change(_beat_once)
+            self.change(self._beat_once)
 
-
-def _beat_once(record: Manifest) -> None:
-    record.heartbeat = time.time()
+    def _beat_once(self, record: Manifest) -> None:
+        if not self._stopped.is_set():  # or this beat was held up, and the run has ended
+            record.beat(time.time(), self._attempt)

@@ -39,12 +39,15 @@ _FORWARDED = (
     signal.SIGUSR2,
     signal.SIGCONT,
 )
+_STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+"""What asks a program to end; after any other signal, its exit code is its own doing."""
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _PATIENCE_SECS = 10.0
 """How long a program has to log hyperparameters of its own before ours are written."""
+_POLL_SECS = 0.2
 _DRAIN_SECS = 2.0
 _DRAIN_BYTES = 1 << 20
-"""What a program left running may print for so long, and so much, after the program's end."""
+"""What is left running is waited for so long, and may print so much, after the program's end."""
 
 
 class CannotStart(Exception):  # noqa: N818 - named by what is wrong
@@ -104,7 +107,7 @@ def execute(run: Run, command: Sequence[str], *, ranks: str = "first") -> Outcom
         process, streams = _start(command, {**os.environ, **told})
         signals.forward_to(process)
         pumps = [_Pump(source, target, log) for source, target in streams]
-        adoption = Adoption(Path(run.logdir), Path.cwd(), started)
+        adoption = Adoption(Path(run.logdir), Path.cwd(), started, command)
         if records:
             adoption.start(process.pid)
         patience = threading.Timer(_PATIENCE_SECS, run.flush)
@@ -113,7 +116,7 @@ def execute(run: Run, command: Sequence[str], *, ranks: str = "first") -> Outcom
         process.wait()
         patience.cancel()
         for pump in pumps:
-            pump.drain()
+            pump.drain(signals.hurry)
         if records:
             adoption.stop()
         return _outcome(process.returncode, signals.received)
@@ -123,7 +126,7 @@ def _outcome(code: int, received: list[int]) -> Outcome:
     if code < 0:
         name = _signal_name(-code)
         return Outcome(Ending(State.KILLED, 128 - code, name), 128 - code)
-    stopping = [number for number in received if number != signal.SIGCONT]
+    stopping = [number for number in received if number in _STOPPING]
     if code and stopping:
         return Outcome(Ending(State.KILLED, code, _signal_name(stopping[-1])), code)
     if code:
@@ -190,23 +193,33 @@ class _Pump:
         self._source = source
         self._target = target
         self._log = log
-        self._ends_at: float | None = None
+        self._drains = False
+        self._hurry = False
         self._thread = threading.Thread(target=self._pump, name="aboard-output", daemon=True)
         self._thread.start()
 
-    def drain(self) -> None:
-        """Wait for the rest of a program that has ended, however slowly it is read."""
-        self._ends_at = time.monotonic() + _DRAIN_SECS
-        self._thread.join()
+    def drain(self, hurry: threading.Event) -> None:
+        """Wait for the rest of a program that has ended, however slowly it is read.
+
+        Args:
+            hurry: set when somebody will not wait that long.
+        """
+        self._drains = True
+        while self._thread.is_alive() and not hurry.is_set():
+            self._thread.join(_POLL_SECS)
+        self._hurry = True
 
     def _pump(self) -> None:
         left = _DRAIN_BYTES
+        waited = 0.0
         ready = select.poll()
         ready.register(self._source, select.POLLIN)
-        while left > 0:
-            if not ready.poll(200):
-                if self._ends_at is not None and time.monotonic() > self._ends_at:
-                    break
+        while left > 0 and waited <= _DRAIN_SECS and not self._hurry:
+            before = time.monotonic()
+            found = ready.poll(_POLL_SECS * 1000)
+            if self._drains:
+                waited += time.monotonic() - before
+            if not found:
                 continue
             try:
                 block = os.read(self._source, 1 << 16)
@@ -216,7 +229,7 @@ class _Pump:
                 break
             self._pass_on(block)
             self._record(block)
-            if self._ends_at is not None:
+            if self._drains:
                 left -= len(block)
         os.close(self._source)
 
@@ -247,6 +260,8 @@ class _Signals:
 
     def __init__(self) -> None:
         self.received: list[int] = []
+        self.hurry = threading.Event()
+        """Set by a signal that comes when the program has ended already."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -265,6 +280,10 @@ class _Signals:
             self._send(number)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
+        if self._process is not None and self._process.returncode is not None:
+            if number in _STOPPING:
+                self.hurry.set()
+            return
         self.received.append(number)
         if number == signal.SIGINT and _typed():
             return  # the terminal has sent it to the program too

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aboard.storage.local import TEMPORARY
 from aboard.track import segments
+
+_SAVE_SECS = 1.0
+"""How long whole files that arrived may go unwritten; to send one again does no harm."""
 
 
 @dataclass(slots=True)
@@ -67,8 +71,10 @@ class Growing:
 class Ledger:
     """The entries of one spool."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
+        self._clock = clock
+        self._saved = clock()
         self.growing: dict[str, Growing] = {}
         self.whole: dict[str, str] = {}
         """The version of each file that arrived as a whole."""
@@ -84,18 +90,24 @@ class Ledger:
             "growing": {name: asdict(entry) for name, entry in self.growing.items()},
             "whole": self.whole,
         }
+        self._saved = self._clock()
         self.written = replace(self._path, document)
         return self.written
 
     def note_whole(self, name: str, version: str) -> None:
-        """Note that a version of a file arrived as a whole."""
+        """Note that a version of a file arrived as a whole; it is written down soon."""
         self.whole[name] = version
-        self.save()
+        self._save_soon()
 
     def forget_whole(self, name: str) -> None:
         """Note that a file must be sent again."""
         self.whole.pop(name, None)
-        self.save()
+        self._save_soon()
+
+    def _save_soon(self) -> None:
+        self.written = False
+        if self._clock() - self._saved >= _SAVE_SECS:
+            self.save()
 
     def _load(self) -> None:
         try:

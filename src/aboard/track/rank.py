@@ -20,6 +20,8 @@ class Rank(NamedTuple):
     launcher: str = ""
     launch: str = ""
     """What the processes of this launch share and no other has, or nothing."""
+    guessed: bool = False
+    """Whether another process may think that it has the same number."""
 
 
 class _Launcher(NamedTuple):
@@ -85,15 +87,20 @@ def _launch(launcher: _Launcher, variables: Mapping[str, str]) -> str:
 def _lightning_rank(variables: Mapping[str, str]) -> Rank | None:
     """Read what Lightning tells the processes it starts itself, of which the script is the first.
 
-    How many there are on a node is not told; beyond the first one, a node's ranks are guessed.
+    How many there are on a node it does not tell; unless others do, the ranks of the nodes
+    beyond the first are guessed.
     """
     local, size = _number(variables.get("LOCAL_RANK")), _number(variables.get("WORLD_SIZE"))
     if local is None or size is None or local >= size or not variables.get("MASTER_PORT"):
         return None
     node = _number(variables.get("NODE_RANK")) or 0
-    number = min(local + node * max(1, size // (node + 1)), size - 1)
+    each = _number(variables.get("LOCAL_WORLD_SIZE"))
+    if each is None and (nodes := _number(variables.get("GROUP_WORLD_SIZE"))):
+        each = size // nodes
+    guessed = node > 0 and not each
+    number = min(local + node * (each or max(1, size // (node + 1))), size - 1)
     launch = _Launcher("Lightning", "", "", ("MASTER_ADDR", "MASTER_PORT"))
-    return Rank(number, size, launch.name, _launch(launch, variables))
+    return Rank(number, size, launch.name, _launch(launch, variables), guessed)
 
 
 def _tensorflow_rank(config: str) -> Rank | None:

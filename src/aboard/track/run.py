@@ -29,9 +29,10 @@ from aboard.track.ending import ending_of
 from aboard.track.heart import Record
 from aboard.track.media import MediaLog
 from aboard.track.say import say, say_problem, say_recovered
-from aboard.track.steps import last_step
+from aboard.track.steps import LastSteps
 
 if TYPE_CHECKING:
+    from aboard.sdk.board import Board
     from aboard.track.shipment import Shipment
 
 _ENDINGS = (State.COMPLETED, State.FAILED, State.KILLED)
@@ -77,10 +78,10 @@ class Run(MediaLog):
         directory: Storage,
         rank: int = 0,
         subdirectory: str = "",
-        keeps_record: bool = True,
+        attempt: int | None = None,
         has_record: bool = True,
         hparams: Mapping[str, Any] | None = None,
-        resumed_from: Storage | None = None,
+        last_steps: LastSteps | None = None,
         shipment: Shipment | None = None,
         flush_secs: float = 1.0,
         purge_step: int | None = None,
@@ -92,8 +93,8 @@ class Run(MediaLog):
         self.rank = rank
         self._subdirectory = subdirectory
         self._logs = Path(directory.uri, subdirectory)
-        self._keeps_record = keeps_record
-        self._resumed_from = resumed_from
+        self._attempt = attempt
+        self._last_steps = last_steps
         self._shipment = shipment
         self._flush_secs = flush_secs
         self._purge_step = purge_step
@@ -104,10 +105,11 @@ class Run(MediaLog):
         self._hparams: dict[str, Any] = dict(hparams or {})
         self._hparams_are_due = False
         self._hparams_are_written = False
+        self._hparams_are_ended = False
         self._ended = False
         self._process = os.getpid()
-        self._record = Record(directory, self._catch_up) if has_record else None
-        if self._record is not None and keeps_record:
+        self._record = Record(directory, self._catch_up, attempt) if has_record else None
+        if self._record is not None and attempt is not None:
             self._record.beat_every(HEARTBEAT_SECS)
         _open_runs.append(self)
         ending.watch()
@@ -142,6 +144,8 @@ class Run(MediaLog):
         """
         if self._ended:
             raise self._is_finished()
+        if ending.is_noted:
+            ending.went_on()
         if step_name is not None:
             step, metrics = _split_step(metrics, step_name, step)
         elif step is None:
@@ -190,6 +194,25 @@ class Run(MediaLog):
         for writer in list(self._writers.values()):
             writer.flush()
 
+    def board(self, *, wait: bool = False, **options: Any) -> Board | None:
+        """Return the board of this run, which is started if there is none.
+
+        Args:
+            wait: return when it serves data, not before.
+            options: as `Board.create` takes them.
+
+        Returns:
+            The board; None in a process that does not log.
+
+        Raises:
+            HubError: there is no hub, or it refuses.
+        """
+        from aboard.sdk.board import Board
+
+        if not self._ended:
+            self.flush()
+        return Board.create([self.uri], wait=wait, **options)
+
     # How it ends.
 
     def finish(
@@ -211,10 +234,12 @@ class Run(MediaLog):
             raise ValueError(f"a run ends {', '.join(_ENDINGS)}, not {state!r}")
         if os.getpid() != self._process:  # a fork has no part in this
             return
-        if not self._ended:
-            self._end(State(state), exit_code, reason)
-        if self._shipment is not None:
-            self._shipment.finish()
+        try:
+            if not self._ended:
+                self._end(State(state), exit_code, reason)
+        finally:
+            if self._shipment is not None:
+                self._shipment.finish()
         atexit.unregister(self._finish_at_exit)
 
     def __enter__(self) -> Self:
@@ -232,13 +257,19 @@ class Run(MediaLog):
         return f"<Run {self.experiment}/{self.name} at {self.uri}>"
 
     def _end(self, state: State, exit_code: int | None, reason: str) -> None:
-        self._close_writers(state)
-        if self._record is not None:
-            self._record.stop()
-            if self._keeps_record:
-                self._record.change(lambda record: record.end(state, exit_code, reason))
-            else:
-                self._record.change(_no_change)
+        try:
+            self._close_writers(state)
+            if self._record is not None:
+                self._record.stop()
+        finally:  # SIGTERM may come in between
+            self._note_end(state, exit_code, reason)
+
+    def _note_end(self, state: State, exit_code: int | None, reason: str) -> None:
+        number = self._attempt
+        if number is None:
+            self._change_record(_no_change)
+        else:
+            self._change_record(lambda record: record.end(state, exit_code, reason, number=number))
         self._ended = True
         if self in _open_runs:
             _open_runs.remove(self)
@@ -252,6 +283,8 @@ class Run(MediaLog):
         """Return the writer of a stage and the step to log at: the last one unless told."""
         if self._ended:
             raise self._is_finished()
+        if ending.is_noted:
+            ending.went_on()
         if self._hparams_are_due:
             self._write_hparams()
         if step is None:
@@ -260,9 +293,8 @@ class Run(MediaLog):
 
     def _next_step(self, stage: str) -> int:
         step = self._steps.get(stage)
-        if step is None and self._resumed_from is not None:
-            where = "/".join(part for part in (self._subdirectory, stage) if part)
-            last = last_step(self._resumed_from, where)
+        if step is None and self._last_steps is not None:
+            last = self._last_steps.of(stage)
             step = None if last is None else last + 1
         return step or 0
 
@@ -285,7 +317,7 @@ class Run(MediaLog):
 
     def _write_hparams(self) -> None:
         self._hparams_are_due = False
-        if self._keeps_record and self._record is not None:
+        if self._attempt is not None and self._record is not None:
             known = self._record.hparams()
             if known is not None and known != self._hparams:
                 return  # the program that `aboard run` started logs ours together with its own
@@ -296,7 +328,8 @@ class Run(MediaLog):
     def _close_writers(self, state: State) -> None:
         if self._hparams_are_due:
             self._write_hparams()
-        if self._hparams_are_written:
+        if self._hparams_are_written and not self._hparams_are_ended:
+            self._hparams_are_ended = True
             status = "success" if state is State.COMPLETED else "failure"
             self._writers[""].add([encode.hparams_end(status)], 0)
         for writer in list(self._writers.values()):
@@ -310,7 +343,7 @@ class Run(MediaLog):
         """Bring the last values of all metrics into the record."""
         for stage, numbers in list(self._latest.items()):
             where = "/".join(part for part in (self._subdirectory, stage) if part)
-            latest = {f"{where}/{tag}" if where else tag: one for tag, one in numbers.items()}
+            latest = {f"{where}/{tag}" if where else tag: one for tag, one in dict(numbers).items()}
             record.metrics.update(plain_values(latest))
 
 
@@ -350,7 +383,7 @@ def _nothing(self: SilentRun, *arguments: object, **options: object) -> None:
 
 
 for _name in dir(Run):
-    if _name.startswith("log_") or _name in ("tag", "flush"):
+    if _name.startswith("log_") or _name in ("tag", "flush", "board"):
         setattr(SilentRun, _name, _nothing)
 
 

@@ -35,6 +35,7 @@ from aboard.storage import (
 )
 from aboard.storage.base import unreadable
 from aboard.storage.local import TEMPORARY
+from aboard.track.handover import is_overtaken, record_to_send
 from aboard.track.ledger import Growing, Ledger, reconcile
 from aboard.track.segments import (
     LARGEST,
@@ -146,10 +147,23 @@ class Sending:
             for number, (segment, size) in enumerate(entry.sizes(name).items()):
                 if listed.get(segment) != size and self._send_again(name, entry, number):
                     right = False
-        for name in [one for one in self._ledger.whole if one not in listed]:
-            right = False
-            self._ledger.forget_whole(name)
+        for name, version in list(self._ledger.whole.items()):
+            if not self._is_right(name, version, listed.get(name)):
+                right = False
+                self._ledger.forget_whole(name)
         return right
+
+    def _is_right(self, name: str, version: str, size: int | None) -> bool:
+        """Say whether the bucket holds a file as it was sent."""
+        if size is None:
+            return False
+        if not _is_record(name):
+            return version.partition(".")[0] == str(size)
+        found, held = self._find(name), self._held(name)
+        if found is None or held is None:
+            return True  # nothing to send again, or we may not look
+        ours = _content_of(found.path)
+        return ours == held or is_overtaken(ours, held)
 
     # Files.
 
@@ -343,7 +357,7 @@ class Sending:
         name, version, size = found.name, found.version, found.status.st_size
         if self._ledger.whole.get(name) == version:
             return
-        at_rest = self._looked_at.get(name) == version or name.rpartition("/")[2] == MANIFEST
+        at_rest = self._looked_at.get(name) == version or _is_record(name)
         self._looked_at[name] = version
         rested = time.monotonic() - self._sent_at.get(name, float("-inf"))
         if not last and (not at_rest or rested < size / _WHOLE_BYTES_PER_SECOND):
@@ -353,9 +367,26 @@ class Sending:
                 upload = self._aside.submit(self._storage.upload, name, found.path)
                 self._large = (found, upload)
             return
-        self._storage.upload(name, found.path)
+        if _is_record(name):
+            self._send_record(found)
+        else:
+            self._storage.upload(name, found.path)
         self._arrived_whole(found)
         result.sent += size
+
+    def _send_record(self, found: Found) -> None:
+        record = record_to_send(_content_of(found.path), self._held(found.name))
+        if record is not None:
+            self._storage.write(found.name, record)
+
+    def _held(self, name: str) -> bytes | None:
+        """Return what the target holds under a name; None where that is nothing, or hidden."""
+        try:
+            return self._storage.read(name)
+        except NoSuchBucket:
+            raise
+        except (NotFound, PermissionDenied):
+            return None
 
     def _settle_large(self, result: Round) -> None:
         """Note what came of the large file that was sent aside."""
@@ -391,6 +422,15 @@ def _readable(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _is_record(name: str) -> bool:
+    return name.rpartition("/")[2] == MANIFEST
+
+
+def _content_of(path: Path) -> bytes:
+    with _readable(path) as file:
+        return _pread(file, os.fstat(file).st_size, 0)
 
 
 def _pread(file: int, size: int, start: int) -> bytes:

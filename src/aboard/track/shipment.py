@@ -27,6 +27,8 @@ FINISH_SECS = 600.0
 _LEFTOVERS = 3
 _QUIET_SECS = 2.0
 """An end that takes no longer than this is not worth a line."""
+_LAST_DEED_SECS = 5.0
+"""How long a shipper that deletes its spool is given to end."""
 _KEPT = 3
 """The shipper's exit code when something stays in the spool."""
 _LONGEST_PAUSE = 30.0
@@ -42,6 +44,9 @@ class Shipment:
     Args:
         target: the URI below which the files arrive under their names.
         interval: how many seconds pass between two looks; by default ABOARD_SHIP_SECS, else 5.
+
+    Raises:
+        NoSpool: there is no place for it on this machine.
     """
 
     def __init__(self, target: str, *, interval: float | None = None) -> None:
@@ -165,6 +170,8 @@ class Shipment:
             while not self._has_arrived():
                 elapsed = time.monotonic() - started
                 status = self.spool.status()
+                if not self.spool.directory.exists() and self._arrived_with_its_spool():
+                    return True
                 if elapsed > timeout or status.kept or not self.spool.directory.exists():
                     say(self._not_arrived(status, elapsed))
                     return False
@@ -184,6 +191,13 @@ class Shipment:
     def _has_arrived(self) -> bool:
         done = self._process is not None and self._process.poll() == 0
         return done or self.spool.is_marked("done")
+
+    def _arrived_with_its_spool(self) -> bool:
+        """Ask the shipper, now that the spool is gone, whether that was its last deed."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_DEED_SECS)
+        return self._has_arrived()
 
     def _not_arrived(self, status: Status, seconds: float) -> str:
         where = self.spool.directory

@@ -34,6 +34,9 @@ _ORPHAN_PATIENCE = 24 * 3600.0
 """How long an owner's absence and a bucket's are borne together."""
 _LOCK_TRIES = 20
 _VERIFICATIONS = 5
+"""How often what arrived may turn out not to be there."""
+_QUIET_SECS = 10.0
+"""How long a process may keep a file open after the owner's end, and write nothing."""
 
 
 class Result(IntEnum):
@@ -73,9 +76,10 @@ class Shipper:
         self._watched = not self._watch.is_gone()
         self._hurry = False
         self._failures = 0
-        self._verified = 0
+        self._mismatches = 0
         self._told: Status | None = None
         self._moved = clock()
+        self._finished: float | None = None
 
     def hurry(self) -> None:
         """Send all there is at once: whoever sent SIGTERM will not wait long."""
@@ -96,9 +100,12 @@ class Shipper:
 
     def _is_ending(self) -> bool:
         """Say whether no more will be written."""
-        if self._spool.is_marked("finish"):
-            return True
-        return self._watch.is_gone() and not self._spool.has_writers()
+        if not self._spool.is_marked("finish"):
+            return self._watch.is_gone() and not self._spool.has_writers()
+        if self._finished is None:
+            self._finished = self._clock()
+        quiet = self._clock() - max(self._finished, self._moved)
+        return quiet > _QUIET_SECS or not self._spool.has_writers(besides=self._owner.pid)
 
     def _round(self, *, last: bool) -> Round:
         try:
@@ -111,18 +118,16 @@ class Shipper:
             return Round(left=1, problem=StorageError(self._owner.target, problem, hint))
 
     def _verify(self, outcome: Round) -> Round:
-        self._verified += 1
         try:
             right = self._sending.verify()
         except StorageError as error:
             return Round(left=1, problem=error)
         if right:
             return outcome
-        if self._verified < _VERIFICATIONS:
+        self._mismatches += 1
+        if self._mismatches < _VERIFICATIONS:
             return Round(left=1)
-        problem = "files that were sent are not there, or not as they were sent"
-        hint = "Check whether something else deletes or replaces them."
-        return Round(left=1, problem=StorageError(self._owner.target, problem, hint))
+        return Round(left=1, problem=_not_as_sent(self._owner.target))
 
     def _note(self, outcome: Round) -> None:
         self._failures = self._failures + 1 if outcome.problem else 0
@@ -139,7 +144,7 @@ class Shipper:
             self._spool.tell(status)
 
     def _gives_up(self) -> bool:
-        if self._verified >= _VERIFICATIONS and self._failures:
+        if self._mismatches >= _VERIFICATIONS and self._failures:
             return True
         orphaned = self._watch.is_gone()
         return orphaned and self._clock() - self._moved > _ORPHAN_PATIENCE
@@ -240,11 +245,19 @@ def send_left_behind(spool: Spool, owner: Owner, progress: Progress) -> Round:
     for _ in range(_VERIFICATIONS):
         while not (outcome := sending.round(last=True)).complete and outcome.problem is None:
             time.sleep(_TICK)  # a large file is on its way
-        if outcome.problem is not None or sending.verify():
-            break
-    if outcome.complete and not outcome.refused:
-        spool.remove()
-    return outcome
+        if outcome.problem is not None:
+            return outcome
+        if sending.verify():
+            if not outcome.refused:
+                spool.remove()
+            return outcome
+    return Round(left=1, problem=_not_as_sent(owner.target))
+
+
+def _not_as_sent(target: str) -> StorageError:
+    problem = "files that were sent are not there, or not as they were sent"
+    hint = "Check whether something else deletes or replaces them."
+    return StorageError(target, problem, hint)
 
 
 def main() -> None:

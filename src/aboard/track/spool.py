@@ -15,19 +15,25 @@ import secrets
 import select
 import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from aboard.storage import canonical
+from aboard.storage import StorageError, canonical
 from aboard.storage.place import cache_place, make_private
 from aboard.track import ledger
+from aboard.track.say import say
 
 Presence = Literal["alive", "gone", "unknown"]
 _GONE = ".gone-"
 """What the name of a spool begins with while it is being deleted."""
+
+
+class NoSpool(StorageError):  # noqa: N818 - named by what is wrong
+    """There is no place on this machine for logs on their way to a bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +89,12 @@ class Spool:
 
     @classmethod
     def create(cls, target: str, interval: float) -> Spool:
-        """Make a spool for files that shall go to `target`, owned by this process."""
-        root = spool_root()
-        make_private(root)
+        """Make a spool for files that shall go to `target`, owned by this process.
+
+        Raises:
+            NoSpool: neither where spools belong nor in the temporary directory can one be made.
+        """
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(4)}"
-        spool = cls(root / name)
         owner = Owner(
             target=canonical(target),
             pid=os.getpid(),
@@ -98,11 +105,34 @@ class Spool:
             created=time.time(),
             interval=interval,
         )
-        spool.directory.mkdir(mode=0o700)
-        spool.files.mkdir()
-        ledger.create(spool.ledger)
-        # Last, because a directory without it is no spool.
-        (spool.directory / "owner.json").write_text(json.dumps(asdict(owner)))
+        try:
+            return cls._make(spool_root() / name, owner)
+        except OSError as error:
+            why = _reason(error)
+        try:
+            spool = cls._make(_reserve_root() / name, owner)
+        except OSError as error:
+            problem = f"logs on their way to a bucket cannot be kept here ({why})"
+            problem += f", nor in the temporary directory ({_reason(error)})"
+            hint = "Set ABOARD_SPOOL to a directory on a local disk that you can write to."
+            raise NoSpool(str(spool_root()), problem, hint) from error
+        instead = f"they are kept in {spool.directory.parent}. Set ABOARD_SPOOL to choose another"
+        say(f"{spool_root()}: logs cannot be kept here ({why}); {instead}.")
+        return spool
+
+    @classmethod
+    def _make(cls, directory: Path, owner: Owner) -> Spool:
+        spool = cls(directory)
+        make_private(directory.parent)
+        try:
+            directory.mkdir(mode=0o700)
+            spool.files.mkdir()
+            ledger.create(spool.ledger)
+            # Last, because a directory without it is no spool.
+            (directory / "owner.json").write_text(json.dumps(asdict(owner)))
+        except OSError:
+            spool.remove()
+            raise
         return spool
 
     def owner(self) -> Owner | None:
@@ -158,9 +188,10 @@ class Spool:
         with self.lock() as free:
             return not free
 
-    def has_writers(self) -> bool:
-        """Say whether another process has a file in it open for writing."""
-        return any(_writes_below(process, f"{self.files}/") for process in _other_processes())
+    def has_writers(self, *, besides: int = 0) -> bool:
+        """Say whether another process, not that one, has a file in it open for writing."""
+        others = (one for one in _other_processes() if one.name != str(besides))
+        return any(_writes_below(process, f"{self.files}/") for process in others)
 
     def remove(self) -> None:
         """Delete the spool."""
@@ -177,23 +208,49 @@ def spool_root() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else cache_place().directory / "spool"
 
 
+def _reserve_root() -> Path:
+    """Return where spools are that cannot be where they belong.
+
+    Raises:
+        OSError: there is no temporary directory.
+    """
+    return Path(tempfile.gettempdir()) / f"aboard-spool-{os.getuid()}"
+
+
+def spool_roots() -> list[Path]:
+    """Return all directories in which this user has spools."""
+    roots = [spool_root()]
+    with contextlib.suppress(OSError):
+        reserve = _reserve_root()
+        if reserve.stat().st_uid == os.getuid():
+            roots.append(reserve)
+    return roots
+
+
 def all_spools() -> list[Spool]:
     """Return the spools of this machine, oldest first."""
-    try:
-        found = sorted(one for one in spool_root().iterdir() if not one.name.startswith(_GONE))
-    except OSError:
-        return []
-    return [spool for spool in map(Spool, found) if spool.owner() is not None]
+    found: list[Path] = []
+    for root in spool_roots():
+        with contextlib.suppress(OSError):
+            found += (one for one in root.iterdir() if not one.name.startswith(_GONE))
+    spools = map(Spool, sorted(found, key=lambda one: one.name))
+    return [spool for spool in spools if spool.owner() is not None]
 
 
 def left_behind() -> Iterator[Spool]:
     """Yield the spools whose owner is gone and which nobody serves; sweep up what is deleted."""
-    for gone in spool_root().glob(f"{_GONE}*"):
-        shutil.rmtree(gone, ignore_errors=True)
+    for root in spool_roots():
+        for gone in root.glob(f"{_GONE}*"):
+            shutil.rmtree(gone, ignore_errors=True)
     for spool in all_spools():
         owner = spool.owner()
         if owner and owner.presence() == "gone" and not spool.is_served():
             yield spool
+
+
+def _reason(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return f"{text[:1].lower()}{text[1:]}"
 
 
 def start_of(pid: int) -> int:

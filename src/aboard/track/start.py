@@ -28,6 +28,7 @@ from aboard.track.place import Place, find_place
 from aboard.track.rank import Rank, find_rank
 from aboard.track.run import Run, SilentRun
 from aboard.track.say import say
+from aboard.track.steps import LastSteps
 
 _said: set[str] = set()
 
@@ -104,8 +105,15 @@ def begin(
     """Open a run of a command at a place; the rest is as for `init`."""
     if ranks not in ("first", "all"):
         raise ValueError(f"ranks is 'first' or 'all', not {ranks!r}")
-    found = find_rank() if rank is None else find_rank()._replace(number=rank)
+    found = find_rank()
+    if rank is not None:
+        found = found._replace(number=rank, guessed=False)
     every_rank = ranks == "all" or (place.joined and env.every_rank_logs())
+    if every_rank and found.guessed:
+        raise launch.NoLaunch(
+            f"{found.launcher} does not tell the processes of this node which ranks they are, "
+            "and ranks='all' would mix them up. Give rank=, or set LOCAL_WORLD_SIZE."
+        )
     if found.number != 0 and not every_rank:
         return SilentRun(found.number)
     own_name = f"rank-{found.number}"
@@ -178,20 +186,24 @@ class _Start:
         self._resume = resume
         self._describe = describe
         self._resumed = False
+        self._is_one_of_many = False
+        """Whether other ranks log to the run too, and cannot know its name by themselves."""
 
     def open(
         self, *, subdirectory: str, has_record: bool, flush_secs: float, purge_step: int | None
     ) -> Run:
         place = self._place
+        self._is_one_of_many = bool(subdirectory) and place.name is None and self._rank.size > 1
         record: Manifest | None = None
         if place.joined or self._rank.number != 0:
             name = place.name or self._announced_name()
         else:
             record = self._claimed()
             name = record.name
-            if subdirectory and place.name is None and self._rank.size > 1:
+            if self._is_one_of_many:
                 launch.announce(open_storage(place.root), place.experiment, self._rank, name)
         uri = place.uri_of(name)
+        whole_uri = join(place.root, directory_of(place.experiment, name)) if place.joined else uri
         shipment = None
         if is_remote(uri):
             from aboard.track.shipment import Shipment
@@ -204,14 +216,14 @@ class _Start:
             name=name,
             experiment=place.experiment,
             root=place.root,
-            uri=join(place.root, directory_of(place.experiment, name)) if place.joined else uri,
+            uri=whole_uri,
             directory=directory,
             rank=self._rank.number,
             subdirectory=subdirectory,
-            keeps_record=record is not None,
+            attempt=record.attempts[-1].number if record is not None else None,
             has_record=has_record,
             hparams=self._known_hparams(record, directory) if has_record else None,
-            resumed_from=open_storage(uri) if self._resumed or place.joined else None,
+            last_steps=self._last_steps({uri, whole_uri}, subdirectory),
             shipment=shipment,
             flush_secs=flush_secs,
             purge_step=purge_step,
@@ -224,7 +236,13 @@ class _Start:
         if record is None:
             with contextlib.suppress(StorageError, BadManifest):
                 record = manifest.read(directory)
-        return record.hparams if record is not None else {}
+        return plain_values(record.hparams) if record is not None else {}
+
+    def _last_steps(self, uris: set[str], subdirectory: str) -> LastSteps | None:
+        """Look up where the run left off, in a bucket and in what is on its way there."""
+        if not self._resumed and not self._place.joined:
+            return None
+        return LastSteps([open_storage(uri) for uri in sorted(uris)], subdirectory)
 
     def _claimed(self) -> Manifest:
         try:
@@ -232,7 +250,8 @@ class _Start:
         except Unreachable as error:
             if not is_remote(self._place.root):
                 raise
-            name = layout.unclaimed_name(self._place.name)
+            shared = self._is_one_of_many and launch.unclaimed_name(self._rank)
+            name = shared or layout.unclaimed_name(self._place.name)
             say(f"{error} The run is called {name}, and its logs are sent when that changes.")
             self._place = self._place._replace(directory=None)
             return self._describe(name)

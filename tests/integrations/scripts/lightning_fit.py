@@ -58,6 +58,8 @@ trainer = lightning.Trainer(
 )
 model = Regression(0.05)
 trainer.fit(model, batches)
+if how == "names":
+    print(logger.name, logger.version, logger.save_dir, logger.log_dir, file=sys.stderr)
 if how == "tests":
     logger.log_graph(model)
     trainer.test(model, batches, verbose=False)

@@ -1,0 +1,105 @@
+"""`aboard user`: let people into a team's hub, list them, and shut them out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from aboard.cli.asking import (
+    JsonOption,
+    ask_secret,
+    is_at_terminal,
+    print_json,
+    seconds_of,
+    the_hub,
+)
+from aboard.cli.errors import WrongUsage
+from aboard.cli.wording import moment, table
+
+EPILOG = """
+Examples:
+
+- `aboard user add grace --role viewer` - asks for a password that nobody sees
+- `aboard user list` - who may come in, and as what
+- `aboard user remove grace` - with her tokens, sessions and links; her boards stay
+
+Only an administrator of the hub may do this.
+"""
+GROUP = typer.Typer(help="Manage who may use a team's hub.", rich_markup_mode="markdown")
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)
+]
+
+
+@GROUP.command(
+    "add",
+    epilog="""
+Examples:
+
+- `aboard user add grace` - a member, who starts boards; asks for the password twice
+- `aboard user add grace --role viewer` - one who sees what is shared with the team
+- `aboard user add grace --password-stdin < password-file` - for scripts
+""",
+)
+def add_user(
+    name: NameArgument,
+    role: Annotated[
+        Literal["viewer", "member", "admin"], typer.Option(help="What the user may do.")
+    ] = "member",
+    password_stdin: Annotated[
+        bool,
+        typer.Option(
+            "--password-stdin", help="Read the password from the first line of standard input."
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Let somebody in; the password is asked for, and never part of the command."""
+    client = the_hub()
+    if not password_stdin and not is_at_terminal():
+        raise WrongUsage(
+            "there is no terminal to ask for a password. Pipe it in, and add --password-stdin."
+        )
+    password = ask_secret(f"A password for {name}", twice=True)
+    added = client.add_user(name, role=role, password=password)
+    if json:
+        print_json(added)
+    else:
+        typer.echo(f"added {added['name']}, {added['role']}")
+
+
+@GROUP.command(
+    "list",
+    epilog="""
+Examples:
+
+- `aboard user list` - by name
+- `aboard user list --json | jq -r '.users[] | select(.role == "admin").name'` - administrators
+""",
+)
+def list_users(json: JsonOption = False) -> None:
+    """List who may come in, and as what."""
+    users = the_hub().users()
+    if json:
+        print_json({"users": users})
+        return
+    rows = [[one["name"], one["role"], moment(seconds_of(one["created"]))] for one in users]
+    typer.echo(table(("NAME", "ROLE", "SINCE"), rows, left=3))
+
+
+@GROUP.command(
+    "remove",
+    epilog="""
+Examples:
+
+- `aboard user remove grace` - from now on nothing opens for her
+""",
+)
+def remove_user(name: NameArgument, json: JsonOption = False) -> None:
+    """Shut somebody out, with tokens, sessions and links; the boards stay."""
+    the_hub().remove_user(name)
+    if json:
+        print_json({"removed": name})
+    else:
+        typer.echo(f"removed {name}")

@@ -1,0 +1,155 @@
+"""The shipper's decisions: when to go on, when all has arrived, and when to give up."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from carrying import wait_for
+
+from aboard.storage import StorageError, Unreachable
+from aboard.track import sending, shipper, spool
+from aboard.track.shipment import start_shipper
+from aboard.track.spool import Spool
+
+
+@pytest.fixture
+def target(tmp_path) -> str:
+    (tmp_path / "target").mkdir()
+    return str(tmp_path / "target")
+
+
+class Moody:
+    """Sends as a real one does, after a few days on which everything goes wrong."""
+
+    def __init__(self, outcomes, verdicts=()):
+        self.outcomes = list(outcomes)
+        self.verdicts = list(verdicts)
+        self.verified = 0
+
+    def round(self, *, last: bool) -> sending.Round:
+        outcome = self.outcomes.pop(0) if self.outcomes else sending.Round()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def verify(self) -> bool:
+        self.verified += 1
+        verdict = self.verdicts.pop(0) if self.verdicts else True
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+
+def test_not_even_a_mistake_of_ours_ends_the_sending(target, spool_root, capfd):
+    mine = Spool.create(target, 0.01)
+    mine.mark("finish")
+    moody = Moody([ZeroDivisionError("oops"), MemoryError(), sending.Round(left=5)])
+    assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.ARRIVED
+    assert moody.verified == 1
+    assert mine.is_marked("done")
+    assert "ZeroDivisionError: oops" in capfd.readouterr().err
+
+
+def test_what_never_arrives_is_kept(target, spool_root):
+    mine = Spool.create(target, 0.01)
+    mine.mark("finish")
+    moody = Moody([sending.Round(refused="x: the name is impossible.")])
+    assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.KEPT
+    assert mine.status() == spool.Status(os.getpid(), 0, "x: the name is impossible.", kept=True)
+    assert mine.files.exists()
+
+
+def test_an_orphan_gives_up_after_a_day(target):
+    mine = Spool.create(target, 0.01)
+    owner = dataclasses.replace(mine.owner(), boot="before")
+    hours = iter(range(1000))
+    away = sending.Round(left=5, problem=Unreachable("s3://x", "it does not answer", ""))
+    serving = shipper.Shipper(mine, owner, Moody([away] * 100), clock=lambda: next(hours) * 3600.0)
+    assert serving.serve() == shipper.Result.KEPT
+    assert mine.status().kept
+    assert "it does not answer" in mine.status().problem
+
+
+def test_a_bucket_that_does_not_answer_at_the_end_is_asked_again(target, monkeypatch):
+    monkeypatch.setattr(shipper, "_LONGEST_DELAY_AT_END", 0.01)
+    mine = Spool.create(target, 0.01)
+    mine.mark("finish")
+    away = StorageError("s3://x", "it answers with an error", "")
+    moody = Moody([], [away, False] * 4 + [away] * 12)
+    assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.ARRIVED
+    assert moody.verified == 21
+    assert mine.status() == spool.Status(os.getpid())
+
+
+def test_what_is_never_as_it_was_sent_is_kept(target, monkeypatch):
+    monkeypatch.setattr(shipper, "_LONGEST_DELAY_AT_END", 0.01)
+    mine = Spool.create(target, 0.01)
+    mine.mark("finish")
+    moody = Moody([], [False] * 100)
+    assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.KEPT
+    assert moody.verified == 5
+    assert "not there, or not as they were sent" in mine.status().problem
+
+
+WRITER = """
+import sys
+with open(sys.argv[1], "ab", buffering=0) as file:
+    print("open", flush=True)
+    sys.stdin.readline()
+    file.write(b"the last words")
+"""
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """Start processes that have a file open until they are told to write and to end."""
+    started = []
+
+    def start(path: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", WRITER, path]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe))
+        assert started[-1].stdout.readline() == b"open\n"
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def serving(mine: Spool, **options: object) -> shipper.Shipper:
+    storage = sending.Sending(
+        mine.files, shipper.Ledger(mine.ledger), shipper.open_storage(mine.owner().target)
+    )
+    return shipper.Shipper(mine, mine.owner(), storage, **options)
+
+
+def test_who_still_writes_when_the_owner_has_finished_is_waited_for(target, writer):
+    mine = Spool.create(target, 0.01)
+    child = writer(mine.files / "output.log")
+    mine.mark("finish")
+    served = start_shipper(mine)
+    wait_for(lambda: mine.status().pid)
+    assert not mine.is_marked("done")
+    child.communicate(b"\n")
+    assert served.wait(60) == shipper.Result.ARRIVED
+    assert (Path(target) / "output.log").read_bytes() == b"the last words"
+
+
+def test_who_keeps_a_file_open_for_nothing_is_not_waited_for_long(target, writer, monkeypatch):
+    monkeypatch.setattr(shipper, "_QUIET_SECS", 0.2)
+    mine = Spool.create(target, 0.01)
+    writer(mine.files / "output.log")
+    mine.mark("finish")
+    assert serving(mine).serve() == shipper.Result.ARRIVED
+
+
+def test_the_owner_itself_is_not_waited_for(target, writer):
+    mine = Spool.create(target, 0.01)
+    child = writer(mine.files / "output.log")
+    assert mine.has_writers()
+    assert not mine.has_writers(besides=child.pid)

@@ -1,0 +1,78 @@
+"""Where spools are: in their place, or, when that cannot be used, in another."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from aboard.track import spool
+from aboard.track.shipment import Shipment
+from aboard.track.spool import NoSpool, Spool
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch) -> Path:
+    """Give the test a temporary directory of its own."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "tmp"
+
+
+@pytest.fixture
+def blocked(tmp_path, monkeypatch) -> Path:
+    """Let spools belong where no directory can be made."""
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("ABOARD_SPOOL", str(tmp_path / "file" / "spool"))
+    return tmp_path / "file" / "spool"
+
+
+def test_a_spool_that_cannot_be_in_its_place_is_made_in_another(
+    tmp_path, temporary, blocked, capfd
+):
+    reserve = temporary / f"aboard-spool-{os.getuid()}"
+    shipment = Shipment(str(tmp_path / "target"))
+    (shipment.directory / "notes.txt").write_bytes(b"hello")
+    assert shipment.spool.directory.parent == reserve
+    assert reserve.stat().st_mode & 0o777 == 0o700
+    assert [one.directory for one in spool.all_spools()] == [shipment.spool.directory]
+    assert shipment.finish(60)
+    assert (tmp_path / "target" / "notes.txt").read_bytes() == b"hello"
+    said = capfd.readouterr().err
+    assert said.startswith(f"aboard: {blocked}: logs cannot be kept here (not a directory); ")
+    assert f"they are kept in {reserve}. Set ABOARD_SPOOL to choose another." in said
+
+
+def test_no_place_at_all_is_one_line_that_says_what_to_do(tmp_path, blocked, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(NoSpool) as caught:
+        Spool.create(str(tmp_path), 1)
+    assert str(caught.value) == (
+        f"{blocked}: logs on their way to a bucket cannot be kept here (not a directory), nor in"
+        " the temporary directory (not a directory)."
+        " Set ABOARD_SPOOL to a directory on a local disk that you can write to."
+    )
+
+
+def test_a_directory_that_others_can_write_to_is_not_used(tmp_path, temporary, monkeypatch, capfd):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("ABOARD_SPOOL", str(shared))
+    made = Spool.create(str(tmp_path), 1)
+    assert made.directory.is_relative_to(temporary)
+    assert "can be written to by other users" in capfd.readouterr().err
+
+
+def test_a_disk_that_is_full_leaves_nothing_half_made(tmp_path, temporary, spool_root, monkeypatch):
+    write = Path.write_text
+
+    def full(path: Path, text: str) -> int:
+        if path.is_relative_to(spool_root):
+            raise OSError(28, "No space left on device")
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    made = Spool.create(str(tmp_path), 1)
+    assert made.directory.is_relative_to(temporary)
+    assert list(spool_root.iterdir()) == []
