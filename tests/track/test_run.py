@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -382,9 +383,10 @@ print('trained')
     ended = train(script, tiny_disk)
     assert (ended.code, ended.out) == (0, "trained\n")
     lines = ended.err.splitlines()
-    assert 1 <= len(lines) <= 4
+    assert 1 <= len(lines) <= 5
     assert all(line.startswith("aboard: ") for line in lines)
     assert "No space left on device" in lines[0]
+    assert re.search(r"[1-9]\d* of the records logged last could not be written to", ended.err)
     record(tiny_disk / "x/run1")
     found = points(tiny_disk, "x/run1", "loss")
     assert found == [(step, float(step)) for step in range(len(found))]

@@ -153,6 +153,11 @@ class EventWriter:
         """How many records were dropped because nothing could be written for too long."""
         return self._outbox.dropped
 
+    @property
+    def waiting(self) -> int:
+        """How many records are not in the file yet."""
+        return len(self._outbox) + len(self._queue)
+
     # Any event.
 
     def write(self, event: bytes) -> None:

@@ -334,6 +334,11 @@ class Run(MediaLog):
             self._writers[""].add([encode.hparams_end(status)], 0)
         for writer in list(self._writers.values()):
             writer.close()
+            if writer.waiting:
+                say(
+                    f"{writer.waiting} of the records logged last could not be written to "
+                    f"{writer.directory}; they are lost unless that changes before the process ends."
+                )
 
     def _change_record(self, change: Any) -> None:
         if self._record is not None:
