@@ -337,7 +337,7 @@ class Run(MediaLog):
             if writer.waiting:
                 say(
                     f"{writer.waiting} of the records logged last could not be written to "
-                    f"{writer.directory}; they are lost unless that changes before the process ends."
+                    f"{writer.directory}; they are lost unless that changes before the end."
                 )
 
     def _change_record(self, change: Any) -> None:
