@@ -21,7 +21,7 @@ demo: .venv/installed ## train something small, and watch it on a live board
 test: .venv/installed-test ## run the tests
 	$(BIN)/pytest -n $(JOBS) --dist loadfile
 
-lint: .venv/installed-lint ## check style, types and the direction of imports
+lint: .venv/installed-lint .venv/installed-test ## check style, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
