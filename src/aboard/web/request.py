@@ -11,7 +11,6 @@ import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
@@ -87,7 +86,6 @@ def listener_cookie(scope: Scope) -> str:
     return f"{COOKIE_PREFIX}{port}-{_machine()}"
 
 
-@lru_cache
 def _machine() -> str:
     text = f"{socket.gethostname()} {os.getuid()}"
     return hashlib.sha256(text.encode()).hexdigest()[:8]
