@@ -6,8 +6,10 @@ a proxy it receives requests for any host name, so no name has to be resolved.
 """
 
 import http.client
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from urllib.parse import urlsplit
+
+from engines.relay import Relay
 
 ENDPOINT = "oss-cn-test.example"
 
@@ -21,7 +23,7 @@ class FakeOss(ThreadingHTTPServer):
         self.s3 = urlsplit(s3_url).netloc
 
 
-class _Requests(BaseHTTPRequestHandler):
+class _Requests(Relay):
     server: FakeOss
     protocol_version = "HTTP/1.1"
 
@@ -54,33 +56,4 @@ class _Requests(BaseHTTPRequestHandler):
             self._answer(response.status, response.getheaders(), body)
         connection.close()
 
-    def do_GET(self) -> None:
-        self._forward()
-
-    def do_HEAD(self) -> None:
-        self._forward()
-
-    def do_PUT(self) -> None:
-        self._forward()
-
-    def do_POST(self) -> None:
-        self._forward()
-
-    def do_DELETE(self) -> None:
-        self._forward()
-
-    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.send_response(status)
-        length = str(len(body))
-        for name, value in headers:
-            if name.lower() == "content-length":
-                length = value
-            elif name.lower() not in {"connection", "transfer-encoding", "date", "server"}:
-                self.send_header(name, value)
-        self.send_header("Content-Length", length)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _forward  # noqa: N815

@@ -8,9 +8,11 @@ import socket
 import struct
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
+
+from engines.relay import Relay
 
 Fault = Literal["", "500", "403", "reset", "hang", "deaf"]
 """`reset` hangs up without reading, `hang` never answers, `deaf` does as asked and hangs up."""
@@ -70,7 +72,7 @@ class _Server(ThreadingHTTPServer):
         """Whoever asked was killed: nothing to tell."""
 
 
-class _Requests(BaseHTTPRequestHandler):
+class _Requests(Relay):
     server: _Server
     protocol_version = "HTTP/1.1"
 
@@ -115,19 +117,3 @@ class _Requests(BaseHTTPRequestHandler):
         self.close_connection = True
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _take  # noqa: N815
-
-    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.send_response(status)
-        length = str(len(body))
-        for name, value in headers:
-            if name.lower() == "content-length":
-                length = value
-            elif name.lower() not in {"connection", "transfer-encoding", "date", "server"}:
-                self.send_header(name, value)
-        self.send_header("Content-Length", length)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass

@@ -260,19 +260,6 @@ def test_a_directory_in_the_way_is_named(tmp_path: Path) -> None:
     assert directory(tmp_path / "run1") == ["events"]
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small tmpfs (run as root)")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
 def test_a_full_disk_keeps_what_was_there(tiny_disk: Path) -> None:
     storage = open_storage(str(tiny_disk))
     storage.write("run.json", b"old")

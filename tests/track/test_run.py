@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -357,19 +356,6 @@ def test_a_root_that_is_a_file(tmp_path: Path) -> None:
     last = ended.err.splitlines()[-1]
     assert "a part of the path is a file. Check the path." in last
     assert (tmp_path / "runs").read_text() == ""
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small tmpfs (run as root)")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_disk_that_fills_up_does_not_stop_a_training(tiny_disk: Path) -> None:

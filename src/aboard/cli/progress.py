@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aboard.cli.errors import say
 from aboard.cli.wording import counted, skipped
@@ -128,6 +128,11 @@ class LoadingLine:
 
 
 def _make_bar(label: str) -> Progress:
+    return transfer_bar(f"reading {label}", None, "{task.fields[events]}", events="")
+
+
+def transfer_bar(text: str, total: int | None, *more: str, **fields: Any) -> Progress:
+    """Make a bar of bytes on standard error, with more columns of text if need be."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import (
@@ -144,10 +149,10 @@ def _make_bar(label: str) -> Progress:
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
-        TextColumn("{task.fields[events]}"),
+        *map(TextColumn, more),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     )
-    bar.add_task(escape(f"reading {label}"), total=None, events="")
+    bar.add_task(escape(text), total=total, **fields)
     return bar

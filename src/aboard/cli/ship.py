@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from aboard.cli.errors import FAILURE, WrongUsage, say
+from aboard.cli.progress import transfer_bar
 from aboard.cli.sources import JsonOption
 from aboard.cli.wording import counted, moment, size, table
 from aboard.storage import StorageError, open_storage
@@ -220,31 +221,6 @@ class SendingBar:
         if not sys.stderr.isatty() or time.monotonic() - self._started < _SHOWN_AFTER_SECONDS:
             return
         if self._bar is None:
-            self._bar = _make_bar(self._target, self._total)
+            self._bar = transfer_bar(f"sending to {self._target}", self._total)
+            self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=self._done)
-
-
-def _make_bar(target: str, total: int) -> Progress:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    bar.add_task(escape(f"sending to {target}"), total=total)
-    bar.start()
-    return bar

@@ -28,8 +28,8 @@ from aboard.track.adopt import Adoption
 from aboard.track.ending import Ending
 from aboard.track.run import Run
 from aboard.track.say import say
+from aboard.track.segments import OUTPUT
 
-OUTPUT = "output.log"
 _FORWARDED = (
     signal.SIGTERM,
     signal.SIGINT,

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -340,7 +340,7 @@ class Run(MediaLog):
                     f"{writer.directory}; they are lost unless that changes before the end."
                 )
 
-    def _change_record(self, change: Any) -> None:
+    def _change_record(self, change: Callable[[Manifest], None]) -> None:
         if self._record is not None:
             self._record.change(change)
 
