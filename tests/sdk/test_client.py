@@ -12,7 +12,7 @@ import aboard
 from aboard.sdk.client import log_in
 from aboard.sdk.errors import Unreachable
 from aboard.sdk.finding import find_hub, find_personal, forget_login, write_login
-from engines.real_hub import PASSWORD, USER, get, log_run, losses, team_hub
+from engines.real_hub import PASSWORD, USER, get, log_run, losses, own_hub, team_hub
 
 
 def served(board):
@@ -141,6 +141,26 @@ def test_an_event_loop_can_ask_many_things_at_once(client):
     first, second = asyncio.run(ask())
     assert list(served(first).values()) == [[1.0, 0.5]]
     assert list(served(second).values()) == [[2.0, 1.5, 1.25]]
+
+
+def test_a_log_is_read_piece_by_piece_in_an_event_loop(client, root):
+    board = aboard.Board.create(root / "mnist", on="process", new=True)
+
+    async def read():
+        return b"".join([piece async for piece in aboard.AsyncClient().logs(board)])
+
+    assert b"mnist" in asyncio.run(read())
+    board.delete()
+
+
+def test_names_are_looked_for_where_the_program_is(tmp_path, monkeypatch, root):
+    log_run(tmp_path / "runs", "here/run1", [4.0])
+    with own_hub(tmp_path / "hub", root) as state:
+        monkeypatch.setenv("ABOARD_STATE", str(state))
+        first = aboard.Board.create("cifar10/run1")
+        monkeypatch.chdir(tmp_path)
+        assert list(served(aboard.Board.create("here")).values()) == [[4.0]]
+        assert list(served(aboard.Board.get(first.id)).values()) == [[1.0, 0.5]]
 
 
 # What goes wrong.

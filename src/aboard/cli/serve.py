@@ -79,14 +79,7 @@ def serve(
     if personal and admin:
         raise WrongUsage("a personal hub has one user. Leave --admin out.")
     settings = _settings(config, personal, host, port, database, root, directory)
-    try:
-        _serve(settings, personal=personal, admin=admin, json=json)
-    except ImportError as error:
-        if error.name is None or error.name.startswith("aboard"):
-            raise
-        raise Failure(
-            f'the hub needs the package {error.name}. Run: pip install "aboard[hub]"'
-        ) from error
+    _serve(settings, personal=personal, admin=admin, json=json)
 
 
 def _settings(

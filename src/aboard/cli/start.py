@@ -90,8 +90,10 @@ def start(
     json: JsonOption = False,
 ) -> None:
     """Start a board of a selection of runs, and open it."""
+    from aboard.sdk.ready import ready_hub
+
     selectors = narrowed(selector, runs or [])
-    client = _hub(selectors)
+    client = ready_hub(selectors, say)
     board = client.create(
         selectors,
         name=name,
@@ -131,33 +133,6 @@ def _run_name(text: str) -> str:
     if first.isdigit() and (last.isdigit() or not dash):
         return f"run{first}-run{last}" if dash else f"run{first}"
     return text
-
-
-def _hub(selectors: Sequence[str]) -> Client:
-    """Return the hub that is meant; start one if there is none, and say so."""
-    from aboard.runs.catalog import find_roots
-    from aboard.sdk.client import Client, as_selectors
-    from aboard.sdk.finding import find_hub, start_personal, state_directory, stop_personal
-
-    known = find_hub()
-    if known is None:
-        hub = start_personal()
-        say(
-            f"started a hub of your own ({hub.url}); its token is in {state_directory()}."
-            " 'aboard hub stop' ends it."
-        )
-        return Client()
-    client = Client()
-    asks = any("://" not in one and not one.startswith("/") for one in as_selectors(selectors))
-    if known.how != "personal" or not asks:
-        return client
-    looked = {root["uri"] for root in client.roots()}
-    if missing := [root for root in find_roots(()) if root not in looked]:
-        stop_personal()
-        start_personal(missing)
-        say(f"your hub looks for runs below {', '.join(missing)} too from now on.")
-        return Client()
-    return client
 
 
 def _wait(client: Client, board: Board) -> Board:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+from aboard.sdk.board import Board
 from aboard.sdk.client import Client
 
 Arguments = ParamSpec("Arguments")
@@ -64,3 +65,11 @@ class AsyncClient:
     tokens = _in_thread(Client.tokens)
     create_token = _in_thread(Client.create_token)
     revoke_token = _in_thread(Client.revoke_token)
+
+    async def logs(
+        self, board: str | Board, *, tail: int | None = None, follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        """Yield what an isolated board wrote, in pieces; with `follow`, as it goes on to write."""
+        pieces = self.client.logs(board, tail=tail, follow=follow)
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield piece

@@ -48,7 +48,9 @@ class Board:
             BoardFailed: it has ended while it was waited for.
             NotReady: it takes longer.
         """
-        board = _hub(client).create(selectors, **wishes)
+        from aboard.sdk.ready import ready_hub
+
+        board = (client or ready_hub(selectors)).create(selectors, **wishes)
         return board.wait(seconds=seconds) if wait else board
 
     @classmethod
