@@ -81,6 +81,37 @@ def test_selectors_are_added_and_removed_while_a_board_is_open(hub):
         assert (empty.status_code, empty.json()["error"]["code"]) == (422, "bad_value")
 
 
+def test_a_run_is_left_out_of_an_experiment_that_is_shown_and_comes_back(hub):
+    with hub.client("max") as client:
+        board = create(client, "cifar10")["id"]
+        change = f"/api/v1/boards/{board}/selection"
+        fewer = client.post(change, json={"remove": ["cifar10/run1"]}).json()
+        assert fewer["selectors"] == ["cifar10", "not:cifar10/run1"]
+        until(lambda: set(points(client, board)) == {"cifar10/run2"})
+        wrong = client.post(change, json={"remove": ["mnist/run1"]})
+        assert wrong.json()["error"]["message"] == "'mnist/run1' is not on this board."
+        back = client.post(change, json={"add": ["cifar10/run1"]}).json()
+        assert back["selectors"] == ["cifar10", "cifar10/run1"]
+        until(lambda: set(points(client, board)) == {"cifar10/run1", "cifar10/run2"})
+        empty = client.post(change, json={"remove": ["cifar10", "cifar10/run1"]})
+        assert (empty.status_code, empty.json()["error"]["code"]) == (422, "bad_value")
+
+
+@pytest.mark.parametrize("engine", ["fast", "stock"])
+def test_an_isolated_board_starts_anew_when_its_selection_changes(hub, engine):
+    with hub.client("max") as client:
+        board = create(client, "mnist", on="process", engine=engine)["id"]
+        address = f"/api/v1/boards/{board}"
+        until(lambda: client.get(address).json()["runs"] == 1)
+        client.post(f"{address}/selection", json={"add": ["cifar10/run2"]})
+        until(lambda: client.get(address).json()["runs"] == 2)
+        assert len(points(client, board)) == 2
+        events = client.get(f"{address}/history").json()["events"]
+        assert "its selection changed" in [event["reason"] for event in events]
+        client.post(f"{address}/stop", json={"now": True})
+        until(lambda: client.get(address).json()["state"] == "stopped")
+
+
 def test_a_stopped_board_says_so_and_starts_again_at_its_address(hub):
     with hub.client("max") as client:
         board = create(client, "cifar10")["id"]

@@ -93,6 +93,30 @@ def test_several_make_a_union_and_commas_are_allowed():
     ]
 
 
+def test_runs_are_left_out_of_what_the_others_mean():
+    some = chosen("cifar10", "not:cifar10/run3", "not:state:failed")
+    assert some == [one for one in chosen("cifar10") if one not in {"cifar10/run3", "cifar10/run7"}]
+    assert chosen("not:cifar10") == [one.label for one in RUNS if one.experiment != "cifar10"]
+    assert chosen("not: run1", "mnist") == ["mnist/best-2"]
+    assert matching([], RUNS, NOW) == []
+    assert matching(parse_all(["/data/logs", "not:mnist"]), RUNS, NOW) == []
+
+
+@pytest.mark.parametrize("text", ["not:./logs", "not:not:cifar10", "not:", "not:s3://b/logs"])
+def test_only_runs_can_be_left_out(text):
+    with pytest.raises(BadSelector, match=r"only runs can be left out|an empty selector"):
+        parse_all([text])
+
+
+@given(st.lists(st.sampled_from(["cifar10", "mnist", "run1", "tag:*", "state:running"])))
+def test_what_is_left_out_is_never_there(words):
+    assume = [*words, *(f"not:{word}" for word in words[1:])]
+    found = matching(parse_all(assume), RUNS, NOW)
+    gone = matching(parse_all(words[1:]), RUNS, NOW)
+    assert not set(found) & set(gone)
+    assert set(found) | set(gone) == set(matching(parse_all(words), RUNS, NOW))
+
+
 def test_a_heart_that_stopped_beating_is_lost():
     late = NOW + 3600
     assert "mnist/run1" in chosen("state:lost", now=late)

@@ -196,7 +196,7 @@ def add_runs(board: BoardArgument, selector: SelectorsArgument, json: JsonOption
     epilog="""
 Examples:
 
-- `aboard boards remove nightly cifar10/run9` - as it was given when it was added
+- `aboard boards remove nightly cifar10/run9` - also if it came with its experiment
 """,
 )
 def remove_runs(

@@ -21,6 +21,7 @@ from aboard.runs.select import (
     NothingMatches,
     Selector,
     is_path,
+    left_out,
     parse_all,
     select,
 )
@@ -89,12 +90,13 @@ def choose_runs(
     chosen = ChosenRuns([], list(dict.fromkeys([*searched, *places])))
     refresh_roots(index, chosen)
     known = index.known_runs(chosen.roots)
-    meant = set(_select(asking, known, strictly=strictly))
+    meant = set(_select(selectors, known, strictly=strictly))
     for place in places:
         below = {run for run in known if run.uri == place or run.uri.startswith(f"{place}/")}
         if not below and not chosen.problems:
             raise Failure(f"{place}: there is no run in it or below it. Check the path.")
         meant |= below
+    meant -= set(left_out(selectors, known, time.time()))
     chosen.runs = [run for run in known if run in meant] if selectors else known
     return chosen
 
@@ -104,7 +106,7 @@ def refresh_roots(index: Index, chosen: ChosenRuns) -> None:
     unread: list[Exception] = []
     for root in chosen.roots:
         try:
-            report = index.refresh_catalog(root)
+            report = index.refresh_catalog(root, marks=False)
         except StorageError as error:
             if is_debugging():
                 raise

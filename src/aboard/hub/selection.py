@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from aboard.boards.errors import BoardsError
+from aboard.boards.errors import BoardsError, NotFound
 from aboard.hub.config import Root
 from aboard.index import Index, Source
 from aboard.index.catalog import CatalogReport
@@ -23,11 +23,14 @@ from aboard.runs.select import (
     BadSelector,
     NothingMatches,
     Selector,
+    exclusion_of,
+    left_out,
     matching,
     parse_all,
     select,
 )
-from aboard.storage import NotFound, StorageError, canonical, is_remote
+from aboard.storage import NotFound as NoSuchPlace
+from aboard.storage import StorageError, canonical, is_remote
 from aboard.tensorboard.board import Board, Member
 
 MOST_SOURCES = 100
@@ -133,11 +136,57 @@ class Catalog:
         parsed = self._parse(selectors)
         chosen = {run.uri for run in self._select(parsed)}
         places = [canonical(one.text) for one in parsed if one.is_place]
+        gone = {run.uri for run in left_out(parsed, self.runs(), self._clock())}
         return [
             run
             for run in self.runs()
-            if run.uri in chosen or any(_is_below(run.uri, place) for place in places)
+            if run.uri not in gone
+            and (run.uri in chosen or any(_is_below(run.uri, place) for place in places))
         ]
+
+    def words(self, selectors: Sequence[str]) -> tuple[str, ...]:
+        """Return selectors one by one, where commas join several, and none twice.
+
+        Raises:
+            WrongSelection: one cannot be understood.
+        """
+        return tuple(dict.fromkeys(one.text for one in self._parse(selectors)))
+
+    def changed(
+        self, selectors: Sequence[str], add: Sequence[str], remove: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Return the selectors of a board with some more and some fewer.
+
+        What no selector names, but is among what they mean, is left out from then on; adding it
+        brings it back.
+
+        Raises:
+            NotFound: they do not mean what is to be removed.
+            WrongSelection: a selector cannot be understood.
+        """
+        kept = list(selectors)
+        for text in self.words(remove):
+            if text in kept:
+                kept.remove(text)
+            elif self._mean(kept, text):
+                kept.append(exclusion_of(text))
+            else:
+                raise NotFound(
+                    f"{text[:80]!r} is not on this board.",
+                    f"It shows {', '.join(selectors[:8])}.",
+                )
+        more = self.words(add)
+        back = {exclusion_of(one) for one in more}
+        after = tuple(dict.fromkeys([*(one for one in kept if one not in back), *more]))
+        is_empty = all(one.excludes for one in parse_all(after))
+        was_empty = all(one.excludes for one in parse_all(selectors))
+        return () if is_empty and not was_empty else after
+
+    def _mean(self, selectors: Sequence[str], text: str) -> bool:
+        """Say whether some of the runs that selectors mean are meant by one more."""
+        (one,) = self._parse([text])
+        shown = matching(parse_all(selectors), self.runs(), self._clock())
+        return not one.excludes and bool(one.of(shown, self._clock()))
 
     def check(self, selectors: Sequence[str], template: str = "") -> tuple[str, ...]:
         """Check what somebody wants to see, and return where it is.
@@ -221,8 +270,7 @@ class Catalog:
         for one in parsed:
             if one.is_place and self._may_show(one.text):
                 members[Source.parse(one.text)] = ""
-        asking = [one for one in parsed if not one.is_place]
-        for run in matching(asking, self.runs(), self._clock()) if asking else ():
+        for run in matching(parsed, self.runs(), self._clock()):
             members.setdefault(Source(run.uri), run.label)
         return [Member(source, name) for source, name in members.items()]
 
@@ -237,7 +285,7 @@ class Catalog:
                 f"{text[:200]!r} is not below a root of this hub.", f"The roots are {known}."
             )
         if not is_remote(uri) and not Path(uri).exists():
-            raise EmptySelection(str(NotFound(uri, "there is no such directory", "Check it.")))
+            raise EmptySelection(str(NoSuchPlace(uri, "there is no such directory", "Check it.")))
 
     def _may_show(self, text: str) -> bool:
         if self._any_path:

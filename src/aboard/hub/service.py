@@ -6,6 +6,7 @@ show to `reading` and `selection`.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -37,8 +38,8 @@ from aboard.hub.selection import Catalog
 from aboard.hub.visitors import Keys, Visitors
 from aboard.index import Index
 from aboard.storage import is_remote, join
-from aboard.storage.clouds import set_profile
-from aboard.storage.local import confine
+from aboard.storage.clouds import credentials, set_profile
+from aboard.storage.confines import confine
 from aboard.tensorboard.provider import Boards
 
 
@@ -69,8 +70,10 @@ class Hub:
                 if root.environment and is_remote(root.uri):
                     set_profile(root.uri, root.environment)
                     closing.callback(set_profile, root.uri, {})
+            self._confines: list[str] = []
             if not any_path:
-                confine(root.uri for root in config.roots if not is_remote(root.uri))
+                self._confines = [root.uri for root in config.roots if not is_remote(root.uri)]
+                confine(self._confines)
                 closing.callback(confine, ())
             self.boards = Boards(self.index)
             self.catalog = Catalog(self.index, config.roots, any_path=any_path)
@@ -86,7 +89,7 @@ class Hub:
             )
             self.auth = Auth(self.registry, lifetimes=Lifetimes(session=config.session))
             self.visitors = Visitors(self.auth)
-            self.keys = Keys()
+            self.keys = Keys(self.registry.accounts)
             self._closing = closing.pop_all()
 
     def start(self) -> None:
@@ -193,7 +196,7 @@ class Hub:
         sources = self.catalog.check(wish.selectors, template)
         wanted = Wanted(
             owner=user.name,
-            selectors=tuple(wish.selectors),
+            selectors=self.catalog.words(wish.selectors),
             sources=sources,
             name=wish.name,
             template=template,
@@ -227,26 +230,22 @@ class Hub:
         return self._shown(record)
 
     def select(self, record: BoardRecord, add: Sequence[str], remove: Sequence[str]) -> BoardRecord:
-        """Add and remove selectors of a board.
+        """Add and remove selectors of a board; an isolated one starts anew with them.
 
         Raises:
-            NotFound: the board has no such selector.
+            NotFound: the board does not show what is to be removed.
         """
         if add:
             self.catalog.check(add)
-        gone = {one.strip() for one in remove}
 
         def changed(now: BoardRecord) -> dict[str, Any]:
-            if missing := sorted(gone - set(now.selectors)):
-                raise NotFound(
-                    f"board {now.id} has no selector {missing[0][:80]!r}.",
-                    f"It has {', '.join(now.selectors[:8])}.",
-                )
-            kept = [one for one in now.selectors if one not in gone]
-            selectors = tuple(dict.fromkeys([*kept, *(one.strip() for one in add)]))
+            selectors = self.catalog.changed(now.selectors, add, remove)
             return {"selectors": selectors, "sources": self.catalog.sources(selectors)}
 
-        return self._shown(self.lifecycle.change(record.id, changed))
+        after = self.lifecycle.change(record.id, changed)
+        if after.is_isolated and after.is_live:
+            after = self.lifecycle.restart(after.id, reason="its selection changed")
+        return self._shown(after)
 
     def delete(self, record: BoardRecord) -> None:
         """Forget a board; an instant one is stopped first.
@@ -310,6 +309,7 @@ class Hub:
         board = self.catalog.board(record.id, title, record.selectors, record.template)
         options = ["--json", "--no-browser", "--port", "0", "--engine", str(record.engine)]
         options += ["--title", board.title]
+        options += [part for root in self._confines for part in ("--confine", root)]
         if record.template:
             options += ["--template", record.template]
         sources = [join(one.source.uri, one.source.only) for one in board.members]
@@ -321,7 +321,10 @@ class Hub:
             board=record.id,
             command=(sys.executable, "-P", "-m", "aboard", "view", *options, "--", *sources),
             directory=self._directory(record.id),
-            environment=self.catalog.environment(member.source for member in board.members),
+            environment={
+                **credentials(os.environ, [*board.roots, *sources]),
+                **self.catalog.environment(member.source for member in board.members),
+            },
             memory=record.memory or None,
         )
 

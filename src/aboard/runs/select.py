@@ -9,6 +9,7 @@ Nothing here looks at a storage; whether a word is a path that exists, the calle
     run3                  the runs of that name, where no experiment has it
     job:2300  tag:baseline  tag:team=vision  state:running
     hparam:lr<0.1         also <=, >, >=, =, !=
+    not:cifar10/run3      all the others, of what the other selectors mean
     ./logs  /data/logs  s3://bucket/logs      any path or URI
 """
 
@@ -24,7 +25,8 @@ from typing import Any, NamedTuple
 from aboard.runs.known import KnownRun
 from aboard.runs.manifest import State
 
-_PREFIXES = ("job", "tag", "state", "hparam")
+_PREFIXES = ("job", "tag", "state", "hparam", "not")
+_NOT = "not:"
 _PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[/~]|\.{1,2}(/|$)")
 _GLOB = re.compile(r"[*?\[]")
 _PLAIN = re.compile(r"[^\s,/:*?\[~.][^,/:*?\[]*")
@@ -66,6 +68,8 @@ class Selector(NamedTuple):
     """Says whether a run is meant, at a time."""
     otherwise: Matcher | None = None
     """What else is meant where nothing matches."""
+    excludes: bool = False
+    """Whether what it means is left out of what the others mean."""
 
     def of(self, runs: Sequence[KnownRun], now: float) -> list[int]:
         """Return the places in `runs` of those that are meant."""
@@ -90,6 +94,8 @@ def parse(text: str, *, exists: Callable[[str], bool] = lambda _: False) -> Sele
         raise BadSelector(f"an empty selector selects nothing. {EXAMPLES}.")
     if is_path(word) or exists(word):
         return Selector(word, True, _never)
+    if word.startswith(_NOT):
+        return _excluding(word)
     if found := _PREFIXED.fullmatch(word):
         return Selector(word, False, _prefixed(word, found[1], found[2].strip()))
     experiment, slash, run = word.partition("/")
@@ -98,6 +104,13 @@ def parse(text: str, *, exists: Callable[[str], bool] = lambda _: False) -> Sele
     if slash:
         return Selector(word, False, _by_name(experiment, run))
     return Selector(word, False, _by_word(word), _by_name("*", word))
+
+
+def _excluding(word: str) -> Selector:
+    meant = parse(word.removeprefix(_NOT))
+    if meant.is_place or meant.excludes:
+        raise BadSelector(f"{word!r}: only runs can be left out. Example: {_NOT}cifar10/run3.")
+    return meant._replace(text=_NOT + meant.text, excludes=True)
 
 
 def is_path(word: str) -> bool:
@@ -127,16 +140,35 @@ def selector_for(run: KnownRun) -> str:
     return run.label if plain else run.uri
 
 
-def matching(selectors: Iterable[Selector], runs: Sequence[KnownRun], now: float) -> list[KnownRun]:
-    """Return the runs that any selector means, in the order in which they are known."""
-    chosen = {place for one in selectors for place in one.of(runs, now)}
-    return [runs[place] for place in sorted(chosen)]
+def exclusion_of(text: str) -> str:
+    """Write the selector that leaves out what another one means."""
+    return _NOT + text
+
+
+def matching(selectors: Sequence[Selector], runs: Sequence[KnownRun], now: float) -> list[KnownRun]:
+    """Return the runs that any selector means and none leaves out, in the order they are known.
+
+    Where all of them leave something out, every other run is meant.
+    """
+    wanted = [one for one in selectors if not one.excludes]
+    gone = _places([one for one in selectors if one.excludes], runs, now)
+    chosen = _places(wanted, runs, now) if wanted or not selectors else set(range(len(runs)))
+    return [runs[place] for place in sorted(chosen - gone)]
+
+
+def left_out(selectors: Sequence[Selector], runs: Sequence[KnownRun], now: float) -> list[KnownRun]:
+    """Return the runs that selectors leave out, whatever else means them."""
+    return [runs[place] for place in _places([s for s in selectors if s.excludes], runs, now)]
+
+
+def _places(selectors: Sequence[Selector], runs: Sequence[KnownRun], now: float) -> set[int]:
+    return {place for one in selectors for place in one.of(runs, now)}
 
 
 def select(
     selectors: Sequence[Selector], runs: Sequence[KnownRun], now: float, *, strictly: bool = False
 ) -> list[KnownRun]:
-    """Return the runs that any selector means, in the order in which they are known.
+    """Return the runs that any selector means and none leaves out, in the order they are known.
 
     Args:
         selectors: what is meant; paths and URIs among them are the caller's.
@@ -157,7 +189,7 @@ def select(
         if strictly and is_loose and len(places) > 1:
             labels = _some([runs[place].label for place in places])
             raise Ambiguous(f"{selector.text!r} is the name of {labels}. Write which is meant.")
-    return matching(asking, runs, now)
+    return matching(selectors, runs, now)
 
 
 def _split_commas(text: str) -> list[str]:
@@ -313,7 +345,7 @@ def _is_number(value: object) -> bool:
 
 def _nearest(selector: Selector, runs: Sequence[KnownRun], now: float) -> str:
     """Say that nothing matches, and what is nearest to it."""
-    text = selector.text
+    text = selector.text.removeprefix(_NOT)
     if not runs:
         return f"{text!r} matches no run: no run is known at all. Give a path, or --root."
     prefix, colon, rest = text.partition(":")
