@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
 import threading
@@ -327,6 +328,23 @@ def test_a_file_may_have_any_name_and_tags_any_bytes(tmp_path, index):
     logs = Logs(tmp_path, index=index)
     assert [tag.name for tag in logs.tags] == ["\\xff\\xfe/"]
     assert numbers(logs, "\\xff\\xfe/") == [(0, 1.0)]
+
+
+def test_two_tags_in_bytes_that_read_the_same_lose_no_point(tmp_path, index):
+    def event(tag, step):
+        value = bytes([0x0A, len(tag)]) + tag + b"\x15" + struct.pack("<f", step)
+        return bytes([0x10, step, 0x2A, len(value) + 2, 0x0A, len(value)]) + value
+
+    tags = (b"\xff", b"\\xff")
+    written = [frame(event(tags[step // 4], step)) for step in range(8)]
+    path = tmp_path / "a.tfevents.b"
+    path.write_bytes(b"".join(written[:6]))
+    logs = Logs(tmp_path, index=index)
+    assert sorted(numbers(logs, "\\xff")) == [(step, float(step)) for step in range(6)]
+    path.write_bytes(b"".join(written))
+    assert sorted(numbers(Logs(tmp_path, index=index), "\\xff")) == [
+        (step, float(step)) for step in range(8)
+    ]
 
 
 def test_two_threads_refresh_and_ask_at_once(write, tmp_path, index):

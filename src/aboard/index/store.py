@@ -171,6 +171,7 @@ class Store:
     def _store_values(self, opened: _OpenFile, batch: Batch) -> None:
         segments: list[tuple[object, ...]] = []
         chunks: list[tuple[object, ...]] = []
+        touched: set[int] = set()
         for form, part in _parts(batch):
             series = batch.series[part.series]
             tag = series.tag.decode("utf-8", "backslashreplace")
@@ -178,10 +179,17 @@ class Store:
             if segment is None:
                 segment = opened.segments[tag, form] = _Segment(self._next_segment)
                 self._next_segment += 1
+            if segment.id in touched:  # two tags in bytes that read the same are one
+                self._save_chunks(chunks)
+                chunks = []
+            touched.add(segment.id)
             chunks += self._append(segment, part)
             key = (segment.id, opened.id, tag, form)
             segments.append((*key, *_segment_row(segment, series, part)))
         self._connection.executemany(_SAVE_SEGMENT, segments)
+        self._save_chunks(chunks)
+
+    def _save_chunks(self, chunks: list[tuple[object, ...]]) -> None:
         self._connection.executemany("INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?)", chunks)
 
     def _append(self, segment: _Segment, part: Part) -> Iterator[tuple[object, ...]]:
