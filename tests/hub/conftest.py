@@ -1,7 +1,15 @@
-"""A hub over a root with a few runs."""
+"""A hub over a root with a few runs, and a proxy with boards that can be exchanged."""
+
+import contextlib
 
 import pytest
+from fronts import Front, Scripted, streaming_board
 from hubs import log_run, served
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from aboard.hub.proxy import Proxy
+from aboard.web import listen, serving
 
 
 @pytest.fixture
@@ -17,3 +25,49 @@ def root(tmp_path):
 def hub(tmp_path, root):
     with served(tmp_path, [root]) as found:
         yield found
+
+
+@pytest.fixture
+def front():
+    front = Front(0)
+    proxy = Proxy(front.boards.get)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_):
+        async with proxy:
+            yield
+
+    app = Starlette(routes=[Mount("/b/{board}", proxy)], lifespan=lifespan)
+    sockets = listen("127.0.0.1", 0)
+    front.port = sockets[0].getsockname()[1]
+    with serving(app, sockets):
+        yield front
+
+
+@pytest.fixture
+def scripted(front):
+    """Put a board behind the proxy that answers with the bytes, or by the function, given."""
+    made = []
+
+    def scripted(answer):
+        made.append(Scripted(answer))
+        front.boards["one"] = made[-1].address
+        return made[-1]
+
+    yield scripted
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def board_of(front):
+    """Put an aiohttp application behind the proxy."""
+    stops = []
+
+    def board_of(*routes):
+        front.boards["one"], stop = streaming_board(routes)
+        stops.append(stop)
+
+    yield board_of
+    for stop in stops:
+        stop()

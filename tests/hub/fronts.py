@@ -1,0 +1,128 @@
+"""The proxy on a port, and boards of a few lines behind it."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+import httpx
+from aiohttp import web
+
+from aboard.executors import Address
+
+TOKEN = "the-board's-own-secret"
+
+
+class Front:
+    """The proxy as a hub has it, on a port, with boards that can be exchanged."""
+
+    def __init__(self, port):
+        self.port = port
+        self.boards = {}
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/b/one/"
+
+    def get(self, path="", **options):
+        return self.ask("GET", path, **options)
+
+    def ask(self, method, path="", **options):
+        with httpx.Client(timeout=60, trust_env=False) as client:
+            return client.request(method, self.url + path, **options)
+
+    def send(self, text):
+        """Send bytes as they are; return all that comes back until the connection ends."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
+            connection.sendall(text)
+            received = b""
+            with contextlib.suppress(ConnectionError):
+                while block := connection.recv(65536):
+                    received += block
+            return received
+
+
+class Scripted:
+    """A board of a few lines: reads a request, keeps it, and answers what it was told."""
+
+    def __init__(self, answer):
+        self.requests = []
+        self.left = threading.Event()
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self):
+        return Address("127.0.0.1", self._listener.getsockname()[1], "/b/view/", TOKEN)
+
+    @property
+    def heads(self):
+        """The header lines of the last request, with lower-case names."""
+        lines = self.requests[-1].partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]
+        return [
+            (name.lower(), value.strip()) for name, _, value in (x.partition(":") for x in lines)
+        ]
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(60)
+                request = b""
+                while b"\r\n\r\n" not in request:
+                    if not (block := connection.recv(65536)):
+                        break
+                    request += block
+                if not request:
+                    continue
+                self.requests.append(request)
+                if callable(self._answer):
+                    self._answer(self, connection)
+                else:
+                    connection.sendall(self._answer)
+
+
+def answer(*headers, body=b"done", status=b"200 OK"):
+    length = b"content-length: %d" % len(body)
+    lines = [b"HTTP/1.1 " + status, *headers, length, b"connection: close", b"", body]
+    return b"\r\n".join(lines)
+
+
+def streaming_board(app_routes):
+    """Run an aiohttp server in a thread; give its address and what stops it."""
+    started = threading.Event()
+    found = {}
+
+    async def main():
+        app = web.Application(client_max_size=1 << 40)
+        app.add_routes(app_routes)
+        runner = web.AppRunner(app, handler_cancellation=True)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        found["port"] = runner.addresses[0][1]
+        found["loop"], found["stop"] = asyncio.get_running_loop(), asyncio.Event()
+        started.set()
+        await found["stop"].wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert started.wait(60)
+
+    def stop():
+        found["loop"].call_soon_threadsafe(found["stop"].set)
+        thread.join()
+
+    return Address("127.0.0.1", found["port"], "/b/view/", TOKEN), stop
