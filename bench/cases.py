@@ -35,6 +35,16 @@ class Sizes(NamedTuple):
     load_seconds: float
     logged: int
     """How many numbers a training loop logs."""
+    started: tuple[Tree, ...]
+    hub_boards: int
+    stock_boards: int
+    """How many processes of TensorBoard run beside each other to be measured."""
+    clients: int
+    asked_boards: int
+    """How many boards those clients share."""
+    listed_runs: int
+    """How many are listed at first; more by each of the factors. Likewise boards."""
+    listed_boards: int
 
 
 FULL = Sizes(
@@ -52,6 +62,13 @@ FULL = Sizes(
     visitors=50,
     load_seconds=60.0,
     logged=100_000,
+    started=(Tree(10, 10, 1_000), Tree(100, 20, 5_000)),
+    hub_boards=200,
+    stock_boards=8,
+    clients=200,
+    asked_boards=50,
+    listed_runs=100,
+    listed_boards=10,
 )
 QUICK = Sizes(
     cold=Tree(3, 2, 40),
@@ -68,6 +85,13 @@ QUICK = Sizes(
     visitors=2,
     load_seconds=0.8,
     logged=200,
+    started=(Tree(2, 2, 50),),
+    hub_boards=3,
+    stock_boards=1,
+    clients=6,
+    asked_boards=2,
+    listed_runs=20,
+    listed_boards=3,
 )
 
 

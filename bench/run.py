@@ -20,13 +20,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 import cases
+import hubs
 import proxying
 import shipping
 import tracking
 import views
 from cases import FULL, QUICK, Figures, Result
 
-CASES = cases.CASES | views.CASES | tracking.CASES | shipping.CASES | proxying.CASES
+CASES = cases.CASES | views.CASES | tracking.CASES | shipping.CASES | proxying.CASES | hubs.CASES
 
 
 def default_cache() -> Path:

@@ -19,7 +19,7 @@ from aboard.boards.limits import Limits
 from aboard.boards.model import BoardRecord, State, Transition
 from aboard.boards.registry import Registry
 from aboard.boards.wanted import Wanted
-from aboard.executors.base import Spec
+from aboard.executors.base import Address, Spec
 
 SETTINGS = Settings(poll=0.05, poll_soon=0.02, grace=30, start_timeout=300, silence=60)
 
@@ -185,12 +185,47 @@ class TestFailing:
             clock.pass_by(59)
             assert hub.tick(board).state is State.RUNNING
         answers[0] = False
-        clock.pass_by(59)
-        assert hub.tick(board).state is State.RUNNING
-        clock.pass_by(1)
+        for seconds, silent in ((0, False), (9, False), (1, True), (49, True), (1, True)):
+            clock.pass_by(seconds)
+            board = hub.tick(board)
+            assert (board.state, hub.lifecycle.is_silent(board)) == (State.RUNNING, silent)
         assert hub.tick(board).state is State.STOPPING
         board = hub.tick(board, 2)
         assert (board.state, board.reason) == (State.FAILED, "it did not answer for 1m")
+
+    def test_one_that_answers_again_goes_on(self, registry, executor, clock):
+        answers = [False]
+        hub = Hub(registry, executor, clock, probe=lambda address: answers[0])
+        board = hub.running()
+        hub.tick(board)
+        clock.pass_by(59)
+        assert hub.lifecycle.is_silent(hub.tick(board))
+        answers[0] = True
+        assert not hub.lifecycle.is_silent(hub.tick(board))
+        answers[0] = False
+        clock.pass_by(59)
+        assert hub.tick(board, 2).state is State.RUNNING
+
+    def test_silence_counts_only_while_somebody_asks(self, registry, executor, clock):
+        hub = Hub(registry, executor, clock, probe=lambda address: True)
+        board = hub.tick(hub.running())
+        clock.pass_by(10_000)  # the machine slept, or the database was gone
+        assert hub.tick(board, 2).state is State.RUNNING
+
+    def test_silence_ends_with_a_restart(self, registry, executor, clock):
+        answers = [False]
+        hub = Hub(registry, executor, clock, probe=lambda address: answers[0])
+        board = hub.tick(hub.running())
+        clock.pass_by(59)
+        hub.tick(board)
+        hub.lifecycle.restart(board.id)
+        hub.tick(board, 4)
+        clock.pass_by(59)
+        executor.is_ready(board.id)
+        board = hub.tick(board)
+        assert (board.state, board.attempt) == (State.RUNNING, 2)
+        assert not hub.lifecycle.is_silent(board)
+        assert hub.tick(board, 2).state is State.RUNNING
 
     def test_one_of_which_nobody_can_tell_stays_as_it_is(self, hub, clock):
         board = hub.running(timeout=10.0)
@@ -354,7 +389,13 @@ class TestRestarting:
         board = hub.make(on="instant")
         again = hub.lifecycle.restart(board.id)
         assert (again.state, again.attempt) == (State.RUNNING, 2)
-        assert hub.states(board) == ["pending", "running", "stopped", "pending", "running"]
+        assert hub.states(board) == ["pending", "running", "stopping", "pending", "running"]
+
+    def test_an_instant_board_is_back_when_its_hub_was_killed_meanwhile(self, hub):
+        board = hub.make(on="instant")
+        interrupted = Transition(State.STOPPING, outcome=State.PENDING)
+        hub.registry.transition(board, interrupted)
+        assert hub.tick(board, 2).state is State.RUNNING
 
     def test_it_takes_a_place_again(self, registry, executor, clock):
         hub = Hub(registry, executor, clock, limits=lambda _: Limits(isolated=1))
@@ -536,3 +577,29 @@ def test_threads_take_boards_through_their_life(registry, executor, clock, wait_
     # Closing waits for what is under way.
     assert registry.get(stuck.id).handle is not None
     assert executor.alive(stuck.id) == 1
+
+
+def test_boards_that_hang_keep_no_other_waiting(registry, executor, clock, wait_for):
+    released, asked = threading.Event(), threading.Semaphore(0)
+
+    def probe(address: Address) -> bool:
+        asked.release()
+        return released.wait(60)
+
+    limits = Limits(isolated=None)
+    hub = Hub(registry, executor, clock, workers=2, limits=lambda _: limits, probe=probe)
+    hanging = [hub.make(str(number)) for number in range(3)]
+    hub.lifecycle.start()
+    try:
+        for board in hanging:
+            wait_for(lambda board=board: registry.get(board.id).handle is not None)
+            executor.is_ready(board.id)
+        assert all(asked.acquire(timeout=60) for _ in range(2))
+        other = hub.make("other")
+        wait_for(lambda: registry.get(other.id).handle is not None)
+        hub.lifecycle.stop(hanging[0].id)
+        wait_for(lambda: registry.get(hanging[0].id).state is State.STOPPED)
+        assert not released.is_set()
+    finally:
+        released.set()
+        hub.lifecycle.close()

@@ -209,6 +209,18 @@ def test_narrowing_is_of_experiments():
     assert narrowed(["a", "/data"], []) == ["a", "/data"]
     with pytest.raises(WrongUsage, match="'/data' is none"):
         narrowed(["a", "/data"], ["1"])
+    with pytest.raises(WrongUsage, match="no run of 'b'"):
+        narrowed(["b"], ["a/run1"])
+    with pytest.raises(WrongUsage, match="say which runs"):
+        narrowed([], [])
+
+
+def test_runs_are_named_without_their_experiment_or_with_it():
+    assert narrowed(["a", "4", "6-7"], ["1"]) == ["a/run1", "a/run4", "a/run6-run7"]
+    assert narrowed(["7"], ["1"]) == ["7/run1"]
+    assert narrowed([], ["1,best"]) == ["run1", "best"]
+    assert narrowed(["b/run2"], ["a/run1"]) == ["b/run2", "a/run1"]
+    assert narrowed(["b/run2", "a"], ["1"]) == ["b/run2", "a/run1"]
 
 
 def test_an_isolated_board_of_the_stock_engine_has_a_log(hub, aboard, root):

@@ -157,6 +157,38 @@ def test_whoever_was_removed_is_shut_out_with_his_tokens(hub, told, aboard):
     assert again.err.count("\n") == 1
 
 
+def test_a_password_is_changed_by_an_administrator_and_by_oneself(hub, told, variables):
+    told(SECRET, "user", "add", "fay", "--password-stdin")
+    other = f"{SECRET} anew"
+    done = told(f"{other}\n", "user", "password", "fay", "--password-stdin")
+    assert done == (0, "changed the password of fay\n", "")
+    with pytest.raises(AuthError):
+        log_in(hub, "fay", SECRET)
+    own = {**variables, "ABOARD_HUB_TOKEN": log_in(hub, "fay", other)}
+    code, seen = typed(own, [SECRET, SECRET], "user", "password", "fay", "--json")
+    assert code == 0, seen
+    assert '"changed": "fay"' in seen
+    assert SECRET not in seen
+    assert log_in(hub, "fay", SECRET)
+    code, seen = typed(own, [SECRET, SECRET], "user", "password", USER)
+    assert code == 1
+    assert "may not" in seen
+    assert log_in(hub, USER, PASSWORD)
+
+
+def test_no_other_password_than_a_good_one_is_taken(hub, told):
+    for name, secret, said in (
+        ("nobody-at-all", SECRET, "no user 'nobody-at-all'"),
+        (USER, "short", "Use 8 to 1024 characters."),
+    ):
+        code, out, err = told(secret, "user", "password", name, "--password-stdin")
+        assert (code, out) == (1, "")
+        assert said in err
+        assert err.count("\n") == 1
+    code, _, err = told(SECRET, "user", "password", USER)
+    assert (code, "--password-stdin" in err) == (2, True)
+
+
 def test_the_last_administrator_stays(hub, aboard):
     done = aboard("user", "remove", USER)
     assert done.code == 1

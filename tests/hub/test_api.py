@@ -4,6 +4,8 @@ import httpx
 import pytest
 from hubs import create, log_run, points, served, until
 
+from aboard.hub.documents import RunList
+
 
 def test_a_board_of_an_experiment_serves_the_points_of_its_runs(hub):
     with hub.client("max") as client:
@@ -173,6 +175,21 @@ def test_runs_and_roots_are_listed(hub, root):
         assert [(one["uri"], one["runs"], one["problem"]) for one in roots] == [(str(root), 3, "")]
 
 
+def test_what_a_run_was_given_is_listed_as_it_was_recorded(hub, root):
+    given = {
+        "large": 2**70,
+        "small": 5e-324,
+        "text": '\U0001f600 "NaN"',
+        "many": [1, {"a": None}],
+    }
+    log_run(root, "odd/run1", [1.0], hparams=given, tags={"é": True})
+
+    with hub.client("max") as client:
+        listed = client.get("/api/v1/runs", params={"selector": "odd"})
+    (run,) = RunList.model_validate_json(listed.content).runs
+    assert (run.hparams, run.tags, run.metrics) == (given, {"é": True}, {})
+
+
 @pytest.mark.parametrize(
     ("selector", "status", "code", "text"),
     [
@@ -267,7 +284,7 @@ def test_users_are_added_and_shut_out(hub):
         wish = {"name": "otto", "role": "member", "password": "a-long-password"}
         assert client.post("/api/v1/users", json=wish).status_code == 201
         login = {"user": "otto", "password": "a-long-password"}
-        with hub.client() as otto:
+        with hub.client(headers={"x-aboard-csrf": "1"}) as otto:
             assert otto.post("/api/v1/login", json=login).json()["role"] == "member"
             assert otto.get("/api/v1/me").json()["user"] == "otto"
             mine = "/api/v1/users/otto/password"

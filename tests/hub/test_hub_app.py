@@ -23,6 +23,7 @@ def browser(hub):
         form = {"user": "max", "password": PASSWORD, "next": "/api/v1/me"}
         answer = client.post("/login", data=form, headers={"origin": hub.url})
         assert (answer.status_code, answer.headers["location"]) == (303, "./api/v1/me")
+        client.headers["x-aboard-csrf"] = "1"
         yield client
 
 
@@ -73,6 +74,27 @@ def test_another_sites_page_changes_nothing(hub, browser):
     with hub.client("max") as program:
         elsewhere = {"origin": "http://elsewhere"}
         assert program.post("/api/v1/boards", json=wish, headers=elsewhere).status_code == 200
+
+
+def test_a_page_that_was_not_written_for_the_hub_changes_nothing(hub, browser):
+    """Scripts of a board are of the hub's own origin: their requests look like the hub's own."""
+    del browser.headers["x-aboard-csrf"]
+    ours = {"sec-fetch-site": "same-origin", "origin": hub.url, "accept": "*/*"}
+    with hub.client("max") as program:
+        board = create(program, "cifar10")["id"]
+    for method, path in (
+        ("POST", "boards"),
+        ("DELETE", f"boards/{board}"),
+        ("PATCH", f"boards/{board}"),
+        ("POST", f"boards/{board}/shares"),
+        ("POST", "tokens"),
+        ("PUT", "users/max/password"),
+        ("POST", "logout"),
+    ):
+        answer = browser.request(method, f"/api/v1/{path}", headers=ours, json={})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "unmarked"), path
+    assert [one["id"] for one in browser.get("/api/v1/boards").json()["boards"]] == [board]
+    assert points(browser, board)["cifar10/run1"] == [(0, 1.0), (1, 0.5)]
 
 
 def test_logging_out_ends_the_session(browser):

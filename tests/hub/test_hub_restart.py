@@ -189,6 +189,7 @@ def test_a_team_hub_starts_with_an_administrator(tmp_path, root):
                     "role": "admin",
                     "personal": False,
                 }
+                client.headers["x-aboard-csrf"] = "1"
                 board = create(client, "cifar10")["id"]
                 assert points(client, board)["cifar10/run1"] == [(0, 1.0), (1, 0.5)]
         finally:

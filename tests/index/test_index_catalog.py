@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
+from aboard.runs.catalog import find_runs
 from aboard.runs.manifest import BadManifest, Manifest, State
-from aboard.storage import NotFound, StorageError, open_storage
-from aboard.storage.local import LocalStorage
+from aboard.storage import NotFound, StorageError, folders, open_storage
+from aboard.storage.local import LocalStorage, scan
 from aboard.storage.object import ObjectStorage
 
 EVENTS = "events.out.tfevents.1"
@@ -148,11 +150,11 @@ def test_a_part_that_cannot_be_listed_loses_nothing(index, root, monkeypatch):
     look(index, root)
     entries = [entry for entry in root.list() if not entry.name.startswith("a/")]
 
-    def partly(self, prefix="", *, containing="", on_error=None):
+    def partly(self, _look, *, on_error):
         on_error(StorageError(f"{self.uri}/a", "permission denied"))
         yield from entries
 
-    monkeypatch.setattr(LocalStorage, "list", partly)
+    monkeypatch.setattr(LocalStorage, "walk", partly)
     report, runs = look(index, root)
     assert [str(problem) for problem in report.problems] == [f"{root.uri}/a: permission denied."]
     assert list(runs) == ["a/run1", "a/run10", "raw/run2"]
@@ -190,6 +192,80 @@ def test_an_index_that_is_damaged_is_filled_again(index, root):
     look(index, root)
     index.path.write_bytes(b"no database at all" * 1000)
     assert [run.label for run in index.known_runs([root.uri])] == ["a/run1", "a/run10", "raw/run2"]
+
+
+@pytest.fixture
+def remembered(index, root, monkeypatch):
+    """Let the index remember every directory of the root, and tell which are read again."""
+    read = []
+
+    def spying(directory, *wanted):
+        read.append(directory.name)
+        return scan(directory, *wanted)
+
+    monkeypatch.setattr(folders, "scan", spying)
+    monkeypatch.setattr(folders, "_UNSETTLED_NS", -(10**18))  # as if they were old
+    look(index, root)
+    assert sorted(read) == ["", "a", "a/run1", "a/run10", "raw", "raw/run2", "raw/run2/train"]
+    read.clear()
+    look(index, root)
+    assert read == []
+    monkeypatch.undo()
+    until_the_clock_moves(Path(root.uri).parent / "probe")
+    return index
+
+
+def until_the_clock_moves(probe):
+    probe.write_bytes(b"")
+    before = probe.stat().st_mtime_ns
+    while probe.stat().st_mtime_ns == before:
+        probe.write_bytes(b"")
+
+
+def rewrite(root, name, **fields):
+    """Write a record over another, in the same file."""
+    path = Path(root.uri, name)
+    path.write_bytes(Manifest(path.parent.name, "a", **fields).to_json())
+
+
+@pytest.mark.parametrize(
+    ("happens", "label", "seen"),
+    [
+        (lambda root: record(root, "a/run2"), "a/run2", True),
+        (lambda root: record(root, "new/run1"), "new/run1", True),
+        (lambda root: record(root, "a/run1/nested"), "a/run1/nested", True),
+        (lambda root: root.write(f"a/raw/{EVENTS}", b""), "a/raw", True),
+        (lambda root: root.write(f"deep/er/st/{EVENTS}", b""), "deep/er", True),
+        (lambda root: record(root, "a/run1", job="8"), "a/run1", "8"),
+        (lambda root: rewrite(root, "a/run1/run.json", job="8"), "a/run1", "8"),
+        (lambda root: root.delete("a/run1/run.json"), "a/run1", False),
+        (lambda root: shutil.rmtree(f"{root.uri}/a/run10"), "a/run10", False),
+        (lambda root: root.delete(f"raw/run2/train/{EVENTS}"), "raw/run2", False),
+        (lambda root: shutil.move(f"{root.uri}/a", f"{root.uri}/b"), "a/run10", True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("marks", [True, False])
+def test_whatever_happens_to_a_known_root_the_next_look_shows_it(
+    remembered, root, happens, label, seen, marks
+):
+    happens(root)
+    remembered.refresh_catalog(root.uri, marks=marks)
+    runs = {run.label: run for run in remembered.known_runs([root.uri])}
+    assert (label in runs) is bool(seen)
+    if isinstance(seen, str):
+        assert runs[label].job == seen
+    directories = {run.directory for run in runs.values()}
+    assert directories == set(find_runs(root.list()))
+
+
+def test_marks_change_with_event_files_of_directories_that_do_not(remembered, root):
+    before = remembered.refresh_catalog(root.uri).marks
+    with Path(root.uri, f"raw/run2/train/{EVENTS}").open("ab") as file:
+        file.write(b"more")
+    after = remembered.refresh_catalog(root.uri).marks
+    assert {run for run in before if before[run] != after[run]} == {"raw/run2"}
+    assert remembered.refresh_catalog(root.uri, marks=False).marks == {}
 
 
 def test_a_bucket_is_listed_and_its_records_read_once(index, s3_bucket, opened):

@@ -110,3 +110,26 @@ def test_a_run_begins_with_its_first_event(logs, listing):
     begun = listing(member(logs)).runs()["one"].start_time
     assert begun is not None
     assert begun > 1_700_000_000
+
+
+def test_a_board_of_many_runs_asks_no_more_often_than_one_of_few(
+    tmp_path, index, listing, monkeypatch
+):
+    for number in range(30):
+        write(tmp_path / "logs" / f"run{number}", loss=1.0)
+    members = [member(tmp_path / "logs" / f"run{number}", f"m{number}") for number in range(30)]
+    few, many = listing(*members[:2]), listing(*members)
+    asked = []
+    original = type(index)._ask
+    monkeypatch.setattr(
+        type(index), "_ask", lambda self, question: asked.append(1) or original(self, question)
+    )
+    questions = []
+    for shown, runs in ((few, 2), (many, 30), (many, 30)):
+        asked.clear()
+        assert len(shown.runs()) == runs
+        questions.append(len(asked))
+    assert questions == [3, 3, 1]
+    write(tmp_path / "logs" / "run7", step=1, accuracy=1.0)
+    index.refresh(members[7].source)
+    assert set(many.runs()["m7"].tags) == {"loss", "accuracy"}

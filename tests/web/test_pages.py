@@ -107,6 +107,15 @@ def test_text_cannot_become_markup() -> None:
     assert "<i>" not in text
 
 
+def test_a_hint_has_lines_and_commands() -> None:
+    problem = Problem(503, "ended", "It has ended.", "Why <so>.\nAgain: `aboard restart x`")
+    page = problem.reply(as_page=True).body.decode()
+    assert '<p class="hint">Why &lt;so&gt;.</p>' in page
+    assert '<p class="hint">Again: <code>aboard restart x</code></p>' in page
+    error = json.loads(problem.reply(as_page=False).body)["error"]
+    assert error["hint"] == "Why <so>. Again: aboard restart x"
+
+
 def test_starlettes_own_errors_can_be_ours() -> None:
     def broken(_: Request) -> Response:
         raise ValueError("lost the disk")

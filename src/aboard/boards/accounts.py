@@ -1,4 +1,4 @@
-"""Users, and what opens the hub for them, as they are remembered: tokens, sessions, share links.
+"""Users, and what opens the hub for them, as it is remembered: tokens, sessions, links, keys.
 
 Secrets arrive here as digests and passwords as argon2's text. What they are made of, how they
 are compared and what a role may do is left to the hub's `auth`.
@@ -7,7 +7,7 @@ are compared and what a role may do is left to the hub's `auth`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -85,18 +85,33 @@ class Share:
         return self.revoked is None and (self.expires is None or now < self.expires)
 
 
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What opens one session of a user, once, without its secret."""
+
+    digest: str = field(repr=False)
+    account: str
+    created: float
+    expires: float
+    used: float | None = None
+
+
 Secret = TypeVar("Secret", Token, Session, Share)
-Kind = TypeVar("Kind", User, Token, Session, Share)
+Kind = TypeVar("Kind", User, Token, Session, Share, Key)
 _TABLES: dict[type, sa.Table] = {
     User: schema.account,
     Token: schema.token,
     Session: schema.visit,
     Share: schema.share,
+    Key: schema.one_time_key,
 }
 _ADMINISTRATORS = "(administrators)"
 """The lock of whoever might take the last one's role away."""
 
 _account, _token, _visit, _share = schema.account, schema.token, schema.visit, schema.share
+_key = schema.one_time_key
+_KEY_IS_TOLD = 7 * 86400.0
+"""Seconds for which a key that has expired is known as such."""
 
 
 class Accounts:
@@ -160,14 +175,15 @@ class Accounts:
             _check_administrators(connection)
 
     def set_password(self, name: str, password: str) -> None:
-        """Give a user another password, which ends all sessions he has.
+        """Give a user another password, which ends all sessions he has, and those to come.
 
         Raises:
             NotFound: there is no such user.
         """
         with self._database.write() as connection:
             _change(connection, name, password=password)
-            connection.execute(sa.delete(_visit).where(_visit.c.account == name))
+            for column in (_visit.c.account, _key.c.account):
+                connection.execute(sa.delete(column.table).where(column == name))
 
     def renew_password(self, name: str, before: str, after: str) -> None:
         """Keep the same password in another form, if it is still the one that was seen."""
@@ -185,11 +201,12 @@ class Accounts:
         with self._database.write(owner=_ADMINISTRATORS) as connection:
             _change(connection, name, removed=self._clock(), password=None)
             _check_administrators(connection)
-            for column in (_token.c.account, _visit.c.account, _share.c.made_by):
+            columns = (_token.c.account, _visit.c.account, _share.c.made_by, _key.c.account)
+            for column in columns:
                 connection.execute(sa.delete(column.table).where(column == name))
 
-    def add(self, secret: Token | Session | Share) -> None:
-        """Remember a token, a session or a link.
+    def add(self, secret: Token | Session | Share | Key) -> None:
+        """Remember a token, a session, a link or a key.
 
         Raises:
             NotFound: its user or its board is gone.
@@ -255,10 +272,27 @@ class Accounts:
             this = _token.c.id == token.id
             connection.execute(sa.update(_token).where(this).values(last_used=at))
 
-    def forget_expired(self) -> None:
-        """Delete the sessions that are over."""
+    def use_key(self, digest: str) -> Key | None:
+        """Use up a key; return it as it was before, None if it is not known.
+
+        Of several who come with the same key, one gets it unused.
+        """
+        now, this = self._clock(), _key.c.digest == digest
+        with self._database.read() as connection:
+            found = _one(connection, Key, this)
+        if found is None or found.used is not None or found.expires <= now:
+            return found
         with self._database.write() as connection:
-            connection.execute(sa.delete(_visit).where(_visit.c.expires <= self._clock()))
+            unused = (this, _key.c.used.is_(None))
+            done = connection.execute(sa.update(_key).where(*unused).values(used=now))
+        return found if done.rowcount else replace(found, used=now)
+
+    def forget_expired(self) -> None:
+        """Delete the sessions that are over, and keys of which nobody will ask why."""
+        now = self._clock()
+        with self._database.write() as connection:
+            connection.execute(sa.delete(_visit).where(_visit.c.expires <= now))
+            connection.execute(sa.delete(_key).where(_key.c.expires <= now - _KEY_IS_TOLD))
 
 
 def _present(name: str) -> tuple[sa.ColumnElement[bool], ...]:
@@ -303,7 +337,7 @@ def _made(kind: type[Kind], values: dict[str, Any]) -> Kind:
     return kind(**values)
 
 
-def _row(thing: User | Token | Session | Share) -> dict[str, Any]:
+def _row(thing: User | Token | Session | Share | Key) -> dict[str, Any]:
     row = {column.name: getattr(thing, column.name) for column in fields(thing)}
     return {name: str(value) if name == "role" else value for name, value in row.items()}
 

@@ -20,13 +20,15 @@ class Settings:
         poll_soon: likewise while a board starts or stops.
         grace: for a board that is asked to end; then it is made to, if its executor has not.
         start_timeout: for a started board to tell its address; 0 for ever.
-        silence: for a running board that does not answer; 0 for ever.
+        quiet: for a running board that does not answer, until it is said that it does not.
+        silence: likewise, until it is ended; 0 for ever.
     """
 
     poll: float = 2.0
     poll_soon: float = 0.25
     grace: float = 30.0
     start_timeout: float = 300.0
+    quiet: float = 10.0
     silence: float = 60.0
 
     @property
@@ -75,6 +77,8 @@ def _instant(record: BoardRecord, now: float) -> Transition | None:
         case State.RUNNING:
             over = _time_is_up(record, now)
             return Transition(State.STOPPED, over) if over else None
+        case State.STOPPING:
+            return Transition(record.outcome, record.reason)
         case _:
             return None
 

@@ -27,6 +27,7 @@ from aboard.boards.errors import (
 from aboard.boards.limits import Limits, check_extension
 from aboard.boards.model import INSTANT, BoardRecord, State, Transition, extended
 from aboard.boards.registry import Created, Registry
+from aboard.boards.silence import Silence
 from aboard.boards.snapshot import Seen, Snapshot
 from aboard.boards.wanted import Wanted, check_number
 from aboard.executors.base import Address, Executor, ExecutorError, Handle, Spec, Status
@@ -75,11 +76,13 @@ class Lifecycle:
         self._probe = probe
         self._clock = clock
         self._pool = ThreadPoolExecutor(workers, "boards") if workers else None
+        # Boards that hang keep whoever asks them waiting, and nobody else.
+        self._asking = ThreadPoolExecutor(workers, "asking") if workers else None
         self._lock = threading.Lock()
         self._busy: set[Hashable] = set()
         self._seen = Seen()
         self._statuses: dict[str, Status] = {}
-        self._answered: dict[str, float] = {}
+        self._silence = Silence()
         self._stop_now: set[str] = set()
         self._asked_to_stop: set[tuple[str, int]] = set()
         self._wake = threading.Event()
@@ -142,15 +145,14 @@ class Lifecycle:
             match record.state:
                 case State.PENDING:
                     return record
-                case State.STOPPING:
-                    if record.outcome is State.PENDING:
-                        return record
-                    return self._registry.update(record, outcome=State.PENDING)
-                case State.STARTING | State.RUNNING if record.is_isolated:
+                case State.STOPPING if record.outcome is not State.PENDING:
+                    record = self._registry.update(record, outcome=State.PENDING)
+                case State.STARTING | State.RUNNING:
+                    # Never through an end: it would stay there if the hub were killed now.
                     stopping = Transition(State.STOPPING, reason, outcome=State.PENDING)
-                    return self._registry.transition(record, stopping)
-                case State.RUNNING:
-                    record = self._registry.transition(record, Transition(State.STOPPED, reason))
+                    record = self._registry.transition(record, stopping)
+            if record.state is State.STOPPING and record.is_isolated:
+                return record
             again = self._registry.transition(
                 record, Transition(State.PENDING, reason), limits=self._limits(record.owner)
             )
@@ -219,6 +221,11 @@ class Lifecycle:
         """Return what an isolated board's executor said last."""
         return self._statuses.get(board_id)
 
+    def is_silent(self, record: BoardRecord) -> bool:
+        """Say whether a running board has not answered for a while."""
+        quiet = self._settings_for(record).quiet
+        return record.state is State.RUNNING and self._silence.of(record) >= quiet
+
     def address(self, record: BoardRecord) -> Address | None:
         """Return where an isolated board listens, if it does.
 
@@ -243,8 +250,9 @@ class Lifecycle:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        if self._pool is not None:
-            self._pool.shutdown()
+        for pool in (self._pool, self._asking):
+            if pool is not None:
+                pool.shutdown()
         try:
             self._flush()
         except DatabaseUnavailable as error:
@@ -300,13 +308,15 @@ class Lifecycle:
             elif record.state is State.STOPPING:
                 self._do(record.id, self._make_end, executor, record, record.handle)
             elif record.state is State.RUNNING and self._probe is not None:
-                self._do(record.id, self._ask, executor, record.id, record.handle, self._probe)
+                self._do(
+                    ("ask", record.id), self._ask, executor, record, self._probe, pool=self._asking
+                )
 
     def _decided(self, record: BoardRecord, status: Status | None) -> bool:
         """Take the step that is due, and say whether one was."""
         now = self._clock()
         seen = replace(record, last_request=self._seen.last_request(record))
-        silent = max(now - self._answered.get(record.id, now), 0.0)
+        silent = self._silence.of(record)
         due = decide(seen, status, now, self._settings_for(record), silent=silent)
         if due is None:
             return False
@@ -314,13 +324,17 @@ class Lifecycle:
         return True
 
     def _ask(
-        self, executor: Executor, board_id: str, handle: Handle, probe: Callable[[Address], bool]
+        self, executor: Executor, record: BoardRecord, probe: Callable[[Address], bool]
     ) -> None:
         """Find out whether a running board answers."""
-        self._answered.setdefault(board_id, self._clock())
-        address = executor.address(handle)
-        if address is not None and probe(address):
-            self._answered[board_id] = self._clock()
+        asked = self._clock()
+        address = executor.address(record.handle) if record.handle is not None else None
+        if address is None:
+            return
+        if probe(address):
+            self._silence.answered(record)
+        else:
+            self._silence.unanswered(record, asked, self._clock())
 
     def _launch(self, executor: Executor, record: BoardRecord) -> None:
         """Start a board that has no handle yet, or find what a killed hub started for it."""
@@ -435,14 +449,20 @@ class Lifecycle:
 
     def _forget_all_but(self, live: set[str]) -> None:
         """Drop what is kept in memory of boards that have ended."""
+        self._silence.forget_all_but(live)
         with self._lock:
-            for kept in (self._statuses, self._answered):
-                for gone in kept.keys() - live:
-                    del kept[gone]
+            for gone in self._statuses.keys() - live:
+                del self._statuses[gone]
             self._stop_now &= live
             self._asked_to_stop = {asked for asked in self._asked_to_stop if asked[0] in live}
 
-    def _do(self, key: Hashable, work: Callable[..., object], *arguments: object) -> None:
+    def _do(
+        self,
+        key: Hashable,
+        work: Callable[..., object],
+        *arguments: object,
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
         """Do some work in a thread if there are any, but never twice at once under one key."""
         with self._lock:
             if key in self._busy or self._closing:
@@ -460,7 +480,8 @@ class Lifecycle:
                 with self._lock:
                     self._busy.discard(key)
 
-        if self._pool is None:
+        pool = pool or self._pool
+        if pool is None:
             run()
         else:
-            self._pool.submit(run)
+            pool.submit(run)

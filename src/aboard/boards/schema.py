@@ -113,6 +113,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX share_board ON share (board)",
         "CREATE INDEX share_made_by ON share (made_by)",
     ),
+    (
+        """
+        CREATE TABLE one_time_key (
+            digest TEXT PRIMARY KEY,
+            account TEXT NOT NULL REFERENCES account (name) ON DELETE CASCADE,
+            created DOUBLE PRECISION NOT NULL,
+            expires DOUBLE PRECISION NOT NULL,
+            used DOUBLE PRECISION
+        )
+        """,
+        "CREATE INDEX one_time_key_account ON one_time_key (account)",
+    ),
 )
 
 metadata = sa.MetaData()
@@ -211,4 +223,13 @@ share = sa.Table(
     *map(_text, ("board", "made_by", "digest")),
     _time("created", nullable=False),
     *map(_time, ("expires", "revoked")),
+)
+
+one_time_key = sa.Table(
+    "one_time_key",
+    metadata,
+    _text("digest", primary_key=True),
+    _text("account"),
+    *(_time(name, nullable=False) for name in ("created", "expires")),
+    _time("used"),
 )

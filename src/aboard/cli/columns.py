@@ -64,25 +64,26 @@ class Column(NamedTuple):
         meant = f"Did you mean {near[0]!r}? " if near else ""
         raise WrongUsage(f"there is no column {name!r}. {meant}Known are {', '.join(NAMES)}.")
 
-    def value(self, run: KnownRun, now: float) -> Any:
-        """Return what the column holds for a run; None if the run lacks it."""
-        if self.name in _VALUES:
-            return _VALUES[self.name](run, now)
+    def values(self, runs: Sequence[KnownRun], now: float) -> list[Any]:
+        """Return what the column holds for each run; None if a run lacks it."""
+        if (value := _VALUES.get(self.name)) is not None:
+            return [value(run, now) for run in runs]
         group, _, name = self.name.partition(".")
-        return _VALUES[group](run, now).get(name)
+        return [_VALUES[group](run, now).get(name) for run in runs]
 
-    def text(self, run: KnownRun, now: float) -> str:
-        """Write what the column holds for a run."""
-        value = self.value(run, now)
-        if value is None:
-            return _NOTHING
+    def texts(self, runs: Sequence[KnownRun], now: float) -> list[str]:
+        """Write what the column holds for each run."""
         if self.name in _TIMES:
-            return moment(value)
-        return duration(value) if self.name == "duration" else written(value)
+            write: Callable[[Any], str] = moment
+        else:
+            write = duration if self.name == "duration" else written
+        return [_NOTHING if one is None else write(one) for one in self.values(runs, now)]
 
 
 def written(value: object) -> str:
     """Write a value of a record."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, dict):
         shown = (one if held is True else f"{one}={written(held)}" for one, held in value.items())
         return ", ".join(shown) or _NOTHING
@@ -103,7 +104,7 @@ def in_order(runs: Sequence[KnownRun], text: str, now: float) -> list[KnownRun]:
     """Sort runs by a column, downwards after a `-`; those that lack the value come last."""
     downwards = text.startswith("-")
     column = Column.parse(text.removeprefix("-"))
-    values = [(column.value(run, now), run) for run in runs]
+    values = list(zip(column.values(runs, now), runs, strict=True))
     held = [(_key(value), run) for value, run in values if value is not None]
     held.sort(key=lambda pair: pair[0], reverse=downwards)
     return [run for _, run in held] + [run for value, run in values if value is None]

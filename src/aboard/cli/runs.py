@@ -117,15 +117,15 @@ def list_runs(
         names = chosen_columns or [Column(name) for name in _EVERYTHING]
         _print_json(
             {
-                "runs": [{one.name: one.value(run, now) for one in names} for run in shown],
+                "runs": _documents(shown, names, now),
                 "roots": chosen.roots,
                 "problems": chosen.problems,
             }
         )
     elif shown:
         names = chosen_columns or [Column(name) for name in DEFAULT]
-        rows = [[one.text(run, now) for one in names] for run in shown]
-        typer.echo(table([one.name.upper() for one in names], rows, left=len(names)))
+        rows = zip(*(one.texts(shown, now) for one in names), strict=True)
+        typer.echo(table([one.name.upper() for one in names], list(rows), left=len(names)))
         if len(shown) < len(runs):
             say(f"{counted(len(runs) - len(shown), 'more run')}; --limit shows them.")
     elif not chosen.problems:
@@ -162,7 +162,7 @@ def show_run(
     files = list(open_storage(one.uri).list(on_error=lambda _: None))
     total = sum(file.size for file in files)
     if json:
-        document = {name: Column(name).value(one, time.time()) for name in _EVERYTHING}
+        (document,) = _documents([one], [Column(name) for name in _EVERYTHING], time.time())
         document |= {
             "command": record.command if record else [],
             "attempts": _attempts(record),
@@ -301,6 +301,14 @@ def _each(
     if errors:
         raise typer.Exit(FAILURE)
     chosen.finish()
+
+
+def _documents(
+    runs: Sequence[KnownRun], columns: Sequence[Column], now: float
+) -> list[dict[str, Any]]:
+    names = [one.name for one in columns]
+    rows = zip(*(one.values(runs, now) for one in columns), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -161,7 +161,7 @@ def _serve(settings: Config, *, personal: bool, admin: str | None, json: bool) -
 
 def _prepare_users(hub: Hub, personal: bool, admin: str | None) -> None:
     from aboard.boards.accounts import Role
-    from aboard.boards.errors import BoardsError
+    from aboard.boards.errors import BoardsError, NameTaken
     from aboard.hub.personal import token_of
 
     if personal:
@@ -179,7 +179,8 @@ def _prepare_users(hub: Hub, personal: bool, admin: str | None) -> None:
     else:
         password = (sys.stdin.readline() if sys.stdin is not None else "").rstrip("\n")
     try:
-        hub.auth.add_user(admin, Role.ADMIN, password)
+        with suppress(NameTaken):  # by another hub that starts at the same time
+            hub.auth.add_user(admin, Role.ADMIN, password)
     except BoardsError as error:
         raise WrongUsage(str(error)) from error
 

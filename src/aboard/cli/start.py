@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -21,25 +22,27 @@ Examples:
 - `aboard start runs/` - every run below a directory
 - `aboard start cifar10/run1-run3 tag:baseline` - some runs of the hub's roots
 - `aboard start cifar10 --runs 1,4` - two runs of an experiment
+- `aboard start cifar10/run1 mnist/run4` - runs of different experiments
 - `aboard start s3://bucket/runs --name nightly --timeout 8h` - with a name, until tonight
 - `aboard start runs/ --engine stock --memory 4GiB` - TensorBoard's own loaders, in a process
 
 The same selection twice gives the same board. Without a hub, one of your own is started in the
 background; `aboard hub stop` ends it, and your boards come back with the next one.
 """
+_NUMBER = re.compile(r"[0-9]+(-[0-9]+)?")
 _DATA_SECONDS = 30.0
 _START_SECONDS = 300.0
 
 
 def start(
     selector: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="SELECTOR",
             help="Which runs: selectors, paths or URIs, one or more.",
             show_default=False,
         ),
-    ],
+    ] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; made up unless told.")] = None,
     template: Annotated[
         str | None,
@@ -75,7 +78,8 @@ def start(
             "--runs",
             "--trial-ids",
             metavar="RUN",
-            help="Only these runs of the experiments: 1,4 or 3-7 or names; may be repeated.",
+            help="Only these runs of the experiments: 1,4 or 3-7 or names; may be repeated. Without"
+            " an experiment, runs of any: cifar10/run1,mnist/run4.",
         ),
     ] = None,
     new: Annotated[
@@ -92,7 +96,7 @@ def start(
     """Start a board of a selection of runs, and open it."""
     from aboard.sdk.ready import ready_hub
 
-    selectors = narrowed(selector, runs or [])
+    selectors = narrowed(selector or [], runs or [])
     client = ready_hub(selectors, say)
     board = client.create(
         selectors,
@@ -118,21 +122,38 @@ def start(
 
 
 def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
-    """Return selectors of some runs of experiments: `cifar10` and `1,4` are run1 and run4 of it."""
+    """Return selectors of some runs of experiments: `cifar10` and `1,4` are run1 and run4 of it.
+
+    Runs that are named with their experiment are meant by themselves, and so are all of them
+    where no experiment is named. A number beside an experiment is one more run, as in
+    `cifar10 --runs 1 4`.
+    """
     wanted = [one.strip() for text in runs for one in text.split(",") if one.strip()]
+    if not wanted and not selectors:
+        raise WrongUsage("say which runs to show: aboard start SELECTOR.")
     if not wanted:
         return list(selectors)
-    for experiment in selectors:
-        if set(experiment) & set("/:,~"):
-            raise WrongUsage(f"--runs narrows experiments, and {experiment!r} is none.")
-    return [f"{experiment}/{_run_name(one)}" for experiment in selectors for one in wanted]
+    from aboard.runs.select import is_path
+
+    for one in selectors:
+        if is_path(one) or set(one) & set(":,"):
+            raise WrongUsage(f"--runs narrows experiments, and {one!r} is none.")
+    words = [one for one in selectors if "/" not in one]
+    numbers = [one for one in words if _NUMBER.fullmatch(one)]
+    if len(numbers) == len(words):
+        numbers = []  # an experiment can be called 7
+    experiments = [one for one in words if one not in numbers]
+    named = [one for one in (*selectors, *wanted) if "/" in one]
+    short = [_run_name(one) for one in (*wanted, *numbers) if "/" not in one]
+    if experiments and not short:
+        raise WrongUsage(f"--runs names no run of {experiments[0]!r}.")
+    return [*named, *(f"{one}/{run}" for one in experiments for run in short)] or short
 
 
 def _run_name(text: str) -> str:
-    first, dash, last = text.partition("-")
-    if first.isdigit() and (last.isdigit() or not dash):
-        return f"run{first}-run{last}" if dash else f"run{first}"
-    return text
+    return (
+        "-".join(f"run{number}" for number in text.split("-")) if _NUMBER.fullmatch(text) else text
+    )
 
 
 def _wait(client: Client, board: Board) -> Board:

@@ -1,4 +1,4 @@
-"""`aboard user`: let people into a team's hub, list them, and shut them out."""
+"""`aboard user`: let people into a team's hub, list them, change passwords, shut them out."""
 
 from __future__ import annotations
 
@@ -22,13 +22,20 @@ Examples:
 
 - `aboard user add grace --role viewer` - asks for a password that nobody sees
 - `aboard user list` - who may come in, and as what
+- `aboard user password grace` - another password, which ends her sessions
 - `aboard user remove grace` - with her tokens, sessions and links; her boards stay
 
-Only an administrator of the hub may do this.
+Only an administrator of the hub may do this; everybody may change the password that is his own.
 """
 GROUP = typer.Typer(help="Manage who may use a team's hub.", rich_markup_mode="markdown")
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)
+]
+PasswordOption = Annotated[
+    bool,
+    typer.Option(
+        "--password-stdin", help="Read the password from the first line of standard input."
+    ),
 ]
 
 
@@ -47,26 +54,41 @@ def add_user(
     role: Annotated[
         Literal["viewer", "member", "admin"], typer.Option(help="What the user may do.")
     ] = "member",
-    password_stdin: Annotated[
-        bool,
-        typer.Option(
-            "--password-stdin", help="Read the password from the first line of standard input."
-        ),
-    ] = False,
+    password_stdin: PasswordOption = False,
     json: JsonOption = False,
 ) -> None:
     """Let somebody in; the password is asked for, and never part of the command."""
     client = the_hub()
-    if not password_stdin and not is_at_terminal():
-        raise WrongUsage(
-            "there is no terminal to ask for a password. Pipe it in, and add --password-stdin."
-        )
-    password = ask_secret(f"A password for {name}", twice=True)
+    password = _ask_password(f"A password for {name}", from_pipe=password_stdin)
     added = client.add_user(name, role=role, password=password)
     if json:
         print_json(added)
     else:
         typer.echo(f"added {added['name']}, {added['role']}")
+
+
+@GROUP.command(
+    "password",
+    epilog="""
+Examples:
+
+- `aboard user password grace` - asks for the new password twice
+- `aboard user password grace --password-stdin < password-file` - for scripts
+
+Whoever is logged in with the old one in a browser has to log in again; tokens stay good.
+""",
+)
+def set_password(
+    name: NameArgument, password_stdin: PasswordOption = False, json: JsonOption = False
+) -> None:
+    """Change a password, your own or as an administrator; it ends all sessions of its user."""
+    client = the_hub()
+    password = _ask_password(f"A new password for {name}", from_pipe=password_stdin)
+    client.set_password(name, password)
+    if json:
+        print_json({"changed": name})
+    else:
+        typer.echo(f"changed the password of {name}")
 
 
 @GROUP.command(
@@ -103,3 +125,11 @@ def remove_user(name: NameArgument, json: JsonOption = False) -> None:
         print_json({"removed": name})
     else:
         typer.echo(f"removed {name}")
+
+
+def _ask_password(question: str, *, from_pipe: bool) -> str:
+    if not from_pipe and not is_at_terminal():
+        raise WrongUsage(
+            "there is no terminal to ask for a password. Pipe it in, and add --password-stdin."
+        )
+    return ask_secret(question, twice=True)

@@ -105,16 +105,26 @@ def view(
         list[str] | None,
         typer.Option(metavar="GLOB", help="Hide runs whose name matches; may be repeated."),
     ] = None,
+    confine: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Read runs in these directories only, wherever links in them lead; may be"
+            " repeated.",
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the address as one JSON document.")
     ] = False,
 ) -> None:
     """Show runs in TensorBoard, live."""
+    from aboard.storage import confines
     from aboard.web import Access, listen
 
     hide_token(context, token)
 
     chosen = _engine(engine)
+    confines.confine(confine or ())
     board = make_board(
         source,
         roots=root or (),
@@ -288,6 +298,7 @@ class _Front:
             address = self._addresses[0]
             document = {"url": self._link(), "address": address, "pid": os.getpid()}
             typer.echo(orjson.dumps(document))
+            say(f"{self._board.title} is served at {address}")  # for whoever reads the log
             return
         typer.echo(f"{self._board.title}: {self._link()}")
         if (warning := exposure(self._host)) is not None:

@@ -40,6 +40,7 @@ from aboard.executors.base import (
     State,
     Status,
 )
+from aboard.executors.inherited import inherited
 from aboard.executors.proc import Process
 from aboard.web.errors import TokenError
 from aboard.web.tokens import new_token, read_token_file, write_token_file
@@ -342,7 +343,7 @@ def _spawn(spec: Spec, go: int, out: Path, log: Path, token: str) -> int:
     return os.posix_spawn(
         "/bin/sh",
         ["/bin/sh", "-c", _LAUNCH, _WAITING, *spec.command],
-        {**os.environ, **spec.environment, "ABOARD_TOKEN": token},
+        {**inherited(os.environ), **spec.environment, "ABOARD_TOKEN": token},
         file_actions=[
             (os.POSIX_SPAWN_DUP2, go, 0),
             (os.POSIX_SPAWN_OPEN, 1, os.fspath(out), append, 0o600),
@@ -414,7 +415,9 @@ def _reason(started: _Started, code: int | None) -> str:
         how = f"it ended with exit code {code}"
     if started.told_address() is None:
         how += " before it could be reached"
-    words = started.last_words() if code != 0 or started.told_address() is None else ""
+    # One that was there and is killed has no last words: what it said before is no reason.
+    is_silent = code in {0, -signal.SIGKILL} and started.told_address() is not None
+    words = "" if is_silent else started.last_words()
     return f"{how}: {words}" if words else how
 
 

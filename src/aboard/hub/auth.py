@@ -16,11 +16,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aboard.boards.accounts import Role, Session, Share, Token, User
-from aboard.boards.errors import BadValue, BoardsError, DatabaseUnavailable, NotFound
+from aboard.boards.errors import BadValue, BoardsError, DatabaseUnavailable, NameTaken, NotFound
 from aboard.boards.model import BoardRecord
 from aboard.boards.names import new_id
 from aboard.boards.registry import Registry
@@ -120,9 +121,9 @@ class Auth:
         self._clock = clock
         self._brake = brake or Brake()
         self._hasher = hasher
-        self._nobodys = hasher.hash(secrets.token_urlsafe(16))
         self._checking = BoundedSemaphore(_AT_ONCE)
         self._lock = Lock()
+        self._noted: dict[str, float] = {}
         self._remembered: OrderedDict[str, tuple[Token | Session | Share, User, float]] = (
             OrderedDict()
         )
@@ -135,7 +136,9 @@ class Auth:
         name = cleaned or "me"
         with suppress(NotFound):
             return self._accounts.user(name)
-        return self._accounts.add_user(name, Role.ADMIN)
+        with suppress(NameTaken):  # by another hub that starts at the same time
+            return self._accounts.add_user(name, Role.ADMIN)
+        return self._accounts.user(name)
 
     def add_user(self, name: str, role: Role, password: str | None = None) -> User:
         """Let somebody in; without a password only with tokens.
@@ -244,18 +247,24 @@ class Auth:
         self._forget_secret(_digest(secret))
 
     def _with_password(self, name: str, password: str) -> User:
+        nobodys = self._nobodys  # asked for in any case, since the first time is slow
         try:
             user = self._accounts.user(name)
         except NotFound:
             user = None
         kept = user.password if user is not None else None
         # Whoever is not there takes as long as whoever is.
-        right = self._is_right(kept or self._nobodys, password)
+        right = self._is_right(kept or nobodys, password)
         if user is None or kept is None or not right:
             raise AuthError("the name or the password is wrong.", "Try again, or ask an admin.")
         if self._hasher.check_needs_rehash(kept):
             self._accounts.renew_password(name, kept, self._hasher.hash(password))
         return user
+
+    @cached_property
+    def _nobodys(self) -> str:
+        """What is kept of a password that nobody has; most hubs start without needing it."""
+        return self._hasher.hash(secrets.token_urlsafe(16))
 
     def _is_right(self, kept: str, password: str) -> bool:
         from argon2.exceptions import InvalidHashError, VerificationError
@@ -313,7 +322,9 @@ class Auth:
         now = self._clock()
         if found is None or not found[0].is_good(now):
             return None
-        if now - (found[0].last_used or 0.0) >= _USE_NOTED:
+        identity = found[0].id
+        if now - max(found[0].last_used or 0.0, self._noted.get(identity, 0.0)) >= _USE_NOTED:
+            self._noted[identity] = now  # in any case: who comes next waits for no lock
             with suppress(DatabaseUnavailable):
                 self._accounts.note_use(found[0], now)
         return found
@@ -432,18 +443,6 @@ class Auth:
             for digest, (_, user, _) in list(self._remembered.items()):
                 if user.name == name:
                     del self._remembered[digest]
-
-
-def form_token(session_secret: str) -> str:
-    """Return what a form of a session carries, to show that it is the hub's own."""
-    key = session_secret.encode(errors="surrogatepass")
-    return hmac.new(key, b"form", hashlib.sha256).hexdigest()
-
-
-def is_form_token(session_secret: str, text: str) -> bool:
-    """Say whether a form is the hub's own."""
-    given = text.encode(errors="surrogatepass")
-    return hmac.compare_digest(form_token(session_secret).encode(), given)
 
 
 def _digest(secret: str) -> str:

@@ -56,7 +56,7 @@ class BoardDocument(BaseModel):
     owner: str
     state: State
     reason: str
-    condition: str = Field(description="'waiting for data', or nothing.")
+    condition: str = Field(description="'waiting for data', 'not answering', or nothing.")
     selectors: list[str]
     sources: list[str]
     template: str
@@ -77,10 +77,17 @@ class BoardDocument(BaseModel):
 
     @classmethod
     def of(
-        cls, record: BoardRecord, *, prefix: str, runs: int | None, last_request: float | None
+        cls,
+        record: BoardRecord,
+        *,
+        prefix: str,
+        runs: int | None,
+        last_request: float | None,
+        silent: bool = False,
     ) -> BoardDocument:
-        """Describe a board; `runs` is None where nobody knows yet."""
+        """Describe a board; `runs` is None where nobody knows yet, `silent` if it hangs."""
         waits = record.state is State.RUNNING and runs == 0
+        condition = "waiting for data" if waits else ""
         return cls(
             id=record.id,
             name=record.name,
@@ -88,7 +95,7 @@ class BoardDocument(BaseModel):
             owner=record.owner,
             state=record.state,
             reason=record.reason,
-            condition="waiting for data" if waits else "",
+            condition="not answering" if silent else condition,
             selectors=list(record.selectors),
             sources=list(record.sources),
             template=record.template,

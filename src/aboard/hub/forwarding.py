@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 
+PREFIX = "aboard.prefix"
+"""Where a scope has the path before all addresses of the hub, which was cut off its own path."""
 _HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -160,7 +162,7 @@ def response_headers(
     """
     headers = list(headers)
     lengthless = any(name.lower() == b"transfer-encoding" for name, _ in headers)
-    public = f"{scope.get('root_path', '')}/"
+    public = _public(scope)
     kept: Headers = []
     for name, value in _end_to_end(headers):
         if name in _NOT_FROM_BOARDS or (name == b"content-length" and lengthless):
@@ -175,6 +177,11 @@ def response_headers(
             kept.append((name, value))
     host = next((value for name, value in scope["headers"] if name.lower() == b"host"), b"")
     return secured(kept, host)
+
+
+def _public(scope: Scope) -> str:
+    """Return the path of a board as browsers write it."""
+    return f"{scope.get(PREFIX, '')}{scope.get('root_path', '')}/"
 
 
 def public_cookie(cookie: bytes, public: str, private: str, *, secure: bool) -> bytes:
@@ -260,7 +267,7 @@ def _seen_from_board(
     if name == b"origin":
         # Another site's stays what it is: the board shall be able to refuse it.
         return origin(address).encode() if is_own else value
-    public = f"{scope.get('root_path', '')}/"
+    public = _public(scope)
     if not is_own or not parts.path.startswith(public):
         return b""
     path = address.path + parts.path[len(public) :]

@@ -15,13 +15,13 @@ from starlette.exceptions import HTTPException
 
 from aboard.boards.errors import BoardsError, DatabaseUnavailable, NotFound
 from aboard.boards.model import INSTANT, BoardRecord, State
-from aboard.hub.journal import note_request
+from aboard.hub.journal import note_request, without_secrets
 from aboard.hub.metrics import Requests
 from aboard.hub.origin import as_sent, session_cookie, share_cookie_name
 from aboard.hub.permissions import Action, may
 from aboard.hub.problems import status_of
 from aboard.hub.proxy import NotServing, not_serving
-from aboard.hub.rules import RULES, Open
+from aboard.hub.rules import API, RULES, Open
 from aboard.hub.service import Hub
 from aboard.hub.visitors import Held, Visitor
 from aboard.web import pages
@@ -40,6 +40,12 @@ from aboard.web.request import (
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+MARK = b"x-aboard-csrf"
+"""The header without which a session changes nothing through the API.
+
+No form can send it, nor does any page that was not written for this hub: TensorBoard's own, and
+those of its plugins, which are of the same origin.
+"""
 LARGEST_BODY = 1 << 20
 LARGEST_BOARD_BODY = 32 << 20
 _FONTS = "/font-roboto/"
@@ -107,7 +113,8 @@ class Gatekeeper:
             if isinstance(error, HTTPException) and error.status_code == 413 and not status:
                 await _TOO_LARGE(scope, receive, send_secured)
             else:
-                _logger.exception("%s %r failed", scope["method"], scope["path"])
+                path = without_secrets(scope["path"])
+                _logger.exception("%s %r failed", scope["method"], path)
                 # A response that has begun cannot be taken back: it stays cut off.
                 if not status:
                     await pages.INTERNAL(scope, receive, send_secured)
@@ -128,7 +135,8 @@ class Gatekeeper:
             visitor = await self._visitor(request, scope, board)
             if request.key is not None and (visitor is None or visitor.held is not Held.TOKEN):
                 return visitor, await self._redeem(request.key, request, scope, visitor)
-            if (problem := _refused(request, visitor)) is not None:
+            is_marked = any(name.lower() == MARK for name, _ in scope["headers"])
+            if (problem := _refused(request, visitor, is_marked=is_marked)) is not None:
                 return visitor, problem
             if _is_open(request.path):
                 return visitor, self._instant if request.path.startswith(_FONTS) else self._app
@@ -179,7 +187,7 @@ class Gatekeeper:
         self, key: str, request: Request, scope: Scope, visitor: Visitor | None
     ) -> Reply:
         """Exchange a one-time key for a session, and lead to the address without the key."""
-        redeemed, name = self._hub.keys.redeem(key)
+        redeemed, name = await asyncio.to_thread(self._hub.keys.redeem, key)
         if visitor is not None:
             return redirect(request.own_address)
         match redeemed:
@@ -246,8 +254,14 @@ class Gatekeeper:
 
 
 _HOW_TO_ENTER = "Log in with your name and password, or ask whoever runs this hub to let you in."
-_HOW_TO_OPEN = "Open it with a link: aboard open - or paste the token of this hub."
+_HOW_TO_OPEN = "Get a link to a board with `aboard open`, or paste the token of this hub."
 _HOW_TO_SEND = "Send a token in a header: Authorization: Bearer TOKEN"
+_UNMARKED = Problem(
+    403,
+    "unmarked",
+    "A change with the cookie of a session needs the header X-Aboard-CSRF.",
+    "Send it with any value, or send a token instead: Authorization: Bearer TOKEN",
+)
 _TOO_LARGE = Problem(413, "too_large", "This request is too large.", "Send less.")
 
 
@@ -282,14 +296,17 @@ def board_of(path: str) -> str | None:
     return parts[2] if len(parts) > 2 and parts[:2] == ["", "b"] else None
 
 
-def _refused(request: Request, visitor: Visitor | None) -> Problem | None:
+def _refused(request: Request, visitor: Visitor | None, *, is_marked: bool) -> Problem | None:
     """Say why nobody may ask in this way, whoever he is."""
     if not request.path_is_clean:
         return pages.BAD_PATH
     by_token = visitor is not None and visitor.held is Held.TOKEN
-    if request.from_elsewhere and request.method not in READING and not by_token:
+    if request.method in READING or by_token:
+        return None
+    if request.from_elsewhere:
         return pages.CROSS_ORIGIN
-    return None
+    of_session = request.path.startswith(f"{API}/") and not _is_open(request.path)
+    return _UNMARKED if of_session and visitor is not None and not is_marked else None
 
 
 def _is_open(path: str) -> bool:

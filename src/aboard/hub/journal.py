@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from typing import Any, TextIO
 
 from aboard.hub.amounts import timestamp
+from aboard.hub.auth import SHARE_MARK, TOKEN_MARK
 
 _requests = logging.getLogger("aboard.hub.requests")
+_SECRET = re.compile(f"({TOKEN_MARK}|{SHARE_MARK})[A-Za-z0-9_-]+")
 _FIELDS = ("method", "path", "status", "ms", "user", "client")
 
 
@@ -44,8 +47,8 @@ def keep_journal(stream: TextIO | None = None, level: int = logging.INFO) -> Non
 
 
 def without_secrets(path: str) -> str:
-    """Return a path as it may be logged."""
-    return "/s/…" if path.startswith("/s/") else path[:500]
+    """Return a path as it may be logged, wherever in it somebody has pasted a token or a link."""
+    return "/s/…" if path.startswith("/s/") else _SECRET.sub(r"\1…", path)[:500]
 
 
 def note_request(

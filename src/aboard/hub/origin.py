@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from aboard.hub.auth import Opened
 from aboard.hub.config import Config
+from aboard.hub.forwarding import PREFIX
 from aboard.web.request import COOKIE_PREFIX, listener_cookie
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def as_sent(scope: Scope, config: Config) -> Scope:
         path = path[len(prefix) :]
         raw = raw[len(prefix.encode()) :] if raw and raw.startswith(prefix.encode()) else None
     scope = {**scope, "path": path, "raw_path": raw or path.encode(), "root_path": ""}
+    scope[PREFIX] = prefix
     client = scope.get("client")
     if not config.trusted_proxies or client is None or not _is_trusted(client[0], config):
         return scope

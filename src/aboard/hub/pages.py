@@ -1,20 +1,24 @@
-"""The hub's own few pages: logging in, links to one board, and signs of life."""
+"""The hub's own few pages: logging in and out, links to boards, and signs of life."""
 
 from __future__ import annotations
 
 import asyncio
+import html
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
+from aboard.boards.accounts import User
 from aboard.boards.errors import DatabaseUnavailable
-from aboard.boards.model import LIVE
-from aboard.hub.api.asked import TheHub, TheUser, check_rule
+from aboard.boards.model import LIVE, BoardRecord
+from aboard.boards.registry import Page
+from aboard.hub.api.asked import TheHub, TheUser, TheVisitor, check_rule
+from aboard.hub.api.users import end_session
 from aboard.hub.auth import AuthError, TooManyAttempts
 from aboard.hub.gatekeeper import ask_to_log_in, redirect
 from aboard.hub.metrics import CONTENT_TYPE, expose
-from aboard.hub.origin import session_cookie, share_cookie
+from aboard.hub.origin import end_cookie, session_cookie, share_cookie
 from aboard.hub.service import Hub
 from aboard.web import pages
 from aboard.web.access import Redeemed
@@ -24,6 +28,9 @@ from aboard.web.request import accepts_html, local_target, split_key
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(check_rule)])
 _YEAR = 365 * 86400
+_MOST_LISTED = 100
+_MOST_SELECTORS = 3
+_NO_BOARDS = "There are none yet. Start one: <code>aboard start SELECTOR</code>"
 _brake = Brake()
 _STRANGE = Problem(
     404, "not_found", "This link shows nothing.", "It may have expired. Ask for a new one."
@@ -53,15 +60,37 @@ def metrics(hub: TheHub, request: Request) -> PlainTextResponse:
 
 @router.get("/")
 def front(hub: TheHub, user: TheUser, request: Request) -> Response:
-    """Greet whoever came without a board."""
-    boards = hub.page(user, states=LIVE, limit=1).total
-    welcome = Problem(
-        200,
-        "welcome",
-        f"You are logged in as {user.name}.",
-        f"You can see {boards} boards. List them with: aboard list - start one: aboard start",
-    )
-    return _response(welcome.reply(as_page=accepts_html(request.scope)))
+    """Show somebody his boards, and the way out."""
+    found = hub.page(user, states=LIVE, limit=_MOST_LISTED)
+    if not accepts_html(request.scope):
+        return JSONResponse({"user": user.name, "boards": found.total})
+    return _response(_front_page(user, found))
+
+
+def _front_page(user: User, found: Page) -> Reply:
+    boards = "\n".join(_entry(board) for board in found.boards)
+    more = found.total - len(found.boards)
+    listed = f"<ul>\n{boards}\n</ul>" if boards else f'<p class="hint">{_NO_BOARDS}</p>'
+    rest = f'<p class="hint">And {more} more: <code>aboard list</code></p>' if more > 0 else ""
+    body = f"""<h1>Boards</h1>
+{listed}{rest}
+<form method="post" action="./logout">
+<div class="row foot">
+<p>You are logged in as {html.escape(user.name)}.</p>
+<button type="submit">Log out</button>
+</div>
+</form>"""
+    # A form of a page without a referrer says "Origin: null", like a stranger's.
+    kept = (("cache-control", "no-store"), ("referrer-policy", "same-origin"))
+    return pages.page("Boards", body, kept)
+
+
+def _entry(board: BoardRecord) -> str:
+    selectors = ", ".join(board.selectors[:_MOST_SELECTORS])
+    more = len(board.selectors) - _MOST_SELECTORS
+    shown = f"{selectors} and {more} more" if more > 0 else selectors
+    about = html.escape(f"{shown} · {board.owner} · {board.state}")
+    return f'<li><a href="./b/{board.id}/">{html.escape(board.name)}</a>\n<span>{about}</span></li>'
 
 
 @router.get("/login")
@@ -96,6 +125,13 @@ async def log_in(hub: TheHub, request: Request) -> Response:
     return _response(redirect(f".{target}", cookie))
 
 
+@router.post("/logout")
+def log_out(hub: TheHub, request: Request, visitor: TheVisitor) -> Response:
+    """End the session that a page was shown in."""
+    end_session(hub, visitor)
+    return _response(redirect("./login", end_cookie(request.scope, hub.config)))
+
+
 @router.get("/s/{secret}")
 async def open_share(hub: TheHub, request: Request, secret: str) -> Response:
     """Show a board to whoever has a link to it."""
@@ -115,7 +151,7 @@ async def _with_token(hub: Hub, request: Request, secret: str) -> str:
     found = await asyncio.to_thread(hub.auth.token, secret)
     user = found[1] if found else None
     if user is None:
-        redeemed, name = hub.keys.redeem(key)
+        redeemed, name = await asyncio.to_thread(hub.keys.redeem, key)
         if redeemed is Redeemed.OPENED:
             user = await asyncio.to_thread(hub.auth.user, name)
     if user is None:

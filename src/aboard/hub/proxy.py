@@ -39,6 +39,9 @@ _MOST_PER_BOARD = 64
 _BUFFER = 1 << 16
 _LARGEST_MESSAGE = 16 << 20
 _ON_THEIR_WAY = frozenset({"pending", "starting"})
+SILENT = "silent"
+"""The state of a board that runs, and has not answered for a while."""
+_ENDED_ON_PURPOSE = frozenset({"stopping", "stopped"})
 _TRY_AGAIN_LATER, _GOING_AWAY, _FAILED = 1013, 1001, 1011
 
 
@@ -274,10 +277,22 @@ def not_serving(board: str, found: NotServing) -> Problem:
             (("retry-after", "2"),),
             reload=2,
         )
+    if found.state == SILENT:
+        return Problem(
+            503,
+            "board_silent",
+            "This board does not answer.",
+            f"This page opens by itself when it answers again.\n{_what_to_do(board)}",
+            (("retry-after", "5"),),
+            reload=5,
+        )
     message = _MESSAGES.get(found.state, "This board does not run.")
     reason = found.reason.rstrip(".")
-    why = f"{reason[0].upper()}{reason[1:]}. " if reason else ""
-    return Problem(503, f"board_{found.state}", message, why + _what_to_do(board))
+    why = f"{reason[0].upper()}{reason[1:]}.\n" if reason else ""
+    what = f"Start it again: `aboard restart {board}`"
+    if found.state not in _ENDED_ON_PURPOSE:
+        what = _what_to_do(board)
+    return Problem(503, f"board_{found.state}", message, why + what)
 
 
 _MESSAGES = {
@@ -302,7 +317,7 @@ def _problem(board: str, error: Exception) -> Problem:
             503,
             "board_busy",
             "This board takes too long to answer.",
-            f"Try again in a moment. If it stays so: {_what_to_do(board)}",
+            f"Try again in a moment, or start it anew.\n{_what_to_do(board)}",
             (("retry-after", "5"),),
         )
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -319,7 +334,7 @@ def _nonsense(board: str) -> Problem:
 
 
 def _what_to_do(board: str) -> str:
-    return f"Start it again with: aboard restart {board} - its log: aboard logs {board}"
+    return f"Start it again: `aboard restart {board}`\nIts log: `aboard logs {board}`"
 
 
 def _has_body(scope: Scope) -> bool:

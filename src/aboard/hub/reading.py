@@ -2,7 +2,8 @@
 
 One look at a root tells which of its runs have changed, and only those that are on a board in use
 are read; a raw place is looked at by itself. However many boards there are, a few threads do all
-the looking, each root and place in the rhythm of `tensorboard.live`.
+the looking, each root and place in the rhythm of `tensorboard.live`. What a board's selectors mean
+is asked anew when runs have changed, or when somebody looks at it after that.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aboard.boards.model import BoardRecord
@@ -67,7 +68,20 @@ class _Shown:
     wish: _Wish
     places: list[_Place]
     asked: float = float("-inf")
-    runs: int = 0
+    runs: int | None = None
+    """How many it shows, once they have been counted."""
+    is_current: bool = True
+    """Whether its members are what its selectors mean by now."""
+    sources: dict[str, Source] = field(init=False)
+    """Those below roots, by their URIs."""
+
+    def __post_init__(self) -> None:
+        self.show(self.board, self.places)
+
+    def show(self, board: Board, places: list[_Place]) -> None:
+        """Take other members."""
+        self.board, self.places, self.runs = board, places, None
+        self.sources = {one.source.uri: one.source for one in board.members if one.name}
 
 
 class Reader:
@@ -160,6 +174,8 @@ class Reader:
             shown = self._shown.get(board_id)
             if shown is None:
                 return []
+            if not shown.is_current:
+                self._choose(board_id, shown)
             now = self._clock()
             slept, shown.asked = now - shown.asked > UNWATCHED_SECONDS, now
             # What nobody has looked at yet is waited for by everybody, and not by the first only.
@@ -182,9 +198,9 @@ class Reader:
             self._wake.set()
 
     def count(self, board_id: str, *, now: bool = False) -> int | None:
-        """Return how many runs a board shows; None if it is not served yet."""
+        """Return how many runs a board shows, as last counted or now; None if it is not served."""
         shown = self._shown.get(board_id)
-        if shown is not None and now:
+        if shown is not None and (now or shown.runs is None):
             self._count(board_id, shown)
         return None if shown is None else shown.runs
 
@@ -247,63 +263,101 @@ class Reader:
 
     def _look(self, place: _Place) -> None:
         started, changed = time.thread_time(), False
+        known = place.is_root and self._was_just_looked_at(place)
         try:
-            changed = self._look_at_root(place) if place.is_root else self._read(place.source)
-            if changed:
-                self._count_all(place)
+            if not place.is_root:
+                changed = self._look_at_raw(place)
+            elif known:
+                self._read_changed(place, set())
+            else:
+                changed = self._look_at_root(place)
         except Exception:  # noqa: BLE001 - a board that stands still for ever is worse
             _log.exception("cannot bring the index up to date with %s", place.uri)
-        wait = place.rhythm.after(changed=changed, cost=time.thread_time() - started)
-        now = self._clock()
-        place.due, place.looked, place.busy = now + wait, now, False
+        if not known or place.looked is None:
+            place.rhythm.after(changed=changed, cost=time.thread_time() - started)
+            place.looked = self._clock()
+        place.due, place.busy = place.looked + place.rhythm.wait, False
         place.looks += 1
+
+    def _was_just_looked_at(self, place: _Place) -> bool:
+        """Say whether what is known of a root is new enough for a board that somebody opens."""
+        return place.looked is not None and self._clock() - place.looked < place.rhythm.shortest
 
     def _look_at_root(self, place: _Place) -> bool:
         """Find out which runs are new or changed, and read those on boards in use."""
         report = self._catalog.refresh(place.uri)
         if report is None:
             return False
-        if report.changed:
-            self._choose_anew()
+        others = self._choose_anew() if report.changed else set()
+        return self._read_changed(place, others) or report.changed
+
+    def _read_changed(self, place: _Place, others: set[str]) -> bool:
+        """Read those runs of a root that have changed and are on boards in use.
+
+        Args:
+            place: the root.
+            others: boards that show other runs than before, and are counted in any case.
+        """
         base = place.uri.rstrip("/")
         marks = {
             f"{base}/{directory}" if directory else place.uri: mark
-            for directory, mark in report.marks.items()
+            for directory, mark in self._catalog.state(place.uri).marks.items()
         }
-        stale = [
-            source
-            for source in self._sources_in_use()
-            if source.uri in marks and self._marks.get(source.uri) != marks[source.uri]
-        ]
-        jobs: list[Future[bool]] = [self._reading.submit(self._read, one) for one in stale]
-        for source, job in zip(stale, jobs, strict=True):
+        unread = {uri: mark for uri, mark in marks.items() if self._marks.get(uri) != mark}
+        stale = self._in_use_among(unread)
+        jobs: list[Future[bool]] = [self._reading.submit(self._read, one) for one in stale.values()]
+        for uri, job in zip(stale, jobs, strict=True):
             job.result()
-            self._marks[source.uri] = marks[source.uri]
-        return report.changed or bool(stale)
+            self._marks[uri] = unread[uri]
+        self._count_where(
+            lambda board_id, shown: board_id in others or not shown.sources.keys().isdisjoint(stale)
+        )
+        return bool(stale)
 
-    def _sources_in_use(self) -> list[Source]:
+    def _look_at_raw(self, place: _Place) -> bool:
+        changed = self._read(place.source)
+        if changed:
+            self._count_where(lambda _, shown: place in shown.places)
+        return changed
+
+    def _in_use_among(self, uris: Mapping[str, int]) -> dict[str, Source]:
+        """Return those sources that are on boards in use."""
         now = self._clock()
         with self._lock:
-            return list(
-                {
-                    member.source: None
-                    for shown in self._shown.values()
-                    if now - shown.asked <= UNWATCHED_SECONDS
-                    for member in shown.board.members
-                    if member.name
-                }
-            )
+            return {
+                uri: shown.sources[uri]
+                for shown in self._shown.values()
+                if now - shown.asked <= UNWATCHED_SECONDS
+                for uri in shown.sources.keys() & uris.keys()
+            }
 
-    def _choose_anew(self) -> None:
-        """Let runs join the boards whose selectors mean them, and leave those that are gone."""
+    def _choose_anew(self) -> set[str]:
+        """Let runs join the boards whose selectors mean them, and leave those that are gone.
+
+        Boards that nobody looks at wait for somebody who does.
+
+        Returns:
+            The ids of the boards that show others than before.
+        """
         with self._lock:
+            now = self._clock()
+            others = set()
             for board_id, shown in self._shown.items():
-                board = self._made(board_id, shown.wish)
-                listing = self._boards.get(board_id)
-                if board != shown.board and listing is not None:
-                    shown.board = board
-                    shown.places = self._places_of(board)
-                    listing.show(board)
+                shown.is_current = False
+                if now - shown.asked <= UNWATCHED_SECONDS and self._choose(board_id, shown):
+                    others.add(board_id)
+            return others
+
+    def _choose(self, board_id: str, shown: _Shown) -> bool:
+        """Show what a board's selectors mean now; tell whether that is something else."""
+        shown.is_current = True
+        board = self._made(board_id, shown.wish)
+        listing = self._boards.get(board_id)
+        if board == shown.board or listing is None:
+            return False
+        shown.show(board, self._places_of(board))
+        listing.show(board)
+        return True
 
     def _read(self, source: Source) -> bool:
         if self._closed.is_set():
@@ -315,10 +369,10 @@ class Reader:
             return False
         return bool(report.files_read or report.files_gone)
 
-    def _count_all(self, place: _Place) -> None:
+    def _count_where(self, is_meant: Callable[[str, _Shown], bool]) -> None:
         with self._lock:
-            of_place = [one for one in self._shown.items() if place in one[1].places]
-        for board_id, shown in of_place:
+            meant = [one for one in self._shown.items() if is_meant(*one)]
+        for board_id, shown in meant:
             self._count(board_id, shown)
 
     def _count(self, board_id: str, shown: _Shown) -> None:

@@ -37,6 +37,7 @@ RULES: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("GET", "/openapi.json"): Open.USERS,
         ("GET", "/login"): Open.ANYBODY,
         ("POST", "/login"): Open.ANYBODY,
+        ("POST", "/logout"): Open.USERS,
         ("GET", "/s/{secret}"): Open.ANYBODY,
         ("GET", f"{API}/me"): Open.USERS,
         ("POST", f"{API}/login"): Open.ANYBODY,

@@ -134,8 +134,11 @@ class Catalog:
         if not selectors:
             return self.runs()
         parsed = self._parse(selectors)
-        chosen = {run.uri for run in self._select(parsed)}
+        found = self._select(parsed)
         places = [canonical(one.text) for one in parsed if one.is_place]
+        if not places:
+            return found
+        chosen = {run.uri for run in found}
         gone = {run.uri for run in left_out(parsed, self.runs(), self._clock())}
         return [
             run
@@ -202,15 +205,13 @@ class Catalog:
         for one in parsed:
             if one.is_place:
                 self._check_place(one.text)
-        self._select(parsed)
-        return self._sources(parsed)
+        members = self._members(parsed, self._select(parsed))
+        return tuple(member.source.uri for member in members[:MOST_SOURCES])
 
     def sources(self, selectors: Sequence[str]) -> tuple[str, ...]:
         """Return where that is what selectors mean now."""
-        return self._sources(parse_all(selectors))
-
-    def _sources(self, parsed: Sequence[Selector]) -> tuple[str, ...]:
-        return tuple(member.source.uri for member in self._members(parsed)[:MOST_SOURCES])
+        members = self._members(parse_all(selectors))
+        return tuple(member.source.uri for member in members[:MOST_SOURCES])
 
     def board(
         self, board_id: str, title: str, selectors: Sequence[str], template: str = ""
@@ -265,12 +266,17 @@ class Catalog:
         except NothingMatches as error:
             raise EmptySelection(str(error)) from error
 
-    def _members(self, parsed: Sequence[Selector]) -> list[Member]:
+    def _members(
+        self, parsed: Sequence[Selector], chosen: Sequence[KnownRun] | None = None
+    ) -> list[Member]:
+        """Return what a board shows: places, and the runs that are meant unless they are given."""
+        if chosen is None:
+            chosen = matching(parsed, self.runs(), self._clock())
         members = {}
         for one in parsed:
             if one.is_place and self._may_show(one.text):
                 members[Source.parse(one.text)] = ""
-        for run in matching(parsed, self.runs(), self._clock()):
+        for run in chosen:
             members.setdefault(Source(run.uri), run.label)
         return [Member(source, name) for source, name in members.items()]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from aboard.boards.accounts import User
+from aboard.boards.decide import Settings
 from aboard.boards.errors import DatabaseUnavailable, NotFound
 from aboard.boards.lifecycle import Lifecycle
 from aboard.boards.limits import settle
@@ -32,7 +33,7 @@ from aboard.hub.auth import Auth, Lifetimes
 from aboard.hub.config import Config
 from aboard.hub.documents import BoardChange, BoardDocument, NewBoard
 from aboard.hub.permissions import Action, may, seen_by
-from aboard.hub.proxy import NotServing
+from aboard.hub.proxy import SILENT, NotServing
 from aboard.hub.reading import Reader
 from aboard.hub.selection import Catalog
 from aboard.hub.visitors import Keys, Visitors
@@ -49,6 +50,7 @@ class Hub:
     Args:
         config: its settings.
         personal: whether it has one user only.
+        settings: how patient it is with isolated boards.
         clock: seconds since 1970.
 
     Raises:
@@ -57,7 +59,12 @@ class Hub:
     """
 
     def __init__(
-        self, config: Config, *, personal: bool = False, clock: Callable[[], float] = time.time
+        self,
+        config: Config,
+        *,
+        personal: bool = False,
+        settings: Settings | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.config = config
         self.personal = personal
@@ -85,6 +92,7 @@ class Hub:
                 self.executors,
                 self._specify,
                 limits=lambda _: config.limits,
+                settings=settings,
                 probe=answers,
             )
             self.auth = Auth(self.registry, lifetimes=Lifetimes(session=config.session))
@@ -165,6 +173,7 @@ class Hub:
     def describe(self, record: BoardRecord, *, closely: bool = True) -> BoardDocument:
         """Describe a board as the API does; closely counts its runs anew."""
         runs: int | None = None
+        silent = self.lifecycle.is_silent(record)
         if record.state is State.RUNNING:
             if record.on == INSTANT:
                 if closely:
@@ -172,7 +181,7 @@ class Hub:
                 runs = self.reader.count(record.id, now=closely)
                 if runs is None:
                     runs = len(record.sources)
-            elif closely:
+            elif closely and not silent:
                 address = self._address(record)
                 runs = runs_of(address) if isinstance(address, Address) else None
             else:
@@ -180,7 +189,9 @@ class Hub:
         live = self.lifecycle.known(record.id)
         used = live.last_request if live is not None else None
         last = max((at for at in (used, record.last_request) if at is not None), default=None)
-        return BoardDocument.of(record, prefix=self.config.prefix, runs=runs, last_request=last)
+        return BoardDocument.of(
+            record, prefix=self.config.prefix, runs=runs, last_request=last, silent=silent
+        )
 
     # Changing boards.
 
@@ -288,6 +299,8 @@ class Hub:
     def _address(self, record: BoardRecord) -> Address | NotServing:
         if record.state is not State.RUNNING:
             return NotServing(record.state, record.reason)
+        if self.lifecycle.is_silent(record):
+            return NotServing(SILENT)
         try:
             return self.lifecycle.address(record) or NotServing(State.STARTING)
         except ExecutorError as error:

@@ -1,7 +1,8 @@
 """Who sends a request: a user with a token or a session, or somebody with a link to one board.
 
 Looking somebody up asks the database, so the answer is kept for a moment: a page asks for dozens
-of things at once. One-time keys, which open a session, live in memory and end with the process.
+of things at once. One-time keys, which open a session, outlive the process: a link that was
+printed opens after a restart too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from aboard.boards.accounts import User
+from aboard.boards.accounts import Accounts, Key, User
 from aboard.hub.auth import Auth
 from aboard.hub.permissions import Guest
 from aboard.web.access import Redeemed
@@ -22,7 +23,6 @@ from aboard.web.access import Redeemed
 KEY_SECONDS = 86400.0
 _KEPT_SECONDS = 1.0
 _MOST_KEPT = 10_000
-_MOST_KEYS = 10_000
 
 
 class Held(Enum):
@@ -117,36 +117,42 @@ class Visitors:
 
 
 class Keys:
-    """Keys that open one session of a user, once."""
+    """Keys that open one session of a user, once.
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    Args:
+        accounts: remembers them, as digests.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, accounts: Accounts, clock: Callable[[], float] = time.time) -> None:
+        self._accounts = accounts
         self._clock = clock
-        self._lock = threading.Lock()
-        self._keys: dict[bytes, tuple[str, float, bool]] = {}
 
     def mint(self, user: User) -> tuple[str, float]:
-        """Make a key for a user; return it and when it expires."""
-        key, expires = secrets.token_urlsafe(32), self._clock() + KEY_SECONDS
-        with self._lock:
-            self._keys[_digest(key)] = (user.name, expires, False)
-            while len(self._keys) > _MOST_KEYS:
-                del self._keys[next(iter(self._keys))]
-        return key, expires
+        """Make a key for a user; return it and when it expires.
+
+        Raises:
+            DatabaseUnavailable: it cannot be remembered at the moment.
+        """
+        key, now = secrets.token_urlsafe(32), self._clock()
+        known = Key(_digest(key).hex(), user.name, now, now + KEY_SECONDS)
+        self._accounts.forget_expired()
+        self._accounts.add(known)
+        return key, known.expires
 
     def redeem(self, key: str) -> tuple[Redeemed, str]:
-        """Use up a key; return what became of it, and whose it is."""
-        digest = _digest(key)
-        with self._lock:
-            known = self._keys.get(digest)
-            if known is None:
-                return Redeemed.UNKNOWN, ""
-            user, expires, used = known
-            if used:
-                return Redeemed.USED, user
-            if self._clock() >= expires:
-                return Redeemed.EXPIRED, user
-            self._keys[digest] = (user, expires, True)
-            return Redeemed.OPENED, user
+        """Use up a key; return what became of it, and whose it is.
+
+        Raises:
+            DatabaseUnavailable: it cannot be found out at the moment.
+        """
+        known = self._accounts.use_key(_digest(key).hex())
+        if known is None:
+            return Redeemed.UNKNOWN, ""
+        if known.used is not None:
+            return Redeemed.USED, known.account
+        is_over = self._clock() >= known.expires
+        return Redeemed.EXPIRED if is_over else Redeemed.OPENED, known.account
 
 
 def _digest(text: str) -> bytes:

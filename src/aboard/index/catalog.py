@@ -1,20 +1,24 @@
 """The catalog: which runs lie below a root, remembered so that asking again is quick.
 
-A refresh lists the root and reads the records that changed since, and no others. A record that
-cannot be understood leaves the run as a raw directory, and is reported for as long as it is there.
+A refresh lists the root and reads the records that changed since, and no others; on a disk, only
+directories that changed are read again, too. A record that cannot be understood leaves the run as
+a raw directory, and is reported for as long as it is there.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import permutations
 
-from aboard.runs.catalog import Found, find_runs, natural
+from aboard.runs.catalog import Found, find_runs, is_of_a_run, natural
 from aboard.runs.known import KnownRun
 from aboard.runs.manifest import FILE_NAME, BadManifest, Manifest
 from aboard.storage import NotFound, Storage, StorageError, is_remote, join, open_storage
+from aboard.storage.folders import Folder, Folders
+from aboard.storage.local import LocalStorage
 
 _READERS = 32
 _UNREAD = ""
@@ -40,15 +44,27 @@ class CatalogReport:
     marks: dict[str, int] = field(default_factory=dict)
 
 
-def refresh_catalog(connection: sqlite3.Connection, root: str) -> CatalogReport:
+def refresh_catalog(
+    connection: sqlite3.Connection, root: str, *, marks: bool = True
+) -> CatalogReport:
     """Bring what is known of a root up to date.
+
+    Args:
+        connection: to the index.
+        root: its URI.
+        marks: whether to look at every event file, for the marks.
 
     Raises:
         StorageError: the root itself cannot be listed.
     """
     storage = open_storage(root)
     unlisted: list[StorageError] = []
-    found = find_runs(storage.list(on_error=unlisted.append))
+    folders: _Remembered | None = None
+    if isinstance(storage, LocalStorage):
+        folders = _Remembered(connection, storage, marks=marks)
+        found = find_runs(folders.list(on_error=unlisted.append))
+    else:
+        found = find_runs(storage.list(on_error=unlisted.append))
     known = {
         directory: (version, problem)
         for directory, version, problem in connection.execute(
@@ -60,7 +76,9 @@ def refresh_catalog(connection: sqlite3.Connection, root: str) -> CatalogReport:
         for directory, run in found.items()
         if directory not in known or known[directory][0] != run.version
     }
-    report = CatalogReport(list(unlisted), marks={one: run.mark for one, run in found.items()})
+    report = CatalogReport(list(unlisted))
+    if marks:
+        report.marks = {one: run.mark for one, run in found.items()}
     rows = list(_read_runs(storage, changed, known.keys(), report.problems))
     report.problems += [
         BadManifest(problem)
@@ -76,6 +94,8 @@ def refresh_catalog(connection: sqlite3.Connection, root: str) -> CatalogReport:
     if rows or gone:
         _store(connection, storage.uri, rows, gone)
         report.changed = True
+    if folders is not None:
+        folders.store()
     return report
 
 
@@ -84,14 +104,13 @@ def known_runs(connection: sqlite3.Connection, roots: Sequence[str]) -> list[Kno
 
     A run that lies below two of the roots is returned once, as of the first.
     """
-    runs: dict[str, KnownRun] = {}
+    runs: list[KnownRun] = []
     for root in dict.fromkeys(roots):
         rows = connection.execute(f"SELECT {_COLUMNS} FROM run WHERE root = ?", (root,))
-        for row in rows:
-            run = KnownRun(root, *row)
-            runs.setdefault(run.uri, run)
-    keys = {run.label: natural(run.label) for run in runs.values()}
-    return sorted(runs.values(), key=lambda run: keys[run.label])
+        runs += [KnownRun(root, *row) for row in rows]
+    if any(_is_below(one, other) for one, other in permutations(set(roots), 2)):
+        runs = list({run.uri: run for run in reversed(runs)}.values())[::-1]
+    return sorted(runs, key=lambda run: natural(run.label))
 
 
 def catalog_changes(connection: sqlite3.Connection, root: str) -> int:
@@ -120,6 +139,8 @@ def _read_runs(
         yield None, KnownRun.of_path(storage.uri, directory)
     answers: Iterable[KnownRun | StorageError]
     if is_remote(storage.uri) and len(recorded) > 1:
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(min(_READERS, len(recorded))) as pool:
             answers = list(pool.map(lambda one: _read_run(storage, one), recorded))
     else:
@@ -148,20 +169,58 @@ def _read_run(storage: Storage, directory: str) -> KnownRun | StorageError:
     return KnownRun.of_record(storage.uri, directory, record)
 
 
+class _Remembered:
+    """The directories of a root on a disk, as the index remembers them."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, storage: LocalStorage, *, marks: bool
+    ) -> None:
+        self._connection = connection
+        self._root = storage.uri
+        rows = connection.execute(
+            "SELECT directory, mark, files, below FROM folder WHERE root = ?", (storage.uri,)
+        )
+        self._known = {directory: Folder(*row) for directory, *row in rows}
+        described = is_of_a_run if marks else FILE_NAME.__eq__
+        self._folders = Folders(storage, self._known, is_of_a_run, described)
+        self.list = self._folders.list
+
+    def store(self) -> None:
+        """Remember what was found, and forget what is so no more."""
+        found = self._folders.found
+        gone = [(self._root, one) for one in self._known if one not in found]
+        if not gone and not found:
+            return
+        with _transaction(self._connection):
+            self._connection.executemany(
+                "DELETE FROM folder WHERE root = ? AND directory = ?", gone
+            )
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO folder VALUES (?, ?, ?, ?, ?)",
+                [(self._root, directory, *folder) for directory, folder in found.items()],
+            )
+
+
 def _store(
     connection: sqlite3.Connection,
     root: str,
     rows: Sequence[Row],
     gone: Sequence[tuple[str, str]],
 ) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         connection.executemany("DELETE FROM run WHERE root = ? AND directory = ?", gone)
         connection.executemany(_INSERT, [(version, *run) for version, run in rows])
         connection.execute(
             "INSERT INTO root VALUES (?, 1) ON CONFLICT (uri) DO UPDATE SET changes = changes + 1",
             (root,),
         )
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

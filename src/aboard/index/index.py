@@ -8,7 +8,7 @@ two threads or processes read at once is stored once.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from aboard.index import query, schema, traffic
 from aboard.index.connections import Connections
 from aboard.index.plan import Source
-from aboard.index.query import Damage, Run, Segment, Tag
+from aboard.index.query import Damage, Marks, Run, Segment, Tag
 from aboard.index.refresh import Progress, Report, refresh
 from aboard.index.traffic import TrafficHour
 from aboard.storage.base import StorageError
@@ -98,13 +98,23 @@ class Index:
         """Return the runs of a source by name."""
         return self._ask(lambda connection: query.runs(connection, source))
 
-    def tags(self, source: Source, directory: str | None = None) -> list[Tag]:
-        """Return every tag of every run of a source, or of one directory, by run and name."""
-        return self._ask(lambda connection: query.tags(connection, source, directory))
+    def tags(self, source: Source) -> list[Tag]:
+        """Return every tag of every run of a source, by run and name."""
+        return self._ask(lambda connection: query.tags(connection, source))
 
-    def marks(self, source: Source) -> dict[str, tuple[object, ...]]:
-        """Return, for each run's directory, a value that changes when the run does."""
-        return self._ask(lambda connection: query.marks(connection, source))
+    def stamp(self) -> int:
+        """Return a number that changes whenever the mark of any run does: a cheap question."""
+        return self._ask(query.stamp)
+
+    def marks(self, sources: Sequence[Source]) -> list[Marks]:
+        """Return, for each run's directory of each source, a value that changes when it does."""
+        return self._ask(lambda connection: query.marks(connection, sources))
+
+    def tags_of(
+        self, places: Collection[tuple[Source, str]]
+    ) -> list[tuple[tuple[Source, str], Tag]]:
+        """Return the tags of many directories, each with the source it is seen from."""
+        return self._ask(lambda connection: list(query.tags_of(connection, places)))
 
     def find_tag(self, source: Source, run: str, tag: str) -> Tag | None:
         """Return one tag of one run, or None."""
@@ -147,12 +157,12 @@ class Index:
 
         return self._ask(lambda connection: written_steps(connection, segment))
 
-    def refresh_catalog(self, root: str) -> CatalogReport:
+    def refresh_catalog(self, root: str, *, marks: bool = True) -> CatalogReport:
         """Find the runs below a root, and read the records that changed; see `catalog`."""
         from aboard.index.catalog import refresh_catalog
 
         try:
-            return self._do(lambda connection: refresh_catalog(connection, root))
+            return self._do(lambda connection: refresh_catalog(connection, root, marks=marks))
         finally:
             if is_remote(root):
                 self._do(traffic.save_untaken)

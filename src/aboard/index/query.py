@@ -7,9 +7,10 @@ nothing here imports numpy unless there was a restart, so that a list is there a
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from operator import attrgetter, itemgetter
@@ -132,25 +133,63 @@ def damages(connection: sqlite3.Connection, source: Source) -> list[Damage]:
     ]
 
 
-def marks(connection: sqlite3.Connection, source: Source) -> dict[str, tuple[object, ...]]:
-    """Return, for each run's directory, a value that changes when the run does."""
-    where, arguments = within(source)
-    rows = connection.execute(
-        f"SELECT directory, id, offset, first_wall FROM file {where} ORDER BY directory, name",
-        arguments,
+def stamp(connection: sqlite3.Connection) -> int:
+    """Return a number that changes whenever the mark of any run does."""
+    count: int = connection.execute("SELECT count FROM stamp").fetchone()[0]
+    return count
+
+
+Marks = dict[str, tuple[object, ...]]
+"""For each run's directory, a value that changes when the run does."""
+
+
+def marks(connection: sqlite3.Connection, sources: Sequence[Source]) -> list[Marks]:
+    """Return the marks of each of many sources, all in one query."""
+    whole = [source.uri.rstrip("/") for source in sources if not source.only]
+    rows: Iterable[tuple[str, str, *tuple[object, ...]]] = connection.execute(
+        # '0' is the character after '/': what begins with the source is in between.
+        "SELECT given.value, directory, file.id, offset, first_wall"
+        " FROM json_each(?) AS given CROSS JOIN file"
+        " WHERE directory >= given.value AND directory < given.value || '0'"
+        " AND (directory = given.value OR substr(directory, length(given.value) + 1, 1) = '/')"
+        " ORDER BY given.key, directory, name",
+        (json.dumps(whole),),
     )
-    return {
-        directory: tuple(row[1:] for row in group)
-        for directory, group in groupby(rows, key=itemgetter(0))
-    }
+    found: dict[str, Marks] = {}
+    for (source, directory), group in groupby(rows, key=itemgetter(0, 1)):
+        found.setdefault(source, {})[directory] = tuple(row[2:] for row in group)
+    return [
+        _marks_of_file(connection, one) if one.only else found.get(one.uri.rstrip("/"), {})
+        for one in sources
+    ]
 
 
-def tags(connection: sqlite3.Connection, source: Source, directory: str | None = None) -> list[Tag]:
-    """Return every tag of every run of a source, or of one directory, by run and name."""
+def _marks_of_file(connection: sqlite3.Connection, source: Source) -> Marks:
     where, arguments = within(source)
-    if directory is not None:
-        where, arguments = f"{where} AND directory = ?", (*arguments, directory)
+    rows = connection.execute(f"SELECT id, offset, first_wall FROM file {where}", arguments)
+    return {source.uri: tuple(found)} if (found := rows.fetchall()) else {}
+
+
+def tags(connection: sqlite3.Connection, source: Source) -> list[Tag]:
+    """Return every tag of every run of a source, by run and name."""
+    where, arguments = within(source)
     return [_tag(source, segments) for segments in _grouped(connection, where, arguments)]
+
+
+def tags_of(
+    connection: sqlite3.Connection, places: Collection[tuple[Source, str]]
+) -> Iterator[tuple[tuple[Source, str], Tag]]:
+    """Yield the tags of many directories, each with the source it is seen from; in one query."""
+    by_directory: dict[str, list[Source]] = {}
+    for source, directory in places:
+        by_directory.setdefault(directory, []).append(source)
+    where = "WHERE f.directory IN (SELECT value FROM json_each(?))"
+    for segments in _grouped(connection, where, (json.dumps(list(by_directory)),)):
+        directory = segments[0].directory
+        for source in by_directory[directory]:
+            seen = [one for one in segments if source.only in ("", one.file_name)]
+            if seen:
+                yield (source, directory), _tag(source, seen)
 
 
 def find_tag(connection: sqlite3.Connection, source: Source, run: str, tag: str) -> Tag | None:

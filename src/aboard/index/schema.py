@@ -44,6 +44,13 @@ CREATE TABLE file (
     UNIQUE (directory, name)
 );
 
+-- Counts what happens to files, from a number that no other index begins with.
+CREATE TABLE stamp (count INTEGER NOT NULL);
+INSERT INTO stamp VALUES (random() / 2);
+CREATE TRIGGER file_added AFTER INSERT ON file BEGIN UPDATE stamp SET count = count + 1; END;
+CREATE TRIGGER file_changed AFTER UPDATE ON file BEGIN UPDATE stamp SET count = count + 1; END;
+CREATE TRIGGER file_removed AFTER DELETE ON file BEGIN UPDATE stamp SET count = count + 1; END;
+
 -- The values of one tag in one file: scalars (form 0) or pointers to records (form 1).
 CREATE TABLE segment (
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again: whoever holds one may read late
@@ -113,6 +120,16 @@ CREATE TABLE run (
 CREATE TABLE root (
     uri TEXT PRIMARY KEY,
     changes INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What a directory below a root on a disk held; see storage/folders.py.
+CREATE TABLE folder (
+    root TEXT NOT NULL,
+    directory TEXT NOT NULL,
+    mark TEXT NOT NULL,
+    files TEXT NOT NULL,            -- those that can make a run
+    below TEXT NOT NULL,
+    PRIMARY KEY (root, directory)
 ) WITHOUT ROWID;
 
 -- Requests to a bucket by hour since 1970 and kind; see traffic.py.
@@ -230,7 +247,7 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
     return marks == list(_MARKS.values()) and tables >= _TABLE_NAMES
 
 
-_TABLE_NAMES = {"file", "segment", "chunk", "damage", "run", "root", "traffic"}
+_TABLE_NAMES = {"file", "stamp", "segment", "chunk", "damage", "run", "root", "folder", "traffic"}
 
 
 def _create(path: Path) -> sqlite3.Connection:

@@ -19,7 +19,7 @@ from aboard.storage import Entry, canonical
 EVENTS = "tfevents"
 """A file is an event file if its name contains this, as TensorBoard holds it."""
 _DEFAULT_ROOT = "runs"
-_DIGITS_OR_NOT = re.compile(r"[0-9]+|[^0-9]+")
+_DIGITS = re.compile(r"[0-9]+")
 
 
 class Found(NamedTuple):
@@ -32,6 +32,11 @@ class Found(NamedTuple):
 
     version: str | None
     mark: int
+
+
+def is_of_a_run(name: str) -> bool:
+    """Say whether a file of this name can make a run."""
+    return name == FILE_NAME or EVENTS in name
 
 
 def find_runs(entries: Iterable[Entry]) -> dict[str, Found]:
@@ -79,16 +84,15 @@ def find_roots(given: Sequence[str], environment: Mapping[str, str] | None = Non
     return list(dict.fromkeys(canonical(text) for text in texts))
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
+def natural(name: str) -> str:
     """Return a key that sorts `run10` after `run9`."""
-    key = []
-    for part in _DIGITS_OR_NOT.findall(name):
-        if part[0] in "0123456789":
-            digits = part.lstrip("0")
-            key.append((0, len(digits), digits))
-        else:
-            key.append((1, 0, part))
-    return key
+    return _DIGITS.sub(_weighed, name)
+
+
+def _weighed(number: re.Match[str]) -> str:
+    """Write a number so that it sorts by its length first, and before all that is no number."""
+    digits = number[0].lstrip("0")
+    return f"\0{chr(len(digits))}{digits}"
 
 
 def _raw_directory(directory: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from aboard.runs.manifest import HEARTBEAT_SECS, Manifest, State
 from aboard.storage import join
 
+_STATES = {state.value: state for state in State}
+
 
 class KnownRun(NamedTuple):
     """One run below a root.
@@ -117,7 +119,7 @@ class KnownRun(NamedTuple):
         """Return how the run stands; nobody knows of a raw directory."""
         if not self.recorded_state:
             return None
-        state = State(self.recorded_state)
+        state = _STATES[self.recorded_state]
         if state is not State.RUNNING:
             return state
         beating = Manifest(
@@ -129,8 +131,9 @@ class KnownRun(NamedTuple):
         """Return how long the run took, or has taken so far; until its last beat if it is lost."""
         if not self.started:
             return None
-        state = self.state_at(now)
-        end = self.ended or (now if state is State.RUNNING else self.heartbeat)
+        end = self.ended
+        if not end:
+            end = now if self.state_at(now) is State.RUNNING else self.heartbeat
         return max(0.0, end - self.started)
 
 

@@ -150,19 +150,24 @@ def matching(selectors: Sequence[Selector], runs: Sequence[KnownRun], now: float
 
     Where all of them leave something out, every other run is meant.
     """
-    wanted = [one for one in selectors if not one.excludes]
-    gone = _places([one for one in selectors if one.excludes], runs, now)
-    chosen = _places(wanted, runs, now) if wanted or not selectors else set(range(len(runs)))
+    return _chosen([(one, one.of(runs, now)) for one in selectors], runs)
+
+
+def _chosen(
+    found: Sequence[tuple[Selector, list[int]]], runs: Sequence[KnownRun]
+) -> list[KnownRun]:
+    """Return the runs that remain of what each selector means."""
+    gone = {place for one, places in found if one.excludes for place in places}
+    wanted = [places for one, places in found if not one.excludes]
+    chosen = {place for places in wanted for place in places}
+    if found and not wanted:
+        chosen = set(range(len(runs)))
     return [runs[place] for place in sorted(chosen - gone)]
 
 
 def left_out(selectors: Sequence[Selector], runs: Sequence[KnownRun], now: float) -> list[KnownRun]:
     """Return the runs that selectors leave out, whatever else means them."""
-    return [runs[place] for place in _places([s for s in selectors if s.excludes], runs, now)]
-
-
-def _places(selectors: Sequence[Selector], runs: Sequence[KnownRun], now: float) -> set[int]:
-    return {place for one in selectors for place in one.of(runs, now)}
+    return [runs[place] for one in selectors if one.excludes for place in one.of(runs, now)]
 
 
 def select(
@@ -180,16 +185,17 @@ def select(
         NothingMatches: a selector means no run at all.
         Ambiguous: a name alone means several, and only one may be meant.
     """
-    asking = [one for one in selectors if not one.is_place]
-    for selector in asking:
-        places = selector.of(runs, now)
+    found = [(one, one.of(runs, now)) for one in selectors]
+    for selector, places in found:
+        if selector.is_place:
+            continue
         if not places:
             raise NothingMatches(_nearest(selector, runs, now))
         is_loose = selector.otherwise is not None and not selector.matches(runs[places[0]], now)
         if strictly and is_loose and len(places) > 1:
             labels = _some([runs[place].label for place in places])
             raise Ambiguous(f"{selector.text!r} is the name of {labels}. Write which is meant.")
-    return matching(selectors, runs, now)
+    return _chosen(found, runs)
 
 
 def _split_commas(text: str) -> list[str]:

@@ -61,6 +61,7 @@ class AsyncClient:
     roots = _in_thread(Client.roots)
     users = _in_thread(Client.users)
     add_user = _in_thread(Client.add_user)
+    set_password = _in_thread(Client.set_password)
     remove_user = _in_thread(Client.remove_user)
     tokens = _in_thread(Client.tokens)
     create_token = _in_thread(Client.create_token)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -305,6 +306,10 @@ class Client:
         added: Document = self._document("POST", "/users", body)
         return added
 
+    def set_password(self, name: str, password: str) -> None:
+        """Give a user, or yourself, another password, which ends all sessions of it."""
+        self._document("PUT", f"/users/{_quoted(name)}/password", {"password": password})
+
     def remove_user(self, name: str) -> None:
         """Shut somebody out, with his tokens, sessions and links; his boards stay."""
         self._document("DELETE", f"/users/{_quoted(name)}")
@@ -393,6 +398,9 @@ class Client:
         cause = getattr(error, "reason", error)
         said = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         hint = "Is it running? aboard hub status tells."
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            said = f"its certificate is not trusted: {cause.verify_message}"
+            hint = "Name the file with the certificate of its authority in SSL_CERT_FILE."
         return Unreachable(f"{self.url}: {said}.".replace("..", "."), hint, code="unreachable")
 
 
@@ -468,7 +476,8 @@ def log_in(url: str, user: str, password: str, *, name: str = "", lasts: str = "
         cookie = (answer.headers["set-cookie"] or "").partition(";")[0]
     parts = urllib.parse.urlsplit(client.url)
     # A session is for browsers, so the hub asks where a request comes from.
-    headers = {"cookie": cookie, "origin": f"{parts.scheme}://{parts.netloc}"}
+    origin = f"{parts.scheme}://{parts.netloc}"
+    headers = {"cookie": cookie, "origin": origin, "x-aboard-csrf": "1"}
     wish = {"name": name, "lasts": lasts}
     made: Document = client._document("POST", "/tokens", wish, headers=headers)
     with client._ask("POST", "/logout", headers=headers):

@@ -9,8 +9,7 @@ become paths or keys is left to the implementations; how a URI becomes a storage
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,8 +69,7 @@ class UnknownScheme(BadUri):
     """The URI is of a kind we do not read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One file as a listing shows it.
 
     Attributes:

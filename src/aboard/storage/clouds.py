@@ -8,7 +8,7 @@ identity of its own within two.
 import http.client
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from aboard.storage import settings
 from aboard.storage.base import NoCredentials, Unreachable
 from aboard.storage.explain import explain, kind_of_cloud, no_credentials
 from aboard.storage.settings import Identity, Keys, Probe
-from aboard.storage.uri import RemoteUri
+from aboard.storage.uri import RemoteUri, is_remote
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Credential
@@ -38,6 +38,12 @@ _RETRIES: "RetryConfig" = {
 _KEYS_ARE_FRESH = timedelta(minutes=15)
 _FINDERS = {"s3": settings.s3, "gs": settings.gcs, "az": settings.azure, "oss": settings.oss}
 
+_VARIABLES = {
+    "s3": ("AWS_",),
+    "gs": ("GOOGLE_", "CLOUDSDK_", "STORAGE_"),
+    "az": ("AZURE_", "AZURITE_"),
+    "oss": ("OSS_", "ALIBABA_"),
+}
 _RELEVANT_VARIABLES = re.compile(
     r"(AWS|GOOGLE|CLOUDSDK|STORAGE|AZURE|AZURITE|OSS|ALIBABA)_.*|HOME|(HTTP|HTTPS|ALL|NO)_PROXY",
     re.IGNORECASE,
@@ -73,6 +79,13 @@ def connect(
 def set_profile(uri: str, variables: Mapping[str, str]) -> None:
     """Let variables hold for what lies below a URI, over those of the environment; or none."""
     _profiles[uri.rstrip("/")] = dict(variables)
+
+
+def credentials(variables: Mapping[str, str], uris: Iterable[str]) -> dict[str, str]:
+    """Return those variables that the clouds of some places know, and no others."""
+    schemes = {uri.partition("://")[0] for uri in uris if is_remote(uri)} - {"memory"}
+    known = tuple(start for one in schemes for start in _VARIABLES[kind_of_cloud(one)])
+    return {name: value for name, value in variables.items() if name.upper().startswith(known)}
 
 
 def _profile_of(uri: RemoteUri) -> Mapping[str, str]:

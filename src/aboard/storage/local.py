@@ -1,8 +1,9 @@
 """Files on a disk or a network file system, reached through the operating system.
 
 Listing asks for as little as it can: one directory read per directory and one `stat` per file
-whose name matches, because on a network file system each is a round trip. New content is written
-beside its place under a temporary name and moved in, so that no reader ever sees half a file.
+whose name matches, because on a network file system each is a round trip; what was listed before
+is listed again by `folders`. New content is written beside its place under a temporary name and
+moved in, so that no reader ever sees half a file.
 """
 
 # ruff: noqa: PTH103, PTH105, PTH108, PTH116, PTH118, PTH120
@@ -11,10 +12,10 @@ beside its place under a temporary name and moved in, so that no reader ever see
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aboard.storage.base import (
     AlreadyExists,
@@ -31,6 +32,7 @@ from aboard.storage.base import (
     prefix_parts,
     unreadable,
 )
+from aboard.storage.confines import check_opened, check_path, leads_out, unwatched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,13 +60,17 @@ _ERRORS |= dict.fromkeys(
 )
 
 
+Wanted = Callable[[str], bool]
+"""Says whether a file of this name is asked for."""
+
+
 @dataclass(slots=True, eq=False)
-class _Directory:
+class Directory:
     """A directory on the walk, and the one it was found in."""
 
     path: str
     name: str
-    parent: "_Directory | None" = None
+    parent: "Directory | None" = None
     _identity: tuple[int, int] | None = field(default=None)
 
     def contains_itself(self) -> bool:
@@ -77,30 +83,28 @@ class _Directory:
         return False
 
     def identity(self) -> tuple[int, int]:
+        """Return what tells the directory from all others, whatever led to it."""
         if self._identity is None:
             status = os.stat(self.path)
             self._identity = (status.st_dev, status.st_ino)
         return self._identity
 
 
-_confines: list[str] = []
+class Contents(NamedTuple):
+    """What was found in a directory: files, directories to go on with, what went wrong.
 
-
-def confine(directories: Iterable[str]) -> None:
-    """Let this process read no local file outside of these directories, wherever links lead.
-
-    Without any, it may read them all.
+    Attributes:
+        has_links: whether there is a symbolic link in it, of any kind.
     """
-    _confines[:] = [os.path.realpath(directory) for directory in directories]
+
+    files: Sequence[Entry]
+    below: Sequence[Directory]
+    problems: Sequence[StorageError] = ()
+    has_links: bool = False
 
 
-def _check_confines(path: str, descriptor: int) -> None:
-    if not _confines:
-        return
-    # What was opened, and not what the path means by now.
-    real = os.path.realpath(f"/proc/self/fd/{descriptor}")
-    if not any(real.startswith(f"{directory.rstrip('/')}/") for directory in _confines):
-        raise PermissionDenied(path, "a link leads out of its root", "Put the file below the root.")
+Look = Callable[[Directory], Contents]
+"""Finds out what is in a directory."""
 
 
 class LocalStorage(Storage):
@@ -114,24 +118,29 @@ class LocalStorage(Storage):
     ) -> Iterator[Entry]:
         """Yield the files below `prefix`, directory by directory, each in the order of names.
 
-        Symbolic links are followed, and a link back to a directory above it is not entered again.
+        Symbolic links are followed; a link back to a directory above it is not entered again, nor
+        is one that leads out of where this process is confined to.
         """
         parts = prefix_parts(self.uri, prefix)
-        with _explained(self.uri):
-            if not stat.S_ISDIR(os.stat(self.uri).st_mode):
-                raise NotFound(self.uri, "this is a file, not a directory", "Open its directory.")
-        start = _Directory(os.path.join(self.uri, *parts), "/".join(parts))
+        self._check_root()
+        start = Directory(os.path.join(self.uri, *parts), "/".join(parts))
+        check_path(start.path)
         try:
             status = os.stat(start.path)
         except OSError as error:
             if error.errno in {errno.ENOENT, errno.ENOTDIR}:
                 return
-            raise _explain(start.path, error) from error
+            raise explain(start.path, error) from error
         if not stat.S_ISDIR(status.st_mode):
             if stat.S_ISREG(status.st_mode) and containing in parts[-1]:
-                yield _entry(start.name, status)
+                yield entry_of(start.name, status)
             return
-        yield from _walk(start, containing, on_error)
+        yield from _walk(start, lambda one: scan(one, lambda name: containing in name), on_error)
+
+    def walk(self, look: Look, *, on_error: ListingProblem | None = None) -> Iterator[Entry]:
+        """Yield the files that looks at every directory find, in the order of `list`."""
+        self._check_root()
+        return _walk(Directory(self.uri, ""), look, on_error)
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes from `start` up to `end`, fewer where the file ends before that."""
@@ -195,6 +204,12 @@ class LocalStorage(Storage):
         with _explained(path):
             os.unlink(path)
 
+    def _check_root(self) -> None:
+        with _explained(self.uri):
+            if not stat.S_ISDIR(os.stat(self.uri).st_mode):
+                raise NotFound(self.uri, "this is a file, not a directory", "Open its directory.")
+        check_path(self.uri)
+
     def _path(self, name: str) -> str:
         return os.path.join(self.uri, *name_parts(self.uri, name))
 
@@ -204,69 +219,79 @@ class LocalStorage(Storage):
         path = self._path(name)
         with _explained(path):
             # Without O_NONBLOCK a named pipe in a log directory would block us for ever.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            with unwatched():
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             try:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     raise NotFound(path, "this is not a regular file", "Name a file.")
-                _check_confines(path, descriptor)
+                check_opened(path, descriptor)
                 yield descriptor, status.st_size
             finally:
                 os.close(descriptor)
 
 
-def _walk(start: _Directory, containing: str, on_error: ListingProblem | None) -> Iterator[Entry]:
+def _walk(start: Directory, look: Look, on_error: ListingProblem | None) -> Iterator[Entry]:
     pending = [start]
     while pending:
         directory = pending.pop()
         try:
-            files, below, problems = _scan(directory, containing)
+            found = look(directory)
         except OSError as error:
-            problem = _explain(directory.path, error)
+            problem = explain(directory.path, error)
             if directory is start:
                 raise problem from error
-            files, below, problems = [], [], [problem]
-        for problem in problems:
+            found = Contents((), (), [problem])
+        for problem in found.problems:
             if on_error is None:
                 raise problem
             on_error(problem)
-        yield from files
-        pending.extend(reversed(below))
+        yield from found.files
+        pending += found.below[::-1]
 
 
-def _scan(
-    directory: _Directory, containing: str
-) -> tuple[list[Entry], list[_Directory], list[StorageError]]:
-    """Read one directory: files whose names match, directories to go on with, what went wrong."""
+def scan(
+    directory: Directory, is_wanted: Wanted, is_described: Wanted = lambda _: True
+) -> Contents:
+    """Read one directory: files that are wanted, with size and version if those are, too.
+
+    Raises:
+        OSError: the directory itself cannot be read.
+    """
     files: list[Entry] = []
-    below: list[_Directory] = []
+    below: list[Directory] = []
     problems: list[StorageError] = []
-    with os.scandir(directory.path) as found:
+    has_links = False
+    with unwatched(), os.scandir(directory.path) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
         name = f"{directory.name}/{entry.name}" if directory.name else entry.name
         try:
+            is_link = entry.is_symlink()
+            has_links |= is_link
             if entry.is_dir():
-                child = _Directory(entry.path, name, directory)
-                if entry.is_symlink() and child.contains_itself():
+                child = Directory(entry.path, name, directory)
+                if is_link and (leads_out(entry.path) or child.contains_itself()):
                     continue
                 below.append(child)
-            elif containing in entry.name and not entry.name.startswith(TEMPORARY):
-                status = entry.stat()
-                if not stat.S_ISREG(status.st_mode):
+            elif is_wanted(entry.name) and not entry.name.startswith(TEMPORARY):
+                if not entry.is_file():
                     continue
-                if not _is_unicode(name):
+                if not is_unicode(name):
                     problems.append(BadUri(entry.path, "the path is not UTF-8", "Rename it."))
-                    continue
-                files.append(_entry(name, status))
+                elif is_described(entry.name):
+                    files.append(entry_of(name, entry.stat()))
+                else:
+                    files.append(Entry(name, 0, ""))
         except OSError as error:
             # A file deleted since, and a link that leads nowhere, are no files.
             if error.errno not in {errno.ENOENT, errno.ELOOP}:
-                problems.append(_explain(entry.path, error))
-    return files, below, problems
+                problems.append(explain(entry.path, error))
+    return Contents(files, below, problems, has_links)
 
 
-def _is_unicode(name: str) -> bool:
+def is_unicode(name: str) -> bool:
+    """Say whether a name can be written in UTF-8."""
     try:
         name.isascii() or name.encode()
     except UnicodeEncodeError:
@@ -274,7 +299,8 @@ def _is_unicode(name: str) -> bool:
     return True
 
 
-def _entry(name: str, status: os.stat_result) -> Entry:
+def entry_of(name: str, status: os.stat_result) -> Entry:
+    """Describe a file as a listing shows it."""
     return Entry(name, status.st_size, f"{status.st_mtime_ns:x}.{status.st_ino:x}")
 
 
@@ -318,10 +344,11 @@ def _explained(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _explain(path, error) from error
+        raise explain(path, error) from error
 
 
-def _explain(path: str, error: OSError) -> StorageError:
+def explain(path: str, error: OSError) -> StorageError:
+    """Say in our words what the operating system could not do."""
     kind, problem, hint = _ERRORS.get(
         error.errno or 0, (StorageError, f"{error.strerror or error}".lower(), "Check the path.")
     )

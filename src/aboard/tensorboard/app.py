@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from a2wsgi import WSGIMiddleware
@@ -22,6 +24,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aboard.events import protos
+from aboard.tensorboard.answers import Answers
 from aboard.tensorboard.assets import INDEX, Assets
 from aboard.tensorboard.board import Listing
 from aboard.tensorboard.frame import (
@@ -38,11 +41,12 @@ from aboard.tensorboard.provider import (
     Boards,
     current_request,
 )
-from aboard.tensorboard.routes import BadRequest, HotRoutes
+from aboard.tensorboard.routes import BadRequest, HotRoutes, read_requests
 from aboard.web.pages import NOT_FOUND
 
 _GZIP_FROM = 1000
 """Bytes from which an answer is worth compressing."""
+_GZIP_MAGIC = b"\x1f\x8b"
 _WSGI_THREADS = 10
 
 _log = logging.getLogger(__name__)
@@ -125,6 +129,7 @@ class _BoardApp:
         self._assets = assets
         self._asked = asked
         self._hot = hot
+        self._answers = Answers()
         self._get: dict[str, Callable[[Listing], bytes]] = {
             "data/environment": hot.environment,
             "data/runs": hot.runs,
@@ -156,37 +161,58 @@ class _BoardApp:
         if self._asked and (path.startswith("data/") or path in ("", INDEX)):
             await run_in_threadpool(self._asked, listing.board.id)
         try:
-            answer = await self._hot_answer(listing, path, request)
+            question = await self._question(path, request)
+            if question is None:
+                return None
+            return await run_in_threadpool(
+                self._answer, listing, question, compressed=takes_gzip(request)
+            )
         except BadRequest as error:
             return Response(f"Invalid argument: {error}", 400, media_type="text/plain")
-        if answer is None:
-            return None
-        return await run_in_threadpool(_json, answer, request)
 
-    async def _hot_answer(self, listing: Listing, path: str, request: Request) -> bytes | None:
+    async def _question(self, path: str, request: Request) -> _Question | None:
+        """Understand what is asked; None leaves it to TensorBoard."""
         if path in self._get:
-            return await run_in_threadpool(self._get[path], listing)
+            return _Question(self._get[path], (path,))
         if path == "data/plugin/timeseries/timeSeries":
             fields = await _form(request) if request.method == "POST" else request.query_params
-            asked = fields.get("requests")
-            text = asked if isinstance(asked, str) else None
-            return await run_in_threadpool(self._hot.time_series, listing, text)
+            text = fields.get("requests")
+            asked = read_requests(text if isinstance(text, str) else None)
+            scalars_only = all(one.get("plugin") == "scalars" for one in asked)
+            answer = partial(self._hot.time_series, asked=asked)
+            return _Question(answer, (path, str(text)) if scalars_only else ())
         if path == "data/plugin/scalars/scalars_multirun" and request.method == "POST":
             form = await _form(request)
             tags = [str(tag) for tag in form.getlist("tag")]
             runs = [str(run) for run in form.getlist("runs")]
-            return await run_in_threadpool(self._hot.multirun, listing, tags, runs)
+            answer = partial(self._hot.multirun, tags=tags, runs=runs)
+            return _Question(answer, (path, *tags, "", *runs))
         return None
+
+    def _answer(self, listing: Listing, question: _Question, *, compressed: bool) -> Response:
+        """Answer from what is kept, as long as the board has not changed since."""
+        key = (listing.version(), compressed, question.key)
+        body = self._answers.get(key) if question.key else None
+        if body is None:
+            body = question.answer(listing)
+            if compressed and len(body) >= _GZIP_FROM:
+                body = gzip.compress(body, compresslevel=1, mtime=0)
+            if question.key:
+                self._answers.keep(key, body)
+        headers = {"cache-control": "no-cache, must-revalidate", "vary": "accept-encoding"}
+        if body.startswith(_GZIP_MAGIC):  # which no JSON does
+            headers["content-encoding"] = "gzip"
+        return Response(body, media_type="application/json", headers=headers)
+
+
+class _Question:
+    """What is asked of a board, and under which key its answer can be kept; none if it cannot."""
+
+    def __init__(self, answer: Callable[[Listing], bytes], asked: tuple[str, ...]) -> None:
+        self.answer = answer
+        self.key = hashlib.blake2b(repr(asked).encode()).digest() if asked else b""
 
 
 async def _form(request: Request) -> FormData:
     """Read a form that may name every run of a large board."""
     return await request.form(max_files=0, max_fields=100_000, max_part_size=16 << 20)
-
-
-def _json(body: bytes, request: Request) -> Response:
-    headers = {"cache-control": "no-cache, must-revalidate", "vary": "accept-encoding"}
-    if len(body) >= _GZIP_FROM and takes_gzip(request):
-        body = gzip.compress(body, compresslevel=1, mtime=0)
-        headers["content-encoding"] = "gzip"
-    return Response(body, media_type="application/json", headers=headers)

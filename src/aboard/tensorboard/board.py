@@ -7,6 +7,7 @@ asking again costs only what changed.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -113,9 +114,7 @@ def path_names(board: Board, found: Iterable[tuple[Member, str]]) -> list[str]:
 
 Key = tuple[Member, str]
 """A member, and the directory of a run of it."""
-
-_FEW_RUNS = 100
-"""The tags of fewer runs than this are asked for run by run, of more all at once."""
+_VERSIONS = itertools.count()
 
 
 class Listing:
@@ -131,9 +130,17 @@ class Listing:
 
             self._records = Records(index, board.roots)
         self._told: tuple[object, ...] = ()
+        self._stamp: int | None = None
         self._marks: dict[Key, tuple[object, ...]] = {}
         self._tags: dict[Key, dict[str, Tag]] = {}
         self._runs: dict[str, BoardRun] = {}
+        self._version = next(_VERSIONS)
+
+    def version(self) -> int:
+        """Return a number that changes with anything that the board shows, and never comes back."""
+        with self._lock:
+            self._update()
+            return self._version
 
     def runs(self) -> dict[str, BoardRun]:
         """Return the runs by name, up to date with the index."""
@@ -150,37 +157,34 @@ class Listing:
         """Show the board with other members than before; what is known of runs is kept."""
         with self._lock:
             self.board = board
+            self._stamp = None
             self._told = (object(),)  # so that runs are named anew
 
     def _update(self) -> None:
-        marks = dict(self._current_marks())
+        stamp = self._index.stamp()  # before the marks: what changes meanwhile shows next time
+        marks = self._marks if stamp == self._stamp else dict(self._current_marks())
         told = self._records_told(marks)
         if (marks, told) == (self._marks, self._told):
+            self._stamp = stamp
             return
-        changed: dict[Member, set[str]] = {}
+        changed: dict[tuple[Source, str], list[dict[str, Tag]]] = {}
         for key, mark in marks.items():
             if self._marks.get(key) != mark:
                 self._tags[key] = {}
-                changed.setdefault(key[0], set()).add(key[1])
-        for member, directories in changed.items():
-            for tag in self._read_tags(member, directories):
-                self._tags[member, tag.directory][tag.name] = tag
+                changed.setdefault((key[0].source, key[1]), []).append(self._tags[key])
+        for place, tag in self._index.tags_of(changed.keys()) if changed else ():
+            for tags in changed[place]:
+                tags[tag.name] = tag
         self._tags = {key: self._tags[key] for key in marks}
-        self._marks, self._told = marks, told
+        self._marks, self._told, self._stamp = marks, told, stamp
         self._runs = self._named_runs()
-
-    def _read_tags(self, member: Member, directories: set[str]) -> Iterator[Tag]:
-        if len(directories) < _FEW_RUNS:
-            for directory in directories:
-                yield from self._index.tags(member.source, directory)
-            return
-        for tag in self._index.tags(member.source):
-            if tag.directory in directories:
-                yield tag
+        self._version = next(_VERSIONS)
 
     def _current_marks(self) -> Iterator[tuple[Key, tuple[object, ...]]]:
-        for member in self.board.members:
-            for directory, mark in self._index.marks(member.source).items():
+        members = self.board.members
+        of_members = self._index.marks([member.source for member in members])
+        for member, marks in zip(members, of_members, strict=True):
+            for directory, mark in marks.items():
                 yield (member, directory), mark
 
     def _named_runs(self) -> dict[str, BoardRun]:
@@ -200,7 +204,7 @@ class Listing:
         template, records = self.board.template, self._records
         if template is None or records is None:
             return ()
-        marks = tuple(records.mark(member.source) for member in self.board.members)
+        marks = records.marks(member.source for member in self.board.members)
         if "state" not in template.fields:
             return marks
         now = time.time()

@@ -116,16 +116,8 @@ class HotRoutes:
         """Answer `histograms/tags` and `distributions/tags`."""
         return _described(_versioned(listing.runs().values(), "histograms"))
 
-    def time_series(self, listing: Listing, requests: str | None) -> JsonBytes:
+    def time_series(self, listing: Listing, asked: list[dict[str, Any]]) -> JsonBytes:
         """Answer `timeseries/timeSeries`: the points of some tags in all or one of the runs."""
-        if not requests:
-            raise BadRequest("Missing 'requests' field")
-        try:
-            asked = orjson.loads(requests)
-        except orjson.JSONDecodeError:
-            raise BadRequest("Unable to parse 'requests' as JSON") from None
-        if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
-            raise BadRequest("'requests' must be a list of objects")
         current = BoardRequest(listing.board.id)
         current.runs = listing.runs()
         current_request.set(current)
@@ -172,6 +164,23 @@ class HotRoutes:
                 found[name] = tag
         series = self._boards.index.many_series(list(found.values()), samples=self._samples)
         return zip(found, series, strict=True)
+
+
+def read_requests(text: str | None) -> list[dict[str, Any]]:
+    """Read the field `requests` of `timeseries/timeSeries`.
+
+    Raises:
+        BadRequest: it is not what the frontend sends.
+    """
+    if not text:
+        raise BadRequest("Missing 'requests' field")
+    try:
+        asked = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise BadRequest("Unable to parse 'requests' as JSON") from None
+    if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
+        raise BadRequest("'requests' must be a list of objects")
+    return asked
 
 
 def _columns(series: Series) -> tuple[list[Any], list[int], list[Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -130,11 +130,12 @@ class Records:
         """Bring the catalog up to date with the records of a source."""
         root = self._root(source)
         if root not in self._kept:
-            self._index.refresh_catalog(root)
+            self._index.refresh_catalog(root, marks=False)
 
-    def mark(self, source: Source) -> int:
-        """Return a number that changes when a record of the source does."""
-        return self._index.catalog_changes(self._root(source))
+    def marks(self, sources: Iterable[Source]) -> tuple[int, ...]:
+        """Return numbers that change when a record of one of the sources does."""
+        roots = dict.fromkeys(self._root(source) for source in sources)
+        return tuple(self._index.catalog_changes(root) for root in roots)
 
     def of(self, source: Source, directory: str) -> KnownRun | None:
         """Return the run that a directory of event files is part of, if it is recorded."""

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aboard.events import protos
 from aboard.storage.base import StorageError
+from aboard.storage.confines import admit
 from aboard.storage.uri import is_remote, open_storage
 from aboard.tensorboard.assets import INDEX, Assets
 from aboard.tensorboard.board import Board
@@ -76,6 +77,7 @@ def make_stock_app(
     with ExitStack() as undoing:
         directory = Path(tempfile.mkdtemp(prefix="stock-", dir=work_directory))
         undoing.callback(shutil.rmtree, directory, ignore_errors=True)
+        admit(str(directory))
         loading = _Loading(board, samples or {}, reload_seconds, directory, records)
         undoing.callback(loading.close)
         assets = assets if assets is not None else Assets()

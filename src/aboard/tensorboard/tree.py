@@ -18,6 +18,7 @@ from typing import NamedTuple
 from aboard.index.plan import EVENT_FILE
 from aboard.runs.naming import distinct
 from aboard.storage.base import BadUri, StorageError, name_parts
+from aboard.storage.confines import is_confined, leads_out
 from aboard.storage.uri import open_storage
 from aboard.tensorboard.board import Board, Member, path_names
 from aboard.tensorboard.fields import template_fields
@@ -111,7 +112,11 @@ class LogTree:
                 entries = open_storage(place.directory).list(
                     only, containing=EVENT_FILE, on_error=self.problems.append
                 )
-                below = {posixpath.dirname(entry.name) for entry in entries}
+                below = {
+                    posixpath.dirname(entry.name)
+                    for entry in entries
+                    if not leads_out(posixpath.join(place.directory, entry.name))
+                }
             except StorageError as error:
                 self.problems.append(error)
                 continue
@@ -179,7 +184,8 @@ def plan_links(
 
     A directory that leads to other runs is never linked, for those have names of their
     own or are not shown; what else is in it is linked one by one. Nor is one of a
-    plugin's: plugins walk the log directory, and may not follow links.
+    plugin's: plugins walk the log directory, and may not follow links. What leads out of
+    where this process is confined to is left out.
 
     Args:
         runs: the runs to show, by name.
@@ -198,6 +204,8 @@ def plan_links(
         path, run, is_run = pending.pop()
         for entry in _entries(run.directory):
             target = posixpath.join(run.directory, entry.name)
+            if leads_out(target):
+                continue
             inner = posixpath.normpath(posixpath.join(path, entry.name))
             if not _is_directory(entry):
                 is_event_file = EVENT_FILE in entry.name
@@ -225,6 +233,8 @@ def _is_plain(board: Board, places: Sequence[Place]) -> bool:
     """Say whether TensorBoard would name and show the runs of a board as the board does."""
     if len(places) != 1 or board.template is not None or board.include or board.exclude:
         return False
+    if is_confined():
+        return False  # TensorBoard reads what it finds, and gives up at what it may not read
     member = places[0].member
     return not member.name and not member.source.only
 

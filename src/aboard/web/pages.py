@@ -10,6 +10,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,14 +34,22 @@ main { width: 100%; max-width: 34rem; padding: 2.25rem 2.5rem; background: var(-
 h1 { margin: 0 0 .75rem; font-size: 1.5rem; line-height: 1.25; }
 p { margin: 0 0 .75rem; }
 .hint { color: var(--soft); overflow-wrap: anywhere; }
+code { padding: .1rem .35rem; border-radius: .25rem; background: var(--ground);
+  font: .9em ui-monospace, monospace; color: var(--ink); }
 form { margin-top: 1.5rem; }
-label { display: block; margin-bottom: .35rem; font-weight: 600; }
-.row { display: flex; flex-wrap: wrap; gap: .6rem; }
-input { flex: 1 1 14rem; min-width: 0; }
+label { display: block; flex: 1 1 12rem; font-weight: 600; }
+.row { display: flex; flex-wrap: wrap; align-items: end; gap: .75rem; }
+input { display: block; width: 100%; margin-top: .35rem; }
 input, button { padding: .6rem .8rem; border: 1px solid var(--line); border-radius: .35rem;
   background: var(--paper); color: inherit; font: inherit; }
 button { border-color: var(--accent); background: var(--accent); color: var(--on-accent);
   font-weight: 600; cursor: pointer; }
+ul { margin: 0; padding: 0; list-style: none; }
+li { padding: .6rem 0; border-top: 1px solid var(--ground); overflow-wrap: anywhere; }
+li a { font-weight: 600; color: var(--accent); }
+li span { display: block; font-size: .9rem; color: var(--soft); }
+.foot { justify-content: space-between; align-items: center; }
+.foot p { margin: 0; color: var(--soft); }
 :focus-visible { outline: .2rem solid var(--accent); outline-offset: .15rem; }
 .code { margin: 1.75rem 0 0; font-size: .85rem; color: var(--soft); }
 @media (max-width: 30rem) { main { padding: 1.75rem 1.5rem; } }
@@ -86,7 +95,8 @@ class Problem:
     """Something a client should know: what happened and what to do, for people and programs.
 
     A problem is an ASGI application that answers with itself, and so can be what an exception
-    handler returns.
+    handler returns. Each line of a hint is a paragraph of the page, and what stands in backquotes
+    a command.
     """
 
     status: int
@@ -104,54 +114,83 @@ class Problem:
         """Return the response, as a page or as JSON."""
         shared = (("cache-control", "no-store"), ("referrer-policy", "no-referrer"), *self.headers)
         if as_page:
-            kind = ("content-type", "text/html; charset=utf-8")
-            policy = ("content-security-policy", _POLICY)
-            return Reply(self.status, (kind, policy, *shared), self._page(form).encode())
-        error = {"code": self.code, "message": self.message, "hint": self.hint}
+            body = self._body(form)
+            return page(self.message, body, shared, status=self.status, reload=self.reload)
+        hint = _COMMAND.sub(r"\1", " ".join(self.hint.splitlines()))
+        error = {"code": self.code, "message": self.message, "hint": hint}
         kind = ("content-type", "application/json")
         return Reply(self.status, (kind, *shared), json.dumps({"error": error}).encode())
 
-    def _page(self, form: TokenForm | None) -> str:
-        message, hint = html.escape(self.message), html.escape(self.hint)
-        reload = f'\n<meta http-equiv="refresh" content="{self.reload}">' if self.reload else ""
-        return f"""<!doctype html>
+    def _body(self, form: TokenForm | None) -> str:
+        hint = _COMMAND.sub(r"<code>\1</code>", html.escape(self.hint))
+        lines = "\n".join(f'<p class="hint">{line}</p>' for line in hint.splitlines())
+        return f"""<h1>{html.escape(self.message)}</h1>
+{lines}{_form(form) if form else ""}
+<p class="code">{self.status} · {html.escape(self.code)}</p>"""
+
+
+_COMMAND = re.compile("`([^`]+)`")
+
+
+def page(
+    title: str,
+    body: str,
+    headers: tuple[tuple[str, str], ...] = (),
+    *,
+    status: int = 200,
+    reload: int = 0,
+) -> Reply:
+    """Return a page.
+
+    Args:
+        title: its name, as plain text.
+        body: what it shows, as HTML.
+        headers: beside those that every page has.
+        status: that of the answer.
+        reload: after how many seconds it is asked for again, if at all.
+    """
+    again = f'\n<meta http-equiv="refresh" content="{reload}">' if reload else ""
+    text = f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="robots" content="noindex">{reload}
-<title>Aboard: {message}</title>
+<meta name="robots" content="noindex">{again}
+<title>Aboard: {html.escape(title)}</title>
 <style>{_STYLE}</style>
 </head>
 <body>
 <main>
 <p class="name">Aboard</p>
-<h1>{message}</h1>
-<p class="hint">{hint}</p>{_form(form) if form else ""}
-<p class="code">{self.status} · {html.escape(self.code)}</p>
+{body}
 </main>
 </body>
 </html>
 """
+    kind = ("content-type", "text/html; charset=utf-8")
+    policy = ("content-security-policy", _POLICY)
+    return Reply(status, (kind, policy, *headers), text.encode())
 
 
-_ONE_FIELD = """<label for="token">Token</label>
-<div class="row">
-<input id="token" name="token" type="password" required autofocus autocomplete="off"
- spellcheck="false">"""
-_TWO_FIELDS = """<label for="user">Name and password</label>
-<div class="row">
-<input id="user" name="user" required autofocus autocomplete="username" spellcheck="false">
-<input name="password" type="password" required autocomplete="current-password"
- aria-label="Password">"""
+_ONE_FIELD = """<label>Token
+<input name="token" type="password" required autofocus autocomplete="off" spellcheck="false">
+</label>"""
+_TWO_FIELDS = """<label>Name
+<input name="user" required autofocus autocomplete="username" autocapitalize="none"
+ spellcheck="false">
+</label>
+<label>Password
+<input name="password" type="password" required autocomplete="current-password">
+</label>"""
 
 
 def _form(form: TokenForm) -> str:
     return f"""
 <form method="post" action="{html.escape(form.action)}">
-{_TWO_FIELDS if form.with_password else _ONE_FIELD}
 <input name="next" type="hidden" value="{html.escape(form.target)}">
-<button type="submit">Open</button>
+<div class="row">
+{_TWO_FIELDS if form.with_password else _ONE_FIELD}
+<button type="submit">{"Log in" if form.with_password else "Open"}</button>
 </div>
 </form>"""
 

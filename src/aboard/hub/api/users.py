@@ -22,6 +22,8 @@ from aboard.hub.documents import (
 )
 from aboard.hub.origin import end_cookie, session_cookie
 from aboard.hub.permissions import Action, require
+from aboard.hub.service import Hub
+from aboard.hub.visitors import Visitor
 
 router = api_router("users")
 UserName = Annotated[str, Path(min_length=1, max_length=64)]
@@ -45,10 +47,15 @@ async def login(hub: TheHub, request: Request, response: Response, wish: Login) 
 @router.post("/logout", status_code=204)
 def logout(hub: TheHub, request: Request, response: Response, visitor: TheVisitor) -> None:
     """End the session that the request came with."""
+    end_session(hub, visitor)
+    response.headers["set-cookie"] = end_cookie(request.scope, hub.config)
+
+
+def end_session(hub: Hub, visitor: Visitor | None) -> None:
+    """Let the session that somebody came with open nothing from now on."""
     if visitor is not None and visitor.session:
         hub.auth.log_out(visitor.session)
         hub.visitors.forget()
-    response.headers["set-cookie"] = end_cookie(request.scope, hub.config)
 
 
 @router.get("/users")

@@ -1,0 +1,285 @@
+"""What a hub costs: to start a board on it, to have many, to be asked by many, and to list all."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import peers
+import personal
+import trees
+import views
+from cases import MIB, Action, Figures, Result, Sizes, Target, alternate
+from client import Site
+from measure import Measured, to_end, until
+from personal import Hub, Memory
+from trees import Tree
+
+Start = Callable[[Hub, Path], tuple[str, float]]
+"""Starts a board of a directory; returns its id, and the processor time outside of the hub."""
+API, COMMAND = "the hub's API", "aboard start"
+STOCK = "tensorboard --load_fast=true"
+
+
+def start(sizes: Sizes, cache: Path) -> Result:
+    """From the wish for a board to its first whole curve, on a hub that runs.
+
+    The hub is a new one each time, and has shown one board of other logs before. A directory is
+    known if another process has read it into the index; the hub has not seen it in its life.
+    """
+    found: dict[str, Figures] = {}
+    targets = []
+    for tree in sizes.started:
+        place = trees.make(tree, cache)
+        trees.warm(place)
+        name = f"{tree.points:,} points"
+        with peers.new_index(cache) as index:
+            peers.aboard_index(tree, place, index)
+            actions: dict[str, Action] = {
+                f"{name}, {state}: {way}": partial(_started, tree, place, cache, by, kept)
+                for way, by in {API: _by_api, COMMAND: _by_command}.items()
+                for state, kept in {"known": index, "unknown": None}.items()
+            }
+            if peers.has_data_server():
+                actions[f"{name}: {STOCK}"] = partial(_stock, tree, place)
+            found |= alternate(actions, sizes.times)
+        if stock := found.get(f"{name}: {STOCK}"):
+            times = stock.best / found[f"{name}, known: {API}"].best
+            targets.append(Target(f"a board of {name}, times as fast as tensorboard", 20, times))
+    return Result("a board started, to its first curve", found, targets=targets)
+
+
+def _started(tree: Tree, place: Path, cache: Path, by: Start, index: Path | None) -> Measured:
+    with peers.new_index(cache) as home, personal.running(home, index=index) as hub:
+        other = trees.make(personal.SMALL, cache)
+        personal.wait_for_curve(personal.SMALL, hub.site(hub.create(other)))
+        before = hub.cpu()
+        began = time.perf_counter()
+        board, cpu = by(hub, place)
+        seconds = personal.wait_for_curve(tree, hub.site(board)) - began
+        return Measured(seconds, hub.memory().peak, hub.cpu() - before + cpu)
+
+
+def _by_api(hub: Hub, place: Path) -> tuple[str, float]:
+    return hub.create(place), 0.0
+
+
+def _by_command(hub: Hub, place: Path) -> tuple[str, float]:
+    command = [*peers.ABOARD, "start", str(place), "--no-browser", "--json"]
+    done = to_end(command, hub.environment)
+    return json.loads(done.output)["id"], done.cpu
+
+
+def _stock(tree: Tree, place: Path) -> Measured:
+    port = peers._free_port()
+    answers = []
+
+    def ready(process: subprocess.Popen[str]) -> None:
+        views._wait_for(process, peers.LOADED)
+        answers.append(Site(port, "/").ask("curve", trees.tag_name(0)))
+
+    measured = until(views._tensorboard_command(place, port), peers.environment(), ready)
+    if not personal.is_whole(tree, answers[0]):
+        raise peers.Unread("tensorboard did not serve the whole curve")
+    return measured
+
+
+def many_boards(sizes: Sizes, cache: Path) -> Result:
+    """Many boards of different directories on one hub, against a process for each."""
+    tree, count = sizes.base, sizes.hub_boards
+    found = {}
+    with personal.copies(tree, count, cache) as places:
+        began = time.perf_counter()
+        with peers.new_index(cache) as home, personal.running(home) as hub:
+            found["a hub, no board"] = _taken(time.perf_counter() - began, hub.memory())
+            for place in places:
+                _open(tree, hub.site(hub.create(place)))
+            ours = hub.memory()
+            found[f"a hub, {count} boards"] = _taken(time.perf_counter() - began, ours)
+        targets, notes = [], []
+        if peers.has_data_server():
+            some = places[: sizes.stock_boards]
+            seconds, theirs = _stock_boards(tree, some)
+            scale = count / len(some)
+            all_of_it = Memory(round(theirs.peak * scale), round(theirs.fair * scale))
+            found[f"tensorboard, {len(some)} processes"] = _taken(seconds, theirs)
+            extrapolated = f"tensorboard, {count} processes"
+            found[extrapolated] = _taken(seconds * scale, all_of_it)
+            found[extrapolated].note += f"; not run: {len(some)} measured, times {scale:g}"
+            less = all_of_it.fair / ours.fair
+            targets = [Target("PSS of many boards, times less than stock's", 30, less)]
+            notes = ["PSS counts a page that processes share only once; peak memory does not."]
+    return Result(f"{count} boards, each of another {tree}", found, targets=targets, notes=notes)
+
+
+def _open(tree: Tree, site: Site) -> None:
+    """Ask what a page asks for that shows one chart."""
+    site.page()
+    personal.wait_for_curve(tree, site)
+    peers._check("the runs", len(site.runs()), tree.runs)
+    peers._check("the tags", len(site.tags()["scalars"]["runTagInfo"]), tree.runs)
+
+
+def _stock_boards(tree: Tree, places: list[Path]) -> tuple[float, Memory]:
+    """Run stock boards beside each other; return the time to open all, and what they take."""
+    began = time.perf_counter()
+    with ExitStack() as running:
+        pids = []
+        for place in places:
+            port = peers._free_port()
+            command = views._tensorboard_command(place, port)
+            server = views._running(command, peers.environment(), peers.LOADED)
+            pids.append(running.enter_context(server))
+            _open(tree, Site(port, "/"))
+        seconds = time.perf_counter() - began
+        peaks, fair = zip(*map(personal.memory_of, pids), strict=True)
+    return seconds, Memory(sum(peaks), sum(fair))
+
+
+def _taken(seconds: float, memory: Memory) -> Figures:
+    note = f"PSS {memory.fair / MIB:,.0f} MiB at the end"
+    return Figures(seconds, seconds, memory.peak / MIB, note=note)
+
+
+def crowd(sizes: Sizes, cache: Path) -> Result:
+    """Many clients on some boards of one hub, each asking as fast as it is answered."""
+    tree = sizes.base
+    with (
+        personal.copies(tree, sizes.asked_boards, cache) as places,
+        peers.new_index(cache) as home,
+        personal.running(home) as hub,
+    ):
+        boards = [hub.create(place) for place in places]
+        for board in boards:
+            _open(tree, hub.site(board))
+        before = hub.cpu()
+        delays, errors, seconds = asyncio.run(_visits(hub, boards, sizes))
+        used = hub.cpu() - before
+        peak = hub.memory().peak / MIB
+    if errors:
+        raise RuntimeError(f"{len(errors)} requests failed, such as: {'; '.join(errors[:3])}")
+    delays["any of these"] = list(itertools.chain.from_iterable(delays.values()))
+    found = {question: _delayed(taken, peak) for question, taken in delays.items()}
+    total = len(delays["any of these"])
+    note = f"{total:,} requests, no errors, {total / seconds:,.0f} per second;"
+    note += f" {used / seconds:.2f} cores used by the hub. No client ever pauses, so a request"
+    note += " waits for those of all others."
+    title = f"{sizes.clients} clients on {sizes.asked_boards} boards of {tree}, for {seconds:.0f} s"
+    return Result(title, found, notes=[note])
+
+
+def _delayed(taken: list[float], peak_mib: float) -> Figures:
+    taken.sort()
+    slow = taken[int(len(taken) * 0.99)]
+    note = f"{len(taken):,} requests, 99 of 100 within {slow * 1000:,.0f} ms"
+    return Figures(taken[0], statistics.median(taken), peak_mib, note=note)
+
+
+async def _visits(
+    hub: Hub, boards: list[str], sizes: Sizes
+) -> tuple[dict[str, list[float]], list[str], float]:
+    """Return how long answers took by question, what went wrong, and how long it all took."""
+    import aiohttp
+
+    data = "data/plugin/timeseries"
+    asked = {"requests": json.dumps([{"plugin": "scalars", "tag": trees.tag_name(0)}])}
+    questions = {
+        "runs": ("GET", "data/runs", None),
+        "tags": ("GET", f"{data}/tags", None),
+        "curve": ("POST", f"{data}/timeSeries", asked),
+    }
+    delays: dict[str, list[float]] = {question: [] for question in questions}
+    errors: list[str] = []
+    lengths: dict[tuple[str, str], int] = {}
+    ends = time.monotonic() + sizes.load_seconds
+
+    async def visit(session: aiohttp.ClientSession, board: str) -> None:
+        for question, (method, path, form) in itertools.cycle(questions.items()):
+            if time.monotonic() > ends:
+                return
+            began = time.perf_counter()
+            try:
+                url = f"{hub.address}/b/{board}/{path}"
+                async with session.request(method, url, data=form) as answer:
+                    length = len(await answer.read())
+                    wanted = lengths.setdefault((board, question), length)
+                    if answer.status != 200 or length != wanted:
+                        errors.append(f"{path}: {answer.status}, {length} bytes, not {wanted}")
+            except (aiohttp.ClientError, TimeoutError) as error:
+                errors.append(f"{path}: {error!r}")
+            delays[question].append(time.perf_counter() - began)
+
+    # Answers are not unpacked: the crowd shares the cores with the hub.
+    options = {"headers": hub.headers, "auto_decompress": False}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), **options) as session:
+        began = time.perf_counter()
+        crowd = [visit(session, boards[one % len(boards)]) for one in range(sizes.clients)]
+        await asyncio.gather(*crowd)
+        return delays, errors, time.perf_counter() - began
+
+
+def lists(sizes: Sizes, cache: Path) -> Result:
+    """Everything that a hub knows, listed: over the API, and by the commands."""
+    found: dict[str, Figures] = {}
+    for factor in sizes.factors:
+        found |= _listed(sizes.listed_runs * factor, sizes.listed_boards * factor, sizes, cache)
+    most = sizes.listed_runs * sizes.factors[-1]
+    targets = [
+        Target(f"seconds, {way}", 1, found[way].best, at_least=False)
+        for way in (f"{most:,} runs: the API", f"{most:,} runs: aboard runs")
+    ]
+    return Result("growing lists", found, targets=targets)
+
+
+def _listed(runs: int, boards: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
+    root = personal.recorded(runs, cache)
+    with peers.new_index(cache) as home, personal.running(home, root=root) as hub:
+        began = time.perf_counter()
+        while len(list(hub.pages("runs"))) < runs:
+            if time.perf_counter() - began > 300:
+                raise peers.Unread(f"the hub does not find all of {runs} runs")
+        noticed = time.perf_counter() - began
+        began = time.perf_counter()
+        for number in range(boards):
+            hub.create(personal.recorded_label(number))
+        made = time.perf_counter() - began
+        list_runs = ["runs", "--root", str(root), "--json"]
+        found = alternate(
+            {
+                f"{runs:,} runs: the API": lambda: _by_pages(hub, "runs", runs),
+                f"{runs:,} runs: aboard runs": lambda: _by_list(hub, list_runs, "runs", runs),
+                f"{boards:,} boards: the API": lambda: _by_pages(hub, "boards", boards),
+                f"{boards:,} boards: aboard list": lambda: _by_list(
+                    hub, ["list", "--json"], "boards", boards
+                ),
+            },
+            sizes.times,
+        )
+    found[f"{runs:,} runs: the API"].note = f"a new hub had found all in {noticed:.2f} s"
+    found[f"{boards:,} boards: the API"].note = f"all were started in {made:.2f} s"
+    return found
+
+
+def _by_pages(hub: Hub, what: str, wanted: int) -> Measured:
+    before, began = hub.cpu(), time.perf_counter()
+    count = sum(1 for _ in hub.pages(what))
+    seconds = time.perf_counter() - began
+    peers._check(f"the list of {what}", count, wanted)
+    return Measured(seconds, hub.memory().peak, hub.cpu() - before)
+
+
+def _by_list(hub: Hub, command: list[str], what: str, wanted: int) -> Measured:
+    measured = to_end([*peers.ABOARD, *command], hub.environment)
+    peers._check(f"aboard {command[0]}", len(json.loads(measured.output)[what]), wanted)
+    return measured
+
+
+CASES = {"start": start, "hub-boards": many_boards, "hub-crowd": crowd, "hub-lists": lists}
