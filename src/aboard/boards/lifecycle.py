@@ -283,7 +283,7 @@ class Lifecycle:
         for record in live:
             if record.is_isolated:
                 places.setdefault(record.on, []).append(record)
-            else:
+            elif self._due(record, None) is not None:
                 self._do(record.id, self._decided, record, None)
         for name, records in places.items():
             self._do((name,), self._look, name, records)
@@ -314,14 +314,16 @@ class Lifecycle:
 
     def _decided(self, record: BoardRecord, status: Status | None) -> bool:
         """Take the step that is due, and say whether one was."""
-        now = self._clock()
-        seen = replace(record, last_request=self._seen.last_request(record))
-        silent = self._silence.of(record)
-        due = decide(seen, status, now, self._settings_for(record), silent=silent)
+        due = self._due(record, status)
         if due is None:
             return False
         self._move(record, due)
         return True
+
+    def _due(self, record: BoardRecord, status: Status | None) -> Transition | None:
+        seen = replace(record, last_request=self._seen.last_request(record))
+        silent = self._silence.of(record)
+        return decide(seen, status, self._clock(), self._settings_for(record), silent=silent)
 
     def _ask(
         self, executor: Executor, record: BoardRecord, probe: Callable[[Address], bool]
@@ -405,7 +407,8 @@ class Lifecycle:
             except Conflict:
                 record = self._registry.get(record.id)
         self._seen.changed(record)
-        self._wake.set()
+        if record.is_isolated:
+            self._wake.set()
         return record
 
     def _insist(self, board_id: str, step: Callable[[BoardRecord], BoardRecord]) -> BoardRecord:
