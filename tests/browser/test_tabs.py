@@ -254,9 +254,6 @@ def test_mesh(second):
         seen = colours(canvas)
         return sum(n for (red, *others), n in seen.items() if red > 2 * max(others)) > 1000
 
-    second.wait_for_timeout(3000)
-    second.screenshot(path="/tmp/br/mesh.png")
-    print(colours(canvas).most_common(9))
     eventually(second, reddish)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -330,6 +331,19 @@ def test_runs_are_added_and_removed(hub, aboard):
     assert sorted(losses(board["url"], hub).values()) == [[3.0], [5.0]]
     aboard("boards", "remove", "growing", "mnist")
     assert list(losses(board["url"], hub).values()) == [[5.0]]
+
+
+def test_a_board_is_changed_while_it_is_open(hub, aboard):
+    board = started(aboard, "mnist", "--name", "mine", "--timeout", "1h", "--team", "--new")
+    assert board["visibility"] == "team"
+    command = ("boards", "change", "mine", "--name", "ours", "--private", "--extend", "2h")
+    done = aboard(*command, "--idle-timeout", "30m", "--json").json
+    assert (done["name"], done["visibility"], done["idle_timeout"]) == ("ours", "private", 1800.0)
+    expires = [datetime.fromisoformat(one["expires"]) for one in (board, done)]
+    assert expires[1] - expires[0] == timedelta(hours=2)
+    assert aboard("boards", "change", "ours", "--timeout", "0", "--json").json["expires"] is None
+    nothing = aboard("boards", "change", "ours")
+    assert (nothing.code, "say what to change" in nothing.err) == (2, True)
 
 
 def test_a_share_opens_without_a_token_until_it_is_revoked(hub, aboard):

@@ -19,7 +19,7 @@ from aboard.cli.asking import (
     tell_way,
     the_hub,
 )
-from aboard.cli.errors import say
+from aboard.cli.errors import WrongUsage, say
 from aboard.cli.wording import counted, duration, moment, printable, size, strong, table
 
 if TYPE_CHECKING:
@@ -169,7 +169,9 @@ def share_board(
     say(f"it opens {until}; 'aboard share {board} --revoke {made['id']}' ends it.")
 
 
-GROUP = typer.Typer(help="Change what a board shows.", rich_markup_mode="markdown")
+GROUP = typer.Typer(
+    help="Change what a board shows, and how it is kept.", rich_markup_mode="markdown"
+)
 SelectorsArgument = Annotated[
     list[str],
     typer.Argument(
@@ -206,9 +208,52 @@ def remove_runs(
     _tell(the_hub().select(board, remove=selector), json=json)
 
 
+@GROUP.command(
+    "change",
+    epilog="""
+Examples:
+
+- `aboard boards change nightly --extend 8h` - let it run eight hours longer
+- `aboard boards change nightly --team` - let everybody on the hub see it
+- `aboard boards change 3fk --name weekly --timeout 0` - another name, and no end
+""",
+)
+def change_board(
+    board: BoardArgument,
+    name: Annotated[str | None, typer.Option(help="What to call it.")] = None,
+    team: Annotated[
+        bool | None,
+        typer.Option("--team/--private", help="Who sees it: everybody on the hub, or its owner."),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(help="How long it may run since its start, such as 8h; 0: for ever."),
+    ] = None,
+    idle_timeout: Annotated[
+        str | None, typer.Option(help="How long it may run while nobody looks, such as 30m.")
+    ] = None,
+    extend: Annotated[
+        str | None, typer.Option(help="How much longer it may run than it would, such as 8h.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Change a board's name, who sees it, and how long it runs."""
+    wishes = {
+        "name": name,
+        "visibility": None if team is None else "team" if team else "private",
+        "timeout": timeout,
+        "idle_timeout": idle_timeout,
+        "extend": extend,
+    }
+    if not any(wish is not None for wish in wishes.values()):
+        raise WrongUsage("say what to change, for example --extend 8h.")
+    _tell(the_hub().change(board, **wishes), json=json)
+
+
 EPILOG = """
 Examples:
 
+- `aboard boards change nightly --extend 8h` - let it run longer
 - `aboard boards add nightly cifar10/run9` - one more run on a board that is open
 - `aboard boards remove nightly cifar10/run9` - and away with it
 """

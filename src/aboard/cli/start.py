@@ -82,6 +82,9 @@ def start(
             " an experiment, runs of any: cifar10/run1,mnist/run4.",
         ),
     ] = None,
+    team: Annotated[
+        bool, typer.Option("--team", help="Let everybody on the hub see it, not you alone.")
+    ] = False,
     new: Annotated[
         bool, typer.Option("--new", help="Make one, even if there is one of this selection.")
     ] = False,
@@ -107,6 +110,7 @@ def start(
         timeout=timeout,
         idle_timeout=idle_timeout,
         memory=memory,
+        visibility="team" if team else None,
         new=new,
     )
     if not detach:

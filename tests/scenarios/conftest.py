@@ -1,0 +1,45 @@
+"""Somebody at a terminal and at a browser, in whose stories everything is real."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.chromium import chromium, visitors
+
+# For what is seen on a page.
+sys.path.append(str(Path(__file__).parent.parent / "browser"))
+
+from looking import Complaints
+from person import Person
+
+
+@pytest.fixture(scope="module")
+def someone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    """Somebody without a hub; the one that he starts ends with the tests of the module."""
+    person = Person(tmp_path_factory.mktemp("someone"))
+    yield person
+    person.leaves()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def complaints() -> Iterator[Complaints]:
+    """The browser's complaints during a test, of which none may be left when it ends."""
+    heard = Complaints()
+    yield heard
+    assert heard.heard == []
+
+
+@pytest.fixture
+def new_visitor(browser: Any, complaints: Complaints) -> Iterator[Any]:
+    """Let somebody sit down at the browser: `new_visitor()` is a page without cookies."""
+    with visitors(browser, complaints.listen) as opening:
+        yield opening
