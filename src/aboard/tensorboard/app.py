@@ -158,11 +158,11 @@ class _BoardApp:
         """Answer what we answer ourselves; None leaves it to TensorBoard."""
         if path != INDEX and path in self._assets:
             return serve_asset(self._assets.get(path), request)
-        if self._asked and (path.startswith("data/") or path in ("", INDEX)):
-            await run_in_threadpool(self._asked, listing.board.id)
         try:
             question = await self._question(path, request)
             if question is None:
+                if self._asked and (path.startswith("data/") or path in ("", INDEX)):
+                    await run_in_threadpool(self._asked, listing.board.id)
                 return None
             return await run_in_threadpool(
                 self._answer, listing, question, compressed=takes_gzip(request)
@@ -191,6 +191,8 @@ class _BoardApp:
 
     def _answer(self, listing: Listing, question: _Question, *, compressed: bool) -> Response:
         """Answer from what is kept, as long as the board has not changed since."""
+        if self._asked:
+            self._asked(listing.board.id)
         key = (listing.version(), compressed, question.key)
         body = self._answers.get(key) if question.key else None
         if body is None:
