@@ -7,9 +7,9 @@ INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/aboard/events/*.c src/a
 
 # Many tests wait for something, so that three at once suit two processors.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 3 ? n : 3)))
-# What failed in the crowd is tried once more alone: real engines on a busy machine miss a deadline now
-# and then, a defect fails twice.
-AGAIN := echo 'Once more, alone:' && $(BIN)/pytest --last-failed --last-failed-no-failures none
+# Real engines on a busy machine miss a deadline now and then: what failed is tried once more, and
+# told. A defect fails twice.
+AGAIN := --reruns 1 --reruns-delay 5 -r fER
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -22,7 +22,7 @@ demo: .venv/installed ## train something small, and watch it on a live board
 	@$(BIN)/aboard demo demo-logs || [ $$? -eq 130 ]
 
 test: .venv/installed-test ## run the tests
-	$(BIN)/pytest -n $(JOBS) --dist loadfile || { [ $$? -eq 1 ] && $(AGAIN); }
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(AGAIN)
 
 lint: .venv/installed-lint .venv/installed-test ## check style, types and the direction of imports
 	$(BIN)/ruff check

@@ -243,7 +243,6 @@ def rewrite(root, name, **fields):
         (lambda root: root.delete(f"raw/run2/train/{EVENTS}"), "raw/run2", False),
         (lambda root: shutil.move(f"{root.uri}/a", f"{root.uri}/b"), "a/run10", True),
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("marks", [True, False])
 def test_whatever_happens_to_a_known_root_the_next_look_shows_it(
