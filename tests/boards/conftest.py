@@ -1,10 +1,12 @@
-"""What the tests of boards share: a registry over each kind of database, and a clock they set."""
+"""What the tests of boards share: a registry over each kind of database, a loop, and a clock."""
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from pretending import Clock
+from keeping import Hub
+from pretending import Clock, PretendExecutor
 
 from aboard.boards.registry import Registry
 
@@ -18,6 +20,16 @@ def clock() -> Clock:
 def registry(database, clock) -> Iterator[Registry]:
     with Registry(database, clock=clock) as opened:
         yield opened
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> PretendExecutor:
+    return PretendExecutor(tmp_path / "boards")
+
+
+@pytest.fixture
+def hub(registry, executor, clock) -> Hub:
+    return Hub(registry, executor, clock)
 
 
 @pytest.fixture

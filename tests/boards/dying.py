@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aboard.boards
+from engines.killing import tracer
 
 OURS = (str(Path(aboard.boards.__file__).parent), str(Path(__file__).parent / "pretending.py"))
 
@@ -25,7 +26,7 @@ def is_killed(work: Callable[[], None], *, lines: int = 0, steps: int = 0) -> bo
     if child == 0:
         try:
             if lines:
-                sys.settrace(_after_lines(lines))
+                sys.settrace(tracer([lines], lambda code: code.co_filename.startswith(OURS)))
             if steps:
                 _after_steps(steps)
             work()
@@ -37,21 +38,6 @@ def is_killed(work: Callable[[], None], *, lines: int = 0, steps: int = 0) -> bo
     code = os.waitstatus_to_exitcode(status)
     assert code in (0, -signal.SIGKILL), "the process failed before it died; see its output"
     return code != 0
-
-
-def _after_lines(lines: int):
-    left = [lines]
-
-    def count(frame, event, argument):
-        left[0] -= 1
-        if left[0] <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return count
-
-    def trace(frame, event, argument):
-        return count if frame.f_code.co_filename.startswith(OURS) else None
-
-    return trace
 
 
 def _after_steps(steps: int) -> None:

@@ -1,12 +1,10 @@
 """The loop that keeps boards going, with a clock that tests set and processes they control."""
 
 import threading
-from pathlib import Path
 
 import pytest
-from pretending import Clock, PretendExecutor
+from keeping import Hub
 
-from aboard.boards.decide import Settings
 from aboard.boards.errors import (
     BadValue,
     BoardLimitExceeded,
@@ -14,52 +12,10 @@ from aboard.boards.errors import (
     IllegalTransition,
     NotFound,
 )
-from aboard.boards.lifecycle import Lifecycle
 from aboard.boards.limits import Limits
 from aboard.boards.model import BoardRecord, State, Transition
-from aboard.boards.registry import Registry
 from aboard.boards.wanted import Wanted
-from aboard.executors.base import Address, Spec
-
-SETTINGS = Settings(poll=0.05, poll_soon=0.02, grace=30, start_timeout=300, silence=60)
-
-
-class Hub:
-    """What the tests hold in their hands."""
-
-    def __init__(self, registry: Registry, executor: PretendExecutor, clock: Clock, **options):
-        self.registry, self.executor, self.clock = registry, executor, clock
-        options = {"settings": SETTINGS, "clock": clock, "workers": 0, **options}
-        executors = options.pop("executors", {"process": executor})
-        self.lifecycle = Lifecycle(registry, executors, executor.specify, **options)
-
-    def make(self, selector: str = "a", on: str = "process", **values) -> BoardRecord:
-        wanted = Wanted(owner="ann", selectors=(selector,), on=on, **values)
-        return self.lifecycle.create(wanted).board
-
-    def tick(self, board: BoardRecord, times: int = 1) -> BoardRecord:
-        for _ in range(times):
-            self.lifecycle.tick()
-        return self.registry.get(board.id)
-
-    def running(self, selector: str = "a", **values) -> BoardRecord:
-        board = self.make(selector, **values)
-        self.lifecycle.tick()
-        self.executor.is_ready(board.id)
-        return self.tick(board)
-
-    def states(self, board: BoardRecord) -> list[str]:
-        return [str(change.state) for change in self.registry.history(board.id)]
-
-
-@pytest.fixture
-def executor(tmp_path: Path) -> PretendExecutor:
-    return PretendExecutor(tmp_path / "boards")
-
-
-@pytest.fixture
-def hub(registry, executor, clock) -> Hub:
-    return Hub(registry, executor, clock)
+from aboard.executors.base import Spec
 
 
 def test_an_isolated_board_is_started_watched_and_stopped(hub, clock):
@@ -177,56 +133,6 @@ class TestFailing:
         )
         assert hub.executor.alive(board.id) == 0
 
-    def test_one_that_hangs_is_ended_and_failed(self, registry, executor, clock):
-        answers = [True]
-        hub = Hub(registry, executor, clock, probe=lambda address: answers[0])
-        board = hub.running()
-        for _ in range(5):
-            clock.pass_by(59)
-            assert hub.tick(board).state is State.RUNNING
-        answers[0] = False
-        for seconds, silent in ((0, False), (9, False), (1, True), (49, True), (1, True)):
-            clock.pass_by(seconds)
-            board = hub.tick(board)
-            assert (board.state, hub.lifecycle.is_silent(board)) == (State.RUNNING, silent)
-        assert hub.tick(board).state is State.STOPPING
-        board = hub.tick(board, 2)
-        assert (board.state, board.reason) == (State.FAILED, "it did not answer for 1m")
-
-    def test_one_that_answers_again_goes_on(self, registry, executor, clock):
-        answers = [False]
-        hub = Hub(registry, executor, clock, probe=lambda address: answers[0])
-        board = hub.running()
-        hub.tick(board)
-        clock.pass_by(59)
-        assert hub.lifecycle.is_silent(hub.tick(board))
-        answers[0] = True
-        assert not hub.lifecycle.is_silent(hub.tick(board))
-        answers[0] = False
-        clock.pass_by(59)
-        assert hub.tick(board, 2).state is State.RUNNING
-
-    def test_silence_counts_only_while_somebody_asks(self, registry, executor, clock):
-        hub = Hub(registry, executor, clock, probe=lambda address: True)
-        board = hub.tick(hub.running())
-        clock.pass_by(10_000)  # the machine slept, or the database was gone
-        assert hub.tick(board, 2).state is State.RUNNING
-
-    def test_silence_ends_with_a_restart(self, registry, executor, clock):
-        answers = [False]
-        hub = Hub(registry, executor, clock, probe=lambda address: answers[0])
-        board = hub.tick(hub.running())
-        clock.pass_by(59)
-        hub.tick(board)
-        hub.lifecycle.restart(board.id)
-        hub.tick(board, 4)
-        clock.pass_by(59)
-        executor.is_ready(board.id)
-        board = hub.tick(board)
-        assert (board.state, board.attempt) == (State.RUNNING, 2)
-        assert not hub.lifecycle.is_silent(board)
-        assert hub.tick(board, 2).state is State.RUNNING
-
     def test_one_of_which_nobody_can_tell_stays_as_it_is(self, hub, clock):
         board = hub.running(timeout=10.0)
         hub.executor.is_deaf = True
@@ -297,7 +203,7 @@ class TestTime:
         hub = Hub(registry, executor, clock, limits=lambda _: Limits(timeout=100))
         board = hub.running(timeout=60.0)
         hub.lifecycle.extend(board.id, 40)
-        with pytest.raises(BoardLimitExceeded, match="may run for 100 seconds in all"):
+        with pytest.raises(BoardLimitExceeded, match="may run for 100s in all"):
             hub.lifecycle.extend(board.id, 1)
         for wrong in (-1, float("nan")):
             with pytest.raises(BadValue):
@@ -577,29 +483,3 @@ def test_threads_take_boards_through_their_life(registry, executor, clock, wait_
     # Closing waits for what is under way.
     assert registry.get(stuck.id).handle is not None
     assert executor.alive(stuck.id) == 1
-
-
-def test_boards_that_hang_keep_no_other_waiting(registry, executor, clock, wait_for):
-    released, asked = threading.Event(), threading.Semaphore(0)
-
-    def probe(address: Address) -> bool:
-        asked.release()
-        return released.wait(60)
-
-    limits = Limits(isolated=None)
-    hub = Hub(registry, executor, clock, workers=2, limits=lambda _: limits, probe=probe)
-    hanging = [hub.make(str(number)) for number in range(3)]
-    hub.lifecycle.start()
-    try:
-        for board in hanging:
-            wait_for(lambda board=board: registry.get(board.id).handle is not None)
-            executor.is_ready(board.id)
-        assert all(asked.acquire(timeout=60) for _ in range(2))
-        other = hub.make("other")
-        wait_for(lambda: registry.get(other.id).handle is not None)
-        hub.lifecycle.stop(hanging[0].id)
-        wait_for(lambda: registry.get(hanging[0].id).state is State.STOPPED)
-        assert not released.is_set()
-    finally:
-        released.set()
-        hub.lifecycle.close()

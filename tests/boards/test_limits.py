@@ -58,9 +58,9 @@ def test_ceilings_are_for_processes_only():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"memory": 2048}, "memory: 2048 bytes is more than the 1024 bytes"),
+        ({"memory": 2048}, "memory: 2KiB is more than the 1KiB"),
         ({"memory": 0}, "memory: no limit is more than"),
-        ({"timeout": 61.0}, "timeout: 61 seconds is more than the 60 seconds"),
+        ({"timeout": 61.0}, "timeout: 61s is more than the 1m"),
         ({"timeout": 0.0}, "timeout: no limit is more than"),
     ],
 )
@@ -72,6 +72,6 @@ def test_more_than_the_ceiling_is_refused(values, said):
 def test_extending_stops_at_the_ceiling():
     running = board(1, started=100.0, expires=160.0)
     check_extension(running, 3700.0, Limits(timeout=3600))
-    with pytest.raises(BoardLimitExceeded, match="may run for 3600 seconds in all"):
+    with pytest.raises(BoardLimitExceeded, match="may run for 1h in all"):
         check_extension(running, 3701.0, Limits(timeout=3600))
     check_extension(running, 1e9, Limits())

@@ -1,6 +1,8 @@
 """What the command line's tests share: a small log tree, and the command as users run it."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import orjson
 import pytest
 
 from aboard import EventWriter
+from engines.real_hub import log_run, own_hub
 
 
 class Result(NamedTuple):
@@ -78,3 +81,38 @@ def damage() -> Callable[[Path], Path]:
         return path
 
     return overwrite
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Log runs of two experiments."""
+    root = tmp_path_factory.mktemp("runs")
+    log_run(root, "cifar10/run1", [1.0, 0.5])
+    log_run(root, "cifar10/run2", [2.0, 1.5])
+    log_run(root, "cifar10/run3", [5.0])
+    log_run(root, "mnist/run1", [3.0])
+    return root
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory, root):
+    """Run a hub of the user's own over the runs; give the directory of its state."""
+    with own_hub(tmp_path_factory.mktemp("own-hub"), root) as directory:
+        yield directory
+
+
+@pytest.fixture
+def hub(variables, state):
+    """Let the command use the hub; give its token."""
+    variables["ABOARD_STATE"] = str(state)
+    return (state / "hub-token").read_text().strip()
+
+
+@pytest.fixture
+def no_hub(variables, tmp_path):
+    """Let the command have no hub; end the one that it starts."""
+    state = tmp_path / "state"
+    variables["ABOARD_STATE"] = str(state)
+    yield state
+    if (state / "hub.json").exists():
+        os.kill(json.loads((state / "hub.json").read_text())["pid"], signal.SIGTERM)

@@ -17,40 +17,7 @@ import pytest
 from aboard.cli.asking import age
 from aboard.cli.errors import WrongUsage
 from aboard.cli.start import narrowed
-from engines.real_hub import PASSWORD, USER, get, log_run, losses, own_hub, team_hub
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("runs")
-    log_run(root, "cifar10/run1", [1.0, 0.5])
-    log_run(root, "cifar10/run2", [2.0, 1.5])
-    log_run(root, "cifar10/run3", [5.0])
-    log_run(root, "mnist/run1", [3.0])
-    return root
-
-
-@pytest.fixture(scope="module")
-def state(tmp_path_factory, root):
-    with own_hub(tmp_path_factory.mktemp("own-hub"), root) as directory:
-        yield directory
-
-
-@pytest.fixture
-def hub(variables, state):
-    """Let the command use the hub; give its token."""
-    variables["ABOARD_STATE"] = str(state)
-    return (state / "hub-token").read_text().strip()
-
-
-@pytest.fixture
-def no_hub(variables, tmp_path):
-    """Let the command have no hub; end the one that it starts."""
-    state = tmp_path / "state"
-    variables["ABOARD_STATE"] = str(state)
-    yield state
-    if (state / "hub.json").exists():
-        os.kill(json.loads((state / "hub.json").read_text())["pid"], signal.SIGTERM)
+from engines.real_hub import PASSWORD, USER, get, log_run, losses, team_hub
 
 
 def started(aboard, *arguments):
@@ -241,8 +208,6 @@ def test_what_the_hub_refuses_is_one_line_with_its_hint(hub, aboard):
     done = aboard("start", "cifar10/run11", "--no-browser")
     assert (done.code, done.out) == (1, "")
     assert done.err == "aboard: 'cifar10/run11' matches no run. The nearest is 'cifar10/run1'.\n"
-    done = aboard("start", "mnist", "--timeout", "soon", "--no-browser")
-    assert done.err.startswith("aboard: 'soon' is not a duration. Write seconds, or")
 
 
 def test_detached_is_not_waited_for(hub, aboard, tmp_path):

@@ -129,16 +129,16 @@ def test_without_a_terminal_a_password_is_not_guessed(hub, told, aboard):
 
 
 @pytest.mark.parametrize(
-    ("name", "secret", "said"),
+    ("name", "secret", "code", "said"),
     [
-        ("Not A Name", SECRET, "cannot be a user's name"),
-        ("short", "1234567", "Use 8 to 1024 characters."),
-        (USER, SECRET, USER),
+        ("Not A Name", SECRET, 2, "cannot be a user's name"),
+        ("short", "1234567", 2, "Use 8 to 1024 characters."),
+        (USER, SECRET, 1, USER),
     ],
 )
-def test_what_the_hub_refuses_is_said_in_one_line(hub, told, name, secret, said):
-    code, out, err = told(secret, "user", "add", name, "--password-stdin")
-    assert (code, out) == (1, "")
+def test_what_the_hub_refuses_is_said_in_one_line(hub, told, name, secret, code, said):
+    ended, out, err = told(secret, "user", "add", name, "--password-stdin")
+    assert (ended, out) == (code, "")
     assert err.startswith("aboard: ")
     assert err.count("\n") == 1
     assert said in err
@@ -177,12 +177,12 @@ def test_a_password_is_changed_by_an_administrator_and_by_oneself(hub, told, var
 
 
 def test_no_other_password_than_a_good_one_is_taken(hub, told):
-    for name, secret, said in (
-        ("nobody-at-all", SECRET, "no user 'nobody-at-all'"),
-        (USER, "short", "Use 8 to 1024 characters."),
+    for name, secret, expected, said in (
+        ("nobody-at-all", SECRET, 1, "no user 'nobody-at-all'"),
+        (USER, "short", 2, "Use 8 to 1024 characters."),
     ):
         code, out, err = told(secret, "user", "password", name, "--password-stdin")
-        assert (code, out) == (1, "")
+        assert (code, out) == (expected, "")
         assert said in err
         assert err.count("\n") == 1
     code, _, err = told(SECRET, "user", "password", USER)
@@ -193,6 +193,24 @@ def test_the_last_administrator_stays(hub, aboard):
     done = aboard("user", "remove", USER)
     assert done.code == 1
     assert USER in names(aboard)
+    done = aboard("user", "role", USER, "viewer")
+    assert (done.code, done.out) == (1, "")
+    assert aboard("hub", "status", "--json").json["role"] == "admin"
+
+
+def test_a_role_is_changed_and_counts_at_once(hub, told, aboard):
+    told(SECRET, "user", "add", "rising", "--role", "viewer", "--password-stdin")
+    token = log_in(hub, "rising", SECRET)
+    refused = aboard("start", "/nowhere", "--no-browser", ABOARD_HUB_TOKEN=token)
+    assert refused.err == (
+        "aboard: rising may not create boards as viewer. Ask an administrator.\n"
+    )
+    assert aboard("user", "role", "rising", "admin").out == "rising is admin now\n"
+    assert Client(hub, token).me()["role"] == "admin"
+    assert aboard("user", "role", "rising", "member", "--json").json["role"] == "member"
+    assert aboard("user", "role", USER, "viewer", ABOARD_HUB_TOKEN=token).code == 1
+    assert aboard("user", "role", "rising", "king").code == 2
+    assert aboard("user", "role", "nobody-at-all", "viewer").code == 1
 
 
 def test_only_administrators_manage_users(hub, told, aboard):
@@ -218,6 +236,7 @@ def test_a_token_is_printed_once_and_opens_the_hub_until_it_is_revoked(hub, aboa
     assert row[1:4] == [USER, "nightly", "good"]
     assert "30d" in row
     assert aboard("token", "revoke", row[0]).out == f"revoked {row[0]}\n"
+    assert aboard("token", "revoke", row[0]).out == f"{row[0]} was revoked already\n"
     with pytest.raises(AuthError):
         Client(hub, secret).me()
     (row,) = [line.split() for line in aboard("token", "list").out.splitlines() if row[0] in line]
@@ -248,5 +267,5 @@ def test_others_see_and_revoke_their_own_tokens_only(hub, told, aboard):
 def test_a_time_that_is_none_is_refused(hub, aboard):
     for wrong in ("soon", "0"):
         done = aboard("token", "create", "--for", wrong)
-        assert (done.code, done.out) == (1, ""), wrong
+        assert (done.code, done.out) == (2, ""), wrong
         assert done.err.count("\n") == 1

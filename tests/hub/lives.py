@@ -8,7 +8,6 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,8 @@ from importlib import import_module
 from pathlib import Path
 
 import httpx
+
+from engines.killing import tracer
 
 _NEEDED = (
     "aboard.cli.serve",
@@ -91,9 +92,9 @@ class Commands:
     def __exit__(self, *_):
         pass
 
-    def start(self, state, root, port, options=()):
+    def start(self, state, root, options=()):
         """Start a hub."""
-        wish = _wish(state, root, port, options)
+        wish = _wish(state, root, options)
         with Path(wish["said"]).open("wb") as said, Path(wish["log"]).open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "aboard", *wish["arguments"]],
@@ -110,7 +111,11 @@ class Forks:
 
     def __enter__(self):
         self._parent = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         return self
 
@@ -118,14 +123,14 @@ class Forks:
         self._parent.kill()
         self._parent.communicate()
 
-    def start(self, state, root, port, lines=0, functions=()):
+    def start(self, state, root, lines=0, functions=()):
         """Fork a hub.
 
         With `lines` it kills itself after so many lines of what looks after boards: of its first
         ones, or with a negative number of those that follow after `Life.count`. With `functions`
         only those of functions with these names count.
         """
-        wish = {**_wish(state, root, port), "lines": lines, "functions": functions}
+        wish = {**_wish(state, root), "lines": lines, "functions": functions}
         Path(wish["said"]).write_bytes(b"")
         self._parent.stdin.write(json.dumps(wish) + "\n")
         self._parent.stdin.flush()
@@ -133,23 +138,14 @@ class Forks:
         return Life(state, Path(wish["said"]), pid, self._parent.stdout.readline)
 
 
-def _wish(state, root, port, options=()):
-    where = ["--host", "127.0.0.1", "--port", str(port), "--root", str(root)]
+def _wish(state, root, options=()):
+    where = ["--host", "127.0.0.1", "--port", "0", "--root", str(root)]
     return {
         "arguments": ["serve", "--personal", "--json", *where, *options],
         "environment": {**os.environ, "ABOARD_STATE": str(state)},
         "said": f"{state}-said",
         "log": f"{state}-log",
     }
-
-
-def quiet_port(rng):
-    """Return a free port that the system gives to nobody who does not ask for it."""
-    while True:
-        port = rng.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 def board_processes(cache):
@@ -161,7 +157,7 @@ def board_processes(cache):
             command = (place / "cmdline").read_bytes().split(b"\0")
             if b"view" in command and marker in (place / "environ").read_bytes().split(b"\0"):
                 found.add(os.getpgid(int(place.name)))
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # over, or another's
             continue
     return found
 
@@ -211,17 +207,11 @@ def _die_after(lines, functions):
     def begin(number, frame):
         left[0] = -lines
 
-    def count(frame, event, argument):
-        left[0] -= 1
-        if left[0] <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return count
-
-    def trace(frame, event, argument):
-        code = frame.f_code
+    def is_counted(code):
         ours = any(part in code.co_filename for part in _OURS)
-        return count if ours and (not functions or code.co_name in functions) else None
+        return ours and (not functions or code.co_name in functions)
 
+    trace = tracer(left, is_counted)
     signal.signal(signal.SIGUSR1, begin)
     threading.settrace(trace)
     sys.settrace(trace)

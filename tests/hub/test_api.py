@@ -91,7 +91,7 @@ def test_a_run_is_left_out_of_an_experiment_that_is_shown_and_comes_back(hub):
         assert fewer["selectors"] == ["cifar10", "not:cifar10/run1"]
         until(lambda: set(points(client, board)) == {"cifar10/run2"})
         wrong = client.post(change, json={"remove": ["mnist/run1"]})
-        assert wrong.json()["error"]["message"] == "'mnist/run1' is not on this board."
+        assert "'mnist/run1' is nothing that" in wrong.json()["error"]["message"]
         back = client.post(change, json={"add": ["cifar10/run1"]}).json()
         assert back["selectors"] == ["cifar10", "cifar10/run1"]
         until(lambda: set(points(client, board)) == {"cifar10/run1", "cifar10/run2"})
@@ -112,6 +112,44 @@ def test_an_isolated_board_starts_anew_when_its_selection_changes(hub, engine):
         assert "its selection changed" in [event["reason"] for event in events]
         client.post(f"{address}/stop", json={"now": True})
         until(lambda: client.get(address).json()["state"] == "stopped")
+
+
+def test_an_isolated_board_that_was_stopped_stays_so_when_its_selection_changes(hub):
+    with hub.client("max") as client:
+        board = create(client, "mnist", on="process")["id"]
+        address = f"/api/v1/boards/{board}"
+        until(lambda: client.get(address).json()["state"] == "running")
+        before = len(client.get(f"{address}/history").json()["events"])
+        client.post(f"{address}/selection", json={"add": ["mnist"]})
+        assert len(client.get(f"{address}/history").json()["events"]) == before
+        client.post(f"{address}/stop")
+        client.post(f"{address}/selection", json={"add": ["cifar10/run2"]})
+        until(lambda: client.get(address).json()["state"] == "stopped")
+
+
+def test_a_wish_for_a_board_that_is_there_changes_how_it_is_kept(hub):
+    with hub.client("max") as client:
+        first = create(client, "cifar10")
+        again = create(client, "cifar10", visibility="team", timeout="1h", idle_timeout="30m")
+        assert again["id"] == first["id"]
+        assert (again["visibility"], again["timeout"]) == ("team", 3600)
+        assert again["idle_timeout"] == 1800
+        assert create(client, "cifar10")["visibility"] == "team"
+
+
+@pytest.mark.parametrize(
+    ("wish", "text"),
+    [
+        ({"on": "instant", "engine": "stock"}, "the stock engine needs a process of its own"),
+        ({"on": "instant", "memory": "1GiB"}, "an instant board is part of the hub"),
+        ({"memory": "1GiB"}, "an instant board is part of the hub"),
+    ],
+)
+def test_wishes_that_do_not_go_together_are_refused(hub, wish, text):
+    with hub.client("max") as client:
+        answer = client.post("/api/v1/boards", json={"selectors": ["cifar10"], **wish})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "bad_value")
+    assert text in answer.json()["error"]["message"]
 
 
 def test_a_stopped_board_says_so_and_starts_again_at_its_address(hub):

@@ -261,6 +261,13 @@ class TestTokens:
         assert hub.auth.token(secret)
         assert hub.auth.tokens(hub.auth.user("bob"))[0].last_used == hub.now - 59
 
+    def test_what_was_noted_is_not_kept_for_ever(self, hub):
+        bob = hub.auth.user("bob")
+        for _ in range(5):
+            assert hub.auth.token(hub.auth.create_token(bob).secret)
+            hub.now += 31
+        assert len(hub.auth._noted) == 2
+
     def test_it_ends_after_its_time(self, hub):
         secret = hub.auth.create_token(hub.auth.user("bob"), lasts=100).secret
         hub.now += 99

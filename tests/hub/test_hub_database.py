@@ -20,7 +20,7 @@ MNIST = {"mnist/run1": [(0, 3.0)]}
 def hub(state, root, *options):
     """Run a hub until it is no longer needed, and stop its boards with it."""
     with Commands() as commands:
-        life = commands.start(state, root, 0, options=options)
+        life = commands.start(state, root, options=options)
         try:
             assert life.is_up(), life.log()
             with life.client() as client:
@@ -153,7 +153,7 @@ def test_two_hubs_that_start_at_once_on_a_fresh_server_have_the_same_boards(
 ):
     options = ("--database", postgres)
     with Commands() as commands:
-        lives = [commands.start(tmp_path / name, root, 0, options=options) for name in "ab"]
+        lives = [commands.start(tmp_path / name, root, options=options) for name in "ab"]
         try:
             assert [life.is_up() for life in lives] == [True, True]
             with lives[0].client() as one, lives[1].client() as other:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 from hubs import log_run, points, until
-from lives import Commands, Forks, board_processes, kill_boards, quiet_port
+from lives import Commands, Forks, board_processes, kill_boards
 
 LIVE = {"pending", "starting", "running"}
 STATES = {*LIVE, "stopping", "stopped"}
@@ -279,7 +279,6 @@ class Story:
         self.kills = Counter()
         self._state = tmp_path / "state"
         self._root = root
-        self._port = quiet_port(self.rng)
 
     def one_life(self, starter, moments):
         """Start a hub, check what it knows, use it, and kill it in the middle of that."""
@@ -292,7 +291,7 @@ class Story:
                 "functions": STARTING,
             },
         }.get(moment, {})
-        life = starter.start(self._state, self._root, self._port, **limits)
+        life = starter.start(self._state, self._root, **limits)
         try:
             if moment == "its start":
                 life.lives(self.rng.uniform(0, 0.5))
@@ -335,7 +334,7 @@ class Story:
 
     def end(self, starter):
         """Check the boards a last time, and stop them all."""
-        life = starter.start(self._state, self._root, self._port)
+        life = starter.start(self._state, self._root)
         try:
             assert life.is_up()
             with life.client() as client:

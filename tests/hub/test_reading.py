@@ -1,5 +1,6 @@
 """What boards show is kept fresh while somebody looks, and as soon as somebody does."""
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from hubs import log_run, until
 from aboard.hub.config import Root
 from aboard.hub.reading import Reader
 from aboard.hub.selection import Catalog
+from aboard.storage import Unreachable
 from aboard.tensorboard.live import UNWATCHED_SECONDS
 from aboard.tensorboard.provider import Boards
 
@@ -103,3 +105,61 @@ def test_runs_that_selectors_mean_are_found_in_their_order(watched):
 
     assert labels("mnist", "cifar10/run2") == ["cifar10/run2", "mnist/run1"]
     assert labels("job:7", f"{watched.root}/mnist") == ["cifar10/run1", "mnist/run1"]
+
+
+def test_a_run_that_somebody_else_saw_first_joins(watched, index):
+    watched.show("cifar", "cifar10")
+    until(lambda: watched.reader.count("cifar") == 2)
+    log_run(watched.root, "cifar10/run3", [1.0], job="9")
+    index.refresh_catalog(str(watched.root))
+
+    def joined():
+        watched.reader.asked("cifar")
+        return watched.reader.count("cifar") == 3
+
+    until(joined, 20)
+
+
+def test_a_source_that_could_not_be_read_is_read_later(watched, index, monkeypatch):
+    refresh, failed = index.refresh, []
+
+    def fail_once(source):
+        if source.uri.endswith("run2") and not failed:
+            failed.append(source)
+            raise Unreachable(source.uri, "no answer", "Wait.")
+        return refresh(source)
+
+    monkeypatch.setattr(index, "refresh", fail_once)
+    watched.show("cifar", "cifar10")
+
+    def read():
+        watched.reader.asked("cifar")
+        return watched.reader.count("cifar", now=True) == 2
+
+    until(read, 20)
+    assert failed
+
+
+def test_who_comes_during_a_look_is_seen_to_right_after_it(watched, monkeypatch):
+    refresh, looking, go_on = watched.catalog.refresh, threading.Event(), threading.Event()
+
+    def slowly(uri):
+        found = refresh(uri)
+        looking.set()
+        go_on.wait(60)
+        return found
+
+    watched.show("first", "cifar10")
+    (place,) = (one for one in watched.reader._places.values() if one.is_root)
+    until(lambda: not place.busy)
+    place.rhythm.wait = place.rhythm.shortest = 3600.0
+    monkeypatch.setattr(watched.catalog, "refresh", slowly)
+    place.looked, place.due = None, 0.0
+    assert looking.wait(60)
+    log_run(watched.root, "mnist/run2", [1.0], job="9")
+    watched.reader.show(
+        SimpleNamespace(id="second", selectors=("mnist",), template="", title="Two", name="")
+    )
+    watched.reader.begin("second")
+    go_on.set()
+    until(lambda: watched.reader.count("second", now=True) == 1, 20)

@@ -24,6 +24,7 @@ BODIES = {
     ("PATCH", "/api/v1/boards/{ref}"): {"title": "x"},  # understood, and wrong
     ("POST", "/api/v1/boards/{ref}/selection"): {},
     ("POST", "/api/v1/users"): {"name": "new"},
+    ("PATCH", "/api/v1/users/{name}"): {"role": "viewer"},
     ("PUT", "/api/v1/users/{name}/password"): {"password": "x"},
     ("POST", "/api/v1/login"): {"user": "nobody", "password": "x"},
 }

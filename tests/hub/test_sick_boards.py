@@ -83,6 +83,13 @@ def pid_of(directory, board):
     return json.loads((directory / "boards" / board / "process.json").read_text())["pid"]
 
 
+def running_board(client, directory, **wish):
+    """Make an isolated board that shows its run; give its id and that of its process."""
+    board = create(client, "mnist", on="process", **wish)["id"]
+    until(lambda: described(client, board)["runs"] == 1)
+    return board, pid_of(directory, board)
+
+
 def lives(pid):
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -107,13 +114,18 @@ def assert_told(client, board, state, *words):
         assert word in page.text
 
 
-def test_a_board_that_is_killed_is_told_everywhere(hub_with, tmp_path):
-    with hub_with() as client:
-        board = create(client, "mnist", on="process")["id"]
-        until(lambda: described(client, board)["runs"] == 1)
-        pid = pid_of(tmp_path / "hub", board)
-        os.kill(pid, signal.SIGKILL)
-        assert_told(client, board, "failed", "was killed")
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(signal.SIGKILL, "was killed"), (signal.SIGSTOP, "did not answer for 3s")],
+    ids=["killed", "hangs"],
+)
+def test_a_board_that_is_killed_or_hangs_is_told_everywhere_and_restarted(
+    hub_with, tmp_path, number, reason
+):
+    with hub_with(silence=3) as client:
+        board, pid = running_board(client, tmp_path / "hub")
+        os.kill(pid, number)
+        assert_told(client, board, "failed", reason)
         assert not lives(pid)
         client.post(f"/api/v1/boards/{board}/restart")
         until(lambda: described(client, board)["runs"] == 1)
@@ -122,10 +134,8 @@ def test_a_board_that_is_killed_is_told_everywhere(hub_with, tmp_path):
 
 def test_a_board_that_outgrows_its_memory_is_ended(hub_with, tmp_path, sickness):
     with hub_with() as client:
-        wish = {"on": "process", "title": "grows", "memory": "512MiB"}
-        board = create(client, "mnist", **wish)["id"]
-        until(lambda: described(client, board)["runs"] == 1)
-        pid = pid_of(tmp_path / "hub", board)
+        wish = {"title": "grows", "memory": "512MiB"}
+        board, pid = running_board(client, tmp_path / "hub", **wish)
         (sickness / "grow").touch()
         assert_told(client, board, "failed", "of 512.0 MiB memory")
         assert not lives(pid)
@@ -162,9 +172,8 @@ def test_a_board_that_never_answers_fails(hub_with, tmp_path):
 
 def test_a_board_that_hangs_is_told_and_goes_on_when_it_answers_again(hub_with, tmp_path):
     with hub_with() as client:
-        board = create(client, "mnist", on="process")["id"]
-        until(lambda: described(client, board)["runs"] == 1)
-        os.kill(pid_of(tmp_path / "hub", board), signal.SIGSTOP)
+        board, pid = running_board(client, tmp_path / "hub")
+        os.kill(pid, signal.SIGSTOP)
         until(lambda: described(client, board)["condition"] == "not answering")
         (listed,) = client.get("/api/v1/boards").json()["boards"]
         assert (listed["state"], listed["condition"]) == ("running", "not answering")
@@ -172,31 +181,16 @@ def test_a_board_that_hangs_is_told_and_goes_on_when_it_answers_again(hub_with, 
         assert (page.status_code, page.headers["retry-after"]) == (503, "5")
         assert "This board does not answer." in page.text
         assert f"aboard restart {board}" in page.text
-        os.kill(pid_of(tmp_path / "hub", board), signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
         until(lambda: described(client, board)["condition"] == "")
         assert points(client, board)["mnist/run1"] == [(0, 3.0)]
         states = client.get(f"/api/v1/boards/{board}/history").json()["events"]
         assert [one["state"] for one in states] == ["pending", "starting", "running"]
 
 
-def test_a_board_that_hangs_for_too_long_fails_and_can_be_restarted(hub_with, tmp_path):
-    with hub_with(silence=3) as client:
-        board = create(client, "mnist", on="process")["id"]
-        until(lambda: described(client, board)["runs"] == 1)
-        pid = pid_of(tmp_path / "hub", board)
-        os.kill(pid, signal.SIGSTOP)
-        assert_told(client, board, "failed", "did not answer for 3s")
-        assert not lives(pid)
-        client.post(f"/api/v1/boards/{board}/restart")
-        until(lambda: described(client, board)["runs"] == 1)
-        assert points(client, board)["mnist/run1"] == [(0, 3.0)]
-
-
 def test_a_real_hub_notices_a_board_that_hangs(tmp_path, root):
     with personal_hub(tmp_path, root) as hub, hub.client() as client:
-        board = create(client, "mnist", on="process")["id"]
-        until(lambda: described(client, board)["runs"] == 1)
-        pid = pid_of(hub.state, board)
+        board, pid = running_board(client, hub.state)
         os.kill(pid, signal.SIGSTOP)
         until(lambda: described(client, board)["condition"] == "not answering")
         os.kill(pid, signal.SIGCONT)

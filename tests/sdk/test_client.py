@@ -176,13 +176,15 @@ def test_an_error_carries_what_the_hub_said(client):
 
 
 def test_a_wrong_token_is_an_authentication_error(client):
-    with pytest.raises(aboard.AuthError) as raised:
+    with pytest.raises(
+        aboard.AuthError, match=f"Log in again: aboard login {client.url}"
+    ) as raised:
         aboard.Client(client.url, "x" * 32).me()
     assert raised.value.status == 401
 
 
 def test_a_hub_that_is_not_there_is_said_with_its_address(closed_port):
-    with pytest.raises(Unreachable, match=rf"localhost:{closed_port}: .*refused.*hub status"):
+    with pytest.raises(Unreachable, match=rf"localhost:{closed_port}: .*refused.*aboard serve"):
         aboard.Client(f"http://localhost:{closed_port}").me()
     with pytest.raises(Unreachable, match="not the address of a hub"):
         aboard.Client("file:///etc/passwd")
@@ -257,6 +259,10 @@ def test_a_team_hub_is_entered_with_a_password_and_keeps_its_limits(tmp_path, ro
             log_in(hub.url, USER, "wrong password")
         client = aboard.Client(hub.url, log_in(hub.url, USER, PASSWORD))
         assert client.me() == {"user": USER, "role": "admin", "personal": False}
+        client.add_user("grace")
+        assert client.set_role("grace", "viewer")["role"] == "viewer"
+        with pytest.raises(aboard.HubError, match="role cannot be 'queen': choose 'viewer'"):
+            client.set_role("grace", "queen")
         board = aboard.Board.create("mnist", on="process", client=client)
         assert list(served(board).values()) == [[3.0]]
         with pytest.raises(aboard.BoardLimitExceeded, match="aboard stop") as raised:

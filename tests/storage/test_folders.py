@@ -112,7 +112,10 @@ def test_where_a_name_is_all_that_is_asked_for_it_is_all_there_is(settled, tree)
         assert found["a/two"][1:] == (0, "")
 
 
-def test_what_changed_a_moment_ago_is_not_trusted(tree, read) -> None:
+def test_what_changed_a_moment_ago_is_not_trusted(
+    tree, read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_UNSETTLED_NS", -ANY_AGE)
     tree.look()
     assert tree.known == {}
     read.clear()

@@ -12,22 +12,30 @@ SERIES = "data/plugin/timeseries/timeSeries"
 
 
 def test_what_was_asked_for_longest_ago_goes_first():
-    answers = Answers(40)
+    answers = Answers(40_000)
     for key in "abcd":
-        answers.keep(key, key.encode() * 10)
-    assert answers.get("a") == b"a" * 10
-    answers.keep("e", b"e" * 10)
+        answers.keep(key, key.encode() * 9_000)
+    assert answers.get("a") == b"a" * 9_000
+    answers.keep("e", b"e" * 9_000)
     assert [answers.get(key) is not None for key in "abcde"] == [True, False, True, True, True]
     answers.keep("c", b"c")
-    answers.keep("f", b"f" * 9)
+    answers.keep("f", b"f" * 9_000)
     assert all(answers.get(key) is not None for key in "acdef")
 
 
 def test_an_answer_that_would_take_the_room_of_all_is_not_kept():
-    answers = Answers(40)
+    answers = Answers(40_000)
     answers.keep("small", b"1")
-    answers.keep("large", b"2" * 11)
+    answers.keep("large", b"2" * 10_000)
     assert (answers.get("small"), answers.get("large")) == (b"1", None)
+
+
+def test_a_great_many_small_answers_are_not_kept():
+    answers = Answers(100_000)
+    for key in range(1000):
+        answers.keep(key, b"[]")
+    kept = sum(answers.get(key) is not None for key in range(1000))
+    assert 100 < kept < 200
 
 
 def test_a_version_changes_with_the_data_and_with_the_board_only(tmp_path, index):

@@ -112,6 +112,8 @@ _account, _token, _visit, _share = schema.account, schema.token, schema.visit, s
 _key = schema.one_time_key
 _KEY_IS_TOLD = 7 * 86400.0
 """Seconds for which a key that has expired is known as such."""
+_MOST_KEYS = 500
+"""Keys of one user that are remembered."""
 
 
 class Accounts:
@@ -206,7 +208,7 @@ class Accounts:
                 connection.execute(sa.delete(column.table).where(column == name))
 
     def add(self, secret: Token | Session | Share | Key) -> None:
-        """Remember a token, a session, a link or a key.
+        """Remember a token, a session, a link or a key; a user's oldest keys are forgotten.
 
         Raises:
             NotFound: its user or its board is gone.
@@ -220,6 +222,8 @@ class Accounts:
                 if connection.scalar(known) is None:
                     raise NotFound(f"there is no board {secret.board!r}.")
             connection.execute(sa.insert(_TABLES[type(secret)]).values(_row(secret)))
+            if isinstance(secret, Key):
+                _forget_oldest_keys(connection, secret.account)
 
     def opened_by(self, kind: type[Secret], digest: str) -> tuple[Secret, User] | None:
         """Return the token, session or link of a digest, and the user behind it, if both exist."""
@@ -272,10 +276,11 @@ class Accounts:
             this = _token.c.id == token.id
             connection.execute(sa.update(_token).where(this).values(last_used=at))
 
-    def use_key(self, digest: str) -> Key | None:
+    def use_key(self, digest: str, session: Session | None = None) -> Key | None:
         """Use up a key; return it as it was before, None if it is not known.
 
-        Of several who come with the same key, one gets it unused.
+        Of several who come with the same key, one gets it unused. With it a session of the key's
+        user is remembered, or neither is done.
         """
         now, this = self._clock(), _key.c.digest == digest
         with self._database.read() as connection:
@@ -285,6 +290,9 @@ class Accounts:
         with self._database.write() as connection:
             unused = (this, _key.c.used.is_(None))
             done = connection.execute(sa.update(_key).where(*unused).values(used=now))
+            if done.rowcount and session is not None:
+                opened = replace(session, account=found.account)
+                connection.execute(sa.insert(_visit).values(_row(opened)))
         return found if done.rowcount else replace(found, used=now)
 
     def forget_expired(self) -> None:
@@ -313,6 +321,14 @@ def _check_administrators(connection: sa.Connection) -> None:
         raise Conflict(
             "nobody would be left who may manage this hub.", "Make somebody else admin first."
         )
+
+
+def _forget_oldest_keys(connection: sa.Connection, account: str) -> None:
+    """Forget what one user has too many of: first what was used, then what is oldest."""
+    mine = _key.c.account == account
+    order = (_key.c.used.is_not(None), _key.c.created.desc(), _key.c.digest)
+    kept = sa.select(_key.c.digest).where(mine).order_by(*order).limit(_MOST_KEYS)
+    connection.execute(sa.delete(_key).where(mine, _key.c.digest.not_in(kept)))
 
 
 def _one(

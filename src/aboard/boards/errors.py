@@ -51,7 +51,9 @@ class Ambiguous(BoardsError):  # noqa: N818 - named by what is wrong
     def __init__(self, text: str, matches: Sequence[BoardRecord]) -> None:
         named = ", ".join(f"{board.id} ({board.name})" for board in matches[:5])
         more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
-        super().__init__(f"{text!r} means several boards: {named}{more}.", "Write more of the id.")
+        super().__init__(
+            f"{text!r} means several boards: {named}{more}.", "Write more of the name or id."
+        )
         self.matches = tuple(matches)
 
 

@@ -308,9 +308,8 @@ class Lifecycle:
             elif record.state is State.STOPPING:
                 self._do(record.id, self._make_end, executor, record, record.handle)
             elif record.state is State.RUNNING and self._probe is not None:
-                self._do(
-                    ("ask", record.id), self._ask, executor, record, self._probe, pool=self._asking
-                )
+                asking = (executor, record, self._probe, self._clock())
+                self._do(("ask", record.id), self._ask, *asking, pool=self._asking)
 
     def _decided(self, record: BoardRecord, status: Status | None) -> bool:
         """Take the step that is due, and say whether one was."""
@@ -326,17 +325,21 @@ class Lifecycle:
         return decide(seen, status, self._clock(), self._settings_for(record), silent=silent)
 
     def _ask(
-        self, executor: Executor, record: BoardRecord, probe: Callable[[Address], bool]
+        self,
+        executor: Executor,
+        record: BoardRecord,
+        probe: Callable[[Address], bool],
+        asked: float,
     ) -> None:
         """Find out whether a running board answers."""
-        asked = self._clock()
         address = executor.address(record.handle) if record.handle is not None else None
         if address is None:
             return
         if probe(address):
             self._silence.answered(record)
         else:
-            self._silence.unanswered(record, asked, self._clock())
+            poll = self._settings_for(record).poll
+            self._silence.unanswered(record, asked, self._clock(), poll)
 
     def _launch(self, executor: Executor, record: BoardRecord) -> None:
         """Start a board that has no handle yet, or find what a killed hub started for it."""

@@ -13,6 +13,10 @@ from aboard.boards.errors import BoardLimitExceeded
 from aboard.boards.model import INSTANT, BoardRecord
 from aboard.boards.wanted import Wanted
 
+_Units = tuple[tuple[int, str], ...]
+_SIZES: _Units = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+_TIMES: _Units = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -44,8 +48,8 @@ def settle(wanted: Wanted, limits: Limits) -> Wanted:
         BoardLimitExceeded: more memory or time is wanted than there may be.
     """
     isolated = wanted.on != INSTANT
-    memory = _within(wanted.memory, limits.memory if isolated else 0, "memory", "bytes")
-    timeout = _within(wanted.timeout, limits.timeout if isolated else 0, "timeout", "seconds")
+    memory = _within(wanted.memory, limits.memory if isolated else 0, "memory", _SIZES)
+    timeout = _within(wanted.timeout, limits.timeout if isolated else 0, "timeout", _TIMES)
     idle = wanted.idle_timeout
     if idle is None:
         idle = limits.idle_timeout if isolated else 0.0
@@ -95,21 +99,30 @@ def check_extension(record: BoardRecord, expires: float, limits: Limits) -> None
         return
     if expires - record.started > limits.timeout:
         raise BoardLimitExceeded(
-            f"board {record.id} ({record.name}) may run for {limits.timeout:g} seconds in all.",
+            f"board {record.id} ({record.name}) may run for"
+            f" {_amount(limits.timeout, _TIMES)} in all.",
             f"Start it anew before it ends: aboard restart {record.id}",
             [record],
         )
 
 
-def _within(value: float | None, ceiling: float, what: str, unit: str) -> float:
+def _within(value: float | None, ceiling: float, what: str, units: _Units) -> float:
     if not ceiling:
         return value or 0
     if value is None:
         return ceiling
     if 0 < value <= ceiling:
         return value
-    asked = f"{value:g} {unit}" if value else "no limit"
+    asked, most = _amount(value, units) if value else "no limit", _amount(ceiling, units)
     raise BoardLimitExceeded(
-        f"{what}: {asked} is more than the {ceiling:g} {unit} that one board may have.",
-        f"Ask for at most {ceiling:g}.",
+        f"{what}: {asked} is more than the {most} that one board may have.",
+        f"Ask for at most {most}.",
     )
+
+
+def _amount(value: float, units: _Units) -> str:
+    """Write an amount as it may be asked for: `1.5GiB`, `9h`."""
+    for size, unit in units:
+        if value >= size and round(value / size, 1) * size == value:
+            return f"{value / size:.15g}{unit}"
+    return f"{value:.15g}{units[-1][1]}"

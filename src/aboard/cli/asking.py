@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from aboard.cli.completing import boards_like
 from aboard.cli.errors import FAILURE, WrongUsage, is_debugging, line_for, say
 
 if TYPE_CHECKING:
@@ -22,15 +23,19 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 BoardArgument = Annotated[
     str,
     typer.Argument(
-        metavar="BOARD", help="An id, the beginning of one, or a name.", show_default=False
+        metavar="BOARD",
+        help="A name or an id, or the beginning of one.",
+        show_default=False,
+        autocompletion=boards_like,
     ),
 ]
 BoardsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="BOARD",
-        help="Ids, beginnings of them, or names; one or more.",
+        help="Names or ids, or beginnings of them; one or more.",
         show_default=False,
+        autocompletion=boards_like,
     ),
 ]
 
@@ -67,19 +72,26 @@ def print_json(document: object) -> None:
 
 def each(
     boards: Sequence[str],
-    work: Callable[[str], dict[str, Any]],
+    work: Callable[[str], tuple[str, dict[str, Any]]],
     done: str,
     *,
     json: bool,
 ) -> None:
-    """Do something with each board; one that fails is told and does not spare the others."""
+    """Do something with each board; one that fails is told and does not spare the others.
+
+    Args:
+        boards: which.
+        work: does it with one; returns what to say was done, and what the board is then.
+        done: what is done, as the document calls it.
+        json: print a document.
+    """
     from aboard.sdk.errors import HubError
 
     finished: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     for board in boards:
         try:
-            result = work(board)
+            said, result = work(board)
         except HubError as error:
             if is_debugging():
                 raise
@@ -89,7 +101,7 @@ def each(
         finished.append(result)
         if not json:
             reason = f": {result['reason']}" if result.get("reason") else ""
-            typer.echo(f"{done} {result['name']} ({result['id']}){reason}")
+            typer.echo(f"{said} {result['name']} ({result['id']}){reason}")
     if json:
         print_json({done: finished, "errors": errors})
     if errors:
@@ -142,6 +154,14 @@ def tell_way(url: str) -> None:
 def seconds_of(text: str | None) -> float | None:
     """Return a time of the API in seconds since 1970."""
     return None if not text else datetime.fromisoformat(text).timestamp()
+
+
+def standing(secret: dict[str, Any]) -> str:
+    """Say whether a token or a link still opens something."""
+    if secret["revoked"]:
+        return "revoked"
+    ends = seconds_of(secret["expires"])
+    return "expired" if ends is not None and ends <= time.time() else "good"
 
 
 def age(text: str | None, *, now: float | None = None) -> str:

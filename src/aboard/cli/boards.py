@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,16 +18,44 @@ from aboard.cli.asking import (
     print_json,
     seconds_of,
     shown,
+    standing,
     tell_way,
     the_hub,
 )
-from aboard.cli.errors import WrongUsage, say
-from aboard.cli.wording import counted, duration, moment, printable, size, strong, table
+from aboard.cli.completing import selectors_like
+from aboard.cli.errors import Failure, WrongUsage, say
+from aboard.cli.wording import (
+    counted,
+    duration,
+    fitted,
+    moment,
+    printable,
+    size,
+    strong,
+    table,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from aboard.sdk.board import Board
+    from aboard.sdk.client import Client
 
 _HEADS = ("ID", "NAME", "OWNER", "STATE", "SHOWS", "ON", "URL", "AGE", "EXPIRES", "REASON")
+_LEAST = ("REASON", "EXPIRES", "AGE", "ON", "OWNER", "URL")
+_SHORTEST = {"SHOWS": 12, "REASON": 20}
+_SHARE_HEADS = ("ID", "MADE BY", "STATE", "AGE", "EXPIRES")
+
+
+class State(StrEnum):
+    """What a board can be; an enumeration, because options that repeat take no literals."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    LOST = "lost"
 
 
 def list_boards(
@@ -33,7 +63,7 @@ def list_boards(
         bool, typer.Option("--all", "-a", help="Those that have ended, too.")
     ] = False,
     state: Annotated[
-        list[str] | None,
+        list[State] | None,
         typer.Option(
             metavar="STATE",
             help="Only in this state: pending, starting, running, stopping, stopped, failed or"
@@ -47,7 +77,11 @@ def list_boards(
     if json:
         print_json({"boards": [board.document for board in boards]})
     elif boards:
-        typer.echo(table(_HEADS, [_row(board) for board in boards], left=len(_HEADS)))
+        heads: Sequence[str] = _HEADS
+        rows = [_row(board) for board in boards]
+        if (width := terminal_width()) is not None:
+            heads, rows = fitted(heads, rows, width, least=_LEAST, shortest=_SHORTEST)
+        typer.echo(table(heads, rows, left=len(heads)))
     else:
         say("there are no such boards. Start one with: aboard start SELECTOR")
 
@@ -96,12 +130,14 @@ def show_logs(
     """Print what a board wrote."""
     client = the_hub()
     found = client.get(board)
+    if found.on == "instant":
+        say(f"{found.name} is an instant board: the hub serves it, and it has no log of its own.")
     if json:
-        lines = list(found.logs(tail=tail, follow=follow))
+        lines = [] if found.on == "instant" else list(found.logs(tail=tail, follow=follow))
         print_json({"id": found.id, "name": found.name, "lines": lines})
         return
     if found.on == "instant":
-        say(f"{found.name} is an instant board: the hub serves it, and it has no log of its own.")
+        return
     for piece in client.logs(found, tail=tail, follow=follow):
         typer.echo(piece, nl=False)
 
@@ -112,29 +148,37 @@ def stop_boards(
     json: JsonOption = False,
 ) -> None:
     """Stop boards; one that fails does not spare the others."""
+    from aboard.sdk.board import ENDED
+
     client = the_hub()
-    each(board, lambda one: client.stop(one, now=now).document, "stopped", json=json)
+
+    def stop(one: str) -> tuple[str, dict[str, Any]]:
+        found = client.get(one)
+        if found.state in ENDED:
+            return f"already {found.state}:", found.document
+        return "stopped", client.stop(found, now=now).document
+
+    each(board, stop, "stopped", json=json)
 
 
 def restart_boards(board: BoardsArgument, json: JsonOption = False) -> None:
     """Start boards anew, at the same addresses."""
     client = the_hub()
-    each(
-        board,
-        lambda one: client.wait(client.restart(one), data=False).document,
-        "restarted",
-        json=json,
-    )
+
+    def restart(one: str) -> tuple[str, dict[str, Any]]:
+        return "restarted", client.wait(client.restart(one), data=False).document
+
+    each(board, restart, "restarted", json=json)
 
 
 def delete_boards(board: BoardsArgument, json: JsonOption = False) -> None:
     """Delete boards with their history; the runs stay. Those that run are stopped first."""
     client = the_hub()
 
-    def delete(one: str) -> dict[str, Any]:
+    def delete(one: str) -> tuple[str, dict[str, Any]]:
         found = client.get(one)
         client.delete(found)
-        return {"id": found.id, "name": found.name}
+        return "deleted", {"id": found.id, "name": found.name}
 
     each(board, delete, "deleted", json=json)
 
@@ -149,16 +193,20 @@ def share_board(
         str | None,
         typer.Option(metavar="ID", help="Let an earlier link show nothing from now on."),
     ] = None,
+    which: Annotated[
+        bool, typer.Option("--list", help="Only say which links there are, and make none.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Make a link that shows a board, and nothing else, to whoever has it."""
+    if sum((lasts is not None, revoke is not None, which)) > 1:
+        raise WrongUsage("--for, --revoke and --list do not go together.")
     client = the_hub()
+    if which:
+        _list_shares(client.shares(board), board, json=json)
+        return
     if revoke is not None:
-        client.unshare(board, revoke)
-        if json:
-            print_json({"revoked": revoke})
-        else:
-            typer.echo(f"revoked {revoke}")
+        _revoke_share(client, board, revoke, json=json)
         return
     made = client.share(board, lasts=lasts)
     if json:
@@ -169,13 +217,44 @@ def share_board(
     say(f"it opens {until}; 'aboard share {board} --revoke {made['id']}' ends it.")
 
 
+def _list_shares(shares: list[dict[str, Any]], board: str, *, json: bool) -> None:
+    if json:
+        print_json({"shares": shares})
+    elif shares:
+        typer.echo(table(_SHARE_HEADS, [_share_row(one) for one in shares], left=5))
+    else:
+        say(f"there are no links. Make one with: aboard share {board}")
+
+
+def _share_row(share: dict[str, Any]) -> list[str]:
+    state = standing(share)
+    ends = f"in {age(share['expires'])}" if share["expires"] and state == "good" else "-"
+    return [share["id"], share["made_by"], state, age(share["created"]), ends]
+
+
+def _revoke_share(client: Client, board: str, share: str, *, json: bool) -> None:
+    known = [one for one in client.shares(board) if one["id"] == share]
+    if not known:
+        raise Failure(f"{board} has no link {share!r}. See which: aboard share {board} --list")
+    client.unshare(board, share)
+    if json:
+        print_json({"revoked": share})
+    elif known[0]["revoked"]:
+        typer.echo(f"{share} was revoked already")
+    else:
+        typer.echo(f"revoked {share}")
+
+
 GROUP = typer.Typer(
     help="Change what a board shows, and how it is kept.", rich_markup_mode="markdown"
 )
 SelectorsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="SELECTOR", help="Selectors, paths or URIs, one or more.", show_default=False
+        metavar="SELECTOR",
+        help="Selectors, paths or URIs, one or more.",
+        show_default=False,
+        autocompletion=selectors_like,
     ),
 ]
 
@@ -247,7 +326,13 @@ def change_board(
     }
     if not any(wish is not None for wish in wishes.values()):
         raise WrongUsage("say what to change, for example --extend 8h.")
-    _tell(the_hub().change(board, **wishes), json=json)
+    changed = the_hub().change(board, **wishes)
+    if json:
+        print_json(changed.document)
+    else:
+        typer.echo(_kept(changed))
+    if extend is not None and not changed.document["expires"]:
+        say(f"{changed.name} has no end, so there is nothing to extend; --timeout gives it one.")
 
 
 EPILOG = """
@@ -257,6 +342,14 @@ Examples:
 - `aboard boards add nightly cifar10/run9` - one more run on a board that is open
 - `aboard boards remove nightly cifar10/run9` - and away with it
 """
+_LIST_EPILOG = """
+Examples:
+
+- `aboard list` - boards that live
+- `aboard list --all --state failed` - those that failed, and why
+- `aboard list --json | jq -r '.boards[].url'` - for scripts
+"""
+GROUP.command("list", epilog=_LIST_EPILOG, help="The same as `aboard list`.")(list_boards)
 _STOP_EPILOG = """
 Examples:
 
@@ -265,16 +358,7 @@ Examples:
 - `aboard list --json | jq -r '.boards[].id' | xargs aboard stop` - all of them
 """
 SEVERAL = {
-    "list": (
-        list_boards,
-        """
-Examples:
-
-- `aboard list` - boards that live
-- `aboard list --all --state failed` - those that failed, and why
-- `aboard list --json | jq -r '.boards[].url'` - for scripts
-""",
-    ),
+    "list": (list_boards, _LIST_EPILOG),
     "describe": (
         describe_board,
         """
@@ -325,6 +409,7 @@ Examples:
 Examples:
 
 - `aboard share nightly --for 30d` - a link for somebody without an account
+- `aboard share nightly --list` - which links there are
 - `aboard share nightly --revoke ID` - take it back
 """,
     ),
@@ -336,6 +421,17 @@ def _tell(board: Board, *, json: bool) -> None:
         print_json(board.document)
     else:
         typer.echo(f"{board.name} ({board.id}) shows {shown(board, most=10)}")
+
+
+def _kept(board: Board) -> str:
+    """Say what a board is called, who sees it, and until when it runs."""
+    about = board.document
+    seen = "everybody on the hub sees" if about["visibility"] == "team" else "only its owner sees"
+    ends = moment(seconds_of(about["expires"])) if about["expires"] else ""
+    until = f"it runs until {ends}" if ends else "it has no end"
+    idle = duration(about["idle_timeout"]) if about["idle_timeout"] else ""
+    unseen = f", and ends when nobody has looked for {idle}" if idle else ""
+    return f"{board.name} ({board.id}): {seen} it; {until}{unseen}"
 
 
 def _row(board: Board) -> list[str]:

@@ -16,7 +16,9 @@ from typer.core import TyperGroup
 
 from aboard.storage.base import BadUri, StorageError
 
-FAILURE, USAGE = 1, 2
+FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+_USAGE_CODES = {"invalid", "bad_value", "bad_selector", "bad_template"}
+"""What a hub calls a request that cannot be meant."""
 
 
 class Failure(Exception):  # noqa: N818 - named by what it is to the user
@@ -70,7 +72,8 @@ def code_for(error: Exception) -> int:
     """Return the exit code of an error."""
     if isinstance(error, (Failure, typer.TyperException)):
         return error.exit_code
-    return USAGE if isinstance(error, BadUri) else FAILURE
+    wrong = isinstance(error, BadUri) or getattr(error, "code", None) in _USAGE_CODES
+    return USAGE if wrong else FAILURE
 
 
 def _usage_line(error: typer.TyperException) -> str:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from aboard.cli.choosing import ChosenRuns, RootOption, choose_runs
 from aboard.cli.columns import DEFAULT, Column, in_order, parse_columns, written
+from aboard.cli.completing import columns_like, selectors_like
 from aboard.cli.errors import FAILURE, Failure, WrongUsage, is_debugging, line_for, say
 from aboard.cli.sources import JsonOption
 from aboard.cli.wording import counted, duration, moment, printable, size, strong, table
@@ -55,9 +56,20 @@ class _ListByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put `list` in front of what is no command."""
+        if not args and ctx.resilient_parsing:
+            return super().parse_args(ctx, args)  # Tab: what comes may still be a command
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["list", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Offer the commands, and what can be listed."""
+        listing = self.commands["list"]
+        below = typer.Context(listing, info_name="list", parent=ctx, resilient_parsing=True)
+        below.params["root"] = None
+        (selector,) = (one for one in listing.params if one.name == "selector")
+        listed = selector.shell_complete(below, incomplete)
+        return [*super().shell_complete(ctx, incomplete), *listed]
 
 
 GROUP = typer.Typer(cls=_ListByDefault, help=_HELP, rich_markup_mode="markdown")
@@ -65,12 +77,20 @@ GROUP = typer.Typer(cls=_ListByDefault, help=_HELP, rich_markup_mode="markdown")
 SelectorArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="SELECTOR", help="Which runs; all of them unless told.", show_default=False
+        metavar="SELECTOR",
+        help="Which runs; all of them unless told.",
+        show_default=False,
+        autocompletion=selectors_like,
     ),
 ]
 RunArgument = Annotated[
     list[str],
-    typer.Argument(metavar="RUN", help="Selectors, one or more.", show_default=False),
+    typer.Argument(
+        metavar="RUN",
+        help="Selectors, one or more.",
+        show_default=False,
+        autocompletion=selectors_like,
+    ),
 ]
 
 
@@ -93,6 +113,7 @@ def list_runs(
             " started, ended, heartbeat, duration, host, user, job, workspace, git_commit,"
             " exit_code, reason, tags, hparams, metrics, uri, root, hparams.NAME, metrics.NAME,"
             f" tags.NAME. [default: {','.join(DEFAULT)}]",
+            autocompletion=columns_like,
         ),
     ] = None,
     sort: Annotated[
@@ -144,7 +165,13 @@ Examples:
 )
 def show_run(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A selector of one run.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A selector of one run.",
+            show_default=False,
+            autocompletion=selectors_like,
+        ),
     ],
     root: RootOption = None,
     json: JsonOption = False,

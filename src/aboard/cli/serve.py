@@ -94,6 +94,7 @@ def _settings(
     """Put together what the file and the options say; options come first."""
     from aboard.hub.config import Config, ConfigError, make_config, read_config
     from aboard.runs.catalog import find_roots
+    from aboard.storage import is_remote
 
     try:
         settings = read_config(path) if path is not None else Config()
@@ -114,6 +115,9 @@ def _settings(
     settings = replace(settings, **{name: getattr(options, name) for name in known})
     if personal and settings.host not in {"localhost", "127.0.0.1", "::1"}:
         raise WrongUsage("a personal hub listens on this machine only. Leave --host out.")
+    for one in settings.roots:
+        if not is_remote(one.uri) and not Path(one.uri).is_dir():
+            say(f"{one.uri}: there is no such directory yet. Its runs show as soon as it is there.")
     return settings
 
 

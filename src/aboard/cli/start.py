@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from aboard.cli.asking import JsonOption, open_in_browser, print_json, tell_way
-from aboard.cli.errors import WrongUsage, say
+from aboard.cli.completing import selectors_like
+from aboard.cli.errors import INTERRUPTED, WrongUsage, say
 
 if TYPE_CHECKING:
     from aboard.sdk.board import Board
@@ -26,11 +28,14 @@ Examples:
 - `aboard start s3://bucket/runs --name nightly --timeout 8h` - with a name, until tonight
 - `aboard start runs/ --engine stock --memory 4GiB` - TensorBoard's own loaders, in a process
 
-The same selection twice gives the same board. Without a hub, one of your own is started in the
-background; `aboard hub stop` ends it, and your boards come back with the next one.
+It is opened when data is served, or after 10 seconds without any; Ctrl-C ends the waiting, not the
+board. The same selection twice gives the same board. Without a hub, one of your own is started in
+the background; `aboard hub stop` ends it, and your boards come back with the next one.
 """
 _NUMBER = re.compile(r"[0-9]+(-[0-9]+)?")
-_DATA_SECONDS = 30.0
+_DATA_SECONDS = 10.0
+_SILENT_SECONDS = 1.0
+"""Whoever has no terminal is told what is waited for if it takes longer."""
 _START_SECONDS = 300.0
 
 
@@ -41,6 +46,7 @@ def start(
             metavar="SELECTOR",
             help="Which runs: selectors, paths or URIs, one or more.",
             show_default=False,
+            autocompletion=selectors_like,
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="What to call it; made up unless told.")] = None,
@@ -49,7 +55,7 @@ def start(
         typer.Option(help="How runs are named, such as '{experiment}_{run}_lr={hparams.lr}'."),
     ] = None,
     on: Annotated[
-        str | None,
+        Literal["instant", "process"] | None,
         typer.Option(
             metavar="instant|process",
             help="instant: served by the hub itself, at once. process: in one of its own."
@@ -57,7 +63,7 @@ def start(
         ),
     ] = None,
     engine: Annotated[
-        str | None,
+        Literal["fast", "stock"] | None,
         typer.Option(
             metavar="fast|stock",
             help="fast: our index. stock: TensorBoard's own loaders, in a process.",
@@ -168,6 +174,10 @@ def _wait(client: Client, board: Board) -> Board:
     try:
         board = client.wait(board, seconds=_START_SECONDS, data=False, on_change=progress)
         return client.wait(board, seconds=_DATA_SECONDS, on_change=progress)
+    except KeyboardInterrupt:
+        progress.clear()
+        say(f"board {board.name} goes on without you; end it with: aboard stop {board.id}")
+        raise typer.Exit(INTERRUPTED) from None
     except NotReady:
         if board.state != "running":
             raise
@@ -179,18 +189,29 @@ def _wait(client: Client, board: Board) -> Board:
 
 
 class _Progress:
-    """A line on a terminal that says what a board is doing."""
+    """What a board is doing: a line that comes and goes on a terminal, and one that stays else."""
 
     def __init__(self) -> None:
-        self._wanted = sys.stderr.isatty()
+        self._at_terminal = sys.stderr.isatty()
+        self._began = time.monotonic()
         self._shown = ""
+        self._told = False
 
     def __call__(self, board: Board) -> None:
         text = f"{board.name}: {board.condition or board.state}"
-        if self._wanted and text != self._shown:
+        if not self._at_terminal:
+            self._tell(board)
+        elif text != self._shown:
             self.clear()
             self._shown = text
             typer.echo(text, err=True, nl=False)
+
+    def _tell(self, board: Board) -> None:
+        if self._told or time.monotonic() - self._began < _SILENT_SECONDS:
+            return
+        self._told = True
+        what = f"data, {_DATA_SECONDS:g} s at most" if board.state == "running" else "it to start"
+        say(f"board {board.name} is {board.condition or board.state}: waiting for {what}.")
 
     def clear(self) -> None:
         """Take the line away."""

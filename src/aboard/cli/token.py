@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 import typer
 
-from aboard.cli.asking import JsonOption, age, print_json, seconds_of, the_hub
+from aboard.cli.asking import JsonOption, age, print_json, seconds_of, standing, the_hub
 from aboard.cli.errors import say
 from aboard.cli.wording import moment, table
 
@@ -87,15 +86,19 @@ def revoke_token(
     json: JsonOption = False,
 ) -> None:
     """Let a token open nothing from now on."""
-    the_hub().revoke_token(token)
+    client = the_hub()
+    known = [one for one in client.tokens() if token in {one["id"], one["prefix"]}]
+    client.revoke_token(token)
     if json:
         print_json({"revoked": token})
+    elif known and known[0]["revoked"]:
+        typer.echo(f"{token} was revoked already")
     else:
         typer.echo(f"revoked {token}")
 
 
 def _row(token: dict[str, Any]) -> list[str]:
-    state = _state(token)
+    state = standing(token)
     ends = token["expires"]
     return [
         token["id"],
@@ -106,10 +109,3 @@ def _row(token: dict[str, Any]) -> list[str]:
         f"in {age(ends)}" if ends and state == "good" else "-",
         f"{age(token['last_used'])} ago" if token["last_used"] else "never",
     ]
-
-
-def _state(token: dict[str, Any]) -> str:
-    if token["revoked"]:
-        return "revoked"
-    ends = seconds_of(token["expires"])
-    return "expired" if ends is not None and ends <= time.time() else "good"

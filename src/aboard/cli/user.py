@@ -1,4 +1,4 @@
-"""`aboard user`: let people into a team's hub, list them, change passwords, shut them out."""
+"""`aboard user`: let people into a team's hub, list and change them, shut them out."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ Examples:
 
 - `aboard user add grace --role viewer` - asks for a password that nobody sees
 - `aboard user list` - who may come in, and as what
+- `aboard user role grace member` - what she may do from now on
 - `aboard user password grace` - another password, which ends her sessions
 - `aboard user remove grace` - with her tokens, sessions and links; her boards stay
 
 Only an administrator of the hub may do this; everybody may change the password that is his own.
 """
+Role = Literal["viewer", "member", "admin"]
 GROUP = typer.Typer(help="Manage who may use a team's hub.", rich_markup_mode="markdown")
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)
@@ -51,9 +53,7 @@ Examples:
 )
 def add_user(
     name: NameArgument,
-    role: Annotated[
-        Literal["viewer", "member", "admin"], typer.Option(help="What the user may do.")
-    ] = "member",
+    role: Annotated[Role, typer.Option(help="What the user may do.")] = "member",
     password_stdin: PasswordOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -65,6 +65,32 @@ def add_user(
         print_json(added)
     else:
         typer.echo(f"added {added['name']}, {added['role']}")
+
+
+@GROUP.command(
+    "role",
+    epilog="""
+Examples:
+
+- `aboard user role grace viewer` - she sees what is shared with the team, and starts nothing
+- `aboard user role grace admin` - she manages users, and every board
+
+The last administrator stays one.
+""",
+)
+def set_role(
+    name: NameArgument,
+    role: Annotated[
+        Role, typer.Argument(metavar="ROLE", help="viewer, member or admin.", show_default=False)
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Change what somebody may do, from the next request on."""
+    changed = the_hub().set_role(name, role)
+    if json:
+        print_json(changed)
+    else:
+        typer.echo(f"{changed['name']} is {changed['role']} now")
 
 
 @GROUP.command(

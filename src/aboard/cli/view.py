@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aboard.cli.choosing import RootOption, choose_runs, is_place, understand
+from aboard.cli.completing import selectors_like
 from aboard.cli.errors import WrongUsage, say
 from aboard.cli.progress import LoadingLine
 from aboard.cli.sources import check_readable
@@ -54,6 +55,7 @@ def view(
             help="Directories, bucket URIs or event files, one or more; each also as NAME=SOURCE."
             " Or selectors of runs, such as 'cifar10/run1-run3', where there is no such path.",
             show_default=False,
+            autocompletion=selectors_like,
         ),
     ],
     root: RootOption = None,
@@ -83,6 +85,7 @@ def view(
             help="fast: our index. stock: TensorBoard's own loaders, for plugins that need the"
             " log directory.",
             metavar="fast|stock",
+            autocompletion=lambda: ["fast", "stock"],
         ),
     ] = "fast",
     template: Annotated[

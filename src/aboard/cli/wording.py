@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aboard.index import Damage
 
+_GAP = 2
+"""How many spaces are between two columns."""
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -87,10 +90,59 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> 
     """Align rows below their heads: the first `left` columns to the left, others to the right."""
     cells = [heads, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    form = "  ".join(f"{{:{'<' if i < left else '>'}{width}}}" for i, width in enumerate(widths))
+    form = (" " * _GAP).join(
+        f"{{:{'<' if i < left else '>'}{width}}}" for i, width in enumerate(widths)
+    )
     lines = [form.format(*row).rstrip() for row in cells]
     lines[0] = strong(lines[0])
     return "\n".join(lines)
+
+
+def terminal_width() -> int | None:
+    """Return how many characters fit on a line; None where what is printed goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fitted(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    least: Sequence[str],
+    shortest: Mapping[str, int],
+) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Leave out and shorten columns until a table fits.
+
+    Args:
+        heads: the names of its columns.
+        rows: what they hold.
+        width: how many characters fit on a line.
+        least: the columns that may be left out, the least important first.
+        shortest: those that may be shortened, and to what.
+    """
+    columns = {head: [printable(row[i]) for row in rows] for i, head in enumerate(heads)}
+    widths = {head: max(map(len, (head, *cells))) for head, cells in columns.items()}
+
+    def needed(head: str) -> int:
+        return min(widths[head], max(shortest.get(head, widths[head]), len(head))) + _GAP
+
+    for head in least:
+        if sum(map(needed, columns)) - _GAP <= width:
+            break
+        del columns[head]
+    room = width + _GAP - sum(map(needed, columns))
+    for head in shortest:
+        if head in columns:
+            least_width = needed(head) - _GAP
+            most = min(widths[head], least_width + max(room, 0))
+            room -= most - least_width
+            columns[head] = [shortened(cell, most) for cell in columns[head]]
+    return tuple(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the beginning of a text that is too long, marked as one."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def strong(text: str) -> str:

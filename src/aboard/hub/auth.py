@@ -229,12 +229,16 @@ class Auth:
 
     def open_session(self, user: User) -> Opened:
         """Open a session for somebody who has proved who he is."""
+        opened = self.new_session(user.name)
+        self._accounts.forget_expired()
+        self._accounts.add(opened.session)
+        return opened
+
+    def new_session(self, account: str = "") -> Opened:
+        """Make up a session that opens nothing until it is remembered."""
         secret, now = secrets.token_urlsafe(32), self._clock()
         ends = now + self._lifetimes.session
-        session = Session(new_id(), user.name, _digest(secret), now, ends)
-        self._accounts.forget_expired()
-        self._accounts.add(session)
-        return Opened(secret, session)
+        return Opened(secret, Session(new_id(), account, _digest(secret), now, ends))
 
     def session(self, secret: str) -> tuple[Session, User] | None:
         """Return the session of a secret, and whose it is, if it has not ended."""
@@ -324,10 +328,18 @@ class Auth:
             return None
         identity = found[0].id
         if now - max(found[0].last_used or 0.0, self._noted.get(identity, 0.0)) >= _USE_NOTED:
-            self._noted[identity] = now  # in any case: who comes next waits for no lock
+            self._note(identity, now)  # in any case: who comes next waits for no lock
             with suppress(DatabaseUnavailable):
                 self._accounts.note_use(found[0], now)
         return found
+
+    def _note(self, identity: str, now: float) -> None:
+        """Keep when a token's use was noted, for as long as that matters."""
+        with self._lock:
+            self._noted.pop(identity, None)
+            self._noted[identity] = now
+            while now - next(iter(self._noted.values())) >= _USE_NOTED:
+                del self._noted[next(iter(self._noted))]
 
     def tokens(self, user: User) -> Sequence[Token]:
         """Return the tokens that somebody may manage: his own, or everybody's."""

@@ -296,6 +296,12 @@ class NewUser(_Given):
     password: Annotated[str, Field(max_length=1024)] | None = None
 
 
+class UserChange(_Given):
+    """What somebody may do from now on."""
+
+    role: Role
+
+
 class NewPassword(_Given):
     """A password."""
 

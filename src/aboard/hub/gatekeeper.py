@@ -187,13 +187,13 @@ class Gatekeeper:
         self, key: str, request: Request, scope: Scope, visitor: Visitor | None
     ) -> Reply:
         """Exchange a one-time key for a session, and lead to the address without the key."""
-        redeemed, name = await asyncio.to_thread(self._hub.keys.redeem, key)
+        opened = self._hub.auth.new_session()
+        session = opened.session if visitor is None else None
+        redeemed = await asyncio.to_thread(self._hub.keys.redeem, key, session)
         if visitor is not None:
             return redirect(request.own_address)
         match redeemed:
             case Redeemed.OPENED:
-                user = await asyncio.to_thread(self._hub.auth.user, name)
-                opened = await asyncio.to_thread(self._hub.auth.open_session, user)
                 cookie = session_cookie(scope, self._hub.config, opened)
                 return redirect(request.own_address, cookie)
             case Redeemed.USED:

@@ -149,17 +149,16 @@ async def _with_token(hub: Hub, request: Request, secret: str) -> str:
     """Open a session with a token, or with a link that was pasted."""
     key = split_key(secret.partition("?")[2].partition("#")[0])[1] or secret
     found = await asyncio.to_thread(hub.auth.token, secret)
-    user = found[1] if found else None
-    if user is None:
-        redeemed, name = await asyncio.to_thread(hub.keys.redeem, key)
-        if redeemed is Redeemed.OPENED:
-            user = await asyncio.to_thread(hub.auth.user, name)
-    if user is None:
-        if not await _brake.hold():
-            raise TooManyAttempts("too many wrong secrets came.", "Wait a minute.")
-        raise AuthError("this token is not right.", "Copy it again.")
-    opened = await asyncio.to_thread(hub.auth.open_session, user)
-    return session_cookie(request.scope, hub.config, opened)
+    if found is not None:
+        opened = await asyncio.to_thread(hub.auth.open_session, found[1])
+        return session_cookie(request.scope, hub.config, opened)
+    opened = hub.auth.new_session()
+    redeemed = await asyncio.to_thread(hub.keys.redeem, key, opened.session)
+    if redeemed is Redeemed.OPENED:
+        return session_cookie(request.scope, hub.config, opened)
+    if not await _brake.hold():
+        raise TooManyAttempts("too many wrong secrets came.", "Wait a minute.")
+    raise AuthError("this token is not right.", "Copy it again.")
 
 
 def _ask(hub: Hub, message: str, target: str, *, as_page: bool) -> Response:

@@ -120,9 +120,9 @@ def require(who: User | Guest, action: Action, board: BoardRecord | None = None)
     what = f"{action} board {board.id} ({board.name})" if board else str(action)
     if isinstance(who, Guest):
         raise Forbidden(f"with a link one may not {what}.", "Log in first: aboard login")
-    raise Forbidden(
-        f"{who.name} may not {what} as {who.role}.", "Ask its owner, or an administrator."
-    )
+    anothers = board is not None and board.owner != who.name
+    hint = "Ask its owner, or an administrator." if anothers else "Ask an administrator."
+    raise Forbidden(f"{who.name} may not {what} as {who.role}.", hint)
 
 
 def seen_by(who: User) -> str | None:

@@ -108,6 +108,18 @@ _REFUSALS = {
 def _first(error: RequestValidationError) -> str:
     """Say what is wrong with the first thing that is."""
     found = error.errors()[0]
-    where = ".".join(str(part) for part in found["loc"] if part not in {"body", "query", "path"})
-    message = str(found["msg"]).removeprefix("Value error, ")
-    return f"{where or 'the request'}: {message[:300]}."
+    kind, context = str(found["type"]), found.get("ctx", {})
+    if kind == "json_invalid":
+        return "the request is no JSON."
+    named = [part for part in found["loc"] if part not in {"body", "query", "path", "header"}]
+    # What follows a field are places in a list, or which of several types was tried.
+    where = ".".join(str(part) for i, part in enumerate(named) if not i or isinstance(part, int))
+    where = where or "the request"
+    if kind in {"enum", "literal_error"}:
+        return f"{where} cannot be {str(found['input'])[:40]!r}: choose {context['expected']}."
+    if kind == "missing":
+        return f"{where} is missing."
+    if kind == "extra_forbidden":
+        return f"{where} is not known here."
+    message = str(found["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    return f"{where} {message[:1].lower()}{message[1:300]}."

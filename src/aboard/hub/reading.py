@@ -46,6 +46,14 @@ class _Wish(NamedTuple):
     title: str
 
 
+class _Read(NamedTuple):
+    """What came of reading a source."""
+
+    changed: bool
+    complete: bool
+    """Whether all of it could be read; what could not is tried again at the next look."""
+
+
 @dataclass(eq=False)
 class _Place:
     """A root or a raw source that is looked at as a whole."""
@@ -57,7 +65,12 @@ class _Place:
     due: float = 0.0
     looks: int = 0
     looked: float | None = None
+    """When it was last looked at, counted from the beginning of the look."""
     busy: bool = False
+    wanted: bool = False
+    """Whether somebody came while it was being looked at, who may not have been seen to."""
+    changes: int | None = None
+    """How often the runs of a root had changed when boards were last chosen anew."""
 
 
 @dataclass(eq=False)
@@ -186,6 +199,7 @@ class Reader:
             ]
             for place, _ in waiting:
                 place.due = min(place.due, now)
+                place.wanted = place.busy
         if waiting:
             self._wake.set()
         return waiting
@@ -262,42 +276,33 @@ class Reader:
             self._wake.clear()
 
     def _look(self, place: _Place) -> None:
-        started, changed = time.thread_time(), False
-        known = place.is_root and self._was_just_looked_at(place)
+        started, began = time.thread_time(), self._clock()
+        known, changed = self._was_just_looked_at(place), False
         try:
             if not place.is_root:
                 changed = self._look_at_raw(place)
-            elif known:
-                self._read_changed(place, set())
-            else:
-                changed = self._look_at_root(place)
+            elif known or self._catalog.refresh(place.uri) is not None:
+                changed = self._read_changed(place)
         except Exception:  # noqa: BLE001 - a board that stands still for ever is worse
             _log.exception("cannot bring the index up to date with %s", place.uri)
-        if not known or place.looked is None:
-            place.rhythm.after(changed=changed, cost=time.thread_time() - started)
-            place.looked = self._clock()
-        place.due, place.busy = place.looked + place.rhythm.wait, False
-        place.looks += 1
+        with self._lock:
+            if not known or place.looked is None:
+                place.rhythm.after(changed=changed, cost=time.thread_time() - started)
+                place.looked = began
+            place.due = began if place.wanted else self._clock() + place.rhythm.wait
+            place.wanted = place.busy = False
+            place.looks += 1
 
     def _was_just_looked_at(self, place: _Place) -> bool:
         """Say whether what is known of a root is new enough for a board that somebody opens."""
-        return place.looked is not None and self._clock() - place.looked < place.rhythm.shortest
-
-    def _look_at_root(self, place: _Place) -> bool:
-        """Find out which runs are new or changed, and read those on boards in use."""
-        report = self._catalog.refresh(place.uri)
-        if report is None:
+        if not place.is_root or place.looked is None:
             return False
-        others = self._choose_anew() if report.changed else set()
-        return self._read_changed(place, others) or report.changed
+        return self._clock() - place.looked < place.rhythm.shortest
 
-    def _read_changed(self, place: _Place, others: set[str]) -> bool:
-        """Read those runs of a root that have changed and are on boards in use.
-
-        Args:
-            place: the root.
-            others: boards that show other runs than before, and are counted in any case.
-        """
+    def _read_changed(self, place: _Place) -> bool:
+        """Show runs that came and went, and read those that changed and are on boards in use."""
+        changes = self._index.catalog_changes(place.uri)
+        others = self._choose_anew() if changes != place.changes else set()
         base = place.uri.rstrip("/")
         marks = {
             f"{base}/{directory}" if directory else place.uri: mark
@@ -305,17 +310,21 @@ class Reader:
         }
         unread = {uri: mark for uri, mark in marks.items() if self._marks.get(uri) != mark}
         stale = self._in_use_among(unread)
-        jobs: list[Future[bool]] = [self._reading.submit(self._read, one) for one in stale.values()]
-        for uri, job in zip(stale, jobs, strict=True):
-            job.result()
-            self._marks[uri] = unread[uri]
+        jobs: list[Future[_Read]] = [
+            self._reading.submit(self._read, one) for one in stale.values()
+        ]
+        read = [job.result() for job in jobs]
+        for uri, one in zip(stale, read, strict=True):
+            if one.complete:
+                self._marks[uri] = unread[uri]
         self._count_where(
             lambda board_id, shown: board_id in others or not shown.sources.keys().isdisjoint(stale)
         )
-        return bool(stale)
+        is_new, place.changes = changes != place.changes, changes
+        return is_new or any(one.changed for one in read)
 
     def _look_at_raw(self, place: _Place) -> bool:
-        changed = self._read(place.source)
+        changed = self._read(place.source).changed
         if changed:
             self._count_where(lambda _, shown: place in shown.places)
         return changed
@@ -350,8 +359,8 @@ class Reader:
 
     def _choose(self, board_id: str, shown: _Shown) -> bool:
         """Show what a board's selectors mean now; tell whether that is something else."""
-        shown.is_current = True
         board = self._made(board_id, shown.wish)
+        shown.is_current = True
         listing = self._boards.get(board_id)
         if board == shown.board or listing is None:
             return False
@@ -359,15 +368,15 @@ class Reader:
         listing.show(board)
         return True
 
-    def _read(self, source: Source) -> bool:
+    def _read(self, source: Source) -> _Read:
         if self._closed.is_set():
-            return False
+            return _Read(changed=False, complete=False)
         try:
             report = self._index.refresh(source)
         except StorageError as error:
             _log.debug("%s", error)
-            return False
-        return bool(report.files_read or report.files_gone)
+            return _Read(changed=False, complete=False)
+        return _Read(bool(report.files_read or report.files_gone), not report.problems)
 
     def _count_where(self, is_meant: Callable[[str, _Shown], bool]) -> None:
         with self._lock:

@@ -60,6 +60,7 @@ RULES: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("GET", f"{API}/roots"): Action.SEE_RUNS,
         ("GET", f"{API}/users"): Action.MANAGE_USERS,
         ("POST", f"{API}/users"): Action.MANAGE_USERS,
+        ("PATCH", f"{API}/users/{{name}}"): Action.MANAGE_USERS,
         ("DELETE", f"{API}/users/{{name}}"): Action.MANAGE_USERS,
         ("PUT", f"{API}/users/{{name}}/password"): Open.SELF,
         ("GET", f"{API}/tokens"): Action.OWN_TOKENS,

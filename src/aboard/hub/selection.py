@@ -24,10 +24,12 @@ from aboard.runs.select import (
     NothingMatches,
     Selector,
     exclusion_of,
+    is_path,
     left_out,
     matching,
     parse_all,
     select,
+    selector_for,
 )
 from aboard.storage import NotFound as NoSuchPlace
 from aboard.storage import StorageError, canonical, is_remote
@@ -160,36 +162,70 @@ class Catalog:
     ) -> tuple[str, ...]:
         """Return the selectors of a board with some more and some fewer.
 
-        What no selector names, but is among what they mean, is left out from then on; adding it
-        brings it back.
+        Runs that no selector names, but that are among what they mean, are left out from then on;
+        adding them brings them back.
 
         Raises:
             NotFound: they do not mean what is to be removed.
-            WrongSelection: a selector cannot be understood.
+            WrongSelection: a selector cannot be understood, or something cannot be left out.
         """
         kept = list(selectors)
         for text in self.words(remove):
             if text in kept:
                 kept.remove(text)
-            elif self._mean(kept, text):
-                kept.append(exclusion_of(text))
             else:
-                raise NotFound(
-                    f"{text[:80]!r} is not on this board.",
-                    f"It shows {', '.join(selectors[:8])}.",
-                )
+                kept += self._left_out(kept, text)
         more = self.words(add)
-        back = {exclusion_of(one) for one in more}
-        after = tuple(dict.fromkeys([*(one for one in kept if one not in back), *more]))
-        is_empty = all(one.excludes for one in parse_all(after))
-        was_empty = all(one.excludes for one in parse_all(selectors))
-        return () if is_empty and not was_empty else after
+        added = self._meant_by([one for one in parse_all(more) if not one.excludes])
+        parsed = self._parse([*kept, *more])
+        meant = self._meant_by([one for one in parsed if not one.excludes])
+        after = []
+        for one in parsed:
+            gone = self._meant_by([one._replace(excludes=False)]) if one.excludes else set()
+            is_over = bool(gone) and (gone <= added or gone.isdisjoint(meant))
+            if one.text in more or not is_over:
+                after.append(one)
+        self._check_places(after)
+        was_all = all(one.excludes for one in parse_all(selectors))
+        if not was_all and all(one.excludes for one in after):
+            return ()
+        return tuple(dict.fromkeys(one.text for one in after))
 
-    def _mean(self, selectors: Sequence[str], text: str) -> bool:
-        """Say whether some of the runs that selectors mean are meant by one more."""
+    def _left_out(self, selectors: Sequence[str], text: str) -> list[str]:
+        """Return the selectors that leave out those runs of a board that one more means."""
         (one,) = self._parse([text])
-        shown = matching(parse_all(selectors), self.runs(), self._clock())
-        return not one.excludes and bool(one.of(shown, self._clock()))
+        parsed = parse_all(selectors)
+        shown = matching(parsed, self.runs(), self._clock())
+        if one.is_place:
+            meant = [run for run in shown if _is_below(run.uri, canonical(one.text))]
+        else:
+            meant = [] if one.excludes else [shown[at] for at in one.of(shown, self._clock())]
+        names = [selector_for(run) for run in meant]
+        if not names:
+            raise NotFound(
+                f"{text[:80]!r} is nothing that a selector of this board means.",
+                f"Its selectors are {', '.join(selectors[:8])}."
+                " Of a path or URI, no part can be removed.",
+            )
+        if odd := [name for name in names if is_path(name)]:
+            raise WrongSelection(
+                f"{odd[0][:200]!r} has no name by which it can be left out.",
+                "Select the others by name instead.",
+            )
+        return [exclusion_of(name) for name in names]
+
+    def _meant_by(self, parsed: Sequence[Selector]) -> set[str]:
+        return {run.uri for run in matching(parsed, self.runs(), self._clock())}
+
+    def _check_places(self, parsed: Sequence[Selector]) -> None:
+        """Refuse to leave out what is shown with a path or URI, for that is shown as a whole."""
+        places = [canonical(one.text) for one in parsed if one.is_place]
+        for run in left_out(parsed, self.runs(), self._clock()) if places else ():
+            if any(_is_below(run.uri, place) for place in places):
+                raise WrongSelection(
+                    f"{run.label!r} cannot be left out of a path or URI that it is part of.",
+                    "Select runs by name instead of by path.",
+                )
 
     def check(self, selectors: Sequence[str], template: str = "") -> tuple[str, ...]:
         """Check what somebody wants to see, and return where it is.
@@ -205,13 +241,12 @@ class Catalog:
         for one in parsed:
             if one.is_place:
                 self._check_place(one.text)
-        members = self._members(parsed, self._select(parsed))
-        return tuple(member.source.uri for member in members[:MOST_SOURCES])
+        self._check_places(parsed)
+        return _uris_of(self._members(parsed, self._select(parsed)))
 
     def sources(self, selectors: Sequence[str]) -> tuple[str, ...]:
         """Return where that is what selectors mean now."""
-        members = self._members(parse_all(selectors))
-        return tuple(member.source.uri for member in members[:MOST_SOURCES])
+        return _uris_of(self._members(parse_all(selectors)))
 
     def board(
         self, board_id: str, title: str, selectors: Sequence[str], template: str = ""
@@ -317,6 +352,10 @@ def read_template(text: str) -> Template | None:
         return Template.parse(text) if text else None
     except BadTemplate as error:
         raise WrongTemplate(str(error)) from error
+
+
+def _uris_of(members: Sequence[Member]) -> tuple[str, ...]:
+    return tuple(member.source.uri for member in members[:MOST_SOURCES])
 
 
 def _is_below(uri: str, root: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from aboard.boards.accounts import User
 from aboard.boards.decide import Settings
-from aboard.boards.errors import DatabaseUnavailable, NotFound
+from aboard.boards.errors import BadValue, DatabaseUnavailable, NotFound
 from aboard.boards.lifecycle import Lifecycle
 from aboard.boards.limits import settle
 from aboard.boards.lookup import the_one_meant
@@ -35,9 +35,10 @@ from aboard.hub.documents import BoardChange, BoardDocument, NewBoard
 from aboard.hub.permissions import Action, may, seen_by
 from aboard.hub.proxy import SILENT, NotServing
 from aboard.hub.reading import Reader
-from aboard.hub.selection import Catalog
+from aboard.hub.selection import Catalog, EmptySelection
 from aboard.hub.visitors import Keys, Visitors
 from aboard.index import Index
+from aboard.runs.select import is_path
 from aboard.storage import is_remote, join
 from aboard.storage.clouds import credentials, set_profile
 from aboard.storage.confines import confine
@@ -196,9 +197,17 @@ class Hub:
     # Changing boards.
 
     def create(self, user: User, wish: NewBoard, key: str | None = None) -> Created:
-        """Make a board, or find the one that is meant."""
+        """Make a board, or find the one that is meant, and let it be as it is wished now.
+
+        Raises:
+            BadValue: what is wished cannot go together.
+        """
         defaults = self.config.boards
-        template, on = wish.template or "", wish.on or defaults.on
+        template, engine = wish.template or "", wish.engine or defaults.engine
+        on = wish.on or (
+            defaults.on if engine is not Engine.STOCK else _place_of_stock(defaults.on)
+        )
+        _check_together(on, engine, wish)
         timeout = defaults.timeout if wish.timeout is None else read_seconds(wish.timeout)
         idle = (
             defaults.idle_timeout if wish.idle_timeout is None else read_seconds(wish.idle_timeout)
@@ -212,7 +221,7 @@ class Hub:
             name=wish.name,
             template=template,
             title=wish.title or "",
-            engine=wish.engine or defaults.engine,
+            engine=engine,
             on=on,
             memory=memory if on != INSTANT else None,
             timeout=timeout,
@@ -220,8 +229,25 @@ class Hub:
             visibility=wish.visibility or defaults.visibility,
         )
         made = self.lifecycle.create(wanted, new=wish.new, key=key)
+        if not made.is_new:
+            made = Created(self._as_wished(made.board, wish), False)
         self._shown(made.board)
         return made
+
+    def _as_wished(self, record: BoardRecord, wish: NewBoard) -> BoardRecord:
+        """Let a board that was there already be seen and run as somebody wants it now."""
+        if wish.memory is not None and read_bytes(wish.memory) != record.memory:
+            raise BadValue(
+                f"board {record.name} ({record.id}) of this selection has another memory limit.",
+                "Make another board with --new, or stop this one first.",
+            )
+        change = BoardChange(
+            visibility=wish.visibility,
+            timeout=wish.timeout,
+            idle_timeout=wish.idle_timeout,
+            extend=None,
+        )
+        return self.change(record, change) if change.model_dump(exclude_none=True) else record
 
     def change(self, record: BoardRecord, wish: BoardChange) -> BoardRecord:
         """Change what a board is called, who sees it, and how long it runs."""
@@ -254,7 +280,8 @@ class Hub:
             return {"selectors": selectors, "sources": self.catalog.sources(selectors)}
 
         after = self.lifecycle.change(record.id, changed)
-        if after.is_isolated and after.is_live:
+        runs = after.state in {State.STARTING, State.RUNNING}
+        if after.is_isolated and runs and after.selectors != record.selectors:
             after = self.lifecycle.restart(after.id, reason="its selection changed")
         return self._shown(after)
 
@@ -316,6 +343,17 @@ class Hub:
     def _directory(self, board_id: str) -> Path:
         return self.config.directory / "boards" / board_id
 
+    def _temporary(self, record: BoardRecord) -> Path:
+        """Return where a process keeps what ends with it; what earlier ones left is removed."""
+        directory = self._directory(record.id)
+        now = directory / f"tmp-{record.attempt}"
+        for old in directory.glob("tmp-*"):
+            if old != now:
+                shutil.rmtree(old, ignore_errors=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        now.mkdir(mode=0o700, exist_ok=True)
+        return now
+
     def _specify(self, record: BoardRecord) -> Spec:
         """Say how an isolated board is started: as `aboard view` of what it selects."""
         title = record.title or record.name
@@ -326,19 +364,43 @@ class Hub:
         if record.template:
             options += ["--template", record.template]
         sources = [join(one.source.uri, one.source.only) for one in board.members]
+        roots: list[str] = []
         if record.engine is Engine.FAST and not any(map(_is_path_here, record.selectors)):
             # It follows its selectors by itself, so that runs which start later join.
             sources = list(record.selectors)
-            options += [part for root in self.catalog.roots for part in ("--root", root.uri)]
+            roots = [] if all(map(is_path, record.selectors)) else list(board.roots)
+            options += [part for root in roots for part in ("--root", root)]
+        if not board.members:
+            raise EmptySelection("its selectors mean no run by now.", "Add some: aboard boards add")
         return Spec(
             board=record.id,
             command=(sys.executable, "-P", "-m", "aboard", "view", *options, "--", *sources),
             directory=self._directory(record.id),
             environment={
-                **credentials(os.environ, [*board.roots, *sources]),
+                "TMPDIR": str(self._temporary(record)),
+                **credentials(os.environ, [*roots, *sources]),
                 **self.catalog.environment(member.source for member in board.members),
             },
             memory=record.memory or None,
+        )
+
+
+def _place_of_stock(default: str) -> str:
+    """Return where a board of the stock engine runs, if nobody says."""
+    return default if default != INSTANT else "process"
+
+
+def _check_together(on: str, engine: Engine, wish: NewBoard) -> None:
+    if on != INSTANT:
+        return
+    if engine is Engine.STOCK:
+        raise BadValue(
+            "the stock engine needs a process of its own.", "Start it with --on process."
+        )
+    if wish.memory is not None and read_bytes(wish.memory):
+        raise BadValue(
+            "an instant board is part of the hub, and has no memory limit of its own.",
+            "Start it with --on process.",
         )
 
 

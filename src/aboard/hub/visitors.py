@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from aboard.boards.accounts import Accounts, Key, User
+from aboard.boards.accounts import Accounts, Key, Session, User
 from aboard.hub.auth import Auth
 from aboard.hub.permissions import Guest
 from aboard.web.access import Redeemed
@@ -140,19 +140,18 @@ class Keys:
         self._accounts.add(known)
         return key, known.expires
 
-    def redeem(self, key: str) -> tuple[Redeemed, str]:
-        """Use up a key; return what became of it, and whose it is.
+    def redeem(self, key: str, session: Session | None = None) -> Redeemed:
+        """Use up a key, and begin a session of whoever it is for, or neither.
 
         Raises:
             DatabaseUnavailable: it cannot be found out at the moment.
         """
-        known = self._accounts.use_key(_digest(key).hex())
+        known = self._accounts.use_key(_digest(key).hex(), session)
         if known is None:
-            return Redeemed.UNKNOWN, ""
+            return Redeemed.UNKNOWN
         if known.used is not None:
-            return Redeemed.USED, known.account
-        is_over = self._clock() >= known.expires
-        return Redeemed.EXPIRED if is_over else Redeemed.OPENED, known.account
+            return Redeemed.USED
+        return Redeemed.EXPIRED if self._clock() >= known.expires else Redeemed.OPENED
 
 
 def _digest(text: str) -> bytes:

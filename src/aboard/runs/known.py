@@ -8,12 +8,15 @@ somebody asks for them.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from aboard.runs.manifest import HEARTBEAT_SECS, Manifest, State
 from aboard.storage import join
 
 _STATES = {state.value: state for state in State}
+_LONE_HALF = re.compile("[\ud800-\udfff]")
 
 
 class KnownRun(NamedTuple):
@@ -72,9 +75,9 @@ class KnownRun(NamedTuple):
             record.ended,
             record.heartbeat,
             _seconds(record.heartbeat_secs),
-            json.dumps(record.hparams),
-            json.dumps(record.tags),
-            json.dumps(record.metrics),
+            _json(record.hparams),
+            _json(record.tags),
+            _json(record.metrics),
         )
 
     @classmethod
@@ -140,6 +143,15 @@ class KnownRun(NamedTuple):
 def _mapping(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {} if text == "{}" else json.loads(text)
     return found
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    """Return JSON that strict parsers take too, with lone halves written out as in `_text`."""
+    text = json.dumps(values)
+    if "\\ud" not in text:
+        return text
+    text = json.dumps(values, ensure_ascii=False)
+    return _LONE_HALF.sub(lambda half: f"\\\\u{ord(half[0]):04x}", text)
 
 
 def _text(text: str) -> str:

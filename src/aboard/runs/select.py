@@ -182,12 +182,12 @@ def select(
         strictly: whether the name of a run alone may mean one run only.
 
     Raises:
-        NothingMatches: a selector means no run at all.
+        NothingMatches: a selector means no run at all; one that leaves out may.
         Ambiguous: a name alone means several, and only one may be meant.
     """
     found = [(one, one.of(runs, now)) for one in selectors]
     for selector, places in found:
-        if selector.is_place:
+        if selector.is_place or selector.excludes:
             continue
         if not places:
             raise NothingMatches(_nearest(selector, runs, now))
@@ -351,7 +351,7 @@ def _is_number(value: object) -> bool:
 
 def _nearest(selector: Selector, runs: Sequence[KnownRun], now: float) -> str:
     """Say that nothing matches, and what is nearest to it."""
-    text = selector.text.removeprefix(_NOT)
+    text = selector.text
     if not runs:
         return f"{text!r} matches no run: no run is known at all. Give a path, or --root."
     prefix, colon, rest = text.partition(":")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 from aboard.sdk.board import Board
@@ -61,6 +63,7 @@ class AsyncClient:
     roots = _in_thread(Client.roots)
     users = _in_thread(Client.users)
     add_user = _in_thread(Client.add_user)
+    set_role = _in_thread(Client.set_role)
     set_password = _in_thread(Client.set_password)
     remove_user = _in_thread(Client.remove_user)
     tokens = _in_thread(Client.tokens)
@@ -72,5 +75,18 @@ class AsyncClient:
     ) -> AsyncIterator[bytes]:
         """Yield what an isolated board wrote, in pieces; with `follow`, as it goes on to write."""
         pieces = self.client.logs(board, tail=tail, follow=follow)
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-            yield piece
+        gone = threading.Event()
+
+        def ahead() -> bytes | None:
+            piece = next(pieces, None)
+            if gone.is_set():
+                pieces.close()
+            return piece
+
+        try:
+            while (piece := await asyncio.to_thread(ahead)) is not None:
+                yield piece
+        finally:
+            gone.set()
+            with suppress(ValueError):  # a thread still waits for the next piece, and closes it
+                pieces.close()

@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import ssl
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ Selectors = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Document = dict[str, Any]
 Documents = list[Document]
 
-_TO_ANSWER_SECONDS = 120.0
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.02, 1.0
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
@@ -40,13 +38,19 @@ class Client:
         url: its address; unless told, that in `ABOARD_HUB`, of `aboard login`, or of your own.
         token: what opens it; unless told, that in `ABOARD_HUB_TOKEN`, or that of the login.
         start: start your own hub if there is no other.
+        seconds: how long it may take to answer.
 
     Raises:
         Unreachable: there is none.
     """
 
     def __init__(
-        self, url: str | None = None, token: str | None = None, *, start: bool = True
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        start: bool = True,
+        seconds: float = 120.0,
     ) -> None:
         known = find_hub(url, token)
         if known is None and start:
@@ -58,6 +62,7 @@ class Client:
                 code="no_hub",
             )
         self.hub: KnownHub = known
+        self._seconds = seconds
         parts = urllib.parse.urlsplit(known.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise Unreachable(
@@ -252,12 +257,12 @@ class Client:
 
     def logs(
         self, board: str | Board, *, tail: int | None = None, follow: bool = False
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes]:
         """Yield what an isolated board wrote, in pieces; with `follow`, as it goes on to write."""
         query = [("follow", "true")] if follow else []
         query += [("tail", str(tail))] if tail is not None else []
         path = f"{_path(board)}/logs?{urllib.parse.urlencode(query)}"
-        with self._ask("GET", path, seconds=None if follow else _TO_ANSWER_SECONDS) as answer:
+        with self._ask("GET", path, endless=follow) as answer:
             while piece := answer.read1(1 << 16):
                 yield piece
 
@@ -305,6 +310,11 @@ class Client:
         body = {"name": name, "role": role, "password": password}
         added: Document = self._document("POST", "/users", body)
         return added
+
+    def set_role(self, name: str, role: str) -> Document:
+        """Make a user a `viewer`, `member` or `admin` from now on."""
+        changed: Document = self._document("PATCH", f"/users/{_quoted(name)}", {"role": role})
+        return changed
 
     def set_password(self, name: str, password: str) -> None:
         """Give a user, or yourself, another password, which ends all sessions of it."""
@@ -374,7 +384,7 @@ class Client:
         body: dict[str, Any] | None = None,
         *,
         headers: dict[str, str] | None = None,
-        seconds: float | None = _TO_ANSWER_SECONDS,
+        endless: bool = False,
     ) -> HTTPResponse:
         sent = {"accept": "application/json", **(headers or {})}
         if self.hub.token:
@@ -386,22 +396,18 @@ class Client:
             f"{self.url}/api/v1{path}", content, sent, method=method
         )
         try:
-            answer: HTTPResponse = self._opener.open(request, timeout=seconds)
+            answer: HTTPResponse = self._opener.open(
+                request, timeout=None if endless else self._seconds
+            )
         except urllib.error.HTTPError as error:
             with error:
-                raise error_of(error.code, _parsed(error.read())) from None
+                refusal = error_of(error.code, _parsed(error.read()))
+            if error.code == 401 and path != "/login":
+                raise self.hub.shut_out(refusal) from None
+            raise refusal from None
         except (OSError, HTTPException) as error:
-            raise self._unreachable(error) from error
+            raise self.hub.unreachable(error) from error
         return answer
-
-    def _unreachable(self, error: Exception) -> HubError:
-        cause = getattr(error, "reason", error)
-        said = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        hint = "Is it running? aboard hub status tells."
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            said = f"its certificate is not trusted: {cause.verify_message}"
-            hint = "Name the file with the certificate of its authority in SSL_CERT_FILE."
-        return Unreachable(f"{self.url}: {said}.".replace("..", "."), hint, code="unreachable")
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -443,7 +449,10 @@ def _ended(board: Board) -> BoardFailed:
 
 
 def _path(board: str | Board) -> str:
-    return f"/boards/{_quoted(board if isinstance(board, str) else board.id)}"
+    ref = board if isinstance(board, str) else board.id
+    if not ref:
+        raise HubError("say which board.", "See which there are: aboard list", code="bad_value")
+    return f"/boards/{_quoted(ref)}"
 
 
 def _quoted(text: str) -> str:

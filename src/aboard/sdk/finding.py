@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from aboard.sdk.errors import HubError, Unreachable
+from aboard.sdk.errors import AuthError, HubError, Unreachable
 from aboard.storage.place import make_private
 
 _FILE, _LOCK_FILE, _LOG_FILE = "hub.json", "hub.lock", "hub.log"
@@ -42,6 +43,34 @@ class KnownHub(NamedTuple):
     """How it is known: given, environment, login or personal."""
     pid: int | None = None
     """The process of a personal one."""
+
+    def shut_out(self, refusal: HubError) -> AuthError:
+        """Return the error for a token that opens nothing, with what to do."""
+        message = f"{self.url} needs a token, and there is none."
+        if self.token:
+            message = f"{self.url} does not take your token: it is wrong, too old, or revoked."
+        hint = f"Log in{' again' if self.token else ''}: aboard login {self.url}"
+        if self.how == "personal":
+            hint = "Let it start anew, with another token: aboard hub stop, then aboard start."
+        elif os.environ.get("ABOARD_HUB_TOKEN") == self.token:
+            hint = f"Set ABOARD_HUB_TOKEN to a good one, or unset it. {hint}"
+        return AuthError(message, hint, code=refusal.code, status=refusal.status)
+
+    def unreachable(self, error: Exception) -> Unreachable:
+        """Return the error for an address where nothing answers, with what to do."""
+        cause = getattr(error, "reason", error)
+        said = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        instead = {
+            "environment": "unset ABOARD_HUB to use a hub of your own",
+            "login": "use a hub of your own again: aboard login --forget",
+        }.get(self.how, "check the address")
+        hint = f"Start it with 'aboard serve' on its machine, ask whoever runs it, or {instead}."
+        if self.how == "personal":
+            hint = "Let it start anew: aboard hub stop, then aboard start."
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            said = f"its certificate is not trusted: {cause.verify_message}"
+            hint = "Name the file with the certificate of its authority in SSL_CERT_FILE."
+        return Unreachable(f"{self.url}: {said}.".replace("..", "."), hint, code="unreachable")
 
     def __repr__(self) -> str:
         return f"KnownHub(url={self.url!r}, how={self.how!r}, pid={self.pid})"  # no secret
@@ -142,6 +171,12 @@ def start_personal(roots: Sequence[str] = ()) -> KnownHub:
         known = _run(command, directory)  # somebody took the port in this moment
     _write_json(_LAST_FILE, {"roots": searched, "port": urlsplit(known.url).port})
     return known
+
+
+def last_roots() -> list[str] | None:
+    """Return where the user's own hub looked for runs last; None if there never was one."""
+    last = _read_json(state_directory() / _LAST_FILE)
+    return None if last is None else list(last.get("roots", ()))
 
 
 def _run(command: Sequence[str], directory: Path) -> KnownHub:

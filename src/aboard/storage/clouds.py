@@ -41,7 +41,7 @@ _FINDERS = {"s3": settings.s3, "gs": settings.gcs, "az": settings.azure, "oss": 
 _VARIABLES = {
     "s3": ("AWS_",),
     "gs": ("GOOGLE_", "CLOUDSDK_", "STORAGE_"),
-    "az": ("AZURE_", "AZURITE_"),
+    "az": ("AZURE_", "AZURITE_", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"),
     "oss": ("OSS_", "ALIBABA_"),
 }
 _RELEVANT_VARIABLES = re.compile(

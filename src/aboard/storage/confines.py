@@ -5,7 +5,8 @@ that the hub's user can read. `LocalStorage` looks at what it has opened. Others
 plugins of TensorBoard, open paths of their own: Python tells of each, and one that begins in a
 confined directory and ends outside of all is refused. A path is looked at before it is opened, so
 whoever changes a link in that very moment can still win, and code that does not open its files
-through Python is not seen.
+through Python is not seen. Nor are paths that begin at an open directory (`dir_fd`) or at
+`/proc/self/fd/N`: Python does not tell where these are, or they begin outside.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from aboard.storage.base import PermissionDenied
 
 # Strings throughout: a Path object per file would double the cost of a walk.
-_WATCHED = frozenset({"open", "os.listdir", "os.scandir"})
+_WATCHED = frozenset({"open", "os.listdir", "os.scandir", "sqlite3.connect"})
 _REASON = "a link leads out of its root"
 
 _real: tuple[str, ...] = ()
@@ -76,18 +77,20 @@ def check_opened(path: str, descriptor: int) -> None:
     Raises:
         PermissionDenied: it is outside.
     """
-    if _real and not _is_inside(os.path.realpath(f"/proc/self/fd/{descriptor}")):
+    # Of a deleted file it ends in " (deleted)", which is as much inside.
+    if _real and not _is_inside(os.readlink(f"/proc/self/fd/{descriptor}")):  # noqa: PTH115
         raise PermissionDenied(path, _REASON, "Put the file below the root.")
 
 
 @contextmanager
 def unwatched() -> Iterator[None]:
     """Open what is checked afterwards, or was before."""
+    before = getattr(_here, "is_unwatched", False)
     _here.is_unwatched = True
     try:
         yield
     finally:
-        _here.is_unwatched = False
+        _here.is_unwatched = before
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -97,6 +100,10 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
     if not isinstance(given, (str, bytes, os.PathLike)):
         return
     path = os.fsdecode(given)
+    if event == "sqlite3.connect" and path.startswith("file:"):
+        from urllib.parse import unquote, urlsplit  # here, since most need neither
+
+        path = unquote(urlsplit(path).path)
     as_written = _with_slash(path), _with_slash(os.path.abspath(path))  # noqa: PTH100
     if any(text.startswith(_written) for text in as_written) and leads_out(path):
         raise PermissionError(errno.EACCES, _REASON, path)

@@ -13,6 +13,8 @@ from collections.abc import Hashable
 
 MOST_BYTES = 16 << 20
 _LARGEST_SHARE = 4
+_ROOM_OF_ONE = 512
+"""What an answer takes beside its body, in bytes."""
 
 
 class Answers:
@@ -38,10 +40,15 @@ class Answers:
 
     def keep(self, key: Hashable, body: bytes) -> None:
         """Keep an answer, in place of those that were asked for longest ago."""
-        if len(body) > self._most // _LARGEST_SHARE:
+        if _room(body) > self._most // _LARGEST_SHARE:
             return
         with self._lock:
-            self._size += len(body) - len(self._bodies.pop(key, b""))
+            before = self._bodies.pop(key, None)
+            self._size += _room(body) - (0 if before is None else _room(before))
             self._bodies[key] = body
             while self._size > self._most:
-                self._size -= len(self._bodies.popitem(last=False)[1])
+                self._size -= _room(self._bodies.popitem(last=False)[1])
+
+
+def _room(body: bytes) -> int:
+    return len(body) + _ROOM_OF_ONE

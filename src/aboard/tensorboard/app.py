@@ -180,13 +180,13 @@ class _BoardApp:
             asked = read_requests(text if isinstance(text, str) else None)
             scalars_only = all(one.get("plugin") == "scalars" for one in asked)
             answer = partial(self._hot.time_series, asked=asked)
-            return _Question(answer, (path, str(text)) if scalars_only else ())
+            return _Question(answer, (path, asked) if scalars_only else ())
         if path == "data/plugin/scalars/scalars_multirun" and request.method == "POST":
             form = await _form(request)
             tags = [str(tag) for tag in form.getlist("tag")]
             runs = [str(run) for run in form.getlist("runs")]
             answer = partial(self._hot.multirun, tags=tags, runs=runs)
-            return _Question(answer, (path, *tags, "", *runs))
+            return _Question(answer, (path, tags, runs))
         return None
 
     def _answer(self, listing: Listing, question: _Question, *, compressed: bool) -> Response:
@@ -210,7 +210,7 @@ class _BoardApp:
 class _Question:
     """What is asked of a board, and under which key its answer can be kept; none if it cannot."""
 
-    def __init__(self, answer: Callable[[Listing], bytes], asked: tuple[str, ...]) -> None:
+    def __init__(self, answer: Callable[[Listing], bytes], asked: tuple[object, ...]) -> None:
         self.answer = answer
         self.key = hashlib.blake2b(repr(asked).encode()).digest() if asked else b""
 

@@ -99,8 +99,10 @@ class Chooser:
                 continue
             if stopped.is_set():
                 return changed
-            changed |= self._follower.look(member.source, SourceState(), stopped, tell=False)
-            self._read[member.source.uri] = mark
+            read = SourceState()
+            changed |= self._follower.look(member.source, read, stopped, tell=False)
+            if read.error is None and not read.report.problems:  # else it is tried again
+                self._read[member.source.uri] = mark
         with self._lock:
             if members != self._board.members:
                 self._board = replace(self._board, members=members)

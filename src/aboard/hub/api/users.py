@@ -17,6 +17,7 @@ from aboard.hub.documents import (
     NewUser,
     TokenDocument,
     TokenList,
+    UserChange,
     UserDocument,
     UserList,
 )
@@ -70,6 +71,14 @@ def add_user(hub: TheHub, wish: NewUser) -> UserDocument:
     user = hub.auth.add_user(wish.name, Role(wish.role), wish.password)
     hub.visitors.forget()
     return UserDocument.of(user)
+
+
+@router.patch("/users/{name}")
+def change_user(hub: TheHub, name: UserName, wish: UserChange) -> UserDocument:
+    """Give a user another role, which counts from the next request on."""
+    hub.auth.set_role(name, wish.role)
+    hub.visitors.forget()
+    return UserDocument.of(hub.auth.user(name))
 
 
 @router.delete("/users/{name}", status_code=204)

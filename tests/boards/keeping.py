@@ -1,0 +1,39 @@
+"""A loop that keeps boards going, with a clock that tests set and processes they control."""
+
+from pretending import Clock, PretendExecutor
+
+from aboard.boards.decide import Settings
+from aboard.boards.lifecycle import Lifecycle
+from aboard.boards.model import BoardRecord
+from aboard.boards.registry import Registry
+from aboard.boards.wanted import Wanted
+
+SETTINGS = Settings(poll=0.05, poll_soon=0.02, grace=30, start_timeout=300, silence=60)
+
+
+class Hub:
+    """What the tests hold in their hands."""
+
+    def __init__(self, registry: Registry, executor: PretendExecutor, clock: Clock, **options):
+        self.registry, self.executor, self.clock = registry, executor, clock
+        options = {"settings": SETTINGS, "clock": clock, "workers": 0, **options}
+        executors = options.pop("executors", {"process": executor})
+        self.lifecycle = Lifecycle(registry, executors, executor.specify, **options)
+
+    def make(self, selector: str = "a", on: str = "process", **values) -> BoardRecord:
+        wanted = Wanted(owner="ann", selectors=(selector,), on=on, **values)
+        return self.lifecycle.create(wanted).board
+
+    def tick(self, board: BoardRecord, times: int = 1) -> BoardRecord:
+        for _ in range(times):
+            self.lifecycle.tick()
+        return self.registry.get(board.id)
+
+    def running(self, selector: str = "a", **values) -> BoardRecord:
+        board = self.make(selector, **values)
+        self.lifecycle.tick()
+        self.executor.is_ready(board.id)
+        return self.tick(board)
+
+    def states(self, board: BoardRecord) -> list[str]:
+        return [str(change.state) for change in self.registry.history(board.id)]

@@ -1,0 +1,69 @@
+"""One-time keys: how many there are, and what becomes of one when something goes wrong."""
+
+import pytest
+import sqlalchemy as sa
+from hubs import served
+
+from aboard.boards import accounts, schema
+from aboard.boards.accounts import Role, Session
+from aboard.boards.registry import Registry
+from aboard.hub.visitors import KEY_SECONDS, Keys
+from aboard.web.access import Redeemed
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+def registry(database):
+    with Registry(database, clock=lambda: NOW) as opened:
+        yield opened
+
+
+def count(registry, table):
+    with registry._database.read() as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(table))
+
+
+def test_a_user_cannot_have_keys_without_end(registry, monkeypatch):
+    monkeypatch.setattr(accounts, "_MOST_KEYS", 3)
+    ticks = iter(range(100))
+    keys = Keys(registry.accounts, clock=lambda: NOW + next(ticks) / 10)
+    ann = registry.accounts.add_user("ann", Role.MEMBER)
+    bob = registry.accounts.add_user("bob", Role.MEMBER)
+    of_bob, _ = keys.mint(bob)
+    first, second = (keys.mint(ann)[0] for _ in range(2))
+    assert keys.redeem(second) is Redeemed.OPENED
+    third, fourth = (keys.mint(ann)[0] for _ in range(2))
+    assert keys.redeem(second) is Redeemed.UNKNOWN  # what was used goes first
+    fifth, expires = keys.mint(ann)
+    assert expires > NOW + KEY_SECONDS
+    assert count(registry, schema.one_time_key) == 4
+    assert keys.redeem(first) is Redeemed.UNKNOWN
+    for kept in (third, fourth, fifth, of_bob):
+        assert keys.redeem(kept) is Redeemed.OPENED
+
+
+def test_a_session_is_begun_with_the_key_and_only_once(registry):
+    keys = Keys(registry.accounts, clock=lambda: NOW)
+    key, _ = keys.mint(registry.accounts.add_user("ann", Role.MEMBER))
+    for number, told in enumerate((Redeemed.OPENED, Redeemed.USED)):
+        session = Session(f"id{number}", "", f"digest{number}", NOW, NOW + 60)
+        assert keys.redeem(key, session) is told
+    (opened,) = registry.accounts.sessions("ann")
+    assert opened.id == "id0"
+
+
+def test_a_link_still_opens_after_a_database_that_failed_half_way(tmp_path, root):
+    with served(tmp_path, [root]) as hub, hub.client() as browser:
+        key, _ = hub.hub.keys.mint(hub.hub.auth.user("max"))
+        engine = hub.hub.registry._database._engine
+
+        def fail(connection, cursor, statement, *_):
+            if statement.startswith("INSERT INTO visit"):
+                raise sa.exc.OperationalError(statement, {}, OSError("the disk is gone"))
+
+        sa.event.listen(engine, "before_cursor_execute", fail)
+        assert browser.get(f"/?key={key}").status_code == 503
+        sa.event.remove(engine, "before_cursor_execute", fail)
+        assert browser.get(f"/?key={key}").status_code == 303
+        assert browser.get("/api/v1/me").json()["user"] == "max"
