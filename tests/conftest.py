@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from engines.fake_oss import FakeOss
 
 settings.register_profile("aboard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("aboard")  # a busy machine is no failure
+
+# What runs in the background of a shell ignores it, and all that the tests start would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 BUCKET = "training-logs"
 AZURITE_ACCOUNT = "devstoreaccount1"

@@ -123,7 +123,7 @@ def test_whoever_waits_without_a_terminal_is_told_and_may_leave(hub, variables, 
         start_new_session=True,
     ) as process:
         assert process.stderr.readline() == (
-            "aboard: board late is waiting for data: waiting for data, 10 s at most.\n"
+            "aboard: board late has no data yet; waiting 10 s for some.\n"
         )
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

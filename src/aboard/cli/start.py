@@ -210,8 +210,10 @@ class _Progress:
         if self._told or time.monotonic() - self._began < _SILENT_SECONDS:
             return
         self._told = True
-        what = f"data, {_DATA_SECONDS:g} s at most" if board.state == "running" else "it to start"
-        say(f"board {board.name} is {board.condition or board.state}: waiting for {what}.")
+        if board.state == "running":
+            say(f"board {board.name} has no data yet; waiting {_DATA_SECONDS:g} s for some.")
+        else:
+            say(f"board {board.name} is {board.state}; waiting until it runs.")
 
     def clear(self) -> None:
         """Take the line away."""

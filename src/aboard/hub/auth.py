@@ -414,7 +414,7 @@ class Auth:
                 self._accounts.revoke(Share, share)
                 self._forget_secret(known.digest)
                 return
-        raise NotFound(f"there is no link {share[:80]!r}.", "Describe the board to see its links.")
+        raise NotFound(f"there is no link {share[:80]!r}.", "See which: aboard share BOARD --list")
 
     # What is known of a secret.
 
