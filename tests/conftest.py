@@ -38,11 +38,17 @@ AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
+_LONGEST = {"test_hub_kills.py", "test_ship_kills.py", "test_kills.py", "test_shipping_faults.py"}
 _AMBIENT = dict(os.environ)
 _CACHE = Path(_AMBIENT.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 _AZURITE = _CACHE / "aboard-dev" / "azurite"
 _CLOUD_VARIABLES = ("AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_", "AZURE_", "OSS_", "ALIBABA_")
 Server = TypeVar("Server", FakeGcs, FakeOss)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that nobody waits for it at the end."""
+    items.sort(key=lambda item: item.path.name not in _LONGEST)
 
 
 @pytest.fixture

@@ -175,5 +175,5 @@ def test_hyperparameters_in_names_can_be_searched_for(user, new_visitor):
 
 def test_a_field_that_is_not_known_is_told_with_those_that_are(user):
     done = user.types("aboard start run23 --template {worksapce}_{run} --no-browser")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert "there is no field 'worksapce'. Did you mean 'workspace'? Known are" in done.err
