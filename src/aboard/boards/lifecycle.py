@@ -183,13 +183,18 @@ class Lifecycle:
         return self._insist(board_id, step)
 
     def change(
-        self, board_id: str, wanted: Callable[[BoardRecord], Mapping[str, Any]]
+        self,
+        board_id: str,
+        wanted: Callable[[BoardRecord], Mapping[str, Any]],
+        *,
+        restart: str = "",
     ) -> BoardRecord:
         """Change what a board is, not how it stands; see `Registry.update`.
 
         Args:
             board_id: which.
             wanted: gives the new values of its fields, for the board as it is.
+            restart: why one with a process, if it runs, starts anew with them.
 
         Raises:
             NotFound: there is no such board.
@@ -199,6 +204,10 @@ class Lifecycle:
 
         def step(record: BoardRecord) -> BoardRecord:
             changes = wanted(record)
+            runs = record.state in {State.STARTING, State.RUNNING}
+            if changes and restart and record.is_isolated and runs:
+                stopping = Transition(State.STOPPING, restart, outcome=State.PENDING)
+                return self._registry.transition(record, stopping, **changes)
             return self._registry.update(record, **changes) if changes else record
 
         return self._insist(board_id, step)

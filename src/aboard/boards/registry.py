@@ -283,7 +283,12 @@ class Registry:
         return [Change(**{**row._mapping, "state": State(row.state)}) for row in rows]
 
     def transition(
-        self, record: BoardRecord, transition: Transition, *, limits: Limits | None = None
+        self,
+        record: BoardRecord,
+        transition: Transition,
+        *,
+        limits: Limits | None = None,
+        **changes: Any,
     ) -> BoardRecord:
         """Bring a board into another state, if it is still as the caller saw it.
 
@@ -291,6 +296,7 @@ class Registry:
             record: the board as the caller saw it.
             transition: what happens to it.
             limits: what its owner may have, asked when an ended board starts anew.
+            changes: new values of its fields in the same step, except of its name.
 
         Raises:
             IllegalTransition: a board in its state cannot do that.
@@ -301,6 +307,7 @@ class Registry:
         """
         said = plain(transition.reason)[:LONGEST_TEXT]
         after = apply(record, replace(transition, reason=said), self._clock())
+        after = replace(after, **checked_changes(changes))
         revives = after.is_live and not record.is_live
         with self._database.write(owner=record.owner if revives else None) as connection:
             if revives:

@@ -277,12 +277,11 @@ class Hub:
 
         def changed(now: BoardRecord) -> dict[str, Any]:
             selectors = self.catalog.changed(now.selectors, add, remove)
+            if selectors == now.selectors:
+                return {}
             return {"selectors": selectors, "sources": self.catalog.sources(selectors)}
 
-        after = self.lifecycle.change(record.id, changed)
-        runs = after.state in {State.STARTING, State.RUNNING}
-        if after.is_isolated and runs and after.selectors != record.selectors:
-            after = self.lifecycle.restart(after.id, reason="its selection changed")
+        after = self.lifecycle.change(record.id, changed, restart="its selection changed")
         return self._shown(after)
 
     def delete(self, record: BoardRecord) -> None:
