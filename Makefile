@@ -22,7 +22,7 @@ demo: .venv/installed ## train something small, and watch it on a live board
 	@$(BIN)/aboard demo demo-logs || [ $$? -eq 130 ]
 
 test: .venv/installed-test ## run the tests
-	$(BIN)/pytest -n $(JOBS) --dist loadfile $(AGAIN)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(AGAIN)
 
 lint: .venv/installed-lint .venv/installed-test ## check style, types and the direction of imports
 	$(BIN)/ruff check
