@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from aboard.boards.model import State
 from aboard.cli.asking import (
     BoardArgument,
     BoardsArgument,
@@ -44,18 +44,6 @@ _HEADS = ("ID", "NAME", "OWNER", "STATE", "SHOWS", "ON", "URL", "AGE", "EXPIRES"
 _LEAST = ("REASON", "EXPIRES", "AGE", "ON", "OWNER", "URL")
 _SHORTEST = {"SHOWS": 12, "REASON": 20}
 _SHARE_HEADS = ("ID", "MADE BY", "STATE", "AGE", "EXPIRES")
-
-
-class State(StrEnum):
-    """What a board can be; an enumeration, because options that repeat take no literals."""
-
-    PENDING = "pending"
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    FAILED = "failed"
-    LOST = "lost"
 
 
 def list_boards(

@@ -25,7 +25,7 @@ from aboard.runs.select import (
     parse_all,
     select,
 )
-from aboard.storage import StorageError, canonical
+from aboard.storage import StorageError, canonical, is_below
 
 if TYPE_CHECKING:
     from aboard.index import Index
@@ -92,7 +92,7 @@ def choose_runs(
     known = index.known_runs(chosen.roots)
     meant = set(_select(selectors, known, strictly=strictly))
     for place in places:
-        below = {run for run in known if run.uri == place or run.uri.startswith(f"{place}/")}
+        below = {run for run in known if is_below(run.uri, place)}
         if not below and not chosen.problems:
             raise Failure(f"{place}: there is no run in it or below it. Check the path.")
         meant |= below

@@ -42,6 +42,7 @@ from aboard.executors.base import (
 )
 from aboard.executors.inherited import inherited
 from aboard.executors.proc import Process
+from aboard.storage.place import write_private
 from aboard.web.errors import TokenError
 from aboard.web.tokens import new_token, read_token_file, write_token_file
 
@@ -184,7 +185,7 @@ class ProcessExecutor(Executor):
                     "log_from": log_from,
                     "memory": spec.memory,
                 }
-                _write_json(record, handle)
+                write_private(record, json.dumps(handle))
             except BaseException:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -304,7 +305,7 @@ class _Started:
         """Note until when it may end by itself; that never becomes later."""
         before = self.deadline()
         if before is None or deadline < before:
-            _write_json(self.place / "stopping", deadline)
+            write_private(self.place / "stopping", json.dumps(deadline))
 
     def deadline(self) -> float | None:
         """Return when the time of grace is over, if it was asked to end: see `time.monotonic`."""
@@ -320,7 +321,7 @@ class _Started:
         """Remember how it ended."""
         if self.place.is_dir():
             end = {"exit_code": code, "reason": reason}
-            _write_json(self.place / "end.json", end)
+            write_private(self.place / "end.json", json.dumps(end))
         return Status(State.ENDED, code, reason)
 
     def last_words(self) -> str:
@@ -474,18 +475,6 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):  # not there, or of before a power failure
         return None
-
-
-def _write_json(path: Path, value: object) -> None:
-    """Write a file in one step, so that whoever reads it finds all of it, or the one before."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(value, file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _why(error: Exception) -> str:

@@ -161,6 +161,9 @@ def _read(where: str, name: str, value: object, how: Callable[[Any], Any]) -> An
         raise ConfigError(f"{where}: {name}: {error}. Correct it.") from error
 
 
+_Readers = Mapping[str, Callable[[Any], Any]]
+
+
 def _of(kind: type[Kind], what: str) -> Callable[[Any], Kind]:
     def check(value: Any) -> Kind:
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -237,19 +240,24 @@ def _roots(value: Any, base: Path, where: str) -> tuple[Root, ...]:
     return tuple(roots)
 
 
-def _limits(value: Any, _base: Path, where: str) -> Limits:
+def _group(kind: type[Kind], name: str, value: Any, readers: _Readers, where: str) -> Kind:
+    """Read a table whose settings are the fields of a dataclass."""
     table = _table(value)
-    _check_keys(table, fields(Limits), f"{where}, limits")
-    readers: dict[str, Callable[[Any], Any]] = {
+    _check_keys(table, fields(kind), f"{where}, {name}")  # type: ignore[arg-type]
+    return kind(
+        **{one: _read(where, f"{name}.{one}", held, readers[one]) for one, held in table.items()}
+    )
+
+
+def _limits(value: Any, _base: Path, where: str) -> Limits:
+    readers: _Readers = {
         "isolated": _count,
         "instant": _count,
         "memory": _bytes,
         "timeout": _seconds,
         "idle_timeout": _seconds,
     }
-    return Limits(
-        **{one: _read(where, f"limits.{one}", held, readers[one]) for one, held in table.items()}
-    )
+    return _group(Limits, "limits", value, readers, where)
 
 
 def _count(value: Any) -> int | None:
@@ -261,9 +269,7 @@ def _count(value: Any) -> int | None:
 
 
 def _boards(value: Any, _base: Path, where: str) -> BoardDefaults:
-    table = _table(value)
-    _check_keys(table, fields(BoardDefaults), f"{where}, boards")
-    readers: dict[str, Callable[[Any], Any]] = {
+    readers: _Readers = {
         "on": _text,
         "engine": Engine,
         "visibility": Visibility,
@@ -271,9 +277,7 @@ def _boards(value: Any, _base: Path, where: str) -> BoardDefaults:
         "idle_timeout": _seconds,
         "memory": _bytes,
     }
-    return BoardDefaults(
-        **{one: _read(where, f"boards.{one}", held, readers[one]) for one, held in table.items()}
-    )
+    return _group(BoardDefaults, "boards", value, readers, where)
 
 
 _READERS: dict[str, Callable[[Any, Path, str], Any]] = {

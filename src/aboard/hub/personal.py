@@ -10,7 +10,6 @@ import fcntl
 import getpass
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from aboard.boards.accounts import User
 from aboard.hub.auth import Auth
-from aboard.storage.place import make_private
+from aboard.storage.place import make_private, write_private
 from aboard.web.errors import TokenError
 from aboard.web.tokens import read_token_file, write_token_file
 
@@ -74,15 +73,7 @@ def only_one(directory: Path) -> Iterator[None]:
 
 def write_hub_file(directory: Path, hub: HubFile) -> None:
     """Tell other programs of the user where the hub is."""
-    place = directory / FILE
-    temporary = place.with_name(f".{FILE}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(asdict(hub), file)
-        temporary.replace(place)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_private(directory / FILE, json.dumps(asdict(hub)))
 
 
 def the_user(auth: Auth) -> User:

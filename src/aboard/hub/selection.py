@@ -32,7 +32,7 @@ from aboard.runs.select import (
     selector_for,
 )
 from aboard.storage import NotFound as NoSuchPlace
-from aboard.storage import StorageError, canonical, is_remote
+from aboard.storage import StorageError, canonical, is_below, is_remote
 from aboard.tensorboard.board import Board, Member
 
 MOST_SOURCES = 100
@@ -146,7 +146,7 @@ class Catalog:
             run
             for run in self.runs()
             if run.uri not in gone
-            and (run.uri in chosen or any(_is_below(run.uri, place) for place in places))
+            and (run.uri in chosen or any(is_below(run.uri, place) for place in places))
         ]
 
     def words(self, selectors: Sequence[str]) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ class Catalog:
         parsed = parse_all(selectors)
         shown = matching(parsed, self.runs(), self._clock())
         if one.is_place:
-            meant = [run for run in shown if _is_below(run.uri, canonical(one.text))]
+            meant = [run for run in shown if is_below(run.uri, canonical(one.text))]
         else:
             meant = [] if one.excludes else [shown[at] for at in one.of(shown, self._clock())]
         names = [selector_for(run) for run in meant]
@@ -221,7 +221,7 @@ class Catalog:
         """Refuse to leave out what is shown with a path or URI, for that is shown as a whole."""
         places = [canonical(one.text) for one in parsed if one.is_place]
         for run in left_out(parsed, self.runs(), self._clock()) if places else ():
-            if any(_is_below(run.uri, place) for place in places):
+            if any(is_below(run.uri, place) for place in places):
                 raise WrongSelection(
                     f"{run.label!r} cannot be left out of a path or URI that it is part of.",
                     "Select runs by name instead of by path.",
@@ -266,7 +266,7 @@ class Catalog:
         found: dict[str, str] = {}
         for source in sources:
             for root in self.roots:
-                if not _is_below(source.uri, root.uri):
+                if not is_below(source.uri, root.uri):
                     continue
                 for name, value in root.environment.items():
                     if found.setdefault(name, value) != value:
@@ -332,14 +332,14 @@ class Catalog:
         if self._any_path:
             return True
         uri = canonical(text)
-        return any(_is_below(uri, root) for root in self._uris) and self._stays_inside(uri)
+        return any(is_below(uri, root) for root in self._uris) and self._stays_inside(uri)
 
     def _stays_inside(self, uri: str) -> bool:
         """Say whether links on the way to a place do not lead out of the roots."""
         if self._any_path or is_remote(uri):
             return True
         real = os.path.realpath(uri)
-        return any(_is_below(real, root) for root in self._real_roots)
+        return any(is_below(real, root) for root in self._real_roots)
 
 
 def read_template(text: str) -> Template | None:
@@ -356,7 +356,3 @@ def read_template(text: str) -> Template | None:
 
 def _uris_of(members: Sequence[Member]) -> tuple[str, ...]:
     return tuple(member.source.uri for member in members[:MOST_SOURCES])
-
-
-def _is_below(uri: str, root: str) -> bool:
-    return uri == root or uri.startswith(root.rstrip("/") + "/")

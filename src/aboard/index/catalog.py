@@ -16,7 +16,7 @@ from itertools import permutations
 from aboard.runs.catalog import Found, find_runs, is_of_a_run, natural
 from aboard.runs.known import KnownRun
 from aboard.runs.manifest import FILE_NAME, BadManifest, Manifest
-from aboard.storage import NotFound, Storage, StorageError, is_remote, join, open_storage
+from aboard.storage import NotFound, Storage, StorageError, is_below, is_remote, join, open_storage
 from aboard.storage.folders import Folder, Folders
 from aboard.storage.local import LocalStorage
 
@@ -89,7 +89,7 @@ def refresh_catalog(
     gone = [
         (storage.uri, directory)
         for directory in known.keys() - found.keys()
-        if not any(_is_below(join(storage.uri, directory), one.uri) for one in unlisted)
+        if not any(is_below(join(storage.uri, directory), one.uri) for one in unlisted)
     ]
     if rows or gone:
         _store(connection, storage.uri, rows, gone)
@@ -108,7 +108,7 @@ def known_runs(connection: sqlite3.Connection, roots: Sequence[str]) -> list[Kno
     for root in dict.fromkeys(roots):
         rows = connection.execute(f"SELECT {_COLUMNS} FROM run WHERE root = ?", (root,))
         runs += [KnownRun(root, *row) for row in rows]
-    if any(_is_below(one, other) for one, other in permutations(set(roots), 2)):
+    if any(is_below(one, other) for one, other in permutations(set(roots), 2)):
         runs = list({run.uri: run for run in reversed(runs)}.values())[::-1]
     return sorted(runs, key=lambda run: natural(run.label))
 
@@ -117,10 +117,6 @@ def catalog_changes(connection: sqlite3.Connection, root: str) -> int:
     """Return how often what is known of a root has changed."""
     row = connection.execute("SELECT changes FROM root WHERE uri = ?", (root,)).fetchone()
     return row[0] if row else 0
-
-
-def _is_below(place: str, uri: str) -> bool:
-    return place == uri or place.startswith(uri.rstrip("/") + "/")
 
 
 Row = tuple[str | None, KnownRun]

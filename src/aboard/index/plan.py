@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aboard.storage.base import Entry, NotFound, Storage, StorageError
-from aboard.storage.uri import canonical, is_remote, join, open_storage, split
+from aboard.storage.uri import canonical, is_below, is_remote, join, open_storage, split
 
 EVENT_FILE = "tfevents"
 """A file is an event file if its name contains this, as TensorBoard holds it."""
@@ -142,16 +142,12 @@ def make_plan(connection: sqlite3.Connection, source: Source, *, anew: bool = Fa
     gone = [
         row.id
         for key, row in known.items()
-        if key not in seen and not any(_is_below(key[0], problem.uri) for problem in problems)
+        if key not in seen and not any(is_below(key[0], problem.uri) for problem in problems)
     ]
     for reading in readings:
         if not reading.fresh and reading.known:
             reading.tags = known_tags(connection, reading.known.id)
     return Plan(readings, gone, unchanged, problems)
-
-
-def _is_below(directory: str, uri: str) -> bool:
-    return directory == uri or directory.startswith(uri.rstrip("/") + "/")
 
 
 def _entries(

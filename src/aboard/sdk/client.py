@@ -118,8 +118,6 @@ class Client:
         Raises:
             BoardLimitExceeded: you have as many as you may.
         """
-        if engine == "stock" and on is None:
-            on = "process"
         wish = {
             "name": name,
             "title": title,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import signal
 import socket
 import ssl
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aboard.sdk.errors import AuthError, HubError, Unreachable
-from aboard.storage.place import make_private
+from aboard.storage.place import make_private, write_private
 
 _FILE, _LOCK_FILE, _LOG_FILE = "hub.json", "hub.lock", "hub.log"
 _LOGIN_FILE, _LAST_FILE = "login.json", "last-hub.json"
@@ -270,14 +269,7 @@ def _write_json(name: str, document: Any) -> Path:
     """Put a document into a file of the state directory, in one step."""
     place = state_directory() / name
     make_private(place.parent)
-    temporary = place.with_name(f".{name}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(document, file)
-        temporary.replace(place)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_private(place, json.dumps(document))
     return place
 
 

@@ -19,7 +19,7 @@ from aboard.storage.base import (
     Unreachable,
     Unreadable,
 )
-from aboard.storage.uri import canonical, is_remote, join, open_storage, split
+from aboard.storage.uri import canonical, is_below, is_remote, join, open_storage, split
 
 __all__ = [
     "AlreadyExists",
@@ -36,6 +36,7 @@ __all__ = [
     "Unreachable",
     "Unreadable",
     "canonical",
+    "is_below",
     "is_remote",
     "join",
     "open_storage",

@@ -7,6 +7,7 @@ systems do not give, or not always; there both go to node-local space instead.
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import NamedTuple
@@ -85,3 +86,15 @@ def make_private(directory: Path) -> None:
         raise PermissionError(f"{directory} belongs to another user")
     if stat.S_IMODE(status.st_mode) & 0o022:
         raise PermissionError(f"{directory} can be written to by other users")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its user can read, in one step: all of it, or the one before."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -70,6 +70,11 @@ def join(uri: str, name: str) -> str:
     return f"{uri.rstrip('/')}/{name}" if name else uri
 
 
+def is_below(uri: str, place: str) -> bool:
+    """Say whether a canonical URI is another one, or lies below it."""
+    return uri == place or uri.startswith(place.rstrip("/") + "/")
+
+
 def split(uri: str) -> tuple[str, str]:
     """Split off the last part: the URI to open, and the name of the file in it."""
     place = _parse(uri)

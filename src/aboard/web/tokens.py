@@ -10,9 +10,9 @@ import os
 import re
 import secrets
 import stat
-from contextlib import suppress
 from pathlib import Path
 
+from aboard.storage.place import write_private
 from aboard.web.errors import TokenError
 
 SHORTEST, LONGEST = 16, 512
@@ -68,16 +68,8 @@ def write_token_file(path: str | os.PathLike[str], token: str) -> None:
     """
     check_token(token)
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
-                file.write(f"{token}\n")
-            temporary.replace(path)
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+        write_private(path, f"{token}\n")
     except OSError as error:
         raise _unusable(path, error) from error
 
