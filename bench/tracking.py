@@ -10,6 +10,7 @@ To measure another writer, give it a line in `WRITERS`; another action, a line i
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -124,8 +125,15 @@ ACTIONS: dict[str, Callable[[Writer, int], Iterator[float]]] = {
 
 
 def inside(name: str, action: str, count: int) -> dict[str, float]:
-    """Time an action of a writer in this process; `import` is timed beside PyTorch, imported."""
+    """Time an action of a writer in this process; `import` is timed beside PyTorch, imported.
+
+    PyTorch leaves so many objects that looking through them all for garbage takes 0.1 s. In which
+    call that falls is chance, so these objects are left out of it.
+    """
     import torch  # noqa: F401 - as in the process of a training
+
+    gc.collect()
+    gc.freeze()
 
     with tempfile.TemporaryDirectory() as place:
         started, cpu = time.perf_counter(), time.process_time()

@@ -238,16 +238,18 @@ class EventWriter:
         self, numbers: Mapping[str, SupportsFloat], step: int, *, wall_time: float | None = None
     ) -> None:
         """Append the numbers of several tags in one record."""
+        if len(numbers) == 1:
+            [(tag, number)] = numbers.items()
+            self.scalar(tag, number, step, wall_time=wall_time)
+            return
         tags = tuple(numbers)
         if not self._tags.issuperset(tags):
             for tag in tags:
                 self._learn(tag)
-        floats = tuple(
-            [
-                number if type(number) is float else _number(tag, number)
-                for tag, number in numbers.items()
-            ]
-        )
+        if {*map(type, numbers.values())} == {float}:
+            floats = cast(tuple[float, ...], tuple(numbers.values()))
+        else:
+            floats = tuple(map(_number, tags, numbers.values()))
         entry = (tags, floats, encode.step_number(step), _or_now(wall_time))
         self._enqueue(entry, _SCALAR_BYTES * len(tags))
 

@@ -12,11 +12,12 @@ import os
 import shutil
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, SupportsFloat
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, cast
 
 from aboard.events import encode
 from aboard.events.writer import EventWriter
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from aboard.track.shipment import Shipment
 
 _ENDINGS = (State.COMPLETED, State.FAILED, State.KILLED)
+_FLOATS = {float}
 _open_runs: list[Run] = []
 
 
@@ -101,7 +103,7 @@ class Run(MediaLog):
         self._lock = threading.RLock()
         self._writers: dict[str, EventWriter] = {}
         self._steps: dict[str, int] = {}
-        self._latest: dict[str, dict[str, float]] = {}
+        self._latest: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self._hparams: dict[str, Any] = dict(hparams or {})
         self._hparams_are_due = False
         self._hparams_are_written = False
@@ -152,20 +154,16 @@ class Run(MediaLog):
             step = self._next_step(stage)
         elif type(step) is not int:
             step = _whole(step, "the step")
-        numbers = {
-            tag: value if type(value) is float else _number(tag, value)
-            for tag, value in metrics.items()
-        }
+        if {*map(type, metrics.values())} == _FLOATS:
+            numbers = cast(Mapping[str, float], metrics)
+        else:
+            numbers = {tag: _number(tag, value) for tag, value in metrics.items()}
         if self._hparams_are_due:
             self._write_hparams()
         writer = self._writers.get(stage) or self._open_writer(stage)
         writer.scalars(numbers, step)
         self._steps[stage] = step + 1
-        latest = self._latest.get(stage)
-        if latest is None:
-            self._latest[stage] = numbers
-        else:
-            latest.update(numbers)
+        self._latest[stage].update(numbers)
 
     def log_hparams(self, hparams: Mapping[str, object]) -> None:
         """Note hyperparameters; mappings inside become names with dots.
