@@ -79,6 +79,9 @@ class Store:
         self._connection = connection
         self._open: dict[int, _OpenFile] = {}
         self._next_segment = 0
+        self._segment_rows: list[tuple[object, ...]] = []
+        self._chunk_rows: list[tuple[object, ...]] = []
+        """Rows of several batches, written together: see `_save`."""
         self.outrun: set[int] = set()
         """The readings, by identity, that another process got ahead of."""
 
@@ -87,6 +90,7 @@ class Store:
         with self._transaction():
             for batch in batches:
                 self._put(batch)
+            self._save()
 
     def forget(self, files: Iterable[int]) -> None:
         """Remove files and all that was read from them."""
@@ -118,6 +122,7 @@ class Store:
             if opened is None:
                 opened = self._begin(batch)
             else:
+                self._save()  # what follows may be merged with it
                 self._advance(opened, batch)
         except _Outrun:
             self.outrun.add(key)
@@ -169,8 +174,6 @@ class Store:
             raise _Outrun
 
     def _store_values(self, opened: _OpenFile, batch: Batch) -> None:
-        segments: list[tuple[object, ...]] = []
-        chunks: list[tuple[object, ...]] = []
         touched: set[int] = set()
         for form, part in _parts(batch):
             series = batch.series[part.series]
@@ -180,17 +183,19 @@ class Store:
                 segment = opened.segments[tag, form] = _Segment(self._next_segment)
                 self._next_segment += 1
             if segment.id in touched:  # two tags in bytes that read the same are one
-                self._save_chunks(chunks)
-                chunks = []
+                self._save()
             touched.add(segment.id)
-            chunks += self._append(segment, part)
+            self._chunk_rows += self._append(segment, part)
             key = (segment.id, opened.id, tag, form)
-            segments.append((*key, *_segment_row(segment, series, part)))
-        self._connection.executemany(_SAVE_SEGMENT, segments)
-        self._save_chunks(chunks)
+            self._segment_rows.append((*key, *_segment_row(segment, series, part)))
 
-    def _save_chunks(self, chunks: list[tuple[object, ...]]) -> None:
-        self._connection.executemany("INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?)", chunks)
+    def _save(self) -> None:
+        """Write the rows of segments and chunks; whoever reads chunks of these must do so first."""
+        self._connection.executemany(_SAVE_SEGMENT, self._segment_rows)
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?)", self._chunk_rows
+        )
+        self._segment_rows, self._chunk_rows = [], []
 
     def _append(self, segment: _Segment, part: Part) -> Iterator[tuple[object, ...]]:
         """Yield the rows that append values to a segment, merging small chunks at its end."""

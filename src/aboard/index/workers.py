@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -22,6 +23,10 @@ _INLINE_BYTES = 4 << 20
 
 _WAITING_VALUES = 180_000
 """Values that were read and not stored yet, at which workers begin to wait."""
+
+_ENOUGH_VALUES = 20_000
+_GATHER_SECS = 0.05
+"""So many values are worth a transaction, and no fewer are stored at once for so long."""
 
 Found = Batch | StorageError
 
@@ -132,17 +137,23 @@ class _Workers:
         """Yield what the workers found, all that is ready at a time."""
         working = len(self._threads)
         while working:
-            ready = [self._done.get()]
-            while not self._done.empty():
-                ready.append(self._done.get_nowait())
             found: list[Found] = []
-            for item in ready:
+            values = 0
+            until = time.monotonic() + _GATHER_SECS
+            while working and values < _ENOUGH_VALUES:
+                try:
+                    item = self._done.get(
+                        timeout=max(until - time.monotonic(), 0) if found else None
+                    )
+                except queue.Empty:
+                    break
                 if item is None:
                     working -= 1
                 elif isinstance(item, (Batch, StorageError)):
                     found.append(item)
+                    values += item.values if isinstance(item, Batch) else 0
                 else:
                     raise item
             if found:
                 yield found
-                self._room.give(sum(one.values for one in found if isinstance(one, Batch)))
+                self._room.give(values)
