@@ -7,7 +7,7 @@ setup(
         Extension(
             f"aboard.events.{core}",
             sources=[f"src/aboard/events/{core}.c"],
-            depends=["src/aboard/events/scan.h", "src/aboard/events/pack.h"],
+            depends=[f"src/aboard/events/{name}.h" for name in ("crc", "wire", "scan", "pack")],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
             py_limited_api=True,
             optional=True,

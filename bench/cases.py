@@ -33,6 +33,8 @@ class Sizes(NamedTuple):
     boards: int
     visitors: int
     load_seconds: float
+    live: tuple[Tree, ...]
+    """Trees of which one run grows while a page is open."""
     logged: int
     """How many numbers a training loop logs."""
     started: tuple[Tree, ...]
@@ -61,6 +63,7 @@ FULL = Sizes(
     boards=100,
     visitors=50,
     load_seconds=60.0,
+    live=(Tree(20, 5, 100), Tree(3_000, 1, 10)),
     logged=100_000,
     started=(Tree(10, 10, 1_000), Tree(100, 20, 5_000)),
     hub_boards=200,
@@ -84,6 +87,7 @@ QUICK = Sizes(
     boards=3,
     visitors=2,
     load_seconds=0.8,
+    live=(Tree(2, 2, 5), Tree(5, 1, 5)),
     logged=200,
     started=(Tree(2, 2, 50),),
     hub_boards=3,

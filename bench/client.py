@@ -37,11 +37,18 @@ class Site:
         """Return the points of a tag in every run."""
         return json.loads(_content(self.ask("curve", tag)))[0]["runToSeries"]
 
-    def ask(self, question: str, tag: str = "") -> bytes:
+    def last_step(self, tag: str, run: str) -> int:
+        """Return the last step of a tag in one run; -1 if there is none."""
+        (answer,) = json.loads(_content(self.ask("curve", tag, run)))
+        series = answer["runToSeries"].get(run)
+        return series[-1]["step"] if series else -1
+
+    def ask(self, question: str, tag: str = "", run: str = "") -> bytes:
         """Return an answer as it comes over the wire, which is what a server is timed by."""
         if question != "curve":
             return self._send("GET", _PATHS[question])
-        asked = urlencode({"requests": json.dumps([{"plugin": "scalars", "tag": tag}])})
+        request = {"plugin": "scalars", "tag": tag} | ({"run": run} if run else {})
+        asked = urlencode({"requests": json.dumps([request])})
         return self._send("POST", "data/plugin/timeseries/timeSeries", asked)
 
     def _connect(self) -> None:

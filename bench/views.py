@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import threading
@@ -272,6 +273,57 @@ def load(sizes: Sizes, cache: Path) -> Result:
     )
 
 
+def live(sizes: Sizes, cache: Path) -> Result:
+    """From writing to the answer that holds it: another point of a run, and another run."""
+    found: dict[str, Figures] = {}
+    for tree in sizes.live:
+        found |= _live(tree, trees.make(tree, cache), sizes.inner_times, cache)
+    slowest = max(one.median for one in found.values())
+    targets = [
+        Target("seconds until new data is there, half of the times", 1, slowest, at_least=False)
+    ]
+    return Result("new data, from the disk to the answer", found, targets=targets)
+
+
+def _live(tree: Tree, place: Path, times: int, cache: Path) -> dict[str, Figures]:
+    path, tag, port = trees.file_of(place, 0), trees.tag_name(0), peers._free_port()
+    before, added = path.stat().st_size, place / "added"
+    points: list[float] = []
+    runs: list[float] = []
+    with (
+        peers.new_index(cache) as index,
+        _running(_view_command(place, port), _view_environment(index), READ) as pid,
+    ):
+        site = _aboard_site(port)
+        try:
+            for step in range(tree.steps, tree.steps + times):
+                with path.open("ab") as file:
+                    file.writelines(trees.records(tree, 0, step, step + 1))
+                points.append(_seconds_until(site, tag, path.parent.name, step))
+                new = added / f"run_{step}" / path.name
+                new.parent.mkdir(parents=True)
+                new.write_bytes(b"".join(trees.records(tree, step, step, step + 1)))
+                runs.append(_seconds_until(site, tag, f"added/{new.parent.name}", step))
+            peak = sum(map(_high_water, _family(pid))) / MIB
+        finally:
+            shutil.rmtree(added, ignore_errors=True)
+            with path.open("rb+") as file:
+                file.truncate(before)
+    named = {"a point": points, "a run": runs}
+    return {f"{tree.runs:,} runs: {one}": _figures(taken, peak) for one, taken in named.items()}
+
+
+def _seconds_until(site: Site, tag: str, run: str, step: int) -> float:
+    started = time.perf_counter()
+    while site.last_step(tag, run) != step:
+        if time.perf_counter() - started > 60:
+            raise peers.Unread(f"step {step} of {run} did not come")
+        time.sleep(0.01)
+    taken = time.perf_counter() - started
+    time.sleep(0.3 + step % 7 / 10)  # at no fixed distance from a look
+    return taken
+
+
 def _resident(pid: int) -> int:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -286,4 +338,5 @@ CASES = {
     "crowd": crowd,
     "boards": boards,
     "load": load,
+    "live": live,
 }

@@ -24,7 +24,7 @@ from seeds import DTYPES, built_events, fixture_files
 
 from aboard.events import encode
 from aboard.events.encode import delimited, varint
-from aboard.events.records import frame
+from aboard.events.records import crc32c, frame, mask
 from aboard.events.scanner import Chunk, Part, Scanner, Taken, cores
 
 FINDINGS = Path(__file__).parent / "out" / "findings"
@@ -50,6 +50,9 @@ def any_varint(rng: random.Random) -> bytes:
 def unknown_field(rng: random.Random) -> bytes:
     """Return a field that a message may not have, or has with another type, or a broken one."""
     number, wire = rng.randrange(0 if rng.random() < 0.01 else 1, 20), rng.choice([0, 1, 2, 5])
+    if rng.random() < 0.2:
+        inside = b"".join(unknown_field(rng) for _ in range(rng.choice([0, 1, 1, 2])))
+        return varint(number << 3 | 3) + inside + varint(number << 3 | 4)
     if rng.random() < 0.02:
         wire = rng.choice([3, 4, 6, 7])
     content = {
@@ -163,7 +166,7 @@ def any_event(rng: random.Random, odd: float, tags: list[bytes]) -> bytes:
     elif kind < 0.97:
         head.append(delimited(rng.choice([3, 4, 6, 7, 9]), rng.randbytes(rng.randrange(9))))
     if rng.random() < 0.01:
-        head.append(delimited(15, rng.randbytes(rng.randrange(1500, 5000))))
+        head.append(delimited(15, rng.randbytes(rng.randrange(1500, 12_000))))
     return message(rng, head, odd)
 
 
@@ -200,13 +203,19 @@ def any_file(rng: random.Random) -> bytes:
     return b"".join(map(frame, events))
 
 
+def header(length: int) -> bytes:
+    """Return the header of a record of some length."""
+    octets = struct.pack("<Q", length)
+    return octets + struct.pack("<I", mask(crc32c(octets)))
+
+
 def damaged(rng: random.Random, content: bytes) -> bytes:
     """Return the file with a few things done to it."""
     octets = bytearray(content)
     for _ in range(rng.choice([0, 0, 1, 1, 2, 5])):
         at = rng.randrange(len(octets) + 1)
         size = rng.choice([1, 3, 12, 16, 60])
-        match rng.randrange(6):
+        match rng.randrange(7):
             case 0 if at < len(octets):
                 octets[at] ^= 1 << rng.randrange(8)
             case 1:
@@ -218,7 +227,10 @@ def damaged(rng: random.Random, content: bytes) -> bytes:
             case 4:
                 octets[at:at] = frame(b"")[: rng.randrange(17)]
             case 5:
-                octets[at:at] = frame(bytes(rng.randrange(1 << rng.randrange(1, 12))))[:12]
+                octets[at:at] = header(rng.randrange(1 << rng.randrange(1, 12)))
+            case 6:  # many that claim much
+                claims = [rng.randrange(len(octets) + 20) for _ in range(rng.randrange(20))]
+                octets[at:at] = b"".join(map(header, claims))
     if rng.random() < 0.3:
         del octets[rng.randrange(len(octets) + 1) :]
     if rng.random() < 0.003:

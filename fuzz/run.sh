@@ -1,10 +1,11 @@
 #!/bin/sh
-# Fuzz the scanning core for a while: fuzz/run.sh [SECONDS] [JOBS]
+# Fuzz the scanning core for a while, and hold it against its twin: fuzz/run.sh [SECONDS] [JOBS] [CASES]
 # Prints how many inputs were tried; fails and names the input if one breaks it.
 set -eu
 
 seconds=${1:-120}
 jobs=${2:-2}
+cases=${3:-10000}
 here=$(cd "$(dirname "$0")" && pwd)
 out=$here/out
 python=${PYTHON:-$here/../.venv/bin/python}
@@ -46,3 +47,4 @@ if [ "$failed" -ne 0 ]; then
     echo "fuzz: repeat a finding with: fuzz/out/scan_fuzz fuzz/out/findings/NAME" >&2
     exit 1
 fi
+"$python" "$here/differential.py" --cases "$cases" --jobs "$jobs"

@@ -48,7 +48,8 @@ def built_events() -> Iterator[bytes]:
     for dtype in DTYPES:
         for content in (False, True):
             values.append(encode.scalar_tensor(f"{dtype}", 1, dtype, content=content))
-            values.append(encode.scalar_tensor("tensor", 2, dtype, content=content).bare())
+            again = encode.scalar_tensor("tensor", dtype != "bool", dtype, content=content)
+            values.append(again.bare())
     for step, value in enumerate(values):
         yield encode.event(1.5, step << 4 * step % 60, [value])
     yield encode.event(2.0, -1, values[:4])

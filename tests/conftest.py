@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import importlib.util
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from hypothesis import HealthCheck, settings
 
 from aboard.index import Index
 from engines import fake_oss, postgres
+from engines.absence import cannot_set_up
 from engines.fake_gcs import FakeGcs
 from engines.fake_oss import FakeOss
 
@@ -39,6 +41,18 @@ AZURITE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 _LONGEST = {"test_hub_kills.py", "test_ship_kills.py", "test_kills.py", "test_shipping_faults.py"}
+_ENGINE_DIRECTORIES = {"browser", "hub", "integrations", "scenarios", "sdk"}
+_ENGINES = {
+    "s3_server",
+    "oss_server",
+    "azurite",
+    "azure",
+    "postgres_server",
+    "slurm",
+    "browser",
+    "state",
+}
+"""Fixtures that start a program of others, or a hub; and the parameters that choose them."""
 _AMBIENT = dict(os.environ)
 _CACHE = Path(_AMBIENT.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 _AZURITE = _CACHE / "aboard-dev" / "azurite"
@@ -47,8 +61,28 @@ Server = TypeVar("Server", FakeGcs, FakeOss)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that nobody waits for it at the end."""
+    """Begin with what takes longest, so that nobody waits for it at the end.
+
+    A test of real engines is tried once more if it fails, and that is told: on a busy machine one
+    of them misses a deadline now and then. A defect fails twice. No other test may be lucky.
+    """
     items.sort(key=lambda item: item.path.name not in _LONGEST)
+    for item in items:
+        if _uses_an_engine(item):
+            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=5))
+
+
+def _uses_an_engine(item: pytest.Item) -> bool:
+    directory = item.path.relative_to(Path(__file__).parent).parts[0]
+    parameters = getattr(item, "callspec", None)
+    chosen = (
+        {one for one in parameters.params.values() if isinstance(one, str)} if parameters else set()
+    )
+    return (
+        directory in _ENGINE_DIRECTORIES
+        or not _ENGINES.isdisjoint(getattr(item, "fixturenames", ()))
+        or not _ENGINES.isdisjoint({f"{one}_server" for one in chosen} | chosen)
+    )
 
 
 @pytest.fixture
@@ -101,7 +135,8 @@ def oss_bucket(oss_server: FakeOss, environment: pytest.MonkeyPatch) -> str:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """Run moto, an S3 server, and give its address."""
-    pytest.importorskip("moto", reason="needs the package moto[server]")
+    if importlib.util.find_spec("moto") is None:
+        cannot_set_up("needs the package moto[server]")
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with running(command, port):
@@ -128,10 +163,10 @@ def azurite() -> Iterator[str]:
     program = _AZURITE / "node_modules" / ".bin" / "azurite-blob"
     if not program.exists():
         if shutil.which("npm") is None:
-            pytest.skip("needs npm (Debian: apt-get install npm) to install azurite")
+            cannot_set_up("needs npm (Debian: apt-get install npm) to install azurite")
         install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", _AZURITE, "azurite"]
         if subprocess.run(install, capture_output=True, env=_AMBIENT, check=False).returncode:
-            pytest.skip(f"azurite is missing: npm install --prefix {_AZURITE} azurite failed")
+            cannot_set_up(f"azurite is missing: npm install --prefix {_AZURITE} azurite failed")
     port = free_port()
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     quiet = ["--skipApiVersionCheck", "--silent", "--disableTelemetry"]
@@ -145,7 +180,7 @@ def azurite() -> Iterator[str]:
 def postgres_server() -> Iterator[postgres.Cluster]:
     """Run a PostgreSQL cluster."""
     if postgres.programs() is None:
-        pytest.skip(f"needs PostgreSQL (Debian: {postgres.INSTALL})")
+        cannot_set_up(f"needs PostgreSQL (Debian: {postgres.INSTALL})")
     with postgres.running() as server:
         yield server
 

@@ -9,7 +9,7 @@ import pytest
 
 BENCH = Path(__file__).parents[1] / "bench" / "run.py"
 HUB_CASES = {"start", "hub-boards", "hub-crowd", "hub-lists"}
-CASES = {"long", "growth", "query", "log-steps", "log-silent", "shipping"} | HUB_CASES
+CASES = {"long", "growth", "query", "live", "log-steps", "log-silent", "shipping"} | HUB_CASES
 OURS = {"aboard index", "aboard, in process", "aboard ls, again", "aboard.open, again"}
 
 

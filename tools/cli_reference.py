@@ -47,7 +47,7 @@ def _sections_below(title: str, group: Any, context: Any) -> Iterator[str]:
 
 def _section(title: str, command: Any, context: Any) -> str:
     usage = " ".join([title, *command.collect_usage_pieces(context)])
-    usage = re.sub(r"\{([A-Z]+)\}", r"\1", usage)
+    usage = re.sub(r"\{([A-Z]+(?:\.\.\.)?)\}", r"\1", usage)
     lines = [f"## {title}", "", inspect.cleandoc(command.help or ""), "", f"    {usage}", ""]
     lines += ["| option | default | meaning |", "| --- | --- | --- |"]
     lines += [_row(parameter) for parameter in command.get_params(context)]

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from aboard.events.writer import EventWriter
     from aboard.index.logs import Logs
+    from aboard.index.query import UnknownName
     from aboard.sdk.awaiting import AsyncClient
     from aboard.sdk.board import Board
     from aboard.sdk.client import Client
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         NotFound,
         NotReady,
     )
+    from aboard.storage.base import StorageError
     from aboard.track.run import Run, current_run
     from aboard.track.start import init
     from aboard.track.summary import SummaryWriter
@@ -38,7 +40,9 @@ __all__ = [
     "NotFound",
     "NotReady",
     "Run",
+    "StorageError",
     "SummaryWriter",
+    "UnknownName",
     "current_run",
     "init",
     "open",
@@ -57,7 +61,9 @@ _LAZY = {
     "NotFound": "aboard.sdk.errors",
     "NotReady": "aboard.sdk.errors",
     "Run": "aboard.track.run",
+    "StorageError": "aboard.storage.base",
     "SummaryWriter": "aboard.track.summary",
+    "UnknownName": "aboard.index.query",
     "current_run": "aboard.track.run",
     "init": "aboard.track.start",
 }

@@ -174,14 +174,19 @@ class Complaints:
         self.heard = [text for text in self.heard if part not in text]
 
     def _console(self, message: Any) -> None:
-        if message.type == "error":
+        if message.type == "error" and not _asks_in_vain(503, message.location["url"]):
             self.heard.append(f"console: {message.text}")
 
     def _response(self, response: Any) -> None:
-        if response.status >= 400:
+        if response.status >= 400 and not _asks_in_vain(response.status, response.url):
             self.heard.append(f"{response.status}: {response.url}")
 
     def _failed(self, request: Any) -> None:
         # A player that knows enough of a clip, or a page that is left, hangs up by itself.
         if "ERR_ABORTED" not in request.failure:
             self.heard.append(f"{request.failure}: {request.url}")
+
+
+def _asks_in_vain(status: int, url: str) -> bool:
+    """Say whether a page that was left open asks a board that was stopped what is new."""
+    return status == 503 and url.endswith("/data/version")

@@ -13,7 +13,7 @@ def test_a_sound_tree(aboard, tree):
     assert lines[0] == str(tree / "a")
     assert lines[1].startswith("  all good 1 run, 2 tags, 11 values in 1 file (")
     assert lines[1].endswith(" ago")
-    assert lines[2] == "  info     1 file of 1 still grew in the last 5 minutes"
+    assert lines[2] == "  info     1 file of 1 was written in the last 5 minutes"
 
 
 def test_an_empty_directory(aboard, tree, tmp_path):
@@ -85,3 +85,30 @@ def test_colours_are_for_terminals(variables, tree):
     os.close(leader)
     assert done.returncode == 1
     assert "\x1b[31merror   \x1b[0m there is no such" in shown
+
+
+def test_a_name_before_a_source(aboard, tree):
+    result = aboard("doctor", f"mine={tree / 'a'}")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[0] == str(tree / "a")
+
+
+def test_selectors_mean_runs_below_a_root(aboard, root, tree):
+    result = aboard("doctor", "cifar10/run1-run2", tree / "a", "--root", root, "--json")
+    assert result.code == 0
+    places = [one["source"] for one in result.json["sources"]]
+    assert places == [str(tree / "a"), f"{root}/cifar10/run1", f"{root}/cifar10/run2"]
+
+
+def test_a_selector_that_means_nothing_is_a_finding(aboard, root, tree):
+    result = aboard("doctor", "cifar1", tree / "a", ABOARD_ROOT=str(root))
+    assert result.code == 1
+    assert "cifar1\n  error    'cifar1' matches no run\n" in result.out
+    assert f"           {root}\n           -> The nearest is 'cifar10'." in result.out
+    assert "all good" in result.out
+
+
+def test_a_selector_that_cannot_be_meant(aboard, root):
+    result = aboard("doctor", "hparam:<<", "--root", root)
+    assert (result.code, result.out) == (2, "")
+    assert "write hparam:NAME<VALUE" in result.err

@@ -1,16 +1,15 @@
 """What users see when something is wrong: one line, and the right exit code."""
 
-import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from aboard.cli.errors import line_for
+from engines.powerless import powerless
 
 
 def test_an_empty_tree(aboard, tmp_path):
@@ -74,7 +73,7 @@ def test_a_bad_uri_is_wrong_usage(aboard, uri, line):
     ("arguments", "line"),
     [
         (["ls", "--foo"], "no such option: --foo. See 'aboard ls --help'."),
-        (["ls"], "missing argument 'SOURCE'. See 'aboard ls --help'."),
+        (["ls"], "missing argument 'SOURCE...'. See 'aboard ls --help'."),
         (["lss"], "no such command 'lss'. Did you mean 'ls'? See 'aboard --help'."),
     ],
 )
@@ -97,45 +96,60 @@ def test_json_is_printed_also_when_nothing_could_be_read(aboard):
     assert "no such file or directory" in result.json["errors"][0]["message"]
 
 
-AS_NOBODY = """
-import os, sys
-from aboard.cli.app import run
-tree, cache = sys.argv[1:]
-run(["ls", tree, "--json"])  # with every import done, other users need not reach this code
-if os.getuid() == 0:
-    os.setgid(65534)
-    os.setuid(65534)
-os.environ["ABOARD_CACHE"] = cache
-sys.stdout.flush()
-sys.stdout = open(os.devnull, "w")
-sys.exit(run(["ls", tree]))
-"""
+@pytest.fixture
+def powerless_aboard(variables, tmp_path):
+    """Run the command as one who has to keep to the modes of files."""
 
-
-@pytest.mark.parametrize("closed", [".", "b", "a/train/*"])
-def test_no_permission(variables, tree, closed):
-    (path,) = tree.glob(closed) if closed != "." else [tree]
-    for above in [*tree.parents, tree, *tree.rglob("*")]:
-        if Path(tempfile.gettempdir()) in above.parents and above.is_dir():
-            above.chmod(0o755)
-    path.chmod(0)
-    cache = tree.parent / "nobody"
-    cache.mkdir()
-    if os.getuid() == 0:
-        os.chown(cache, 65534, 65534)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, tree, cache],
+    def run(*arguments):
+        return subprocess.run(
+            powerless(sys.executable, "-m", "aboard", *arguments),
             env=variables,
+            cwd=tmp_path,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    return run
+
+
+@pytest.mark.parametrize("closed", [".", "b", "a/train/*"])
+def test_no_permission(powerless_aboard, tree, closed):
+    (path,) = tree.glob(closed) if closed != "." else [tree]
+    path.chmod(0)
+    try:
+        done = powerless_aboard("ls", tree)
     finally:
         path.chmod(0o755)
     assert done.returncode == 1
     hint = "permission denied. Check the owner and mode of the path."
-    assert done.stderr.splitlines()[-1] == f"aboard: {path}: {hint}"
+    assert done.stderr == f"aboard: {path}: {hint}\n"
+
+
+@pytest.mark.parametrize("command", ["ls", "index", "export"])
+def test_a_place_that_may_not_be_looked_at_does_not_spoil_the_others(
+    powerless_aboard, tree, tmp_path, command
+):
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    closed.chmod(0)
+    try:
+        done = powerless_aboard(command, tree, closed / "x")
+    finally:
+        closed.chmod(0o755)
+    assert done.returncode == 1
+    assert str(tree) in done.stdout or "a/train" in done.stdout
+    assert done.stderr == (
+        f"aboard: {closed}/x: permission denied. Check the owner and mode of the path.\n"
+    )
+
+
+def test_a_name_that_no_file_can_have_does_not_spoil_the_others(aboard, tree):
+    done = aboard("ls", "--json", tree, "x" * 300)
+    assert done.code == 1
+    assert [one["source"] for one in done.json["sources"]] == [str(tree)]
+    (error,) = done.json["errors"]
+    assert error["message"].endswith("the name is too long. Use a shorter one.")
 
 
 def test_an_index_that_cannot_be_written_is_said_and_done_without(aboard, tree, tmp_path):
@@ -145,6 +159,7 @@ def test_an_index_that_cannot_be_written_is_said_and_done_without(aboard, tree, 
     assert "a/train" in result.out
     assert result.err.startswith(f"aboard: the index {tmp_path}/file/index-")
     assert "kept in memory" in result.err
+    assert "Free some space" not in result.err
 
 
 @pytest.mark.parametrize("changed", [{}, {"ABOARD_DEBUG": "1"}])
@@ -161,7 +176,9 @@ def test_debug_as_an_option(aboard, tree):
 
 
 def test_an_unexpected_error_says_how_to_find_its_cause():
-    assert line_for(KeyError("x")) == ("internal error: KeyError: 'x'. Add --debug to see where.")
+    assert line_for(KeyError("x")) == (
+        "internal error: KeyError: 'x'. 'aboard --debug …' shows where."
+    )
     assert line_for(OSError(28, "No space left on device", "/f")) == (
         "/f: no space left on device."
     )

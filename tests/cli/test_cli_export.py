@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ import aboard as library
 from aboard import EventWriter
 from aboard.cli.formats import Csv, Json
 from aboard.index import Index, Series
+from engines.powerless import powerless
 
 NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -129,6 +131,85 @@ def test_runs_and_tags_are_chosen_by_pattern(aboard, tree):
     assert set(rows["tag"]) == {"loss"}
 
 
+def test_several_patterns_are_a_union(aboard, tree):
+    rows = read_csv(aboard("export", tree, "--tag", "exact", "--tag", "loss", "--run", "a*").out)
+    assert set(rows["tag"]) == {"exact", "loss"}
+    rows = read_csv(aboard("export", tree, "--run", "a/train", "--run", "b", "--tag", "loss").out)
+    assert set(rows["run"]) == {"a/train", "b"}
+
+
+def test_each_pattern_that_picks_nothing_is_an_error(aboard, tree, tmp_path):
+    result = aboard(
+        *("export", tree, "-o", "x.csv", "--tag", "los", "--tag", "loss", "--tag", "zzz")
+    )
+    assert result == (
+        1,
+        "",
+        (
+            "aboard: no tag matches --tag 'los'; did you mean 'loss'?\n"
+            "aboard: no tag matches --tag 'zzz'; there are 'exact', 'loss', 'notes', 'picture'.\n"
+        ),
+    )
+    assert not (tmp_path / "x.csv").exists()
+    assert aboard("export", tree, "--tag", "loss", "--tag", "notes").err == (
+        "aboard: --tag 'notes' matches no scalars, only text; 'aboard ls --tags' lists all tags.\n"
+    )
+    assert aboard("export", tree, "--run", "a*", "--tag", "notes").err == (
+        "aboard: no tag matches --tag 'notes'; there are 'exact', 'loss'.\n"
+    )
+
+
+@pytest.fixture
+def after_choosing(tmp_path, monkeypatch):
+    """Let something happen between the choice of series and their being read."""
+    from aboard.cli import export
+
+    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path / "cache"))
+    real = export._choose
+
+    def happen(what):
+        def choose(*args):
+            chosen = real(*args)
+            what()
+            return chosen
+
+        monkeypatch.setattr(export, "_choose", choose)
+
+    return happen
+
+
+def test_what_another_process_reads_anew_is_exported_in_full(tree, expected, after_choosing, capfd):
+    from aboard.cli.app import run
+
+    def read_anew():
+        with Index() as other:
+            library.Logs(tree, index=other, anew=True)
+
+    after_choosing(read_anew)
+    assert run(["export", str(tree)]) == 0
+    rows = read_csv(capfd.readouterr().out)
+    assert len(rows) == len(expected)
+
+
+def test_what_vanishes_is_said_and_the_rest_is_exported(tree, after_choosing, capfd, tmp_path):
+    from aboard.cli.app import run
+
+    def remove():
+        shutil.rmtree(tree / "b")
+        with Index() as other:
+            library.Logs(tree, index=other)
+
+    after_choosing(remove)
+    output = tmp_path / "points.csv"
+    assert run(["export", str(tree), "-o", str(output)]) == 1
+    assert set(read_csv(output.read_text())["run"]) == {"a/train"}
+    assert capfd.readouterr().err == (
+        f"aboard: tag 'loss' of run 'b' is gone from {tree}: its files were deleted or replaced"
+        " since it was listed. List the tags again.\n"
+        f"aboard: 11 points of 2 series written to {output}\n"
+    )
+
+
 def test_samples(aboard, tree):
     rows = read_csv(aboard("export", tree, "--tag", "loss", "--run", "a*", "--samples", 4).out)
     assert rows["step"].tolist() == [0, 9]
@@ -147,7 +228,7 @@ def test_several_sources(aboard, tree):
         (
             ["--tag", "picture"],
             1,
-            "there are no scalars to write, only images; 'aboard ls --tags' lists them.",
+            "--tag 'picture' matches no scalars, only images; 'aboard ls --tags' lists all tags.",
         ),
         (
             ["-o", "points.txt"],
@@ -232,6 +313,52 @@ def test_a_link_is_written_through_and_a_device_is_kept(aboard, tree, tmp_path):
     assert (tmp_path / "target.csv").read_text().startswith("run,")
     (tmp_path / "null.csv").symlink_to(os.devnull)
     assert aboard("export", tree, "-o", "null.csv").code == 0
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_a_file_keeps_its_mode(aboard, tree, tmp_path, mode):
+    old = tmp_path / "points.csv"
+    old.write_text("old")
+    old.chmod(mode)
+    assert aboard("export", tree, "-o", "points.csv").code == 0
+    assert old.read_text().startswith("run,tag,")
+    assert old.stat().st_mode & 0o7777 == mode
+    assert aboard("export", tree, "-o", "new.csv").code == 0
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert (tmp_path / "new.csv").stat().st_mode == plain.stat().st_mode
+
+
+def test_a_file_in_a_directory_that_takes_no_other_is_written_in_place(variables, tree, tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    old = closed / "points.csv"
+    old.write_text("old" * 10_000)
+    closed.chmod(0o555)
+
+    def export(name):
+        return subprocess.run(
+            powerless(sys.executable, "-m", "aboard", "export", tree, "-o", closed / name),
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    try:
+        done, refused = export("points.csv"), export("new.csv")
+    finally:
+        closed.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    assert len(read_csv(old.read_text())) == 15
+    assert refused.returncode == 1
+    assert refused.stderr == f"aboard: {closed}/new.csv: permission denied.\n"
+
+
+def test_a_full_device_is_named(aboard, tree):
+    for form in ("csv", "json", "parquet"):
+        result = aboard("export", tree, "--format", form, "-o", "/dev/full")
+        assert result == (1, "", "aboard: /dev/full: no space left on device.\n")
 
 
 def series(values):

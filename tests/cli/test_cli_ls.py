@@ -2,14 +2,20 @@
 
 import os
 import pty
+import re
+import shutil
 import subprocess
 import sys
+from itertools import permutations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
 import aboard as library
 from aboard.cli.sources import distinct_labels
-from aboard.cli.wording import duration, size
+from aboard.cli.wording import duration, shortened, size, table
 
 
 def test_runs_are_listed(aboard, tree):
@@ -73,10 +79,64 @@ def test_runs_of_several_sources_get_the_sources_in_front(aboard, tree):
         (["/x/logs", "/y/logs"], ["x/logs", "y/logs"]),
         (["s3://b/logs", "gs://b/logs"], ["s3:/b/logs", "gs:/b/logs"]),
         (["/logs", "/x/logs"], ["logs", "x/logs"]),
+        (["/runs", "/data/runs/x", "/old/x"], ["runs", "data/runs/x", "old/x"]),
+        (["/runs", "/runs/x", "/old/x"], ["runs", "x", "x_2"]),
+        (["/", "/x"], ["root", "x"]),
     ],
 )
 def test_labels_tell_sources_apart(places, labels):
     assert distinct_labels(places) == labels
+
+
+@given(st.lists(st.lists(st.sampled_from("ab"), max_size=4), min_size=2, max_size=6))
+def test_no_label_is_the_beginning_of_another(paths):
+    places = ["/" + "/".join(one) for one in dict.fromkeys(map(tuple, paths))]
+    labels = distinct_labels(places)
+    for one, other in permutations(labels, 2):
+        assert not f"{other}/".startswith(f"{one}/")
+
+
+def test_some_runs_and_tags_are_listed(aboard, tree):
+    def shown(*options):
+        return [line.split()[:2] for line in aboard("ls", tree, *options).out.splitlines()[1:]]
+
+    assert [run for run, *_ in shown("--run", "b*")] == ["b"]
+    assert shown("--tag", "loss") == [["a/train", "loss"], ["b", "loss"]]
+    assert shown("--tag", "exact", "--tag", "n*") == [["a/train", "exact"], ["b", "notes"]]
+    assert shown("--tags", "--run", "a*") == [["a/train", "exact"], ["a/train", "loss"]]
+    (source,) = aboard("ls", tree, "--run", "b", "--tag", "loss", "--json").json["sources"]
+    assert [(run["run"], run["tags"]) for run in source["runs"]] == [("b", 3)]
+    assert [(tag["run"], tag["tag"]) for tag in source["tags"]] == [("b", "loss")]
+
+
+def test_patterns_that_match_nothing_are_each_an_error(aboard, tree):
+    assert aboard("ls", tree, "--run", "c", "--run", "b", "--run", "zzz") == (
+        1,
+        "",
+        (
+            "aboard: no run matches --run 'c'; there are 'a/train', 'b'.\n"
+            "aboard: no run matches --run 'zzz'; there are 'a/train', 'b'.\n"
+        ),
+    )
+    assert aboard("ls", tree, "--tag", "los").err == (
+        "aboard: no tag matches --tag 'los'; did you mean 'loss'?\n"
+    )
+
+
+def test_tags_are_counted_and_not_loaded(tree, tmp_path, monkeypatch, capfd):
+    from aboard.cli.app import run
+    from aboard.index import query
+
+    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path / "cache"))
+    loads = []
+    real = query.tags
+    monkeypatch.setattr(query, "tags", lambda *args: loads.append(args) or real(*args))
+    assert run(["ls", str(tree)]) == 0
+    assert [line.split()[-2] for line in capfd.readouterr().out.splitlines()[1:]] == ["2", "3"]
+    assert run(["ls", str(tree), "--json"]) == 0
+    assert loads == []
+    assert run(["ls", str(tree), "--json", "--tags"]) == 0
+    assert len(loads) == 1
 
 
 def test_the_same_source_twice_is_one(aboard, tree):
@@ -108,6 +168,8 @@ def test_index_says_what_it_found(aboard, tree):
     ]
     assert lines[6].startswith("  read     ")
     assert " from 2 files in " in lines[6]
+    assert lines[-2] == ""
+    assert re.fullmatch(r"The index is /.+/cache/index-\d+\.db, \d.* kB\.", lines[-1])
     assert "  read     0 B from 0 files in " in aboard("index", tree).out
     assert " from 2 files in " in aboard("index", "--rebuild", tree).out
 
@@ -116,10 +178,62 @@ def test_json_of_index(aboard, tree, variables):
     document = aboard("index", "--json", tree).json
     (source,) = document["sources"]
     assert document["index"].startswith(variables["ABOARD_CACHE"])
+    assert document["index_bytes"] > 16_384
     assert source["points"] == 15
     assert source["records"] == {"text": 1, "images": 1}
     assert source["read"]["files"] == 2
     assert source["read"]["events"] == source["events"] == 19
+
+
+def test_a_source_is_forgotten_also_when_it_is_gone(aboard, tree, tmp_path):
+    shutil.copytree(tree, tmp_path / "other")
+    aboard("index", tree, "other")
+    shutil.rmtree(tree)
+    forgotten = aboard("index", "--forget", tree)
+    assert forgotten.code == 0
+    assert forgotten.out.splitlines()[:2] == [
+        str(tree),
+        "  forgot   2 runs, 2 files, 17 values",
+    ]
+    assert forgotten.out.splitlines()[-1].startswith("The index is ")
+    assert aboard("index", "--forget", tree) == (
+        1,
+        "",
+        (
+            f"aboard: the index knows nothing of {tree}. Name it as it was when it was read;"
+            " 'aboard index' without --forget reads it.\n"
+        ),
+    )
+    read = aboard("index", "other", "--json").json["sources"][0]["read"]
+    assert (read["files"], read["files_unchanged"]) == (0, 2)
+
+
+def test_json_of_forgetting(aboard, tree):
+    aboard("index", tree)
+    result = aboard("index", "--forget", "--json", tree, "/not/there")
+    assert result.code == 1
+    document = result.json
+    assert document["forgotten"] == [
+        {"source": str(tree), "runs": 2, "files": 2, "values": 17, "records": 0}
+    ]
+    assert [one["source"] for one in document["errors"]] == ["/not/there"]
+    assert document["sources"] == document["notices"] == []
+    assert document["index_bytes"] > 0
+
+
+def test_a_directory_with_the_name_of_an_event_file_is_forgotten(aboard, tree, tmp_path):
+    shutil.copytree(tree, tmp_path / "old.tfevents.1")
+    aboard("index", "old.tfevents.1")
+    shutil.rmtree(tmp_path / "old.tfevents.1")
+    assert "forgot   2 runs" in aboard("index", "--forget", "old.tfevents.1").out
+
+
+def test_forgetting_and_reading_again_exclude_each_other(aboard, tree):
+    assert aboard("index", "--forget", "--rebuild", tree) == (
+        2,
+        "",
+        "aboard: --rebuild and --forget exclude each other; give one of them.\n",
+    )
 
 
 def test_version(aboard, variables):
@@ -128,7 +242,7 @@ def test_version(aboard, variables):
     assert compiled[2].startswith("tensorboard: 2.")
     assert compiled[3].startswith(f"index: {variables['ABOARD_CACHE']}/index-")
     fallback = aboard("--version", ABOARD_PURE_PYTHON="1").out
-    assert "scanning core: Python fallback" in fallback
+    assert "scanning core: Python fallback (ABOARD_PURE_PYTHON is set; slower)" in fallback
 
 
 def test_help_is_shown_when_nothing_is_asked(aboard):
@@ -173,6 +287,31 @@ def test_colours_are_for_terminals(variables, tree):
     variables.pop("NO_COLOR", None)
     assert "\x1b[1mRUN" in on_terminal(["ls", tree], variables)
     assert "\x1b[1mRUN" not in on_terminal(["ls", tree], variables | {"NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("options", [[], ["--tags"]])
+@pytest.mark.parametrize("width", [100, 80, 50])
+def test_a_table_fits_the_terminal(variables, tmp_path, options, width):
+    names = ("a" * 60, "run 東京", "é" * 30)
+    for name in names:
+        with library.EventWriter(tmp_path / "logs" / name) as writer:
+            for tag in names:
+                writer.scalar(f"loss of {tag}", 0.125, 1234)
+    plain = variables | {"COLUMNS": str(width), "NO_COLOR": "1"}
+    shown = on_terminal(["ls", tmp_path / "logs", *options], plain)
+    lines = shown.replace("\r", "").splitlines()
+    assert len(lines) == (10 if options else 4)
+    assert max(map(cell_len, lines)) <= width
+    assert len({cell_len(line) for line in lines}) == 1
+    assert lines[0].startswith("RUN ")
+    assert all(line.endswith("0.125" if options else "-") for line in lines[1:])
+
+
+def test_wide_characters_are_aligned():
+    lines = table(("NAME", "N"), [["東京", "1"], ["ab", "22"], ["e\u0301", "3"]], left=1)
+    assert lines.splitlines() == ["NAME   N", "東京   1", "ab    22", "e\u0301      3"]
+    assert shortened("東京都港区", 6) == "東京…"
+    assert shortened("東京", 4) == "東京"
 
 
 def test_sizes_and_times_read_well():

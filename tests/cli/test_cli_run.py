@@ -23,7 +23,7 @@ def test_the_program_is_told_where_its_run_is(aboard: Aboard, tmp_path: Path) ->
     where = str(tmp_path / "runs" / "cifar10" / "run1")
     told = json.loads(done.out)
     expected = {"ABOARD_ROOT": str(tmp_path / "runs"), "ABOARD_RUN": "cifar10/run1"}
-    expected |= {"ABOARD_ATTEMPT": "1", "ABOARD_RANKS": "first"}
+    expected |= {"ABOARD_ATTEMPT": where, "ABOARD_RANKS": "first"}
     for name in (
         "ABOARD_LOGDIR",
         "PAI_OUTPUT_TENSORBOARD",
@@ -96,7 +96,7 @@ def test_resume(aboard: Aboard, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "missing argument 'COMMAND'. See 'aboard run --help'."),
+        ([], "missing argument 'COMMAND...'. See 'aboard run --help'."),
         (["--hparam", "lr", "--", "true"], "--hparam 'lr': write KEY=VALUE, such as --hparam lr="),
         (["--tag", "=x", "--", "true"], "--tag '=x': write NAME or NAME=VALUE."),
         (["--ranks", "some", "--", "true"], "--ranks is 'first' or 'all', not 'some'."),
@@ -202,12 +202,13 @@ def test_other_ranks_are_silent(aboard: Aboard, tmp_path: Path) -> None:
 def test_all_ranks_have_directories(aboard: Aboard, tmp_path: Path) -> None:
     for rank in "01":
         done = aboard("run", "-q", "--ranks", "all", "--", *PYTHON, LOG, RANK=rank, **TWO)
-        assert (done.code, done.err) == (0, "")
+        said = "aboard: this run is default/run1, as the environment says, and not called"
+        assert (done.code, done.err) == (0, f"{said} mine/other.\n" if rank == "0" else "")
     run = tmp_path / "runs/default/run1"
     assert record(tmp_path, "default/run1")["state"] == "completed"
     for rank in "01":
         assert len(list(run.glob(f"rank-{rank}/train/*tfevents*"))) == 1
-        assert (run / f"rank-{rank}/output.log").read_text() == "default run1\n"
+        assert (run / f"rank-{rank}/output.log").read_text().endswith("default run1\n")
 
 
 def test_the_ranks_below_one_program_have_directories(aboard: Aboard, tmp_path: Path) -> None:
@@ -234,3 +235,29 @@ def test_a_command_that_is_no_text(aboard: Aboard, tmp_path: Path) -> None:
     done = aboard("run", "-q", "--", "sh", "-c", "exit 0", os.fsdecode(b"caf\xe9"))
     assert (done.code, done.err) == (0, "")
     assert record(tmp_path, "default/run1")["command"][3] == os.fsdecode(b"caf\xe9")
+
+
+INNER = "from aboard.track.env import named_run; print(*named_run())"
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--experiment", "sweep", "--name", "trial0"], "sweep/trial0"),
+        (["--name", "trial0"], "outer/trial0"),
+        (["--experiment", "sweep"], "sweep/run1"),
+        (["--experiment", "outer", "--name", "run1"], "outer/run1"),
+        ([], "outer/run1"),
+    ],
+)
+def test_a_run_of_another_name_inside_a_run_is_one_of_its_own(
+    aboard: Aboard, tmp_path: Path, options: list[str], name: str
+) -> None:
+    inner = [sys.executable, "-m", "aboard", "run", "-q", *options, "--hparam", "lr=0", "--"]
+    inner += [*PYTHON, INNER]
+    done = aboard("run", "-q", "--experiment", "outer", "--", *inner)
+    assert (done.code, done.out, done.err) == (0, name.replace("/", " ") + "\n", "")
+    found = record(tmp_path, name)
+    assert (found["state"], found["hparams"]) == ("completed", {"lr": 0})
+    if name != "outer/run1":
+        assert record(tmp_path, "outer/run1")["hparams"] == {}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aboard.storage import open_storage
-from aboard.track.spool import Spool
+from aboard.track.spool import Spool, Status
 
 NAME = "events.out.tfevents.1.host"
 
@@ -28,6 +28,7 @@ def left(tmp_path, variables, monkeypatch):
         owner = dataclasses.replace(spool.owner(), **{"boot": "before", **changed})
         (spool.directory / "owner.json").write_text(json.dumps(dataclasses.asdict(owner)))
         (spool.files / "notes.txt").write_text("hello")
+        spool.lifeline.unlink()  # for which we would be known to live
         return spool
 
     return make
@@ -102,9 +103,63 @@ def test_a_spool_that_is_being_sent_is_left_alone(aboard, left):
     assert (spool.files / "notes.txt").exists()
 
 
+def test_who_is_sending_is_said(aboard, left):
+    spool = left()
+    spool.tell(Status(os.getpid()))
+    with spool.lock():
+        assert f"process {os.getpid()} is sending it" in aboard("ship").err
+
+
+def test_a_spool_without_an_owner_is_damaged(aboard, tmp_path, left):
+    spool = left()
+    (spool.directory / "owner.json").unlink()
+    listed = aboard("ship", "--list")
+    assert listed.code == 0
+    assert listed.out.splitlines()[1].split()[:3] == [spool.directory.name, "-", "damaged"]
+    (told,) = aboard("ship", "--list", "--json").json["spools"]
+    assert (told["target"], told["state"], told["left_bytes"]) == (None, "damaged", 5)
+    done = aboard("ship")
+    assert done.code == 1
+    assert f"aboard: {spool.directory}: owner.json, which says where the files belong," in done.err
+    assert (spool.files / "notes.txt").exists()
+
+
+def test_what_a_process_may_still_write_to_is_left(aboard, tmp_path, left):
+    spool = left()
+    told = {**os.environ, "ABOARD_LOGDIR": str(spool.files)}
+    with subprocess.Popen(["sleep", "60"], env=told) as writer:
+        while spool.writer() is None:
+            time.sleep(0.01)
+        done = aboard("ship")
+        writer.kill()
+    assert done.code == 1
+    assert f"process {writer.pid} may still write to it; try again when it has ended." in done.err
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_file_that_can_never_be_sent_is_named(aboard, left, variables, s3_bucket, s3_server):
+    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    variables |= {"AWS_ENDPOINT_URL": s3_server, **{key: os.environ[key] for key in keys}}
+    spool = left(f"{s3_bucket}/refused")
+    (spool.files / "bad\x01name").write_text("x")
+    done = aboard("ship")
+    assert done.code == 1
+    assert done.err == (
+        f"aboard: '{spool.files}/bad\\x01name': the name has a character that a bucket cannot hold."
+        " Rename the file. All others arrived; 'aboard ship' then sends this one.\n"
+    )
+    assert open_storage(f"{s3_bucket}/refused").read("notes.txt") == b"hello"
+    (spool.files / "bad\x01name").rename(spool.files / "good")
+    assert aboard("ship").code == 0
+    assert open_storage(f"{s3_bucket}/refused").read("good") == b"x"
+
+
 def test_a_spool_of_another_machine_is_sent_only_when_named(aboard, tmp_path, left):
     spool = left(host="another")
-    assert "it belongs to a training on another; name it" in aboard("ship").err
+    refused = aboard("ship")
+    assert "it belongs to a training on another; name it" in refused.err
+    assert refused.code == 1
+    assert aboard("ship", "--list").code == 0
     assert not (tmp_path / "target").exists()
     assert aboard("ship", spool.directory).code == 0
     assert (tmp_path / "target" / "notes.txt").exists()

@@ -1,6 +1,7 @@
 """`aboard view` and `aboard demo`, as processes: what is served, to whom, and what is left."""
 
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import orjson
 import pytest
 
@@ -41,7 +43,11 @@ def viewing(variables, tmp_path):
                 assert line, (tmp_path / "errors").read_text()
                 yield process, line
             finally:
-                process.kill()
+                process.terminate()
+                try:
+                    process.wait(timeout=30)
+                finally:
+                    process.kill()
 
     return viewing
 
@@ -89,7 +95,7 @@ def test_new_data_is_served_within_a_second_of_its_flush(viewing, tree):
         visitor(line) as client,
         EventWriter(tree / "live") as writer,
     ):
-        until(lambda: len(client.get("data/runs").json()) == 2)
+        until(lambda: len(client.get("data/runs").json()) >= 2)
         for step in range(3):
             writer.scalar("loss", step / 2, step)
             writer.flush()
@@ -127,7 +133,7 @@ def test_the_token_of_a_file_opens_and_a_readable_file_is_refused(viewing, aboar
     secret = tmp_path / "token"
     secret.write_text("correct-horse-battery-staple-1\n")
     refused = aboard("view", tree, "--token-file", secret)
-    assert refused.code == 1
+    assert refused.code == 2
     assert "chmod 600" in refused.err
     secret.chmod(0o600)
     with viewing("view", tree, "--json", "--port", 0, "--token-file", secret) as (_, line):
@@ -203,6 +209,21 @@ def test_fewer_and_more_samples(viewing, tmp_path):
             assert samples < 3000 or len(held) == 3000
 
 
+@pytest.mark.parametrize("engine", ["fast", "stock"])
+def test_more_samples_of_another_kind(viewing, tmp_path, engine):
+    with EventWriter(tmp_path / "pictures") as writer:
+        for step in range(30):
+            writer.images("shade", [np.full((2, 2), step, np.uint8)], step)
+            writer.scalar("loss", step, step)
+    arguments = ["view", tmp_path / "pictures", "--json", "--port", 0, "--engine", engine]
+    more = ["--samples", "images=25", "--samples", "7"]
+    with viewing(*arguments, *more) as (_, line), visitor(line) as client:
+        path, query = "data/plugin/images/images", {"run": ".", "tag": "shade", "sample": "0"}
+        until(lambda: client.get(path, params=query).status_code == 200)
+        until(lambda: len(client.get(path, params=query).json()) == 25)
+        assert len(points(client)["."]) <= 7
+
+
 def test_an_empty_directory_is_served_and_said(viewing, tmp_path):
     (tmp_path / "empty").mkdir()
     with viewing("view", "empty", "--json", "--port", 0) as (_, line), visitor(line) as client:
@@ -230,10 +251,14 @@ def test_the_next_free_port_is_taken(viewing, tree):
         (["logs", "--engine", "slow"], 2, "there is no engine 'slow'. Choose 'fast' or 'stock'."),
         (["logs", "--template", "{lr}"], 2, "there is no field 'lr'"),
         (["logs", "--port", "99999"], 2, "99999 is not in the range"),
-        (["logs", "--token", "x"], 1, "token"),
+        (["logs", "--token", "x"], 2, "a token is 16 to 512 letters"),
+        (["logs", "--token", "ab" * 20], 2, "this token repeats the same few characters"),
         (["logs", "--token", "a" * 30, "--token-file", "f"], 2, "--token or --token-file"),
-        (["logs", "--token-file", "missing"], 1, "missing"),
-        (["logs", "--samples", "-1"], 2, "samples"),
+        (["logs", "--token-file", "missing"], 2, "missing"),
+        (["logs", "--samples", "-1"], 2, "--samples -1: '-1' is no number of values."),
+        (["logs", "--samples", "images"], 2, "'images' is no number of values."),
+        (["logs", "--samples", "films=9"], 2, "there is no kind 'films'. Known: scalars, images,"),
+        (["logs", "--poll", "0"], 2, "0.0 is not in the range x>=0.5"),
         ([], 2, "SOURCE"),
     ],
 )
@@ -253,9 +278,13 @@ def test_a_taken_port_is_named(aboard, tree):
     assert f"port {port} on localhost is taken" in result.err
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_signal_ends_it_and_leaves_nothing(viewing, tree, tmp_path, sent, code):
-    with viewing("view", tree, "--json", "--port", 0, TMPDIR=str(tmp_path)) as (process, line):
+@pytest.mark.parametrize("engine", ["fast", "stock"])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)]
+)
+def test_a_signal_ends_it_and_leaves_nothing(viewing, tree, tmp_path, sent, code, engine):
+    command = ["view", tree, "--json", "--port", 0, "--engine", engine]
+    with viewing(*command, TMPDIR=str(tmp_path)) as (process, line):
         with visitor(line):
             process.send_signal(sent)
             assert process.wait(timeout=20) == code
@@ -264,6 +293,85 @@ def test_a_signal_ends_it_and_leaves_nothing(viewing, tree, tmp_path, sent, code
             assert probe.connect_ex(("127.0.0.1", port)) != 0
     assert "Traceback" not in (tmp_path / "errors").read_text()
     assert not list(tmp_path.glob("aboard-view-*"))
+
+
+def test_what_a_killed_one_left_goes_with_the_next(viewing, tree, tmp_path):
+    command = ["view", tree, "--engine", "stock", "--json", "--port", 0]
+    with viewing(*command, TMPDIR=str(tmp_path)) as (process, _):
+        (left,) = tmp_path.glob("aboard-view-*")
+        process.kill()
+        process.wait()
+    assert left.exists()
+    with viewing(*command, TMPDIR=str(tmp_path)):
+        (own,) = tmp_path.glob("aboard-view-*")
+        assert own != left
+        with viewing(*command, TMPDIR=str(tmp_path)):
+            assert own.exists()
+
+
+def test_a_closed_terminal_ends_it(tree, variables, tmp_path):
+    leader, follower = pty.openpty()
+    browser = tmp_path / "browser"
+    browser.write_text("#!/bin/sh\n")
+    browser.chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    changed = {"TMPDIR": str(tmp_path), "HOME": str(home), "BROWSER": f"{browser} %s &"}
+    script = "import os, sys; os.setsid(); os.close(os.open(os.ttyname(0), os.O_RDWR));"
+    script += "os.execv(sys.executable, [sys.executable, '-m', 'aboard', *sys.argv[1:]])"
+    command = [sys.executable, "-c", script, "view", str(tree), "--engine", "stock", "--port", "0"]
+    with subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, env=variables | changed
+    ) as process:
+        os.close(follower)
+        try:
+            shown = b""
+            while b"Ctrl-C to stop" not in shown:
+                shown += os.read(leader, 4096)
+            until(lambda: list(home.glob("aboard-*.html")))
+            assert list(tmp_path.glob("aboard-view-*"))
+            os.close(leader)
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+    assert not list(home.glob("aboard-*.html"))
+    assert not list(tmp_path.glob("aboard-view-*"))
+
+
+def test_the_stock_engine_says_what_it_read_and_why_nothing_shows(viewing, tree, tmp_path):
+    (tmp_path / "empty").mkdir()
+    errors = tmp_path / "errors"
+    command = ["view", "--engine", "stock", "--json", "--port", 0]
+    with viewing(*command, tree):
+        until(lambda: f"aboard: read {tree} in " in errors.read_text())
+        assert " s: 2 runs.\n" in errors.read_text()
+    with viewing(*command, "empty"):
+        until(lambda: f"no event files below {tmp_path}/empty yet;" in errors.read_text())
+        assert f"'aboard doctor {tmp_path}/empty' says" in errors.read_text()
+    with viewing(*command, tree, "--include", "zzz*"):
+        hidden = "leave no run to show. There are runs such as 'a/train', 'b'."
+        until(lambda: hidden in errors.read_text())
+
+
+@pytest.mark.parametrize("engine", ["fast", "stock"])
+def test_a_websocket_or_a_tunnel_is_refused_without_a_word(viewing, tree, tmp_path, engine):
+    token = "correct-horse-battery-staple-5"
+    command = ["view", tree, "--json", "--port", 0, "--engine", engine]
+    with viewing(*command, ABOARD_TOKEN=token) as (_, line):
+        port = int(orjson.loads(line)["address"].split(":")[2].split("/")[0])
+        upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        upgrade += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        for first, more, status in (
+            ("GET /b/view/data/runs", upgrade, b"403"),
+            ("CONNECT /b/view/data/runs", "", b"405"),
+            ("CONNECT example.test:443", "", b"405"),
+        ):
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+                secret = f"Authorization: Bearer {token}\r\n"
+                client.sendall(f"{first} HTTP/1.1\r\nHost: h\r\n{secret}{more}\r\n".encode())
+                assert client.recv(65536).startswith(b"HTTP/1.1 " + status)
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+    assert "failed" not in (tmp_path / "errors").read_text()
 
 
 def test_the_browser_is_opened_without_the_key_in_its_arguments(viewing, tree, tmp_path):
@@ -322,6 +430,68 @@ def test_a_second_demo_leaves_the_first_alone(aboard, tmp_path):
     assert result.code == 0
     assert "their logs are in mine-2" in result.out
     assert os.listdir(tmp_path / "mine") == ["thesis.tex"]  # noqa: PTH208
+
+
+def test_a_demo_of_the_current_directory(variables, tmp_path):
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "thesis.tex").write_text("precious")
+    command = [sys.executable, "-m", "aboard", "demo", ".", "--seconds", "0.1", "--no-browser"]
+    done = subprocess.run(
+        [*command, "--port", "0"], cwd=used, env=variables, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr.count(b"error")) == (0, 0)
+    assert f"their logs are in {tmp_path}/used-2\n" in done.stdout.decode()
+    assert os.listdir(used) == ["thesis.tex"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--seconds", "inf"], 2, "--seconds: inf is no time to train."),
+        (["--seconds", "nan"], 2, "--seconds: nan is no time to train."),
+        (["--seconds", "1e300"], 2, "--seconds: 1e+300 is no time to train."),
+        (["/"], 2, "/: the logs need a directory of their own. Name one."),
+    ],
+)
+def test_a_demo_that_cannot_be_meant(aboard, tmp_path, arguments, code, text):
+    result = aboard("demo", *arguments, "--no-browser", "--port", 0)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith(f"aboard: {text}")
+    assert len(result.err.splitlines()) == 1
+    assert not (tmp_path / "demo-logs").exists()
+
+
+def test_a_demo_without_a_port_makes_nothing(aboard, tmp_path):
+    with socket.create_server(("localhost", 0)) as taken:
+        result = aboard("demo", "--no-browser", "--port", taken.getsockname()[1])
+    assert (result.code, result.out) == (1, "")
+    assert "is taken" in result.err
+    assert not (tmp_path / "demo-logs").exists()
+
+
+@pytest.mark.parametrize("seconds", [[], ["--seconds", "60"]])
+def test_a_training_that_fails_is_told(variables, tmp_path, seconds):
+    script = "\n".join(
+        [
+            "import aboard.cli, aboard.cli.training, sys",
+            "def fail(*_): raise OSError(28, 'No space left on device', 'demo-logs/x')",
+            "aboard.cli.training.train_all = fail",
+            "aboard.cli.main()",
+        ]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "demo", "--no-browser", "--port", "0", *seconds],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    said = done.stderr.decode().splitlines()
+    assert done.returncode == 1
+    assert said[-1] == "aboard: the training failed: demo-logs/x: no space left on device."
+    assert "Traceback" not in done.stderr.decode()
 
 
 def record_run(root, label, loss, **fields):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
+from engines.absence import cannot_set_up
 
 ARGUMENTS = (
     "--no-sandbox",
@@ -23,12 +23,15 @@ PATIENCE = 60_000
 # Not for a whole session of tests: as long as Playwright runs, no other can run an event loop.
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Run a browser; without one, what needs it is skipped."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    """Run a browser; without one, what needs it is skipped, or fails where all must run."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        cannot_set_up("needs the package playwright")
     program = shutil.which("chromium")
     if program is None:
-        pytest.skip("needs a browser (Debian: apt-get install chromium)")
-    with api.sync_playwright() as playwright:
+        cannot_set_up("needs a browser (Debian: apt-get install chromium)")
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         yield browser
         browser.close()

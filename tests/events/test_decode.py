@@ -2,15 +2,19 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from seeds import built_events
 
 from aboard.events import encode, protos
 from aboard.events.decode import DecodeError, Value, decode, migrated_metadata
+from aboard.events.tensors import tensor_proto
+from aboard.events.wire import delimited
 
 tensorboard = protos.load()
 
@@ -29,6 +33,11 @@ def decode_one(value, metadata=None) -> Value:
     return decoded
 
 
+def array_value(array, dtype=None, *, content) -> encode.EncodedValue:
+    proto = tensor_proto(array, dtype, content=content)
+    return encode.EncodedValue("a", delimited(1, b"a") + delimited(8, proto))
+
+
 @given(TAGS, st.floats(allow_nan=False), st.integers(-(2**63), 2**63 - 1), st.floats(width=32))
 def test_a_simple_scalar_becomes_a_tensor(tag, wall_time, step, number):
     (value,) = decode(encode.event(wall_time, step, [encode.scalar(tag, number)]))
@@ -41,7 +50,7 @@ def test_a_simple_scalar_becomes_a_tensor(tag, wall_time, step, number):
 @given(hnp.arrays(ELEMENT_TYPES, hnp.array_shapes(min_dims=0, min_side=0)), st.booleans())
 def test_any_array_of_numbers_comes_back(array, content):
     described = encode.metadata("mine", data_class="tensor")
-    value = decode_one(encode.scalar_tensor("a", array, content=content, metadata=described))
+    value = decode_one(array_value(array, content=content)._replace(metadata=described))
     assert (value.plugin, value.data_class) == ("mine", "tensor")
     assert value.tensor.dtype == array.dtype
     assert value.tensor.shape == array.shape
@@ -58,11 +67,11 @@ def test_any_array_of_bytes_comes_back(array):
 @pytest.mark.parametrize("content", [True, False])
 def test_types_that_stock_tensorboard_cannot_read(content):
     numbers = [1.0, -0.5, 3e38]
-    value = decode_one(encode.scalar_tensor("a", numbers, "bfloat16", content=content))
+    value = decode_one(array_value(numbers, "bfloat16", content=content))
     assert value.tensor.dtype == np.float32
     np.testing.assert_allclose(value.tensor, numbers, rtol=2**-8)
     for dtype in ("uint32", "uint64"):
-        value = decode_one(encode.scalar_tensor("a", [1, 2**32 - 1], dtype, content=content))
+        value = decode_one(array_value([1, 2**32 - 1], dtype, content=content))
         assert (value.tensor.dtype.name, value.tensor.tolist()) == (dtype, [1, 2**32 - 1])
         value = decode_one(encode.scalar_tensor("a", 7, dtype, content=content))
         assert (value.tensor.shape, value.tensor.item()) == ((), 7)
@@ -180,6 +189,9 @@ def test_metadata_that_is_damaged_is_an_error():
             r"its shape is \[2147483648\]",
         ),
         (b"\x08\x01" + encode.delimited(2, b"\x12\x0b\x08" + encode.varint(-1)), "its shape is"),
+        (b"\x08\x14", "20|object"),
+        (b"\x08\x15", "21|object"),
+        (b"\x08\x13" + encode.delimited(13, encode.varint(1 << 20)), "out of bounds|too large"),
     ],
 )
 def test_a_tensor_that_is_not_what_it_says_is_an_error(proto, reason):
@@ -190,6 +202,30 @@ def test_a_tensor_that_is_not_what_it_says_is_an_error(proto, reason):
         DecodeError, match=rf"cannot read the tensor of 't\\n' at step 3: .*{reason}"
     ):
         _ = value.tensor
+
+
+def test_blobs_are_of_text_and_nothing_else():
+    number = encode.tensor("i", 1 << 30, "int64", plugin="images", data_class="blob_sequence")
+    with pytest.raises(DecodeError, match="cannot read the blobs of 'i' at step 3: its type 9 is"):
+        _ = decode_one(number).blobs
+    assert decode_one(encode.images("i", [b"a\0", b""], 1, 2)).blobs == [b"1", b"2", b"a\0", b""]
+
+
+SEEDS = [*built_events()]
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(SEEDS), st.data())
+def test_no_damage_to_any_kind_of_event_raises_anything_else(seed, data):
+    record = bytearray(seed)
+    places = st.integers(0, len(record) - 1)
+    for position in data.draw(st.lists(places, min_size=1, max_size=4)):
+        record[position] = data.draw(st.integers(0, 255))
+    with suppress(DecodeError):
+        for value in decode(bytes(record)):
+            for read in (lambda one: one.tensor, lambda one: one.blobs):
+                with suppress(DecodeError):
+                    read(value)
 
 
 def test_an_old_histogram_without_limits_is_an_error_or_a_value():
@@ -212,7 +248,7 @@ def test_no_bytes_raise_anything_else(noise):
 @given(st.data())
 def test_no_damage_raises_anything_else(data):
     values = [encode.images("i", [b"x"], 1, 1), encode.legacy_histogram("h", [1], [2], [1])]
-    values += [encode.scalar_tensor("s", [1, 2], "float64"), encode.audio("a", [b"x", b"y"])]
+    values += [encode.tensor("s", [1, 2], "float64"), encode.audio("a", [b"x", b"y"])]
     record = bytearray(encode.event(1.0, 2, values))
     for position in data.draw(st.lists(st.integers(0, len(record) - 1), min_size=1, max_size=3)):
         record[position] = data.draw(st.integers(0, 255))

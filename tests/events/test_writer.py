@@ -5,6 +5,7 @@ import errno
 import math
 import os
 import re
+import shutil
 import threading
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from aboard.events import encode, media, protos
+from aboard.events.decode import decode
 from aboard.events.records import read_records
 from aboard.events.writer import EventWriteError, EventWriter
 
@@ -260,11 +262,42 @@ def test_a_name_that_is_taken_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("aboard.events.eventfiles._files_in_process", iter([3, 4]))
     monkeypatch.setattr("aboard.events.eventfiles.time.time", lambda: 1_700_000_000.0)
     monkeypatch.setattr("aboard.events.eventfiles.socket.gethostname", lambda: "host")
+    monkeypatch.setattr("aboard.events.eventfiles.EventFiles._latest", lambda _: "")  # not yet
     taken = tmp_path / f"events.out.tfevents.1700000000.host.{os.getpid()}.0003"
     taken.write_bytes(b"mine")
     with EventWriter(tmp_path) as writer:
         assert writer.path == taken.with_name(taken.name.replace("0003", "0004"))
     assert taken.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_directory_that_was_removed_is_made_again_for_what_follows(tmp_path, closes):
+    run = tmp_path / "logs" / "run"
+    writer = EventWriter(run, flush_secs=1000, close_after_flush=closes)
+    writer.text("notes", "gone", 1)
+    writer.flush()
+    first = writer.path
+    shutil.rmtree(tmp_path / "logs")
+    for step in range(2, 7):
+        writer.scalar("loss", float(step), step)
+    writer.text("notes", "kept", 7)
+    writer.flush()
+    (path,) = run.iterdir()
+    assert path == writer.path != first
+    writer.text("notes", "kept", 8)
+    writer.close()
+    version, *rest = events(path)
+    assert version.file_version == "brain.Event:2"
+    assert [event.step for event in rest] == [2, 3, 4, 5, 6, 7, 8]
+    described = [event for event in rest if event.summary.value[0].HasField("metadata")]
+    assert 7 in [event.step for event in described]
+
+
+def test_a_file_that_was_removed_is_not_written_anew_for_nothing(tmp_path):
+    writer = EventWriter(tmp_path / "run", flush_secs=1000)
+    shutil.rmtree(tmp_path / "run")
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_rotation_cuts_a_long_flush_into_files(tmp_path):
@@ -318,8 +351,8 @@ def test_threads_share_a_writer(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("a", 1.0, 1.5), TypeError, "'float' object cannot be interpreted as an integer"),
-        (("a", 1.0, None), TypeError, "'NoneType' object cannot be interpreted as an integer"),
+        (("a", 1.0, 1.5), TypeError, "step is an integer, not a float: 1.5"),
+        (("a", 1.0, None), TypeError, "step is an integer, not a NoneType: None"),
         (("a", 1.0, 2**63), ValueError, "the step 9223372036854775808 does not fit in 64 bits"),
         (("a", "1.0", 1), TypeError, "the value of 'a' is not a number: '1.0'"),
         (("a", None, 1), TypeError, "the value of 'a' is not a number: None"),
@@ -341,6 +374,88 @@ def test_what_cannot_be_logged_is_refused_by_the_call(tmp_path, arguments, error
             writer.scalar("a", 1.0, 1, wall_time="now")
         path = writer.path
     assert len(events(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "message"),
+    [
+        (300, "int8", "the value of 'a' does not fit into int8: 300"),
+        (-1, "uint16", "the value of 'a' does not fit into uint16: -1"),
+        (2**63, "int64", "the value of 'a' does not fit into int64: 9223372036854775808"),
+        (-(2**64), "uint64", "the value of 'a' does not fit into uint64"),
+        (math.nan, "int32", "the value of 'a' does not fit into int32: nan"),
+        (math.inf, "int32", "the value of 'a' does not fit into int32: inf"),
+        (2.5, "int32", "the value of 'a' does not fit into int32: 2.5"),
+        (2, "bool", "the value of 'a' does not fit into bool: 2"),
+        (1j, "float32", "the value of 'a' does not fit into float32: 1j"),
+        ([1, 2], "float64", "the value of 'a' is not one number, but 2"),
+        ([], "float64", "the value of 'a' is not one number, but 0"),
+        ("1", "float64", "the value of 'a' is not a number: '1'"),
+        (1, "int128", "cannot write elements of type int128 to an event file"),
+    ],
+)
+def test_a_number_that_its_type_cannot_hold_is_refused(tmp_path, number, dtype, message):
+    with EventWriter(tmp_path) as writer, pytest.raises((TypeError, ValueError), match=message):
+        writer.scalar("a", number, 1, dtype=dtype)
+    assert len(events(writer.path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "stored"),
+    [
+        (-128, "int8", -128),
+        (255.0, "uint8", 255),
+        (2**64 - 1, "uint64", 2**64 - 1),
+        (np.float32(3), "int64", 3),
+        ([7], "int32", 7),
+        (True, "bool", 1),
+        (1e39, "float32", math.inf),
+        (70000, "float16", math.inf),
+        (0.1, "float64", 0.1),
+    ],
+)
+def test_a_number_that_its_type_can_hold_is_kept(tmp_path, number, dtype, stored):
+    with EventWriter(tmp_path) as writer:
+        writer.scalar("a", number, 1, dtype=dtype)
+    (value,) = decode(events(writer.path)[1].SerializeToString())
+    assert value.tensor.item() == stored
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_bytes": 0}, "max_bytes is at least 1, not 0"),
+        ({"buffer_bytes": -1}, "buffer_bytes is at least 0, not -1"),
+        ({"keep_bytes": -1}, "keep_bytes is at least 0, not -1"),
+        ({"flush_secs": math.nan}, "flush_secs is at least 0, not nan"),
+    ],
+)
+def test_a_writer_checks_what_it_is_told(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        EventWriter(tmp_path / "run", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["s3://x/y", "gs://x", "file:///x", Path("s3://x/y")])
+def test_a_uri_is_no_directory(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"EventWriter writes to a directory, not to a URI \("):
+        EventWriter(place)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_kind_cannot_be_is_named(tmp_path):
+    with EventWriter(tmp_path) as writer:
+        with pytest.raises(ValueError, match="buckets is at least 1, not 0"):
+            writer.histogram("h", [1.0], 1, buckets=0)
+        with pytest.raises(ValueError, match="rate is at least 1, not 0"):
+            writer.audio("a", [np.zeros(3)], 1, rate=0)
+        message = "the hyperparameter 'lr' is a NoneType, not a number, a bool or a text: None"
+        with pytest.raises(TypeError, match=message):
+            writer.hparams({"lr": None})
+        with pytest.raises(TypeError, match=r"step is an integer, not a float: 2\.0"):
+            writer.text("t", "x", 2.0)
+    assert len(events(writer.path)) == 1
 
 
 def test_numbers_and_steps_of_any_type_are_logged(tmp_path):
@@ -406,3 +521,21 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
     assert f"cannot create an event file in {tmp_path}/file/run: Not a directory" in str(
         raised.value
     )
+
+
+def test_of_writers_in_one_second_the_later_one_sorts_last(tmp_path, monkeypatch):
+    files = []
+    for process in (9, 10, 11, 100):  # as texts, these sort the other way around
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        with EventWriter(tmp_path) as writer:
+            files.append(writer.path)
+
+    assert files == sorted(files)
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_a_file_from_the_future_is_not_followed(tmp_path):
+    (tmp_path / "events.out.tfevents.9999999999.elsewhere").touch()
+
+    with EventWriter(tmp_path) as writer:
+        assert writer.path.name < "events.out.tfevents.9"

@@ -237,6 +237,19 @@ class TestBrake:
         with pytest.raises(TooManyAttempts, match="Wait a minute"):
             asyncio.run(auth.enter("bob", "wrong password"))
 
+    def test_only_so_many_are_looked_at_in_a_second(self, hub):
+        brake = Brake(clock=hub.clock, first=0.0, turns=2, per_second=1.0, patience=0.0)
+        auth = hub.another(brake=brake)
+        for expected in (AuthError, AuthError, TooManyAttempts):
+            with pytest.raises(AuthError) as caught:
+                asyncio.run(auth.enter("bob", "wrong password"))
+            assert type(caught.value) is expected
+        with pytest.raises(TooManyAttempts):
+            asyncio.run(auth.enter("bob", PASSWORD))
+        hub.now += 1.0
+        for _ in range(3):
+            assert asyncio.run(auth.enter("bob", PASSWORD)).session.account == "bob"
+
 
 class TestTokens:
     def test_one_acts_for_its_user(self, hub):

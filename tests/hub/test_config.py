@@ -45,6 +45,7 @@ def test_all_settings_are_read(tmp_path):
         visibility = "team"
         timeout = "1d"
         idle_timeout = "30m"
+        poll = 2
         memory = "1GiB"
     """)
     config = read_config(path)
@@ -61,7 +62,7 @@ def test_all_settings_are_read(tmp_path):
         isolated=2, instant=None, memory=4 << 30, timeout=7 * 86400, idle_timeout=7200
     )
     assert config.boards == BoardDefaults(
-        "process", "stock", "team", timeout=86400, idle_timeout=1800, memory=1 << 30
+        "process", "stock", "team", timeout=86400, idle_timeout=1800, memory=1 << 30, poll=2
     )
     assert (config.session, config.share, config.grace) == (43200, 0, 30)
 
@@ -92,6 +93,7 @@ def test_nothing_said_is_a_hub_for_this_machine(tmp_path):
         ({"limits": {"memory": "big"}}, "limits.memory: 'big' is not a size"),
         ({"limits": {"isolated": -1}}, "less than none"),
         ({"boards": {"engine": "slow"}}, "boards.engine"),
+        ({"boards": {"poll": 0}}, "boards.poll: 0 is less than 0.5 seconds"),
         ({"certificate": "x"}, "go together"),
     ],
 )

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from hubs import log_run, until
 
+from aboard.hub import reading
 from aboard.hub.config import Root
 from aboard.hub.reading import Reader
 from aboard.hub.selection import Catalog
@@ -18,13 +19,13 @@ from aboard.tensorboard.provider import Boards
 class Watched:
     """A reader over a root, and a clock that can be put forward."""
 
-    def __init__(self, index, root):
+    def __init__(self, index, root, **options):
         self.later = 0.0
         self.root = root
         self.catalog = Catalog(index, [Root(str(root), "logs")], any_path=True)
         self.boards = Boards(index)
         self.reader = Reader(
-            index, self.catalog, self.boards, clock=lambda: time.monotonic() + self.later
+            index, self.catalog, self.boards, clock=lambda: time.monotonic() + self.later, **options
         )
         self.catalog.refresh(str(root))
 
@@ -43,6 +44,22 @@ def watched(index, root):
     found = Watched(index, root)
     yield found
     found.reader.close()
+
+
+def test_a_bucket_is_asked_as_often_as_the_hub_is_told(index, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "REMOTE_SECONDS", 600.0)
+    monkeypatch.setattr(reading, "LONGEST_SECONDS", 0.05)
+    watched = Watched(index, f"memory://{tmp_path.name}/logs", poll=0.05)
+    looks = []
+    refresh = watched.catalog.refresh
+    monkeypatch.setattr(
+        watched.catalog, "refresh", lambda root: looks.append(root) or refresh(root)
+    )
+    try:
+        watched.show("all", "*")
+        until(lambda: len(looks) > 3)
+    finally:
+        watched.reader.close()
 
 
 def test_runs_of_a_board_in_use_join_and_are_counted(watched):

@@ -1,5 +1,6 @@
 """The index through crashes, damage and full disks: nothing lost, nothing doubled."""
 
+import errno
 import os
 import random
 import signal
@@ -150,9 +151,71 @@ def test_an_older_index_is_replaced_and_removed(tmp_path):
     connection.execute("PRAGMA user_version = 0")
     connection.close()
     older = path.with_name("index-0.db")
-    older.write_bytes(b"old")
+    connection = sqlite3.connect(older)
+    connection.execute(f"PRAGMA application_id = {schema._APPLICATION}")
+    connection.execute("CREATE TABLE series (id)")
+    connection.close()
     assert_whole(path, tree, 10)
     assert not older.exists()
+
+
+def test_files_of_others_beside_the_index_are_left_alone(tmp_path):
+    """Whatever they are called: ABOARD_CACHE may be any directory."""
+    tree, path = tmp_path / "logs", tmp_path / "cache" / schema.FILE_NAME
+    tree_of(tree, 1, 10)
+    path.parent.mkdir(mode=0o700)
+    connection = sqlite3.connect(path.with_name("index-1.db"))
+    connection.execute("CREATE TABLE theirs (id)")
+    connection.close()
+    for name in ("index-mine.db", "index-0.db", "index-1.db.db", f"index-{schema.VERSION + 1}.db"):
+        path.with_name(name).write_bytes(b"theirs")
+    kept = {one: one.read_bytes() for one in path.parent.iterdir()}
+    assert_whole(path, tree, 10)
+    assert {one: one.read_bytes() for one in kept} == kept
+
+
+def test_a_newer_index_is_left_to_newer_versions(tmp_path):
+    path = tmp_path / "cache" / schema.FILE_NAME
+    with Index(path):
+        pass
+    newer = path.with_name(f"index-{schema.VERSION + 1}.db")
+    path.rename(newer)
+    with Index(path):
+        pass
+    assert newer.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "Free some space, or set ABOARD_CACHE"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "Free some space, or set ABOARD_CACHE"),
+        (PermissionError(errno.EACCES, "Permission denied"), "Set ABOARD_CACHE to a directory of"),
+        (OSError(errno.EROFS, "Read-only file system"), "Set ABOARD_CACHE to a directory of"),
+    ],
+)
+def test_what_to_do_depends_on_the_cause(tmp_path, monkeypatch, error, hint):
+    def open_file(_path):
+        raise error
+
+    monkeypatch.setattr(schema, "open_file", open_file)
+    with Index(tmp_path / "index.db") as index:
+        assert index.problems[0].hint.startswith(hint)
+
+
+def test_a_directory_that_others_can_write_to(tmp_path):
+    cache = tmp_path / "of a team"
+    cache.mkdir()
+    cache.chmod(0o775)
+    with Index(cache / "index.db") as index:
+        assert str(index.problems[0]) == (
+            f"the index {cache}/index.db cannot be opened ({cache} can be written to by other"
+            " users), so it is kept in memory and will be gone with this process."
+            f" Run 'chmod go-w '{cache}'', or set ABOARD_CACHE to another directory."
+        )
+    cache.chmod(0o755)
+    with Index(cache / "index.db") as index:
+        assert index.problems == []
 
 
 def test_the_index_is_private(tmp_path):

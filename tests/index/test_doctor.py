@@ -85,7 +85,30 @@ def test_a_sound_tree_has_nothing_but_its_age_to_tell(put, root, index):
 def test_files_that_grow(put, find):
     put("a", scalars(range(10)), age=20)
     put("b", scalars(range(10)))
-    assert find()["live"].what == "1 file of 2 still grew in the last 5 minutes"
+    assert find()["live"].what == "1 file of 2 was written in the last 5 minutes"
+    put("b", scalars(range(10)), age=30)
+    assert find()["live"].what == "2 files of 2 were written in the last 5 minutes"
+
+
+def test_a_file_that_grows_while_it_is_looked_at(put, find, monkeypatch):
+    path = put("a", scalars(range(10)))
+    files = Index.files
+
+    def grow(self, source):
+        found = files(self, source)
+        with path.open("ab") as file:
+            file.write(scalar(10, NOW - 1))
+        os.utime(path, (NOW - 3 * HOUR, NOW - 3 * HOUR))
+        return found
+
+    monkeypatch.setattr(Index, "files", grow)
+    assert find()["live"].what == "1 file of 1 grew just now"
+
+
+@pytest.mark.parametrize("content", [b"", VERSION])
+def test_a_new_file_with_nothing_in_it_is_not_live(put, find, content):
+    put("a", content, age=20)
+    assert set(find()) == {"no-values" if content else "empty-files"}
 
 
 # Nothing there.
@@ -145,6 +168,37 @@ def test_a_file_that_is_no_event_file(put, find, root):
     found = find(root / "a/model.pt")["not-a-directory"]
     assert found.what == "this is a file, not a directory"
     assert found.advice == f"Open {root}/a, which has event files."
+
+
+def test_a_pipe_is_no_event_file(put, find, root):
+    put("full/a", scalars([1]))
+    (root / "a").mkdir()
+    pipe = root / "a" / EVENTS.format(1)
+    os.mkfifo(pipe)
+    found = find(root / "a")
+    assert found["no-event-files"].advice == f"Open {root}/full, which has some."
+    assert found["not-a-file"].severity == "warning"
+    assert found["not-a-file"].what == (
+        "a pipe is named like an event file, but nothing can be read from it"
+    )
+    assert found["not-a-file"].where == (f"{pipe} (pipe)",)
+    assert find()["not-a-file"].where == (f"{pipe} (pipe)",)
+    assert {code: one.severity for code, one in find(pipe).items()} == {"not-a-file": "error"}
+
+
+def test_a_directory_is_no_event_file(find, root):
+    directory = root / "a" / EVENTS.format(1)
+    directory.mkdir(parents=True)
+    found = find(root / "a")
+    assert str(root) not in found["no-event-files"].advice
+    assert found["not-a-file"].where == (f"{directory} (directory)",)
+    assert str(root) not in find(directory)["no-event-files"].advice
+
+
+def test_a_directory_of_event_files_may_be_called_what_it_likes(put, find):
+    put("tfevents", scalars([1]))
+    put(EVENTS.format(7), scalars([1]))
+    assert set(find()) == {"stale"}
 
 
 def test_a_uri_that_cannot_be(find):
@@ -420,7 +474,7 @@ def test_an_index_that_had_to_move(tmp_path):
         (found,) = examine_index(index)
     assert found.severity == "warning"
     assert "kept in memory" in found.what
-    assert found.advice.startswith("Free some space, or set ABOARD_CACHE")
+    assert found.advice == "Set ABOARD_CACHE to a directory of your own on a local disk."
 
 
 def test_a_quick_index(index, tmp_path):

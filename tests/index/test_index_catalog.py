@@ -160,6 +160,22 @@ def test_a_part_that_cannot_be_listed_loses_nothing(index, root, monkeypatch):
     assert list(runs) == ["a/run1", "a/run10", "raw/run2"]
 
 
+@pytest.mark.parametrize("place", ["a/run1/run.json", "a/run1", "a", "raw/run2/train"])
+def test_a_run_of_which_something_cannot_be_looked_at_stays(index, root, monkeypatch, place):
+    look(index, root)
+    monkeypatch.setattr(
+        LocalStorage,
+        "walk",
+        lambda self, _look, *, on_error: on_error(StorageError(f"{self.uri}/{place}", "x")) or [],
+    )
+    _, runs = look(index, root)
+    assert list(runs) == [one for one in ("a/run1", "a/run10", "raw/run2") if touches(place, one)]
+
+
+def touches(place, run):
+    return f"{place}/".startswith(f"{run}/") or f"{run}/".startswith(f"{place}/")
+
+
 def test_a_root_that_is_not_there_is_an_error_and_forgets_nothing(index, root, tmp_path):
     look(index, root)
     shutil.move(root.uri, tmp_path / "away")

@@ -1,5 +1,8 @@
 """`aboard.open`: what a Python user sees."""
 
+import errno
+import math
+import pickle
 import subprocess
 import sys
 
@@ -96,3 +99,66 @@ def test_a_last_value_that_is_no_number(tmp_path):
         writer.scalar("loss", float("nan"), 1)
     with aboard.open(tmp_path) as logs:
         assert np.isnan(logs.tag(".", "loss").last_value)
+
+
+def test_a_last_wall_time_that_is_no_number(tmp_path):
+    with EventWriter(tmp_path) as writer:
+        writer.scalar("loss", 1.0, 1, wall_time=5.0)
+        writer.scalar("loss", 2.0, 2, wall_time=float("nan"))
+    with aboard.open(tmp_path) as logs:
+        (tag,) = logs.tags
+        assert math.isnan(tag.last_wall_time)
+        assert tag.max_wall_time == 5.0
+
+
+def test_a_negative_zero_keeps_its_sign(tmp_path):
+    with EventWriter(tmp_path) as writer:
+        writer.scalar("loss", -0.0, 1, wall_time=-0.0)
+    with aboard.open(tmp_path) as logs:
+        (tag,) = logs.tags
+        assert math.copysign(1, tag.last_value) == -1
+        assert math.copysign(1, tag.last_wall_time) == -1
+
+
+@pytest.mark.parametrize("count", [1, 2, 100, 5000, 20_000])
+@pytest.mark.parametrize("stride", ["even", "uneven"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_arrays_belong_to_whoever_asked(tmp_path, count, stride, dtype):
+    steps = range(count) if stride == "even" else [step * step for step in range(count)]
+    with EventWriter(tmp_path, flush_secs=1e9) as writer:
+        for step in steps:
+            writer.scalar("loss", 0.5, step, dtype=dtype)
+    with aboard.open(tmp_path) as logs:
+        for samples in (None, 50, 10**6):
+            for column in logs.series(".", "loss", samples=samples):
+                column[:] = 7
+        assert logs.series(".", "loss").values.tolist() == [0.5] * count
+
+
+def test_a_data_frame_of_nothing_has_the_columns_of_one_of_something(tree):
+    with aboard.open(tree) as logs:
+        some, none = logs.to_pandas(), logs.to_pandas(tag="nothing")
+    assert len(none) == 0
+    assert none.dtypes.to_dict() == some.dtypes.to_dict()
+    assert none["step"].dtype == np.int64
+
+
+def test_what_open_raises_is_public(tmp_path):
+    with pytest.raises(aboard.StorageError, match="there is no such file or directory"):
+        aboard.open(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError) as missing:
+        aboard.open(tmp_path / "nothing")
+    assert missing.value.filename == str(tmp_path / "nothing")
+    assert missing.value.errno == errno.ENOENT
+    with pytest.raises(aboard.StorageError, match="the name is too long"):
+        aboard.open(tmp_path / ("x" * 300))
+    with pytest.raises(aboard.UnknownName), aboard.open(tmp_path) as logs:
+        logs.tag(".", "loss")
+
+
+def test_an_error_survives_its_way_between_processes(tmp_path):
+    with pytest.raises(aboard.StorageError) as missing:
+        aboard.open(tmp_path / "two  spaces")
+    again = pickle.loads(pickle.dumps(missing.value))
+    assert type(again) is type(missing.value)
+    assert (str(again), again.place) == (str(missing.value), str(tmp_path / "two  spaces"))

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,6 +21,7 @@ from aboard.index import Index, Source, reading, refresh, workers
 from aboard.index.logs import Logs
 from aboard.storage.base import NotFound, Unreachable
 from aboard.storage.local import LocalStorage
+from engines.powerless import powerless
 
 
 def numbers(logs, tag="loss", run="."):
@@ -131,6 +133,47 @@ def test_a_file_rewritten_in_place_and_longer_is_read_anew(write, logs):
     assert numbers(opened) == points(*range(11, 30))
 
 
+def test_a_file_replaced_by_a_longer_one_that_goes_on_alike_is_read_anew(logs, tmp_path):
+    def file_of(values):
+        held = (encode.scalar("loss", value) for value in values)
+        events = (encode.event(float(step), step, [one]) for step, one in enumerate(held))
+        return b"".join(map(frame, events))
+
+    path = tmp_path / "logs" / "events.out.tfevents.1"
+    path.parent.mkdir()
+    path.write_bytes(file_of(range(100)))
+    opened = logs()
+    other = path.with_name("other")
+    other.write_bytes(file_of([*range(1000, 1050), *range(50, 110)]))
+    assert other.read_bytes()[: path.stat().st_size][-256:] == path.read_bytes()[-256:]
+    other.replace(path)
+    opened.refresh()
+    assert [value for _, value in numbers(opened)] == [*range(1000, 1050), *range(50, 110)]
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 8, 40])
+def test_a_file_that_grew_from_little_is_known_by_its_beginning(logs, tmp_path, first):
+    """The first bytes are remembered once there are enough of them."""
+    records = [
+        frame(encode.event(float(one), one, [encode.scalar("loss", one)])) for one in range(100)
+    ]
+    path = tmp_path / "logs" / "events.out.tfevents.1"
+    path.parent.mkdir()
+    path.write_bytes(b"".join(records[:first]))
+    opened = logs()
+    for size in (50, 60):
+        path.write_bytes(b"".join(records[:size]))
+        opened.refresh()
+    copy = path.with_name("copy")
+    copy.write_bytes(b"".join(records))
+    copy.replace(path)
+    assert opened.refresh().bytes_read == len(b"".join(records[60:]))
+    copy.write_bytes(b"".join([*records[1:], *records[-1:], frame(b"")]))
+    copy.replace(path)
+    opened.refresh()
+    assert numbers(opened)[0] == (1, 1.0)
+
+
 def test_a_file_copied_anew_with_more_at_its_end_is_continued(write, logs):
     """As rsync does: a new file is moved over the old one."""
     path = write(loss=points(*range(1000)))
@@ -231,37 +274,58 @@ def test_an_unreadable_file_is_reported_and_the_rest_goes_on(write, logs, monkey
     assert [run.name for run in opened.runs] == ["a", "b"]
 
 
-def test_permission_denied_is_reported_by_the_system_itself(write, tmp_path):
-    write("a", loss=points(1))
-    write("b", loss=points(2))
-    (tmp_path / "logs" / "a").chmod(0)
-    tmp_path.chmod(0o755)
-    code = (
-        "import os, sys; os.setgid(65534); os.setuid(65534); import aboard\n"
-        "logs = aboard.open(sys.argv[1])\n"
-        "print([run.name for run in logs.runs], *map(str, logs.report.problems), sep='\\n')\n"
-    )
-    if os.getuid() != 0:
-        pytest.skip("only root can become another user")
-    cache = tmp_path / "cache-of-nobody"
-    cache.mkdir()
-    os.chown(cache, 65534, 65534)
-    for above in tmp_path.parents:
-        if above.stat().st_mode & 0o005 != 0o005:
-            above.chmod(above.stat().st_mode | 0o055)
+LIST = """
+import sys, aboard
+logs = aboard.open(sys.argv[1])
+print([run.name for run in logs.runs], *map(str, logs.report.problems), sep='\\n')
+"""
+
+
+def listed_without_power(tree, cache):
+    """List the runs of a tree, and what could not be read, as one who must keep to modes."""
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "logs")],
-        env={**os.environ, "ABOARD_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)},
+        powerless(sys.executable, "-c", LIST, tree),
+        env={**os.environ, "ABOARD_CACHE": str(cache)},
         capture_output=True,
         text=True,
         check=False,
     )
-    if "ModuleNotFoundError" in done.stderr or "PermissionError" in done.stderr:
-        pytest.skip("this Python cannot be used by another user")
-    assert done.stdout.splitlines() == [
-        "['b']",
-        f"{tmp_path / 'logs' / 'a'}: permission denied. Check the owner and mode of the path.",
-    ], done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_permission_denied_is_reported_by_the_system_itself(write, tmp_path):
+    write("a", loss=points(1))
+    write("b", loss=points(2))
+    closed = tmp_path / "logs" / "a"
+    closed.chmod(0)
+    try:
+        assert listed_without_power(tmp_path / "logs", tmp_path / "cache") == [
+            "['b']",
+            f"{closed}: permission denied. Check the owner and mode of the path.",
+        ]
+    finally:
+        closed.chmod(0o755)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444], ids=["closed", "listed and not entered"])
+@pytest.mark.parametrize("run", ["a", "two  spaces", "a/deeper"])
+def test_runs_that_cannot_be_looked_at_stay_in_the_index(write, tmp_path, run, mode):
+    path = write(run, loss=points(1))
+    write("b", loss=points(2))
+    tree, cache = tmp_path / "logs", tmp_path / "cache"
+    both = [str(sorted([run, "b"]))]
+    assert listed_without_power(tree, cache) == both
+    closed = tree / run.partition("/")[0]
+    closed.chmod(mode)
+    try:
+        listed = listed_without_power(tree, cache)
+    finally:
+        closed.chmod(0o755)
+    assert listed[:1] == both
+    assert len(listed) == 2
+    path.unlink()
+    assert listed_without_power(tree, cache) == ["['b']"]
 
 
 def test_a_file_that_vanishes_while_it_is_read(write, logs, monkeypatch):
@@ -429,3 +493,60 @@ def test_an_empty_tree_has_no_runs(tmp_path, index):
     logs = Logs(tmp_path, index=index)
     assert (logs.runs, logs.tags, logs.damage) == ([], [], [])
     assert logs.to_pandas().columns.tolist() == ["run", "tag", "step", "wall_time", "value"]
+
+
+def test_large_records_are_stored_as_they_come(tmp_path, index, monkeypatch):
+    """Progress shows, and a reading that is interrupted goes on where it was."""
+    monkeypatch.setattr(reading, "BATCH_BYTES", 100_000)
+    monkeypatch.setattr(workers, "LOCAL_BLOCK", 16_384)
+    with EventWriter(tmp_path / "run") as writer:
+        for step in range(100):
+            writer.text("note", f"{step}" * 5000, step)
+    (path,) = (tmp_path / "run").iterdir()
+    size = path.stat().st_size
+    reports = []
+    source = Source.parse(str(tmp_path))
+    index.refresh(source, progress=lambda report: reports.append(report.bytes_read))
+    assert len(reports) > size // 200_000 > 1
+    assert max(b - a for a, b in zip([0, *reports], reports, strict=False)) < 150_000
+    assert reports[-1] == size
+    (tag,) = index.tags(source)
+    assert [pointer.step for pointer in index.pointers(tag)] == list(range(100))
+
+
+def test_a_reading_stops_after_any_block(write, tmp_path, index, monkeypatch):
+    path = write(loss=points(*range(5000)))
+    plan = refresh.make_plan(index._connections._idle[0], Source.parse(str(path.parent)))
+    calls = []
+    real = LocalStorage.readinto
+
+    def readinto(self, *args):
+        calls.append(args)
+        return real(self, *args)
+
+    monkeypatch.setattr(LocalStorage, "readinto", readinto)
+    (one,) = plan.readings
+    assert list(reading.read_file(one, bytearray(4096), lambda: len(calls) == 3)) == []
+    assert len(calls) == 3
+
+
+def test_workers_stop_in_the_middle_of_a_file(write, tmp_path, index, monkeypatch):
+    for number in range(70):
+        write(f"run{number}", loss=points(1))
+    plan = refresh.make_plan(index._connections._idle[0], Source.parse(str(tmp_path / "logs")))
+    began = threading.Event()
+    told = []
+
+    def read_file(_reading, _buffer, stopped):
+        began.set()
+        deadline = time.monotonic() + 60
+        while not stopped() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        told.append(stopped())
+        yield from ()
+
+    monkeypatch.setattr(workers, "read_file", read_file)
+    with workers.reading(plan.readings):
+        assert began.wait(60)
+    assert told
+    assert all(told)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -76,6 +77,49 @@ def test_records_are_read_from_the_bucket(bucket, index):
     open_storage(bucket).write("events.out.tfevents.1", events(1) + note)
     (value,) = Logs(bucket, index=index).records(".", "note")
     assert value.tensor.item() == b"from afar"
+
+
+def test_records_are_read_a_few_ahead_and_no_more(index, monkeypatch, tmp_path):
+    bucket = f"memory://{tmp_path.name}/logs"
+    notes = [frame(encode.event(1.0, step, [encode.text("n", str(step))])) for step in range(200)]
+    open_storage(bucket).write("events.out.tfevents.1", b"".join(notes))
+    logs = Logs(bucket, index=index)
+    read = []
+    real = ObjectStorage.read
+
+    def count(self, name, *span):
+        read.append(span)
+        return real(self, name, *span)
+
+    monkeypatch.setattr(ObjectStorage, "read", count)
+    values = logs.records(".", "n")
+    assert read == []
+    assert [next(values).step for _ in range(3)] == [0, 1, 2]
+    assert len(read) <= 3 + 16
+    values.close()
+    assert len(read) <= 3 + 16
+    assert [value.step for value in logs.records(".", "n")] == list(range(200))
+
+
+def test_whoever_leaves_does_not_wait_for_records(index, monkeypatch, tmp_path):
+    bucket = f"memory://{tmp_path.name}/logs"
+    notes = [frame(encode.event(1.0, step, [encode.text("n", str(step))])) for step in range(50)]
+    open_storage(bucket).write("events.out.tfevents.1", b"".join(notes))
+    logs = Logs(bucket, index=index)
+    real, left = ObjectStorage.read, threading.Event()
+    in_time = []
+
+    def read(self, name, start, end):
+        if start > 0:
+            in_time.append(left.wait(60))
+        return real(self, name, start, end)
+
+    monkeypatch.setattr(ObjectStorage, "read", read)
+    values = logs.records(".", "n")
+    assert next(values).step == 0
+    values.close()
+    left.set()
+    assert all(in_time)
 
 
 def test_one_file_in_a_bucket_is_a_source(bucket, index):

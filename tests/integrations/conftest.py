@@ -9,6 +9,7 @@ import pytest
 from trainings import ROOT, Trainings
 
 from engines import slurm as slurm_engine
+from engines.absence import cannot_set_up
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def estimator_python() -> str:
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        pytest.skip(f"needs the environment of tools/environments.py estimator: {reason}")
+        cannot_set_up(f"needs the environment of tools/environments.py estimator: {reason}")
     return done.stdout.strip()
 
 
@@ -31,6 +32,6 @@ def estimator_python() -> str:
 def slurm() -> Iterator[list[str]]:
     """Give a command that runs two tasks of a step in a Slurm of our own."""
     if missing := slurm_engine.missing():
-        pytest.skip(f"needs {', '.join(missing)} (Debian: {slurm_engine.INSTALL})")
+        cannot_set_up(f"needs {', '.join(missing)} (Debian: {slurm_engine.INSTALL})")
     with slurm_engine.slurm() as variables:
         yield ["env", *(f"{name}={value}" for name, value in variables.items()), "srun", "-n", "2"]

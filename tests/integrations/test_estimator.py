@@ -32,6 +32,8 @@ def test_a_hook_logs_to_a_run_of_its_own(trainings, estimator_python):
     assert trainings.points("train", "squares", run) == losses
     assert list(trainings.points("train", "steps_per_second", run)) == list(losses)[1:]
     assert trainings.record(run)["state"] == "completed"
+    failed = trainings.record("estimator/failed")
+    assert (failed["state"], failed["reason"]) == ("failed", "abandoned: another training began")
 
 
 def test_an_estimator_below_aboard_run_lands_in_its_run(trainings, estimator_python):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 import aboard
 from aboard.integrations import RunOfTraining
@@ -80,3 +81,110 @@ def test_a_run_that_the_environment_names_is_found_again(root, monkeypatch):
         assert training.open().name == "told"
         training.finish()
     assert states(root, "told") == ["completed", "completed"]
+
+
+def last_ending(root: Path, run: str) -> tuple[str, str]:
+    record = json.loads((root / run / "run.json").read_text())
+    return record["state"], record["reason"]
+
+
+ABANDONED = ("failed", "abandoned: another training began")
+
+
+def test_no_training_logs_to_the_run_of_one_that_never_ended(root):
+    RunOfTraining(experiment="e").begin()
+    later = RunOfTraining(experiment="other", name="b")
+    run = later.begin()
+    assert (run.experiment, run.name) == ("other", "b")
+    assert last_ending(root, "e/run1") == ABANDONED
+    later.finish()
+    assert last_ending(root, "other/b") == ("completed", "")
+    assert aboard.current_run() is None
+
+
+def test_a_training_that_begins_again_without_an_end_is_another_run(root):
+    training = RunOfTraining()
+    assert [training.begin().name for _ in range(2)] == ["run1", "run2"]
+    assert states(root, "run1") == ["failed"]
+    training.finish()
+    named = RunOfTraining(name="long")
+    assert [named.begin().name for _ in range(2)] == ["long", "long"]
+    named.finish()
+    assert states(root, "long") == ["failed", "completed"]
+
+
+def test_what_is_logged_outside_of_a_training_is_not_logged_to_the_run_of_another(root):
+    training, evaluation = RunOfTraining(), RunOfTraining()
+    first = training.begin()
+    assert evaluation.open().name == "run2"
+    evaluation.finish()
+    assert training.open() is first
+    training.finish()
+    assert states(root, "run1") == states(root, "run2") == ["completed"]
+
+
+def test_a_part_of_a_training_logs_to_its_run(root):
+    training = RunOfTraining()
+    run = training.begin()
+    part = RunOfTraining(part="watch train")
+    assert part.begin() is run
+    part.finish("failed")
+    assert states(root, "run1") == ["running"]
+    training.finish()
+    assert states(root, "run1") == ["completed"]
+
+
+def test_the_same_part_again_is_another_training(root):
+    first = RunOfTraining(part="watch train")
+    assert first.begin() is RunOfTraining(part="watch eval").begin()
+    second = RunOfTraining(part="watch train")
+    assert second.begin().name == "run2"
+    assert states(root, "run1") == ["failed"]
+    second.finish()
+
+
+def test_a_part_goes_on_with_its_run_if_that_came_to_an_end(root):
+    part = RunOfTraining(part="estimator train")
+    for _ in range(2):
+        assert part.begin().name == "run1"
+        part.finish()
+    assert states(root, "run1") == ["completed", "completed"]
+
+
+def test_the_run_that_a_user_opened_comes_before_that_of_an_earlier_training(root):
+    RunOfTraining().begin()
+    with aboard.init(name="mine") as mine:
+        assert RunOfTraining().begin() is mine
+    last = RunOfTraining()
+    assert last.begin().name == "run2"
+    assert states(root, "run1") == ["failed"]
+    last.finish()
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_trainings_in_a_directory_that_the_environment_names(tmp_path, monkeypatch, joined):
+    monkeypatch.setenv("ABOARD_LOGDIR", str(tmp_path / "tb"))
+    if joined:
+        (tmp_path / "tb").mkdir()
+        monkeypatch.setenv("ABOARD_ATTEMPT", "1")
+    training = RunOfTraining()
+    for logdir in (tmp_path / "tb", tmp_path / "tb" / "run2"):
+        assert training.begin().logdir == str(logdir)
+        training.finish()
+        evaluation = training.open()
+        assert evaluation.logdir == str(logdir)
+        evaluation.log_metrics({"loss": 1.0})
+        training.finish()
+
+
+def test_what_follows_a_training_takes_nothing_back(root):
+    training = RunOfTraining()
+    for step in range(4):
+        training.open().log_metrics({"loss": 1.0, "accuracy": 0.5}, step=step)
+        if step == 3:
+            training.finish()
+    training.open().log_metrics({"accuracy": 0.75}, step=3)
+    training.finish()
+    directory = str(root / "default" / "run1")
+    stock = EventAccumulator(directory, size_guidance={"tensors": 0}).Reload()
+    assert [one.step for one in stock.Tensors("loss")] == [0, 1, 2, 3]

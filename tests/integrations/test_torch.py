@@ -237,6 +237,20 @@ def test_a_run_of_its_own_is_finished_with_how_it_went(training, tmp_path, monke
     assert list(series(tmp_path / "default/run1", "loss")) == [1]
 
 
+def test_a_watch_that_was_never_closed_is_another_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("ABOARD_ROOT", str(tmp_path))
+    told = {"experiment": "lines", "hparams": {"lr": 0.1}}
+    for _ in range(2):
+        later = Training()
+        watched = watch(later.model, later.optimizer, later.criterion, **told)
+        later.step()
+    watched.close()
+    for run, state in (("run1", "failed"), ("run2", "completed")):
+        record = json.loads((tmp_path / "lines" / run / "run.json").read_text())
+        assert (record["state"], record["hparams"]) == (state, {"lr": 0.1})
+        assert series(tmp_path / "lines" / run, "loss").keys() == {1}
+
+
 def test_numbers_on_a_device_are_fetched_together(training, run, logs, monkeypatch):
     monkeypatch.setattr("aboard.integrations.torch._is_far", lambda tensor: True)
     monkeypatch.setattr("aboard.integrations.torch._FETCH_SECS", 3600.0)

@@ -47,6 +47,14 @@ def test_a_training_that_fails_is_a_failed_run(trainings):
     assert record["reason"] == "RuntimeError: no such sentence"
 
 
+def test_a_training_after_one_that_failed_is_another_run(trainings):
+    trainings.run("trainer", "tries again", "aboard")
+    record = trainings.record("default/run1")
+    assert (record["state"], record["reason"]) == ("failed", "abandoned: another training began")
+    assert_all_is_there(trainings, "default/run2")
+    assert trainings.record("default/run2")["state"] == "completed"
+
+
 @pytest.mark.parametrize("reporter", ["tensorboard", "callback"])
 def test_a_training_below_aboard_run_lands_in_its_run(trainings, reporter):
     trainings.run("trainer", "evaluates", reporter, under_aboard=True)
@@ -58,11 +66,11 @@ def test_a_training_below_aboard_run_lands_in_its_run(trainings, reporter):
     assert not list(trainings.directory.glob("output/**/*tfevents*"))
     record = trainings.record()
     assert (record["state"], len(record["attempts"])) == ("completed", 1)
-    assert [path.name for path in trainings.root.glob("*/*")] == ["run1"]
+    assert [path.name for path in trainings.root.glob("*/[!.]*")] == ["run1"]
 
 
 def test_two_processes_log_once(request, trainings):
     trainings.launch(request, "torchrun", "trainer", "fits", "aboard")
     history = trainings.told()
     assert trainings.points("train", "loss") == expected(history, "loss")
-    assert [path.name for path in trainings.root.glob("*/*")] == ["run1"]
+    assert [path.name for path in trainings.root.glob("*/[!.]*")] == ["run1"]

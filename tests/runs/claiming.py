@@ -1,23 +1,27 @@
-"""Many processes that claim a name each at the same time: `claiming.py ROOT COUNT AT_ONCE`.
+"""Many processes that claim names at the same time: `claiming.py ROOT COUNT AT_ONCE THREADS`.
 
-Prints the names. The children open the storage themselves: what a client of a bucket has running
-does not survive a fork.
+Prints the names, one for each thread of each process. The children open the storage themselves:
+what a client of a bucket has running does not survive a fork.
 """
 
 import os
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 from aboard.runs.layout import claim_next
 from aboard.runs.manifest import Manifest
 from aboard.storage import open_storage
 
 
-def claim_one(root: str, turns: tuple[int, int], names: int) -> int:
+def claim_some(root: str, turns: tuple[int, int], names: int, threads: int) -> int:
     try:
         os.read(turns[0], 1)
-        name = claim_next(open_storage(root), "sweep", Manifest).name
-        os.write(names, f"{name}\n".encode())
+        storage = open_storage(root)
+        with ThreadPoolExecutor(threads) as pool:
+            claims = [pool.submit(claim_next, storage, "sweep", Manifest) for _ in range(threads)]
+        for claim in claims:
+            os.write(names, f"{claim.result().name}\n".encode())
     except Exception:  # noqa: BLE001 - a child of a fork must not come back
         traceback.print_exc()
         return 1
@@ -26,7 +30,7 @@ def claim_one(root: str, turns: tuple[int, int], names: int) -> int:
     return 0
 
 
-def main(root: str, count: int, at_once: int) -> None:
+def main(root: str, count: int, at_once: int, threads: int) -> None:
     if "://" in root:
         import aboard.storage.object  # noqa: F401 - once, for all children
     turns = os.pipe()
@@ -35,7 +39,7 @@ def main(root: str, count: int, at_once: int) -> None:
     for _ in range(count):
         child = os.fork()
         if child == 0:
-            os._exit(claim_one(root, turns, names_end))
+            os._exit(claim_some(root, turns, names_end, threads))
         children.append(child)
     os.close(names_end)
     os.write(turns[1], b"." * at_once)
@@ -46,4 +50,4 @@ def main(root: str, count: int, at_once: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *map(int, sys.argv[2:5]))

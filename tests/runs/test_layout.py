@@ -6,15 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from aboard.runs.layout import BadName, RunExists, check_name, claim, claim_next, unclaimed_name
+from aboard.runs.layout import (
+    BadName,
+    RunExists,
+    check_name,
+    claim,
+    claim_next,
+    create_record,
+    unclaimed_name,
+)
 from aboard.runs.manifest import Manifest, read
 from aboard.storage import open_storage
+from aboard.storage.local import LocalStorage
 
 HERE = Path(__file__).parent
 
 
-def claimed_by_many(root: str, count: int, at_once: int) -> list[str]:
-    command = [sys.executable, str(HERE / "claiming.py"), root, str(count), str(at_once)]
+def claimed_by_many(root: str, count: int, at_once: int, threads: int = 1) -> list[str]:
+    numbers = map(str, (count, at_once, threads))
+    command = [sys.executable, str(HERE / "claiming.py"), root, *numbers]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.split()
@@ -65,19 +75,21 @@ def test_a_thousand_processes_get_a_thousand_names_on_disk(tmp_path: Path) -> No
     assert there == set(names)
 
 
-def test_a_thousand_processes_get_a_thousand_names_in_a_bucket(
+def test_a_thousand_at_once_get_a_thousand_names_in_a_bucket(
     s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fifty ask at any time: more would measure how many a test server can take."""
+    """Threads of a few processes: a thousand clients would only show what the machine can take."""
     command = [sys.executable, str(HERE / "tiny_s3.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout
             monkeypatch.setenv("AWS_ENDPOINT_URL", server.stdout.readline().strip())
-            names = claimed_by_many("s3://bucket/runs", 1000, at_once=50)
+            names = claimed_by_many("s3://bucket/runs", 10, at_once=10, threads=100)
+            listing = list(open_storage("s3://bucket/runs").list("sweep"))
         finally:
             server.terminate()
     assert len(set(names)) == 1000
+    assert {entry.name for entry in listing} == {f"sweep/{name}/run.json" for name in names}
 
 
 def test_many_processes_get_names_from_a_real_server(s3_bucket: str) -> None:
@@ -85,6 +97,30 @@ def test_many_processes_get_names_from_a_real_server(s3_bucket: str) -> None:
     assert len(set(names)) == 60
     listing = open_storage(f"{s3_bucket}/crowd").list("sweep")
     assert {entry.name.split("/")[1] for entry in listing} == set(names)
+
+
+class LosingAnswers(LocalStorage):
+    """Carries a request out, loses the answer, and is asked again."""
+
+    def create_new(self, name: str, data: bytes) -> None:
+        super().create_new(name, data)
+        super().create_new(name, data)
+
+
+def test_who_claims_a_name_is_not_its_own_rival(tmp_path: Path) -> None:
+    storage = LosingAnswers(str(tmp_path))
+    assert claim_next(storage, "a", Manifest).name == "run1"
+    assert claim(storage, "a", "baseline", Manifest).name == "baseline"
+    assert claim_next(storage, "a", Manifest).name == "run2"
+    with pytest.raises(RunExists):
+        claim(storage, "a", "baseline", Manifest)
+    assert sorted(path.name for path in tmp_path.glob("a/*")) == ["baseline", "run1", "run2"]
+
+
+def test_two_whose_records_are_the_same_do_not_share_a_name(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    assert create_record(storage, "a/x", Manifest("x"))
+    assert not create_record(storage, "a/x", Manifest("x"))
 
 
 @pytest.mark.parametrize("name", ["run1", "lr=0.1,batch=32", "größe", "a.b-c_d (2)", "x" * 128])

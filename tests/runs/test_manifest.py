@@ -9,13 +9,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.runs import manifest
-from aboard.runs.manifest import BadManifest, Manifest, State, plain_tags, plain_values
+from aboard.runs.manifest import Attempt, BadManifest, Manifest, State
 from aboard.storage import NotFound, open_storage
 
 KNOWN = set(json.loads(Manifest("x").to_json()))
@@ -115,6 +114,19 @@ def test_what_a_person_writes_by_hand_will_do() -> None:
 def test_a_command_that_is_no_text_can_be_recorded() -> None:
     record = Manifest("x", command=["cat", os.fsdecode(b"caf\xe9")])
     assert Manifest.from_json(record.to_json()).command == record.command
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [
+        (Manifest("x", job=17), "job"),  # type: ignore[arg-type]
+        (Manifest("x", workspace=None), "workspace"),  # type: ignore[arg-type]
+        (Manifest("x", attempts=[Attempt(1, job=17)]), "job"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(record: Manifest, field: str) -> None:
+    with pytest.raises(BadManifest, match=f"the field '{field}' cannot be"):
+        record.to_json()
 
 
 def test_a_heart_that_stopped_reads_as_lost() -> None:
@@ -223,28 +235,3 @@ def test_a_child_forked_during_an_update_does_not_keep_the_lock(tmp_path: Path) 
     child[0].join()
     again.join()
     assert not held
-
-
-def test_values_become_what_json_holds() -> None:
-    class Kind:
-        def __str__(self) -> str:
-            return "adam"
-
-    given_values = {
-        "lr": np.float32(0.5), "n": np.int64(3), "ok": np.bool_(True), "none": None, "inf": 1e999,
-        "kind": Kind(), "list": [1, 2], "optimizer": {"name": "sgd", "betas": {"a": 1}}, 3: "three",
-    }  # fmt: skip
-    plain = plain_values(given_values)
-    assert plain == {
-        "lr": 0.5, "n": 3, "ok": True, "none": None, "inf": "inf", "kind": "adam", "list": "[1, 2]",
-        "optimizer.name": "sgd", "optimizer.betas.a": 1, "3": "three",
-    }  # fmt: skip
-    assert plain["ok"] is True
-    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-
-
-def test_tags_are_names_or_names_with_values() -> None:
-    assert plain_tags(None) == {}
-    assert plain_tags("good") == {"good": True}
-    assert plain_tags(["good", "old"]) == {"good": True, "old": True}
-    assert plain_tags({"size": 3, "who": "me"}) == {"size": 3, "who": "me"}

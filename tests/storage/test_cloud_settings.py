@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aboard.storage import BadUri, NoCredentials, Unreachable, settings
-from aboard.storage.settings import ANONYMOUS, BY_THE_LIBRARY, Keys
+from aboard.storage.settings import ANONYMOUS, Keys
 from aboard.storage.uri import RemoteUri
 
 S3 = RemoteUri("s3", "bucket", "logs")
@@ -80,8 +80,14 @@ def test_amazon_public_buckets(home: Path, name: str) -> None:
 
 
 def test_amazon_identities_of_jobs_and_machines(home: Path) -> None:
-    job = settings.s3(S3, {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}, home)
-    assert job.identity == BY_THE_LIBRARY
+    role = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token", "AWS_ROLE_ARN": "arn:aws:iam::1:role/r"}
+    job = settings.s3(S3, role, home)
+    assert job.identity.config == {
+        "aws_web_identity_token_file": "/token",
+        "aws_role_arn": "arn:aws:iam::1:role/r",
+    }
+    pod = settings.s3(S3, {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://pod/keys"}, home)
+    assert pod.identity.config == {"aws_container_credentials_full_uri": "http://pod/keys"}
     machine = settings.s3(S3, {}, home).identity.machine_service
     assert machine == ("PUT", "http://169.254.169.254/latest/api/token")
     put(home / ".aws/config", "[default]\nsso_session = team\nsso_account_id = 1\n")
@@ -115,8 +121,13 @@ def test_google_credentials(home: Path) -> None:
     given = put(home / "key.json", json.dumps({"type": "external_account"}))
     environment = {"GOOGLE_APPLICATION_CREDENTIALS": str(given)}
     assert settings.gcs(GCS, environment, home).identity.needs_package == "google-auth"
-    token = settings.gcs(GCS, {"CLOUDSDK_AUTH_ACCESS_TOKEN": "T"}, home).identity
-    assert token.config == {"bearer_token": "T"}
+    for name in ("CLOUDSDK_AUTH_ACCESS_TOKEN", "GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_BEARER_TOKEN"):
+        assert settings.gcs(GCS, {name: "T"}, home).identity.config == {"bearer_token": "T"}
+    for name in ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"):
+        account = settings.gcs(GCS, {name: "/key.json"}, home).identity
+        assert account.config == {"service_account": "/key.json"}
+    account = settings.gcs(GCS, {"GOOGLE_SERVICE_ACCOUNT_KEY": "{}"}, home).identity
+    assert account.config == {"service_account_key": "{}"}
     assert settings.gcs(GCS, {"GOOGLE_SKIP_SIGNATURE": "1"}, home).identity == ANONYMOUS
 
 
@@ -138,12 +149,12 @@ def test_azure_connection_strings(home: Path) -> None:
     found = settings.azure(AZURE, {"AZURE_STORAGE_CONNECTION_STRING": text}, home)
     assert found.endpoint == "https://acme.blob.x.net"
     assert found.config == {"account_name": "acme", "endpoint": "https://acme.blob.x.net"}
-    assert found.identity.config == {"account_key": "a2V5"}
+    assert found.identity.secret == {"access_key": "a2V5"}
     signed = (
         "BlobEndpoint=https://acme.blob.x.net/;AccountName=acme;SharedAccessSignature=sv=1&sig=2"
     )
     found = settings.azure(AZURE, {"AZURE_STORAGE_CONNECTION_STRING": signed}, home)
-    assert found.identity.config == {"sas_key": "sv=1&sig=2"}
+    assert found.identity.secret == {"sas_token": "sv=1&sig=2"}
     emulator = {"AZURE_STORAGE_CONNECTION_STRING": "UseDevelopmentStorage=true"}
     assert settings.azure(AZURE, emulator, home).config == {"use_emulator": True}
 
@@ -152,14 +163,20 @@ def test_azure_variables(home: Path) -> None:
     account = {"AZURE_STORAGE_ACCOUNT": "acme"}
     key = settings.azure(AZURE, {**account, "AZURE_STORAGE_KEY": "a2V5"}, home)
     assert key.config == {"account_name": "acme"}
-    assert key.identity.config == {"account_key": "a2V5"}
+    assert key.identity.secret == {"access_key": "a2V5"}
     shared = settings.azure(AZURE, {**account, "AZURE_STORAGE_SAS_TOKEN": "?sv=1"}, home)
-    assert shared.identity.config == {"sas_key": "sv=1"}
+    assert shared.identity.secret == {"sas_token": "sv=1"}
+    token = settings.azure(AZURE, {**account, "AZURE_STORAGE_TOKEN": "T"}, home)
+    assert token.identity.secret == {"token": "T"}
     public = settings.azure(AZURE, {**account, "AZURE_SKIP_SIGNATURE": "true"}, home)
     assert public.identity == ANONYMOUS
     assert settings.azure(AZURE, account, home).identity.machine_service is not None
-    job = {**account, "AZURE_FEDERATED_TOKEN_FILE": "/token"}
-    assert settings.azure(AZURE, job, home).identity == BY_THE_LIBRARY
+    job = {**account, "AZURE_FEDERATED_TOKEN_FILE": "/token", "AZURE_CLIENT_ID": "C"}
+    found = settings.azure(AZURE, job, home).identity.config
+    assert found == {"federated_token_file": "/token", "client_id": "C"}
+    person = {"AZURE_CLIENT_ID": "C", "AZURE_CLIENT_SECRET": "S", "AZURE_STORAGE_TENANT_ID": "T"}
+    found = settings.azure(AZURE, {**account, **person}, home).identity.config
+    assert found == {"client_id": "C", "client_secret": "S", "tenant_id": "T"}
 
 
 def test_azure_login(home: Path) -> None:
@@ -173,6 +190,24 @@ def test_azure_account_in_the_uri(home: Path) -> None:
     uri = RemoteUri("abfss", "box@lake.dfs.core.windows.net", "logs")
     found = settings.azure(uri, {"AZURE_STORAGE_KEY": "a2V5"}, home)
     assert found.config == {"account_name": "lake"}
+
+
+@pytest.mark.parametrize(
+    ("host", "endpoint"),
+    [
+        ("lake.dfs.core.chinacloudapi.cn", "https://lake.blob.core.chinacloudapi.cn"),
+        ("lake.blob.core.usgovcloudapi.net", "https://lake.blob.core.usgovcloudapi.net"),
+        ("lake.z01.dfs.storage.azure.net", "https://lake.z01.blob.storage.azure.net"),
+        ("lake", ""),
+    ],
+)
+def test_azure_clouds_of_their_own(home: Path, host: str, endpoint: str) -> None:
+    uri = RemoteUri("abfss", f"box@{host}", "logs")
+    found = settings.azure(uri, {"AZURE_STORAGE_KEY": "a2V5"}, home)
+    assert found.endpoint == found.config.get("endpoint", "") == endpoint
+    assert found.config["account_name"] == "lake"
+    told = {"AZURE_STORAGE_KEY": "a2V5", "AZURE_STORAGE_ENDPOINT": "http://azurite:1"}
+    assert settings.azure(uri, told, home).endpoint == "http://azurite:1"
 
 
 def test_azure_problems_are_named(home: Path) -> None:

@@ -125,7 +125,7 @@ def test_no_credentials_and_a_silent_metadata_service(
     for port in (silent_port, closed_port):
         environment.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{port}")
         assert refusal(lambda: open_storage("s3://bucket/logs").read("x"), NoCredentials) == (
-            "s3://bucket: no credentials were found."
+            "s3://bucket/logs: no credentials were found."
             " Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE;"
             " for a public bucket set AWS_NO_SIGN_REQUEST=true."
         )
@@ -242,6 +242,25 @@ def test_an_object_with_an_empty_part_costs_only_its_directory(
     ]
     with pytest.raises(BadUri, match="the name of an object has an empty part"):
         list(storage.list())
+
+
+def test_a_bad_name_repeats_and_loses_nothing_of_a_long_listing(
+    gcs_bucket: str, gcs_server: FakeGcs
+) -> None:
+    storage = open_storage(f"{gcs_bucket}/pages")
+    names = [f"run{number:02}/{name}" for number in range(20) for name in ("a", "b/c", "d")]
+    for name in names:
+        storage.write(name, b"x")
+    objects = gcs_server.buckets[BUCKET].objects
+    objects["pages/run11//oops"] = (1, b"x")
+    problems: list[StorageError] = []
+    try:
+        found = [entry.name for entry in storage.list(on_error=problems.append)]
+    finally:
+        del objects["pages/run11//oops"]
+    assert len(found) == len(set(found))
+    assert {name for name in names if not name.startswith("run11/")} <= set(found)
+    assert [problem.uri for problem in problems] == [f"{storage.uri}/run11"]
 
 
 def test_directory_markers_are_no_files(s3_bucket: str, s3_server: str) -> None:

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from aboard.index import Index
-from aboard.storage.place import cache_place, make_private
+from aboard.storage.place import cache_place, is_network, make_private
 
 
 def test_a_network_cache_is_not_used_and_this_is_said(monkeypatch, tmp_path):
@@ -24,6 +24,27 @@ def test_a_network_cache_is_not_used_and_this_is_said(monkeypatch, tmp_path):
             f" {place.directory} on this machine."
             " Set ABOARD_CACHE to a local directory to choose another place."
         )
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [
+        ("fuse", True),
+        ("fuse.goofys", True),
+        ("fuse.geesefs", True),
+        ("fuse.ossfs", True),
+        ("fuse.blobfuse", True),
+        ("fuse.sshfs", True),
+        ("lustre", True),
+        ("fuse.fuse-overlayfs", False),
+        ("fuse.ntfs-3g", False),
+        ("fuseblk", False),
+        ("ext4", False),
+        ("", False),
+    ],
+)
+def test_mounts_in_user_space_are_shared_unless_known_not_to_be(kind, shared):
+    assert is_network(kind) is shared
 
 
 def test_the_usual_places(monkeypatch, tmp_path):

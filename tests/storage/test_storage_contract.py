@@ -56,7 +56,6 @@ def test_what_was_written_is_read(storage: Storage) -> None:
         (50, 60, b""),
         (50, None, b""),
         (5, 5, b""),
-        (5, 2, b""),
     ],
 )
 def test_a_range_is_short_where_the_file_ends(
@@ -64,6 +63,15 @@ def test_a_range_is_short_where_the_file_ends(
 ) -> None:
     storage.write("file", b"0123456789")
     assert storage.read("file", start, end) == expected
+
+
+def test_a_range_that_cannot_be_is_refused(storage: Storage) -> None:
+    storage.write("file", b"0123456789")
+    for start, end in ((-3, None), (-3, 4), (-3, -1), (5, 2)):
+        with pytest.raises(ValueError, match=f"there is no range from {start} to {end} in a file"):
+            storage.read("file", start, end)
+    with pytest.raises(ValueError, match="there is no range from -1 to"):
+        storage.readinto("file", -1, memoryview(bytearray(4)))
 
 
 def test_an_empty_file_has_empty_ranges(storage: Storage) -> None:

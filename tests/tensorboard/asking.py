@@ -79,3 +79,27 @@ def write_scalars(directory: Path, *steps: int, tag: str = "loss") -> None:
     with EventWriter(directory) as writer:
         for step in steps:
             writer.scalar(tag, step / 2, step)
+
+
+def websocket(app: Any, path: str) -> list[Any]:
+    """Try to open a WebSocket; return what is sent back."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "websocket",
+        "scheme": "ws",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"aboard")],
+        "subprotocols": [],
+    }
+    asyncio.run(app(scope, receive, send))
+    return sent

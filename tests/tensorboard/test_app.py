@@ -6,6 +6,7 @@ from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
+from asking import websocket
 from serving import Ours
 
 from aboard.events.writer import EventWriter
@@ -15,6 +16,7 @@ from aboard.tensorboard.provider import Boards
 
 IMAGES = "data/plugin/images/images"
 SERIES = "data/plugin/timeseries/timeSeries"
+VERSION = "data/version"
 REQUEST = json.dumps([{"plugin": "scalars", "tag": "loss"}])
 
 
@@ -129,6 +131,16 @@ def test_an_unknown_board_is_not_found(ours, board, path):
     assert ours.ask(f"/b/{board}/{path}").status == 404
 
 
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [("", ""), ("?darkMode=true&x=%2F%20", "?darkMode=true&x=%2F%20"), ("?key=secret", "")],
+)
+def test_an_address_without_its_slash_leads_on(ours, query, kept):
+    answer = ours.ask(f"/b/mine{query}")
+    assert answer.status == 308
+    assert answer.headers["location"] == f"mine/{kept}"
+
+
 def test_boards_come_and_go(ours):
     boards = ours.boards
     boards.remove("yours")
@@ -145,10 +157,24 @@ def test_boards_come_and_go(ours):
 def test_whoever_follows_is_told_that_somebody_looks(ours, assets):
     looks = []
     watched = Ours(ours.boards, "mine", assets=assets, asked=looks.append)
-    for path in ("", "index.html", "data/runs", "index.js", "data/plugin/text/tags"):
+    for path in ("", "index.html", "data/runs", "index.js", "data/plugin/text/tags", VERSION):
         watched.get(path)
-    assert looks == ["mine"] * 4
+    assert looks == ["mine"] * 5
     watched.close()
+
+
+def test_the_version_changes_with_what_a_board_shows_and_only_then(ours):
+    def version(board):
+        return ours.ask(f"/b/{board}/{VERSION}").json
+
+    mine, yours = version("mine"), version("yours")
+    ours.refresh()
+    assert (version("mine"), version("yours")) == (mine, yours)
+    with EventWriter(ours.boards.get("mine").board.members[0].source.uri) as writer:
+        writer.scalar("loss", 1.0, 1000)
+    ours.refresh()
+    assert version("mine") != mine
+    assert version("yours") == yours
 
 
 def test_an_answer_is_compressed_for_those_who_take_it(ours):
@@ -180,3 +206,26 @@ def test_another_board_costs_next_to_nothing(ours):
     tracemalloc.stop()
     assert grown / 100 < 4096
     assert runs(ours, "/b/copy99/data/runs") == ["run of mine"]
+
+
+@pytest.mark.parametrize(
+    "path", ["data/environment", "data/runs", VERSION, f"{SERIES}?requests=[]"]
+)
+def test_our_own_routes_are_read_and_no_more(ours, path):
+    ours.board, ours.root = "mine", "/b/mine/"
+    for method in ("GET", "HEAD"):
+        assert ours.ask(ours.root + path, method=method).status == 200
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        refused = ours.ask(ours.root + path, method=method)
+        assert refused.status == 405
+        assert refused.headers["allow"].startswith("GET, HEAD")
+    posted = ours.ask(ours.root + path, method="POST", data={"requests": REQUEST})
+    assert posted.status == (200 if path.startswith(SERIES) else 405)
+
+
+@pytest.mark.parametrize("board", ["mine", "nobodys"])
+def test_a_board_has_no_websockets(ours, board, caplog):
+    assert websocket(ours.app, f"/b/{board}/data/runs") == [
+        {"type": "websocket.close", "code": 4404}
+    ]
+    assert caplog.text == ""

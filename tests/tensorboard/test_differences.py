@@ -1,9 +1,12 @@
 """Where we answer otherwise than TensorBoard on purpose; each is told in differences.md."""
 
 import json
+import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from serving import Stock
 
@@ -101,6 +104,48 @@ def test_spikes_survive_down_sampling(logdir, serve):
     assert (mine[0], mine[-1]) == (points[0], points[-1])
 
 
+def test_what_is_left_of_images_histograms_and_texts_is_spread_evenly(logdir, serve):
+    with EventWriter(logdir) as writer:
+        for step in range(100):
+            writer.images("shade", [np.full((2, 2), step, np.uint8)], step)
+            writer.text("note", f"step {step}", step)
+            writer.histogram("weights", [float(step)], step)
+    limits = dict.fromkeys(("images", "text", "histograms"), 10)
+    servers = serve(logdir, samples=limits), Stock(str(logdir), samples=limits)
+    for path, tag in (
+        ("images/images", "shade"),
+        ("text/text", "note"),
+        ("histograms/histograms", "weights"),
+    ):
+        mine, theirs = (
+            [
+                one["step"] if isinstance(one, dict) else one[1]
+                for one in server.get(f"data/plugin/{path}", run=".", tag=tag).json
+            ]
+            for server in servers
+        )
+        assert (mine[0], mine[-1]) == (0, 99)
+        assert len(mine) == len(theirs) < 60
+        mine_apart, theirs_apart = (
+            {later - sooner for sooner, later in pairwise(steps)} for steps in (mine, theirs)
+        )
+        assert max(mine_apart) - min(mine_apart) <= 1
+        assert max(theirs_apart) - min(theirs_apart) > 1
+
+
+def test_of_values_without_a_step_the_last_is_shown(logdir, serve):
+    # A writer that is told no step writes 0.
+    with EventWriter(logdir) as writer:
+        writer.text("note", "first", 0)
+        writer.text("note", "second", 0)
+    path, query = "data/plugin/text/text", {"run": ".", "tag": "note"}
+    mine, theirs = (
+        server.get(path, **query).json for server in (serve(logdir), Stock(str(logdir)))
+    )
+    assert [one["text"] for one in mine] == ["<p>second</p>"]
+    assert [one["text"] for one in theirs] == ["<p>first</p>", "<p>second</p>"]
+
+
 def test_no_samples_means_all_points(logdir, serve):
     write(logdir, [(step, 1.0) for step in range(2_000)])
     ours = serve(logdir, samples={"scalars": 0})
@@ -132,6 +177,13 @@ def test_a_board_has_a_title_and_tells_nothing_of_the_process(logdir, serve):
     assert ours.get("data/logdir").json == {"logdir": ""}
 
 
+BROKEN_PATTERN = {
+    "colParams": [{"hparam": "optimizer", "filterRegexp": "["}],
+    "allowedStatuses": ["STATUS_SUCCESS", "STATUS_FAILURE"],
+    "sliceSize": 9,
+}
+
+
 @pytest.mark.parametrize(
     ("path", "query", "status"),
     [
@@ -142,14 +194,33 @@ def test_a_board_has_a_title_and_tells_nothing_of_the_process(logdir, serve):
         ("mesh/data", {"run": ".", "tag": "shape", "content_type": "FACE", "sample": "9"}, 404),
         ("timeseries/imageData", {"imageId": "made-up"}, 404),
         ("hparams/download_data", {"request": "{}"}, 400),
+        ("hparams/session_groups", {"request": json.dumps(BROKEN_PATTERN)}, 400),
+        (
+            "timeseries/timeSeries",
+            {"requests": '[{"plugin": "scalars", "tag": "loss", "run": 5}]'},
+            400,
+        ),
     ],
 )
 def test_a_bad_request_is_answered(every_kind, serve, path, query, status):
     ours, stock = serve(every_kind), Stock(str(every_kind))
     answer = ours.get(f"data/plugin/{path}", **query)
     assert (answer.status, answer.kind) == (status, "text/plain")
-    with pytest.raises((LookupError, ValueError, TypeError, AttributeError)):
+    with pytest.raises((LookupError, ValueError, TypeError, AttributeError, re.error)):
         stock.get(f"data/plugin/{path}", **query)
+
+
+def test_a_series_that_cannot_be_told_costs_no_other(logdir, serve):
+    with EventWriter(logdir) as writer:
+        writer.histogram("mixed", [1.0, 2.0], 0)
+        writer.images("mixed", [np.zeros((2, 2), np.uint8)], 1)
+        writer.histogram("sound", [1.0, 2.0], 0)
+    path = "data/plugin/timeseries/timeSeries"
+    asked = [{"plugin": "histograms", "tag": tag, "run": "."} for tag in ("mixed", "sound")]
+    mixed, sound = serve(logdir).get(path, requests=json.dumps(asked)).json
+    assert mixed.pop("error").startswith("TensorBoard cannot answer this: ")
+    assert mixed == asked[0]
+    assert len(sound["runToSeries"]["."]) == 1
 
 
 def test_keys_of_images_are_signed(every_kind, serve):

@@ -167,6 +167,11 @@ def test_series_that_are_not_there(both, request_):
     assert mine == theirs
 
 
+@pytest.mark.parametrize("nothing", ["[]", "{}", '""'])
+def test_no_series(both, nothing):
+    both.same("data/plugin/timeseries/timeSeries", requests=nothing)
+
+
 def test_a_request_for_series_that_cannot_be_understood(both):
     path = "data/plugin/timeseries/timeSeries"
     for query in ({}, {"requests": ""}, {"requests": "["}):

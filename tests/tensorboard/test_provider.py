@@ -8,6 +8,7 @@ from serving import one_board
 from tensorboard import errors
 from tensorboard.data.provider import RunTagFilter
 
+from aboard.events import encode
 from aboard.events.writer import EventWriter
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.keys import BlobKey, Signer
@@ -135,6 +136,19 @@ def test_ten_images_of_many_are_shown_as_in_tensorboard(tmp_path, serve):
     assert (shown[0]["step"], shown[-1]["step"]) == (0, 34)
 
 
+def test_the_values_of_one_step_are_found_by_it(tmp_path, index):
+    for steps in ((0, 1, 2, 3), (2, 5, 5)):  # which was started again at 2
+        with EventWriter(tmp_path / "logs") as writer:
+            for step in steps:
+                writer.text("note", f"step {step}", step)
+    runs = one_board(index, tmp_path / "logs").get("board").runs()
+    tag = runs["."].tags["note"]
+    every = index.pointers(tag)
+    assert [one.step for one in every] == [0, 1, 2, 5]
+    for step in range(7):
+        assert index.pointers(tag, step=step) == [one for one in every if one.step == step]
+
+
 # What cannot be stored as it is.
 
 
@@ -159,6 +173,30 @@ def test_an_event_may_have_no_time(tmp_path, serve):
     query = {"run": ".", "tag": "loss"}
     assert ours.get("data/plugin/scalars/scalars", **query).json == [["NaN", 0, 1.0]]
     assert ours.get("data/plugin/text/text", run=".", tag="note").json[0]["wall_time"] == "NaN"
+
+
+def test_one_odd_value_hides_no_other(tmp_path, serve, caplog):
+    odd = [
+        b"\x08\x14",  # a type that has no values
+        b"\x08\x13" + encode.delimited(13, encode.varint(1 << 20)),  # no half is so large
+        encode.tensor_proto(1 << 30, "int64"),
+        encode.tensor_proto([b"\xff half a letter"]),
+    ]
+    with EventWriter(tmp_path / "logs") as writer:
+        writer.text("note", "good", 0)
+        writer.images("picture", [np.zeros((2, 2))], 0)
+        for step, proto in enumerate(odd, 1):
+            for tag in ("note", "picture"):
+                fields = encode.delimited(1, tag.encode()) + encode.delimited(8, proto)
+                writer.add([encode.EncodedValue(tag, fields)], step)
+    ours = serve(tmp_path / "logs")
+    notes = ours.get("data/plugin/text/text", run=".", tag="note").json
+    assert [note["step"] for note in notes] == [0, 4]
+    assert "good" in notes[0]["text"]
+    assert "\ufffd half a letter" in notes[1]["text"]
+    pictures = ours.get("data/plugin/images/images", run=".", tag="picture", sample=0).json
+    assert [picture["step"] for picture in pictures] == [0]
+    assert "a value of 'note' is left out: at step 3 it is int64, not text" in caplog.text
 
 
 # Keys.

@@ -47,7 +47,7 @@ def test_a_curve_of_many_points_is_sampled(logdir, serve):
         ("NaN", "Unable to parse 'requests' as JSON"),
         ('"text"', "'requests' must be a list of objects"),
         ("[[]]", "'requests' must be a list of objects"),
-        ("{}", "'requests' must be a list of objects"),
+        ('{"a": 1}', "'requests' must be a list of objects"),
     ],
 )
 def test_a_request_that_cannot_be_understood(every_kind, serve, text, reason):

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from asking import Client, Stock, wait_for, write_scalars
+from asking import Client, Stock, wait_for, websocket, write_scalars
 from serving import one_board
 
 from aboard import EventWriter
@@ -73,6 +73,18 @@ def tree_of(directory):
         (str(path.relative_to(directory)), path.lstat().st_mtime_ns)
         for path in directory.rglob("*")
     }
+
+
+def test_the_version_changes_with_what_was_read(stock, logs):
+    client = stock(logs)
+    before = client.json("data/version")
+    assert client.json("data/version") == before
+    write_scalars(logs / "late", 7)
+    wait_for(lambda: client.steps("late") == [7])
+    wait_for(lambda: client.json("data/version") != before)
+    before = client.json("data/version")
+    shutil.rmtree(logs / "late")
+    wait_for(lambda: client.json("data/version") != before)
 
 
 def test_a_directory_shows_what_tensorboard_shows(stock, logs):
@@ -352,3 +364,29 @@ def test_the_hint_to_install_the_profiler_goes_when_it_is_installed(stock, logs,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugins, "entry_points", lambda group: found)
         assert "profile_redirect" not in stock(logs).json("data/plugins_listing")
+
+
+def test_a_board_has_no_websockets(stock, logs, caplog):
+    client = stock(logs)
+    for path in ("/b/board/data/runs", "/b/other/"):
+        assert websocket(client.app, path) == [{"type": "websocket.close", "code": 4404}]
+    assert caplog.text == ""
+
+
+def test_how_far_the_reading_is_can_be_followed(logs, tmp_path):
+    (tmp_path / "empty").mkdir()
+    members = [Member.parse(str(place)) for place in (logs, tmp_path / "empty")]
+    board = Board("board", "A board", tuple(members), exclude=("logs/a*",))
+    told = []
+    app = make_stock_app(board, samples=None, work_directory=tmp_path / "work", told=told.append)
+    try:
+        wait_for(lambda: told and told[-1].loaded)
+    finally:
+        app.close()
+    assert [state.read for state in told[:2]] == [0, 1]
+    assert not told[0].loaded
+    last = told[-1]
+    assert (last.shown, last.read) == (2, 2)
+    assert {member for member, _ in last.found} == {members[0]}
+    names = ["logs", "logs/a", "logs/a/train", "logs/deep/er/b"]
+    assert sorted(name for _, name in last.found) == names

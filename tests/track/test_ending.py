@@ -101,6 +101,30 @@ def test_sigterm_unwinds_and_everything_is_there(tmp_path: Path) -> None:
     assert points(tmp_path, "x/run1", "loss") == ALL
 
 
+@pytest.mark.parametrize(("repeat_secs", "code", "out"), [(60, 143, "closed\n"), (0, -15, "")])
+def test_another_sigterm_at_once_is_the_same_and_a_later_one_means_it(
+    tmp_path: Path, repeat_secs: int, code: int, out: str
+) -> None:
+    script = f"""
+import aboard.track.ending
+aboard.track.ending._REPEAT_SECS = {repeat_secs}
+run = aboard.init('x', root='.')
+try:
+    print('ready', flush=True)
+    time.sleep(60)
+finally:
+    print('closing', flush=True)
+    time.sleep(1)
+    print('closed', flush=True)
+"""
+    process = start(script, tmp_path)
+    said(process, "ready")
+    process.terminate()
+    said(process, "closing")
+    ended = kill(process, signal.SIGTERM)
+    assert (ended.code, ended.out, ended.err) == (code, out, "")
+
+
 def test_sigterm_in_the_middle_of_writing_loses_nothing(tmp_path: Path) -> None:
     script = """
 run = aboard.init('x', root='.', flush_secs=0)

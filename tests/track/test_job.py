@@ -6,13 +6,14 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from training import environment, record, wait_for
+from training import environment, points, record, wait_for
 
 from aboard.runs.manifest import Manifest, State
 from aboard.track import job
@@ -64,9 +65,9 @@ def test_output_that_is_read_slowly_arrives_whole(monkeypatch: pytest.MonkeyPatc
     clock = [0.0]
 
     class SlowlyRead(_Pump):
-        def _pass_on(self, block: bytes) -> None:
+        def _pass_on(self, block: bytes) -> bool:
             clock[0] += 1000.0  # far longer than what is left behind is waited for
-            super()._pass_on(block)
+            return super()._pass_on(block)
 
     monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     (source, program), (reader, target) = os.pipe(), os.pipe()
@@ -136,25 +137,92 @@ def test_input_reaches_the_program(tmp_path: Path) -> None:
 
 def test_a_terminal_stays_one(tmp_path: Path) -> None:
     script = "import os; print([os.isatty(n) for n in range(3)], os.get_terminal_size(1).columns)"
-    child, terminal = pty.fork()
-    if child == 0:
-        os.chdir(tmp_path)
-        os.execve(sys.executable, [*RUN, *PYTHON, script], environment())
-    import termios
-
+    child, terminal = in_terminal(tmp_path, script)
     termios.tcsetwinsize(terminal, (30, 77))
-    shown = b""
+    found = b""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if select.select([terminal], [], [], 1)[0]:
             try:
-                shown += os.read(terminal, 1000)
+                found += os.read(terminal, 1000)
             except OSError:
                 break
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     os.close(terminal)
-    assert shown == b"[True, True, True] 77\r\n"
+    assert found == b"[True, True, True] 77\r\n"
     assert (tmp_path / "default/a/output.log").read_bytes() == b"[True, True, True] 77\n"
+
+
+def in_terminal(cwd: Path, script: str) -> tuple[int, int]:
+    """Run a script below `aboard run` in the foreground of a terminal; return both."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(cwd)
+        os.execve(sys.executable, [*RUN, *PYTHON, script], environment())
+    return child, terminal
+
+
+def shown(terminal: int, line: bytes) -> None:
+    """Wait until a terminal shows a line."""
+    found = b""
+    while line not in found:
+        assert select.select([terminal], [], [], 60)[0], found
+        found += os.read(terminal, 1000)
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "sent"])
+def test_an_interrupt_in_a_terminal_reaches_the_program_once(tmp_path: Path, typed: bool) -> None:
+    child, terminal = in_terminal(tmp_path, COUNT.replace("SIGTERM", "SIGINT"))
+    shown(terminal, b"ready")
+    if typed:
+        os.write(terminal, b"\x03")
+    else:
+        os.kill(child, signal.SIGINT)
+    shown(terminal, b"1\r\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(terminal)
+
+
+WIDTH = """
+import os, signal, time
+widths = []
+signal.signal(signal.SIGWINCH, lambda *_: widths.append(os.get_terminal_size(1).columns))
+print('ready', flush=True)
+while 55 not in widths: time.sleep(0.01)
+print('resized')
+"""
+
+
+def test_a_terminal_that_changes_its_size_tells_the_program(tmp_path: Path) -> None:
+    child, terminal = in_terminal(tmp_path, WIDTH)
+    shown(terminal, b"ready")
+    termios.tcsetwinsize(terminal, (20, 55))
+    shown(terminal, b"resized")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(terminal)
+
+
+def test_output_and_errors_to_one_place_keep_their_order(tmp_path: Path) -> None:
+    script = "import os\nfor n in range(500): os.write(1 + n % 2, b'%d\\n' % n)"
+    done = subprocess.run(
+        [*RUN, *PYTHON, script],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=True,
+    )
+    assert done.stdout.split() == [b"%d" % n for n in range(500)]
+    assert (tmp_path / "default/a/output.log").read_bytes() == done.stdout
+
+
+def test_a_program_whose_output_nobody_reads_ends_as_by_hand(tmp_path: Path) -> None:
+    with started(tmp_path, "yes") as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"y\n"
+        process.stdout.close()
+        assert process.wait(60) == 128 + signal.SIGPIPE
+    assert ending(tmp_path) == ("killed", 141, "SIGPIPE")
 
 
 LISTEN = """
@@ -186,6 +254,66 @@ def test_signals_are_handed_on(tmp_path: Path, last: signal.Signals) -> None:
     assert process.stdout.readline() == last.name.encode() + b"\n"
     assert ended(process) == (5, b"", b"")
     assert ending(tmp_path) == ("killed", 5, last.name)
+
+
+CLEAN_UP = """
+import aboard, time
+run = aboard.init()
+try:
+    run.log_metrics({'loss': 1.0})
+    print('ready', flush=True)
+    time.sleep(60)
+finally:
+    time.sleep(0.5)
+    run.log_metrics({'loss': 2.0})
+    print('clean', flush=True)
+"""
+COUNT = """
+import signal, time
+came = []
+signal.signal(signal.SIGTERM, lambda *_: came.append(1))
+print('ready', flush=True)
+while not came: time.sleep(0.01)
+time.sleep(1)
+print(len(came))
+"""
+
+
+@pytest.mark.parametrize("also_alone", [False, True], ids=["systemd", "timeout"])
+@pytest.mark.parametrize(
+    ("script", "said", "code"), [(CLEAN_UP, b"clean\n", 143), (COUNT, b"1\n", 0)]
+)
+def test_a_signal_to_the_whole_group_reaches_the_program_once(
+    tmp_path: Path, script: str, said: bytes, code: int, also_alone: bool
+) -> None:
+    process = ready(tmp_path, script, start_new_session=True)
+    if also_alone:
+        process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert ended(process) == (code, said, b"")
+    assert ending(tmp_path)[0] == ("killed" if code else "completed")
+    if script == CLEAN_UP:
+        assert points(tmp_path, "default/a", "loss") == [(0, 1.0), (1, 2.0)]
+
+
+def test_a_signal_of_ours_alone_is_handed_on_after_one_to_the_group(tmp_path: Path) -> None:
+    process = ready(tmp_path, LISTEN, start_new_session=True)
+    assert process.stdout
+    for send in (os.killpg, os.kill, os.killpg, os.kill):
+        send(process.pid, signal.SIGUSR1)
+        assert process.stdout.readline() == b"SIGUSR1\n"
+        time.sleep(0.5)  # the next one is another
+    process.terminate()
+    assert process.stdout.readline() == b"SIGTERM\n"
+    assert ended(process) == (5, b"", b"")
+
+
+def test_a_program_in_a_group_of_its_own_is_reached(tmp_path: Path) -> None:
+    process = ready(tmp_path, "import os; os.setpgid(0, 0)\n" + LISTEN, start_new_session=True)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.stdout
+    assert process.stdout.readline() == b"SIGTERM\n"
+    assert ended(process) == (5, b"", b"")
 
 
 def test_a_signal_that_does_not_ask_to_end_is_no_reason(tmp_path: Path) -> None:

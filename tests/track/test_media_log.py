@@ -1,8 +1,9 @@
-"""Everything that a `MediaLog` logs, TensorBoard's readers and ours read back equal."""
+"""Everything that a run logs besides numbers, TensorBoard's readers and ours read back equal."""
 
 import io
 import json
 import wave
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,37 +15,24 @@ from PIL import Image
 from reading import assert_equal, read_ours, read_stock
 from tensorboard.plugin_util import markdown_to_safe_html
 
-from aboard import EventWriter
+import aboard
 from aboard.events import encode
 from aboard.track.curves import pr_curve
-from aboard.track.media import MediaLog
 from aboard.track.tables import MOST_COLUMNS, MOST_ROWS, markdown, table_of
 
 RNG = np.random.default_rng(1)
 
 
-class Log(MediaLog):
-    """Writes each stage to a directory below one, and is at step 7."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self._writers = {}
-
-    def _at(self, stage, step):
-        if stage not in self._writers:
-            self._writers[stage] = EventWriter(self.directory / stage)
-        return self._writers[stage], 7 if step is None else step
-
-    def close(self):
-        for writer in self._writers.values():
-            writer.close()
-
-
-@pytest.fixture
-def log(tmp_path):
-    log = Log(tmp_path / "logs")
+@pytest.fixture(params=["begun", "resumed"])
+def log(request, tmp_path):
+    """Give a run that is at step 7, be it that an earlier attempt came that far."""
+    log = aboard.init("x", "logs", tmp_path)
+    log.log_metrics({"loss": 0.5}, step=7)
+    if request.param == "resumed":
+        log.finish()
+        log = aboard.init("x", "logs", tmp_path, resume=True)
     yield log
-    log.close()
+    log.finish()
 
 
 @pytest.fixture
@@ -52,9 +40,9 @@ def logged(log, index):
     """Read the tree back, by both readers: `logged(tag)` gives the points of a tag."""
 
     def logged(tag, run="."):
-        log.close()
-        found = read_stock(log.directory)
-        assert_equal(read_ours(log.directory, index), found, times=True)
+        log.finish()
+        found = read_stock(Path(log.logdir))
+        assert_equal(read_ours(Path(log.logdir), index), found, times=True)
         return found[run, tag].points
 
     return logged
@@ -142,7 +130,7 @@ def test_texts_with_steps_stages_and_descriptions(log, logged):
     assert points[0].value == ["**wörld**".encode()]
     assert points[1].value == [b"a", b"b", b"c", b"d"]
     assert logged("note", "eval/best")[0].value == [b"other"]
-    assert read_stock(log.directory)[".", "note"].description == "what *it* says"
+    assert read_stock(Path(log.logdir))[".", "note"].description == "what *it* says"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +191,7 @@ def test_meshes(log, logged):
     np.testing.assert_array_equal(logged("mesh_VERTEX")[0].value, [vertices])
     np.testing.assert_array_equal(logged("mesh_FACE")[0].value, [[[0, 1, 2]]])
     np.testing.assert_array_equal(logged("mesh_COLOR")[0].value, [[[0, 128, 255]] * 4])
-    content = read_stock(log.directory)[".", "mesh_FACE"].content
+    content = read_stock(Path(log.logdir))[".", "mesh_FACE"].content
     assert json.loads(content.json_config) == config
 
 
@@ -295,6 +283,10 @@ def test_graphs(log, logged):
         (lambda log: log.log_text("t", b"x"), "text 't': expected a text, or sequences of texts"),
         (lambda log: log.log_audio("t", np.zeros((2, 2, 2)), 8000), "audio 't': expected [frames]"),
         (lambda log: log.log_audio("t", [1, 2], 8000), "audio 't': expected floats, int16, int32"),
+        (lambda log: log.log_audio("t", [0.5], 0), "audio 't': expected a rate from 1 to"),
+        (lambda log: log.log_audio("t", [0.5], "fast"), "audio 't': the rate is 'fast', not a wh"),
+        (lambda log: log.log_text("t", "a", step="7"), "the step is '7', not a whole number"),
+        (lambda log: log.log_text("t", "a", stage=None), "the stage is None, not a text such as"),
         (lambda log: log.log_pr_curve("t", [0, 2], [0, 1]), "'t': expected labels that are 0 or 1"),
         (lambda log: log.log_pr_curve("t", [0, 1], [-3, 1]), "'t': expected predictions from 0 to"),
         (
@@ -328,5 +320,5 @@ def test_bad_input_is_told_with_its_tag_and_logs_nothing(log, call, message):
     with pytest.raises((TypeError, ValueError)) as error:
         call(log)
     assert message in str(error.value)
-    log.close()
-    assert not log.directory.exists() or not read_stock(log.directory)
+    log.finish()
+    assert set(read_stock(Path(log.logdir))) == {(".", "loss")}

@@ -1,10 +1,16 @@
 """Which process of many this is, as each launcher tells it."""
 
 import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+from training import points, train
 
-from aboard.track.rank import LAUNCHERS, Rank, find_rank
+from aboard.track.rank import LAUNCHERS, Rank, find_rank, given_rank
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 
@@ -93,3 +99,74 @@ def test_a_launch_is_told_from_another() -> None:
     assert len(set(launches)) == 3
     assert find_rank({"RANK": "0", "WORLD_SIZE": "2"}).launch == ""
     assert find_rank(tensorflow("chief", 0)).launch == find_rank(tensorflow("ps", 0)).launch != ""
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [(0, 0), (3, 3), ("0", 0), ("12", 12), (-1, 0), ("-1", 0), (np.int64(2), 2)],
+)
+def test_a_rank_that_is_given(given: Any, number: int) -> None:
+    assert given_rank(given) == number
+
+
+@pytest.mark.parametrize("given", ["first", "", 1.5, [0]])
+def test_a_rank_that_is_none(given: Any) -> None:
+    with pytest.raises(ValueError, match="not a whole number, 0 for the process that logs"):
+        given_rank(given)
+
+
+SPAWNED = """
+import sys
+import aboard
+import torch.distributed as dist
+
+def work(rank, meet):
+    dist.init_process_group('gloo', init_method=meet, rank=rank, world_size=2)
+    run = aboard.init('x', 'b', '.')
+    run.log_metrics({'loss': rank})
+    dist.barrier()
+    dist.destroy_process_group()
+    run.finish()
+    assert (run.active, run.rank) == (rank == 0, rank)
+"""
+
+
+@pytest.mark.parametrize("slurm", [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}])
+def test_processes_that_a_script_spawns_know_their_ranks(
+    tmp_path: Path, slurm: dict[str, str]
+) -> None:
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    script = "import spawned, torch.multiprocessing as processes\n"
+    script += "processes.spawn(spawned.work, (sys.argv[1],), nprocs=2)"
+    ended = train(script, tmp_path, f"file://{tmp_path}/meet", **slurm)
+    assert ended.code == 0, ended.err
+    assert points(tmp_path, "x/b", "loss") == [(0, 0.0)]
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["b"]
+
+
+def group(number: int, size: int) -> SimpleNamespace:
+    told = {"get_rank": lambda: number, "get_world_size": lambda: size}
+    return SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, **told)
+
+
+def test_a_group_of_one_does_not_overrule_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setitem(sys.modules, "torch.distributed", group(0, 1))
+    assert find_rank()[:3] == (3, 8, "torchrun")
+    monkeypatch.setitem(sys.modules, "torch.distributed", group(1, 2))
+    assert find_rank()[:3] == (1, 2, "torch.distributed")
+
+
+def test_a_group_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+    state = SimpleNamespace(process_id=0, num_processes=None, client=None, coordinator_address=None)
+    module = SimpleNamespace(global_state=state)
+    monkeypatch.setitem(sys.modules, "jax._src.distributed", module)
+    alone = find_rank()
+    vars(state).update(
+        process_id=2, num_processes=4, client=object(), coordinator_address="host:1234"
+    )
+    assert (alone.number, find_rank()) == (0, Rank(2, 4, "JAX", "JAX-host:1234"))
+    del state.num_processes
+    assert find_rank().number == 2

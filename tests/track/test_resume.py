@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from training import environment, points, record, train
+from reading import read_stock
+from training import environment, points, record, start, train
 
 LOG = """
 run = aboard.init({init})
@@ -70,6 +71,25 @@ def test_counters_of_a_run_in_a_bucket_go_on(tmp_path: Path, s3_bucket: str, way
     assert points(root, "default/a", "loss") == [(step, 1.0) for step in range(6)]
 
 
+def test_counters_of_a_bucket_that_the_environment_names_go_on(
+    tmp_path: Path, s3_bucket: str
+) -> None:
+    root = f"{s3_bucket}/{tmp_path.name}"
+    script = "import aboard\nwith aboard.init() as run:\n    print(run.uri)\n"
+    script += "    for _ in range(3): run.log_metrics({'loss': 1})"
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", "aboard", "run", "-q", "--", sys.executable, "-c", script],
+            cwd=tmp_path,
+            env=environment(ABOARD_LOGDIR=f"{root}/tb"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{root}/tb\n", "")
+    assert points(root, "tb", "loss") == [(step, 1.0) for step in range(6)]
+
+
 def test_a_killed_attempt_is_recorded_by_the_next(tmp_path: Path) -> None:
     assert train(log() + "run.flush()\nos._exit(1)", tmp_path).code == 1
     ended = train(log("'x', 'a', '.', resume=True"), tmp_path)
@@ -124,3 +144,172 @@ def test_a_fixed_directory_is_begun_and_resumed(tmp_path: Path, variable: str) -
     assert len(points(tmp_path / "job", "tb/train", "loss")) == 6
     refused = train(log("resume=False"), tmp_path, **{variable: str(there)})
     assert f"there is a run at {there} already, and resume is False." in refused.err
+
+
+RESTARTS = {
+    "Slurm": ({"SLURM_JOB_ID": "17"}, {"SLURM_RESTART_COUNT": "1"}),
+    "torchrun": ({"TORCHELASTIC_RUN_ID": "none"}, {"TORCHELASTIC_RESTART_COUNT": "1"}),
+}
+
+
+@pytest.mark.parametrize("launcher", RESTARTS)
+def test_a_named_run_of_a_restarted_job_goes_on(tmp_path: Path, launcher: str) -> None:
+    told, restarted = RESTARTS[launcher]
+    named = log("'x', 'long', '.'")
+    failing = named + "sys.exit(1)"
+    assert train(failing, tmp_path, **told).out == "long\n"
+    assert "already" in train(failing, tmp_path, **told).err
+    assert train(failing, tmp_path, **told, **restarted).out == "long\n"
+    assert len(points(tmp_path, "x/long/train", "loss")) == 6
+    refused = log("'x', 'long', '.', resume=False")
+    assert "already" in train(refused, tmp_path, **told, **restarted).err
+    another = train(named, tmp_path, **RESTARTS["Slurm"][1], SLURM_JOB_ID="18")
+    assert "already" in another.err
+    record_ = record(tmp_path / "x/long")
+    assert [one["state"] for one in record_["attempts"]] == ["failed", "failed"]
+
+
+def test_a_named_run_that_was_completed_is_not_gone_on_with(tmp_path: Path) -> None:
+    told, restarted = RESTARTS["Slurm"]
+    named = log("'x', 'long', '.'")
+    assert train(named, tmp_path, **told).code == 0
+    assert "already" in train(named, tmp_path, **told, **restarted).err
+
+
+@pytest.mark.parametrize("launcher", RESTARTS)
+def test_a_named_run_of_aboard_run_goes_on_after_a_restart(tmp_path: Path, launcher: str) -> None:
+    told, restarted = RESTARTS[launcher]
+    below = [sys.executable, "-m", "aboard", "run", "-q", "--root", ".", "--name", "long", "--"]
+    for variables in (told, told | restarted):
+        done = subprocess.run(
+            [*below, "false"],
+            cwd=tmp_path,
+            env=environment(**variables),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (1, "")
+    assert len(record(tmp_path / "default/long")["attempts"]) == 2
+
+
+def test_two_runs_of_a_restarted_job_stay_two(tmp_path: Path) -> None:
+    told, restarted = RESTARTS["Slurm"]
+    script = """
+first, second = aboard.init('x', root='.'), aboard.init('x', root='.')
+print(first.name, second.name)
+sys.exit(1)
+"""
+    assert train(script, tmp_path, **told).out == "run1 run2\n"
+    assert train(script, tmp_path, **told, **restarted).out == "run2 run3\n"
+
+
+def test_a_restart_asks_for_few_files_however_many_runs_there_are(tmp_path: Path) -> None:
+    told, restarted = RESTARTS["Slurm"]
+    script = """
+from aboard.storage.local import LocalStorage
+asked = []
+for name in ('read', 'list'):
+    real = getattr(LocalStorage, name)
+    def counted(self, *told, real=real, **more):
+        asked.append(told)
+        return real(self, *told, **more)
+    setattr(LocalStorage, name, counted)
+run = aboard.init('x', root='.')
+print(run.name, len(asked))
+sys.exit(1)
+"""
+    for number in range(1, 21):
+        assert train("aboard.init('x', root='.').finish()", tmp_path).code == 0, number
+    assert train(script, tmp_path, **told).out.startswith("run21 ")
+    name, asked = train(script, tmp_path, **told, **restarted).out.split()
+    assert name == "run21"
+    assert int(asked) < 10
+
+
+def test_the_record_of_another_attempt_says_whose_it_is(tmp_path: Path) -> None:
+    script = """
+aboard.init('x', 'a', '.', resume=True, workspace=sys.argv[1] or None).finish()
+"""
+    git = tmp_path / ".git"
+    git.mkdir()
+    for user, workspace, commit in (("ann", "w", "a" * 40), ("bob", "", "b" * 40)):
+        (git / "HEAD").write_text(commit)
+        assert train(script, tmp_path, workspace, LOGNAME=user).code == 0
+        found = record(tmp_path / "x/a")
+        assert (found["user"], found["workspace"]) == (user, "w")
+        assert found["git_commit"] == commit
+
+
+def test_what_is_logged_without_a_step_goes_to_where_the_run_left_off(tmp_path: Path) -> None:
+    assert train(log(), tmp_path).code == 0
+    again = """
+with aboard.init('x', 'a', '.', resume=True) as run:
+    run.log_histogram('weights', [1.0, 2.0], stage='train')
+    run.log_metrics({'loss': 5}, stage='train')
+"""
+    assert train(again, tmp_path).code == 0
+    assert points(tmp_path, "x/a/train", "loss") == [(0, 1.0), (1, 1.0), (2, 1.0), (3, 5.0)]
+    stock = read_stock(tmp_path / "x/a")
+    assert [point.step for point in stock["train", "weights"].points] == [2]
+
+
+def stock_points(run: Path, stage: str, tag: str) -> list[tuple[int, float]]:
+    """Return steps and values as TensorBoard itself shows them."""
+    return [(one.step, float(one.value)) for one in read_stock(run)[stage, tag].points]
+
+
+SET_BACK = """
+with aboard.init('x', 'a', '.', resume=True, {options}) as run:
+    for step in range(int(sys.argv[1]), int(sys.argv[2])):
+        run.log_metrics({{'loss': float(sys.argv[3])}}, step=step, stage='train')
+        run.log_metrics({{'loss': float(sys.argv[3])}}, step=step + 100, stage='eval')
+"""
+
+
+@pytest.mark.parametrize("way", ["aboard.init", "aboard run"])
+def test_tensorboard_itself_sees_one_curve_after_a_training_was_set_back(
+    tmp_path: Path, way: str
+) -> None:
+    def attempt(*arguments: str) -> None:
+        if way == "aboard.init":
+            assert train(SET_BACK.format(options=""), tmp_path, *arguments).code == 0
+            return
+        script = "import sys, aboard" + SET_BACK.format(options="").replace("'x', 'a', '.'", "")
+        below = ["run", "-q", "--root", ".", "--experiment", "x", "--name", "a", "--resume"]
+        program = [sys.executable, "-c", script.replace("(, resume=True, )", "()"), *arguments]
+        command = [sys.executable, "-m", "aboard", *below, "--", *program]
+        subprocess.run(command, cwd=tmp_path, env=environment(), check=True)
+
+    attempt("0", "10", "1")
+    attempt("6", "12", "2")
+    expected = [(step, 1.0) for step in range(6)] + [(step, 2.0) for step in range(6, 12)]
+    assert stock_points(tmp_path / "x/a", "train", "loss") == expected
+    assert points(tmp_path, "x/a/train", "loss") == expected
+    moved = [(step + 100, value) for step, value in expected]
+    assert stock_points(tmp_path / "x/a", "eval", "loss") == moved
+
+
+def test_what_the_user_tells_tensorboard_comes_first(tmp_path: Path) -> None:
+    assert train(SET_BACK.format(options=""), tmp_path, "0", "10", "1").code == 0
+    assert train(SET_BACK.format(options="purge_step=8"), tmp_path, "6", "12", "2").code == 0
+    found = stock_points(tmp_path / "x/a", "train", "loss")
+    assert [step for step, _ in found] == [*range(8), *range(6, 12)]
+
+
+def test_every_rank_is_set_back_and_goes_on(tmp_path: Path) -> None:
+    script = """
+with aboard.init('x', 'a', '.', resume=True, ranks='all') as run:
+    if run.rank == 1:
+        for step in map(int, sys.argv[1:]):
+            run.log_metrics({'loss': 1}, step=step)
+        run.log_metrics({'loss': 2})
+"""
+    launch = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    for port, steps in (("29601", ("0", "1", "2")), ("29602", ("1",)), ("29603", ())):
+        told = launch | {"MASTER_PORT": port}
+        ranks = [start(script, tmp_path, *steps, **told, RANK=str(rank)) for rank in range(2)]
+        for process in ranks:
+            assert process.communicate(timeout=100)[1] == ""
+    expected = [(0, 1.0), (1, 1.0), (2, 2.0), (3, 2.0)]
+    assert stock_points(tmp_path / "x/a", "rank-1", "loss") == expected

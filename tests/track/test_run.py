@@ -7,7 +7,10 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ from training import points, record, start, train
 
 import aboard
 from aboard.runs.layout import RunExists
-from aboard.track import start as start_module
+from aboard.track import say
 from aboard.track.launch import NoLaunch
 from aboard.track.run import Run, SilentRun
 
@@ -54,6 +57,8 @@ def test_stages_steps_and_counters(tmp_path: Path) -> None:
         ({"loss": "0.5"}, {}, "the metric 'loss' is '0.5', not a number"),
         ({"loss": None}, {}, "the metric 'loss' is None, not a number"),
         ({"a": 1, "loss": np.zeros(2)}, {}, "the metric 'loss' is array([0., 0.]), not a number"),
+        ({"loss": 10**400}, {}, "the metric 'loss' is 1000000"),
+        ({"loss": Decimal("sNaN")}, {}, "the metric 'loss' is Decimal('sNaN'), not a number"),
         ({"loss": 1}, {"step": 1.5}, "the step is 1.5, not a whole number"),
         ({"loss": 1}, {"step": "1"}, "the step is '1', not a whole number"),
         ({"e": 1.5}, {"step_name": "e"}, "the step 'e' is 1.5, not a whole number"),
@@ -77,6 +82,62 @@ def test_what_is_not_logged(
     assert points(tmp_path, "default/run1", "loss") == [(0, 3.0)]
 
 
+@pytest.mark.parametrize(
+    ("metrics", "options", "problem"),
+    [
+        ([("a", 1)], {}, "metrics are a mapping from names to numbers, not a list: [('a', 1)]"),
+        ([("a", 1)], {"step_name": "a"}, "metrics are a mapping from names to numbers, not a li"),
+        (0.5, {"step": 1}, "metrics are a mapping from names to numbers, not a float: 0.5"),
+        ({"a": 1}, {"stage": None}, "the stage is None, not a text such as 'train'"),
+        ({"a": 1}, {"stage": 3}, "the stage is 3, not a text such as 'train'"),
+    ],
+)
+def test_what_is_of_the_wrong_kind(
+    tmp_path: Path, metrics: Any, options: dict[str, Any], problem: str
+) -> None:
+    with aboard.init(root=tmp_path) as run, pytest.raises(TypeError) as caught:
+        run.log_metrics(metrics, **options)
+    assert str(caught.value).startswith(problem)
+
+
+def test_numbers_of_every_kind(tmp_path: Path) -> None:
+    numbers: list[Any] = [Decimal("0.5"), Fraction(1, 2), np.float16(0.5), np.array(0.5), 0.5]
+    with aboard.init(root=tmp_path) as run:
+        for number in numbers:
+            run.log_metrics({"loss": number, "count": 1})
+    found = points(tmp_path, "default/run1", "loss")
+    assert found == [(step, 0.5) for step in range(len(numbers))]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"rank": "first"}, "rank is 'first', not a whole number"),
+        ({"purge_step": "x"}, "purge_step is 'x', not a whole number"),
+        ({"ranks": "some"}, "ranks is 'first' or 'all', not 'some'"),
+    ],
+)
+def test_what_a_run_cannot_begin_with(
+    tmp_path: Path, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        aboard.init(root=tmp_path / "root", **options)
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("rank", ["0", -1, np.int64(0)])
+def test_a_rank_that_says_first_logs(tmp_path: Path, rank: Any) -> None:
+    with aboard.init("x", "a", tmp_path, rank=rank) as run:
+        assert (run.active, run.rank) == (True, 0)
+
+
+def test_numbers_for_names_can_be_read_again(tmp_path: Path) -> None:
+    aboard.init("x", "a", tmp_path, job=17, workspace=3).finish()  # type: ignore[arg-type]
+    with aboard.init("x", "a", tmp_path, resume=True):
+        found = record(tmp_path / "x/a")
+    assert (found["job"], found["workspace"]) == ("17", "3")
+
+
 def test_a_finished_run_says_so(tmp_path: Path) -> None:
     run = aboard.init(root=tmp_path)
     with pytest.raises(ValueError, match="a run ends completed, failed, killed, not 'lost'"):
@@ -87,10 +148,13 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
         lambda: run.log_metrics({"a": 1}),
         lambda: run.log_metrics({"a": 1}, stage="new"),
         lambda: run.log_text("a", "b"),
+        lambda: run.log_hparams({"a": 1}),
+        lambda: run.tag("late"),
     ):
         with pytest.raises(ValueError, match="the run default/run1 is finished; open another one"):
             log()
-    assert record(tmp_path / "default/run1")["state"] == "completed"
+    found = record(tmp_path / "default/run1")
+    assert (found["state"], found["hparams"], found["tags"]) == ("completed", {}, {})
 
 
 def test_an_attempt_that_was_taken_over_ends_only_itself(tmp_path: Path) -> None:
@@ -179,15 +243,13 @@ def test_tags_and_names(tmp_path: Path) -> None:
     assert found["attempts"][0]["pid"] == os.getpid()
     with pytest.raises(RunExists, match="x/a already"):
         aboard.init("x", "a", tmp_path)
-    with pytest.raises(ValueError, match="ranks is 'first' or 'all', not 'some'"):
-        aboard.init(root=tmp_path, ranks="some")  # type: ignore[arg-type]
 
 
 def test_the_fallback_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(start_module, "_said", set())
+    monkeypatch.setattr(say, "_said", set())
     for _ in range(2):
         aboard.init().finish()
     expected = f"logs go to {tmp_path}/runs, since neither root= nor ABOARD_ROOT says where."
@@ -305,6 +367,21 @@ os._exit(0)
         assert f"The run is called {name}, and its logs are sent when that changes.\n" in text
 
 
+def test_no_rank_logs_to_a_run_that_the_first_one_is_refused(tmp_path: Path) -> None:
+    aboard.init("x", "a", tmp_path).finish()
+    script = """
+from aboard.track import launch
+wait = launch.wait_for_name
+launch.wait_for_name = lambda *told: wait(*told, seconds=2)
+aboard.init('x', 'a', '.', ranks='all').log_metrics({'loss': 1})
+"""
+    ranks = [start(script, tmp_path, **LAUNCH | {"RANK": str(rank)}) for rank in range(2)]
+    (_, refused), (_, alone) = (one.communicate(timeout=100) for one in ranks)
+    assert "there is a run at" in refused.splitlines()[-1]
+    assert "rank 1 waited 2 s for rank 0 to name its run" in alone.splitlines()[-1]
+    assert [path.name for path in (tmp_path / "x/a").iterdir()] == ["run.json"]
+
+
 def test_ranks_that_are_only_guessed_do_not_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,8 +391,9 @@ def test_ranks_that_are_only_guessed_do_not_mix(
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(NoLaunch, match=r"ranks='all' would mix them up\. Give rank="):
         aboard.init("x", root=tmp_path, ranks="all")
-    with aboard.init("x", "a", tmp_path, ranks="all", rank=2) as run:
-        assert run.logdir == f"{tmp_path}/x/a/rank-2"
+    for rank in (0, 2):
+        with aboard.init("x", "a", tmp_path, ranks="all", rank=rank) as run:
+            assert run.logdir == f"{tmp_path}/x/a/rank-{rank}"
     with aboard.init("x", root=tmp_path) as silent:
         assert not silent.active
 

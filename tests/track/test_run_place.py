@@ -56,6 +56,9 @@ def test_below_aboard_run_the_run_has_its_name_already() -> None:
     assert (place.experiment, place.name, place.directory) == ("x", "run1", "/spool/1")
     assert place.joined
     assert find_place("s3://b/", None, None, told | {"ABOARD_ATTEMPT": "1"}).joined
+    assert place.whole_uri_of("run1") == "s3://b/x/run1"
+    elsewhere = find_place(None, None, None, told | {"ABOARD_ATTEMPT": "s3://b/tb"})
+    assert elsewhere.whole_uri_of("run1") == "s3://b/tb"
     apart = find_place("/mine", None, None, told | {"ABOARD_ATTEMPT": "1"})
     assert (apart.root, apart.experiment, apart.name) == ("/mine", "default", None)
     assert not apart.joined

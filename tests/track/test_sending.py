@@ -394,11 +394,11 @@ def test_a_large_file_that_keeps_changing_is_not_sent_every_time(spooled):
 # What is not sent.
 
 
-def test_unfinished_and_hidden_files_stay(spooled):
-    for name in (".aboard-tmp-123", ".hidden", ".git/config", "a/.cache"):
+def test_hidden_files_arrive_and_unfinished_ones_stay(spooled):
+    for name in (".aboard-tmp-123", "a/.nfs00000001", ".hydra/config.yaml", "a/.hidden"):
         spooled.write(name, b"x")
     assert spooled.round(last=True).complete
-    assert spooled.names() == []
+    assert spooled.names() == [".hydra/config.yaml", "a/.hidden"]
 
 
 def test_a_link_out_of_the_spool_is_not_followed(spooled, tmp_path):

@@ -11,6 +11,7 @@ from aboard.storage import PermissionDenied, Unreachable
 from aboard.track import segments
 from aboard.track.handover import record_to_send
 from aboard.track.ledger import Ledger
+from aboard.track.segments import segment_name
 from aboard.track.shipper import send_left_behind
 from aboard.track.spool import Spool
 
@@ -43,6 +44,33 @@ def test_who_may_write_but_not_look_can_ship(spooled):
     assert spooled.round(last=True).complete
     assert spooled.sending.verify()
     assert spooled.arrived() == VERSION
+
+
+def test_who_may_not_look_leaves_what_an_earlier_attempt_sent(spooled):
+    spooled.target.fails = lambda name: None if name else PermissionDenied("s3://x", "no", "")
+    for generation, text in enumerate((b"one\n", b"two\n")):
+        spooled.target.inner.write(segment_name("output.log", generation, 0), text)
+    spooled.write("output.log", b"three\n")
+    assert spooled.round(last=False).complete
+    spooled.restart()
+    spooled.write("output.log", b"more\n")
+    assert spooled.round(last=True).complete
+    found = [spooled.target.read(name) for name in spooled.names()]
+    assert found == [b"one\n", b"two\n", b"three\nmore\n"]
+
+
+def test_who_may_not_look_knows_its_own_file_after_a_lost_answer(spooled, monkeypatch):
+    spooled.target.fails = lambda name: None if name else PermissionDenied("s3://x", "no", "")
+    create = spooled.target.create_new
+
+    def lost(name: str, content: bytes) -> None:
+        create(name, content)
+        create(name, content)
+
+    monkeypatch.setattr(spooled.target, "create_new", lost)
+    spooled.write(EVENTS, VERSION)
+    assert spooled.round(last=True).complete
+    assert spooled.names() == [EVENTS]
 
 
 @pytest.mark.parametrize("stale", [b"hel", b""])
@@ -166,5 +194,40 @@ def test_whose_record_counts():
     assert [one["state"] for one in told["attempts"]] == ["failed", "completed"]
     assert record_to_send(one, json.dumps(told).encode()) is None, "it is told already"
     assert record_to_send(record(State.RUNNING), two) is None, "there is no end to tell of"
-    other = two.replace(b'"host": "host"', b'"host": "elsewhere"')
-    assert record_to_send(one, other) is None, "that first attempt is not ours"
+
+
+def attempt(pid: int, started: float, state: State, **changed: object) -> bytes:
+    """Make the record of a process that knows of no other attempt."""
+    made = Manifest("run1", "mnist", created=started, **changed)
+    made.begin(at=started, host="host", pid=pid)
+    if state is not State.RUNNING:
+        made.end(state, 0, f"end of {pid}", at=started + 50)
+    return made.to_json()
+
+
+@pytest.mark.parametrize("first_sent", [1, 2])
+def test_attempts_that_do_not_know_of_each_other_are_put_in_order(first_sent):
+    one = attempt(1, 1e9, State.FAILED, hparams={"lr": 1, "depth": 3}, tags={"a": True})
+    two = attempt(2, 2e9, State.COMPLETED, hparams={"lr": 2}, tags={"b": True})
+    sent, later = (one, two) if first_sent == 1 else (two, one)
+    merged = record_to_send(later, sent)
+    found = Manifest.from_json(merged)
+    assert [(one.number, one.pid, one.state) for one in found.attempts] == [
+        (1, 1, State.FAILED),
+        (2, 2, State.COMPLETED),
+    ]
+    assert (found.state, found.reason, found.started) == (State.COMPLETED, "end of 2", 1e9)
+    assert (found.hparams, found.created) == ({"lr": 2, "depth": 3}, 1e9)
+    assert found.tags == {"a": True, "b": True}
+    assert record_to_send(one, merged) is None
+    assert record_to_send(two, merged) is None
+
+
+def test_an_attempt_among_others_tells_of_its_end():
+    one = attempt(1, 1e9, State.RUNNING)
+    merged = record_to_send(attempt(2, 2e9, State.RUNNING), one)
+    found = Manifest.from_json(merged)
+    assert [one.state for one in found.attempts] == [State.KILLED, State.RUNNING]
+    found = Manifest.from_json(record_to_send(attempt(2, 2e9, State.FAILED), merged))
+    assert [one.state for one in found.attempts] == [State.KILLED, State.FAILED]
+    assert (found.state, found.reason) == (State.FAILED, "end of 2")

@@ -1,4 +1,4 @@
-"""Runs that log to a bucket and are killed without warning: what was flushed is there."""
+"""Runs that are killed without warning: what was flushed is there, in a bucket as on a disk."""
 
 import contextlib
 import os
@@ -22,6 +22,7 @@ from aboard.track.shipper import send_left_behind
 from aboard.track.spool import Spool, left_behind
 
 TOGETHER, BATCHES = 12, 4
+TOGETHER_ON_DISK, BATCHES_ON_DISK = 45, 3
 
 
 @contextlib.contextmanager
@@ -85,6 +86,25 @@ def test_what_was_flushed_before_a_kill_is_in_the_bucket(
             wait_for(lambda number=number: flushed(notes[number]) >= moments[number])
             kill(pid_of(notes[number]), spool_root, chance)
     wait_for(lambda: all_are_sent(spool_root), what="every spool to be sent")
+    check_what_was_flushed(root, notes, State.KILLED)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES_ON_DISK))
+def test_what_was_flushed_before_a_kill_is_on_the_disk(batch, tmp_path, spool_root):
+    chance = random.Random(batch)
+    numbers = range(batch * TOGETHER_ON_DISK, (batch + 1) * TOGETHER_ON_DISK)
+    (tmp_path / "notes").mkdir()
+    notes = {number: tmp_path / "notes" / str(number) for number in numbers}
+    moments = {number: chance.choice([0, 1, chance.randrange(80)]) for number in numbers}
+    with trainings(str(tmp_path / "runs"), tmp_path / "notes", numbers):
+        for number in sorted(numbers, key=moments.__getitem__):
+            wait_for(lambda number=number: flushed(notes[number]) >= moments[number])
+            kill(pid_of(notes[number]), spool_root, chance)
+    check_what_was_flushed(str(tmp_path / "runs"), notes, State.RUNNING)
+
+
+def check_what_was_flushed(root: str, notes: dict[int, Path], state: State) -> None:
+    """Compare what is there with what the trainings noted before each was killed."""
     with aboard.open(root) as logs:
         assert not logs.damage
         for number, note in notes.items():
@@ -96,4 +116,4 @@ def test_what_was_flushed_before_a_kill_is_in_the_bucket(
             np.testing.assert_array_equal(series.steps, np.arange(len(series.steps)))
             np.testing.assert_array_equal(series.values, np.arange(len(series.steps)) * 0.5)
             record = manifest.read(open_storage(root), run)
-            assert (record.state, len(record.attempts)) == (State.KILLED, 1), run
+            assert (record.state, len(record.attempts)) == (state, 1), run

@@ -18,6 +18,7 @@ from carrying import VERSION, append, is_running, joined, scalar_record, steps_i
 from aboard.runs.manifest import Manifest, State
 from aboard.storage import open_storage
 from aboard.track import shipper, spool
+from aboard.track.processes import start_of
 from aboard.track.shipment import Shipment, start_shipper
 from aboard.track.spool import Spool
 
@@ -208,10 +209,10 @@ def test_two_shippers_never_serve_one_spool(shipped):
 def test_a_recycled_pid_is_not_taken_for_the_owner(target, spool_root):
     mine = Spool.create(target, 0.05)
     owner = mine.owner()
-    assert owner.presence() == "alive"
+    assert owner.presence(mine.lifeline) == "alive"
     # The process of that number lives, but it started at another time.
     changed = dataclasses.replace(owner, start=owner.start - 1)
-    assert changed.presence() == "gone"
+    assert changed.presence(mine.lifeline) == "gone"
     append(mine.files / NAME, VERSION)
     (mine.directory / "owner.json").write_text(json.dumps(dataclasses.asdict(changed)))
     assert [one.directory for one in spool.left_behind()] == [mine.directory]
@@ -220,27 +221,65 @@ def test_a_recycled_pid_is_not_taken_for_the_owner(target, spool_root):
     assert (Path(target) / NAME).read_bytes() == VERSION
 
 
+OWNED = """
+import sys
+from aboard.track.spool import Spool
+print(Spool.create(sys.argv[1], 1).directory, flush=True)
+sys.stdin.read()
+"""
+HERE = {}
+CONTAINER = {"namespace": 1, "host": "container"}
+ELSEWHERE = {"boot": "another", **CONTAINER}
+
+
 @pytest.mark.parametrize(
-    ("changed", "presence"),
+    ("changed", "while_alive", "then"),
     [
-        ({"boot": "another"}, "gone"),
-        ({"host": "another"}, "unknown"),
-        ({"namespace": 1}, "unknown"),
-        ({"pid": 2**22 + 5}, "gone"),
+        (HERE, "alive", "gone"),
+        ({"boot": "another"}, "alive", "gone"),
+        ({"host": "another"}, "alive", "gone"),
+        (CONTAINER, "alive", "gone"),
+        (ELSEWHERE, "alive", "unknown"),
+        ({"pid": 2**22 + 5}, "gone", "gone"),
     ],
 )
-def test_an_owner_elsewhere_is_left_alone(target, changed, presence):
-    mine = Spool.create(target, 1)
-    owner = dataclasses.replace(mine.owner(), **changed)
-    (mine.directory / "owner.json").write_text(json.dumps(dataclasses.asdict(owner)))
-    assert owner.presence() == presence
-    assert bool(list(spool.left_behind())) == (presence == "gone")
+def test_an_owner_is_known_to_live_or_left_alone(target, changed, while_alive, then):
+    command = [sys.executable, "-c", OWNED, target]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        mine = Spool(Path(process.stdout.readline().strip()))
+        owner = dataclasses.replace(mine.owner(), **changed)
+        (mine.directory / "owner.json").write_text(json.dumps(dataclasses.asdict(owner)))
+        presence = [owner.presence(mine.lifeline)]
+        taken_up = [bool(list(spool.left_behind()))]
+        process.kill()
+    presence += [owner.presence(mine.lifeline)]
+    taken_up += [bool(list(spool.left_behind()))]
+    assert presence == [while_alive, then]
+    assert taken_up == [one == "gone" for one in presence]
+    mine.lifeline.unlink()
+    assert owner.presence(mine.lifeline) == ("unknown" if changed is CONTAINER else then)
+
+
+def test_a_forked_child_does_not_keep_its_parents_spool_alive(target):
+    script = OWNED.replace("sys.stdin.read()", "import os; os.fork() and os._exit(0); input()")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, target],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    mine = Spool(Path(process.stdout.readline().strip()))
+    assert process.wait(60) == 0
+    owner = dataclasses.replace(mine.owner(), **CONTAINER)
+    assert owner.presence(mine.lifeline) == "gone"
+    process.communicate("\n")
 
 
 def test_a_process_that_was_not_waited_for_is_gone():
     process = subprocess.Popen([sys.executable, "-c", ""])
     wait_for(lambda: not is_running(process.pid))
-    assert spool.start_of(process.pid) == 0
+    assert start_of(process.pid) == 0
     process.wait()
 
 
@@ -280,6 +319,35 @@ def test_who_still_writes_is_waited_for(target, spool_root, tmp_path):
     assert (Path(target) / NAME).read_bytes() == VERSION + scalar_record(1)
 
 
+def test_who_may_still_write_is_told_and_not_waited_for(shipped, target, tmp_path, capfd):
+    """A process in the background opens its file long after the program's end."""
+    shipment = shipped()
+    append(shipment.directory / "notes.txt", b"early")
+    go = tmp_path / "go"
+    late = "while [ ! -e $0 ]; do sleep 0.05; done; echo late > $ABOARD_LOGDIR/late.txt"
+    told = {**os.environ, "ABOARD_LOGDIR": str(shipment.directory)}
+    with subprocess.Popen(["sh", "-c", late, str(go)], env=told) as process:
+        assert shipment.finish(60) is False
+        said = capfd.readouterr().err
+        assert said == (
+            f"aboard: process {process.pid} may still write to {target};"
+            " sending goes on in the background.\n"
+        )
+        assert (Path(target) / "notes.txt").read_bytes() == b"early"
+        go.touch()
+    wait_for(lambda: not shipment.spool.directory.exists(), what="the end of sending")
+    assert (Path(target) / "late.txt").read_bytes() == b"late\n"
+
+
+def test_a_shipper_is_no_writer_of_the_run_it_was_started_in(target, tmp_path, monkeypatch):
+    outer = Spool.create(target, 1)
+    monkeypatch.setenv("ABOARD_LOGDIR", str(outer.files))
+    inner = Shipment(str(tmp_path / "inner"))
+    wait_for(lambda: inner.spool.status().pid)
+    assert outer.writer() is None
+    assert inner.finish(60)
+
+
 def test_a_spool_whose_deletion_was_cut_short_is_swept_up(target, spool_root, monkeypatch):
     mine = Spool.create(target, 1)
     with monkeypatch.context() as killed:
@@ -304,6 +372,40 @@ def test_a_forked_child_finishes_nothing(shipped):
     assert os.waitpid(child, 0)[1] == 0
     assert not shipment.spool.is_marked("finish")
     assert shipment.finish(60)
+
+
+LATE = """
+import os, sys, time
+from pathlib import Path
+from aboard import EventWriter
+print(os.getppid(), flush=True)
+while not Path(sys.argv[1]).exists(): time.sleep(0.02)
+with EventWriter(os.environ["PAI_OUTPUT_TENSORBOARD"]) as writer:
+    writer.scalar("loss", 1.0, 0)
+"""
+
+
+def test_a_program_whose_recorder_is_killed_writes_on(s3_bucket, spool_root, tmp_path):
+    """It opens its files only when whoever started it is long gone."""
+    go = tmp_path / "go"
+    root = f"{s3_bucket}/late"
+    program = [sys.executable, "-c", LATE, str(go)]
+    command = [sys.executable, "-m", "aboard", "run", "-q", "--name", "a", "--root", root, "--"]
+    kept = {name: one for name, one in os.environ.items() if name != "ABOARD_LOGDIR"}
+    with subprocess.Popen(
+        [*command, *program], cwd=tmp_path, env=kept, stdout=subprocess.PIPE
+    ) as run:
+        assert int(run.stdout.readline()) == run.pid
+        run.kill()
+    held = open_storage(f"{root}/default/a")
+    wait_for(lambda: [one for one in spool_root.iterdir() if Spool(one).status().pid])
+    for _ in range(20):
+        assert not no_spool_is_left(spool_root)
+        time.sleep(0.05)
+    go.touch()
+    wait_for(lambda: no_spool_is_left(spool_root), what="the last byte")
+    assert any("tfevents" in entry.name for entry in held.list())
+    assert Manifest.from_json(held.read("run.json")).state is State.KILLED
 
 
 # What is told, and what is kept.
@@ -391,6 +493,20 @@ def test_a_shipper_holds_on_to_nothing_of_the_trainer(tmp_path, shipped):
     append(shipment.directory / NAME, VERSION)
     assert shipment.finish(60)
     assert shipment._process.returncode == 0
+
+
+def test_a_file_that_can_never_be_sent_is_named(s3_bucket, capfd):
+    shipment = Shipment(f"{s3_bucket}/refused")
+    append(shipment.directory / NAME, VERSION)
+    append(shipment.directory / "bad\x01name", b"x")
+    assert shipment.finish(60) is False
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said == (
+        f"aboard: '{shipment.directory}/bad\\x01name': the name has a character that a bucket"
+        " cannot hold. Rename the file. All others arrived; 'aboard ship' then sends this one."
+    )
+    assert open_storage(f"{s3_bucket}/refused").read(NAME) == VERSION
+    shipment.spool.remove()
 
 
 def test_a_deleted_spool_is_said(shipped, capfd):

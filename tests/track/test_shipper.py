@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def test_what_never_arrives_is_kept(target, spool_root):
     mine.mark("finish")
     moody = Moody([sending.Round(refused="x: the name is impossible.")])
     assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.KEPT
-    assert mine.status() == spool.Status(os.getpid(), 0, "x: the name is impossible.", kept=True)
+    expected = spool.Status(os.getpid(), 0, "x: the name is impossible.", kept=True, refused=True)
+    assert mine.status() == expected
     assert mine.files.exists()
 
 
@@ -140,16 +142,74 @@ def test_who_still_writes_when_the_owner_has_finished_is_waited_for(target, writ
     assert (Path(target) / "output.log").read_bytes() == b"the last words"
 
 
-def test_who_keeps_a_file_open_for_nothing_is_not_waited_for_long(target, writer, monkeypatch):
+def test_who_keeps_a_file_open_is_named_after_a_while(target, writer, monkeypatch):
+    """Nobody needs to wait for it, but what it writes later arrives all the same."""
     monkeypatch.setattr(shipper, "_QUIET_SECS", 0.2)
     mine = Spool.create(target, 0.01)
-    writer(mine.files / "output.log")
+    child = writer(mine.files / "output.log")
     mine.mark("finish")
-    assert serving(mine).serve() == shipper.Result.ARRIVED
+    results = []
+    thread = threading.Thread(target=lambda: results.append(serving(mine).serve()))
+    thread.start()
+    wait_for(lambda: mine.status().writer == child.pid)
+    mine.mark("alone")
+    assert thread.is_alive()
+    child.communicate(b"\n")
+    thread.join(60)
+    assert results == [shipper.Result.ARRIVED]
+    assert not mine.directory.exists()
+    assert (Path(target) / "output.log").read_bytes() == b"the last words"
+
+
+def test_a_large_file_on_its_way_is_waited_for(target, writer, monkeypatch):
+    """Else the machine might be switched off before it has arrived."""
+    monkeypatch.setattr(shipper, "_QUIET_SECS", 0.0)
+    mine = Spool.create(target, 0.01)
+    child = writer(mine.files / "output.log")
+    mine.mark("finish")
+    told = []
+    monkeypatch.setattr(mine, "tell", told.append)
+    moody = Moody([sending.Round(left=9, busy=True)] * 3)
+    thread = threading.Thread(target=shipper.Shipper(mine, mine.owner(), moody).serve)
+    thread.start()
+    wait_for(lambda: any(one.writer for one in told))
+    child.communicate(b"\n")
+    thread.join(60)
+    assert [one.writer for one in told if one.left] == [0] * len([one for one in told if one.left])
+    assert len([one for one in told if one.left]) >= 1
+
+
+def test_who_opens_no_file_for_a_day_is_not_waited_for(target, monkeypatch):
+    mine = Spool.create(target, 0.01)
+    mine.mark("finish")
+    told = {**os.environ, "ABOARD_LOGDIR": str(mine.files)}
+    hours = iter(range(1000))
+    with subprocess.Popen(["sleep", "60"], env=told) as idle:
+        wait_for(lambda: mine.writer() == (idle.pid, False))
+        moody = Moody([])
+        served = shipper.Shipper(mine, mine.owner(), moody, clock=lambda: next(hours) * 3600.0)
+        assert served.serve() == shipper.Result.ARRIVED
+        idle.kill()
+    assert next(hours) > 24
 
 
 def test_the_owner_itself_is_not_waited_for(target, writer):
     mine = Spool.create(target, 0.01)
     child = writer(mine.files / "output.log")
-    assert mine.has_writers()
-    assert not mine.has_writers(besides=child.pid)
+    assert mine.writer() == (child.pid, True)
+    assert mine.writer(besides=child.pid) is None
+
+
+def test_who_serves_a_spool_is_known_before_anything_is_sent(target):
+    mine = Spool.create(target, 0.01)
+    mine.tell(spool.Status(7, 5, "it does not answer", kept=True))
+    mine.mark("finish")
+    seen = []
+
+    class Looking(Moody):
+        def round(self, *, last: bool) -> sending.Round:
+            seen.append(mine.status())
+            return super().round(last=last)
+
+    shipper.Shipper(mine, mine.owner(), Looking([])).serve()
+    assert seen == [spool.Status(os.getpid(), 5, "it does not answer")]

@@ -1,5 +1,6 @@
 """Where spools are: in their place, or, when that cannot be used, in another."""
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -76,3 +77,40 @@ def test_a_disk_that_is_full_leaves_nothing_half_made(tmp_path, temporary, spool
     made = Spool.create(str(tmp_path), 1)
     assert made.directory.is_relative_to(temporary)
     assert list(spool_root.iterdir()) == []
+
+
+@pytest.mark.parametrize("changed", [{"added": [1]}, {"created": None, "boot": 7, "interval": "x"}])
+def test_what_another_version_wrote_is_read(tmp_path, changed):
+    made = Spool.create(str(tmp_path), 1)
+    before = made.owner()
+    document = json.loads((made.directory / "owner.json").read_bytes()) | changed
+    (made.directory / "owner.json").write_text(json.dumps(document))
+    (made.directory / "status.json").write_text(json.dumps({"pid": 7, "speed": 3, "left": None}))
+    owner = made.owner()
+    assert (owner.target, owner.pid, owner.start) == (before.target, before.pid, before.start)
+    assert owner.interval == (1 if "added" in changed else 5)
+    assert made.status() == spool.Status(7)
+    assert [one.directory for one in spool.all_spools()] == [made.directory]
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"target": ""}'])
+def test_files_that_nobody_knows_where_to_send_are_damage(tmp_path, text):
+    made = Spool.create(str(tmp_path), 1)
+    assert spool.damaged_spools() == []
+    (made.directory / "owner.json").unlink()
+    if text is not None:
+        (made.directory / "owner.json").write_text(text)
+    assert (spool.all_spools(), spool.damaged_spools()) == ([], [])
+    (made.files / "train").mkdir()
+    (made.files / "train" / "a").write_bytes(b"a")
+    assert [one.directory for one in spool.damaged_spools()] == [made.directory]
+
+
+def test_a_spool_without_locks_goes_without(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    made = Spool.create(str(tmp_path), 1)
+    assert not made.lifeline.exists()
+    assert made.owner().presence(made.lifeline) == "alive"

@@ -89,8 +89,8 @@ def test_a_storage_that_does_not_answer_is_waited_for_once(
     last._thread.join()
     assert last.of("") == 5
     assert capfd.readouterr().err == (
-        "aboard: where the run left off is not known, so steps count from 0 again. "
-        "no answer within 0 s\n"
+        "aboard: where the run left off is not known, so steps that are not told count from 0 "
+        "again. no answer within 0 s\n"
     )
 
 
@@ -98,5 +98,24 @@ def test_a_storage_that_is_away_is_said(tmp_path: Path, capfd: pytest.CaptureFix
     last = LastSteps([Away(str(tmp_path))])
     assert [last.of("train"), last.of("eval")] == [None, None]
     told = capfd.readouterr().err
-    assert told.startswith("aboard: where the run left off is not known, so steps count from 0")
+    assert told.startswith(
+        "aboard: where the run left off is not known, so steps that are not told count"
+    )
     assert (told.count("\n"), "cannot be reached" in told) == (1, True)
+
+
+def test_an_attempt_that_logged_only_hyperparameters_is_no_step(tmp_path: Path) -> None:
+    write(tmp_path, 5, 9)
+    with EventWriter(tmp_path) as writer:
+        writer.hparams({"lr": 0.1})
+    last = LastSteps([LocalStorage(str(tmp_path))])
+    assert (last.of(""), last.by_tag("")) == (9, {"loss": 9})
+
+
+def test_every_tag_has_a_last_step(tmp_path: Path) -> None:
+    with EventWriter(tmp_path / "here") as writer:
+        writer.scalar("loss", 1.0, 9)
+        writer.text("note", "a", 4)
+    write(tmp_path / "there", 11)
+    storages = [LocalStorage(str(tmp_path / place)) for place in ("here", "there")]
+    assert LastSteps(storages).by_tag("") == {"loss": 11, "note": 4}

@@ -70,9 +70,11 @@ def test_scalars(twice):
         writer.add_scalar("no step", 1.0, walltime=NOW)
         writer.add_scalar("steps", 1.0, torch.tensor(3), NOW)
         writer.add_scalar("steps", 1.0, np.int32(4), NOW)
+        writer.add_scalar("steps", 1.0, "5", NOW)
+        writer.add_text("note", "a", "6", NOW)
 
     with np.errstate(over="ignore"):
-        assert len(twice(call, times=True)) == 5
+        assert len(twice(call, times=True)) == 6
 
 
 def test_groups_of_scalars_are_runs_below(twice):
@@ -246,10 +248,11 @@ def test_sounds_and_texts(twice):
     def call(writer):
         writer.add_audio("mono", torch.from_numpy(sound)[None], 1, 8000, NOW)
         writer.add_audio("default", sound, 1, walltime=NOW)
+        writer.add_audio("whole numbers", torch.tensor([0, 1, -1, 5, -5]), 1, walltime=NOW)
         writer.add_text("note", "# Hello\n*wörld*", 1, NOW)
         writer.add_text("note", "", 2, NOW)
 
-    assert len(twice(call, times=True)) == 3
+    assert len(twice(call, times=True)) == 4
 
 
 def test_loud_sounds_are_clipped_and_16_bits_are_kept(tmp_path, index):
@@ -448,6 +451,8 @@ def test_embeddings_that_do_not_fit(tmp_path):
             lambda w: w.add_scalar("t", [1, 2]),
             "scalar 't': expected a single number, got the shape",
         ),
+        (lambda w: w.add_scalar("t", 10**400), "scalar 't': int too large to convert to float"),
+        (lambda w: w.add_audio("t", [0.5] * 2, 0, 0), "audio 't': expected a rate from 1 to"),
         (lambda w: w.add_scalars("t", {"a": None}), "scalar 't': expected numbers, got a NoneType"),
         (lambda w: w.add_image("t", [[1]]), "image 't': dataformats='CHW' has 3 axes, the shape"),
         (lambda w: w.add_image("t", np.zeros((5, 2, 2))), "image 't': an image has the shape"),

@@ -68,3 +68,51 @@ def test_whoever_gives_up_makes_room() -> None:
         return is_waiting
 
     assert asyncio.run(leave())
+
+
+class TestTurns:
+    def brake(self, clock: Clock, waited: list[float]) -> Brake:
+        async def sleep(seconds: float) -> None:
+            waited.append(round(seconds, 6))
+
+        return Brake(clock=clock, sleep=sleep, turns=3, per_second=5.0, patience=1.0)
+
+    def take(self, brake: Brake, count: int) -> list[bool]:
+        async def take() -> list[bool]:
+            return [await brake.turn() for _ in range(count)]
+
+        return asyncio.run(take())
+
+    def test_a_few_are_there_at_once_and_then_only_so_many_in_a_second(self) -> None:
+        waited: list[float] = []
+        brake = self.brake(Clock(), waited)
+        assert self.take(brake, 3) == [True] * 3
+        assert waited == []
+        assert self.take(brake, 20) == [True] * 5 + [False] * 15
+        assert waited == [0.2, 0.4, 0.6, 0.8, 1.0]
+
+    def test_whoever_is_turned_away_takes_no_turn(self) -> None:
+        waited: list[float] = []
+        clock = Clock()
+        brake = self.brake(clock, waited)
+        self.take(brake, 1000)
+        clock.now += 0.2
+        assert self.take(brake, 2) == [True, False]
+
+    def test_they_come_back_with_time_and_no_more_than_a_few(self) -> None:
+        waited: list[float] = []
+        clock = Clock()
+        brake = self.brake(clock, waited)
+        self.take(brake, 8)
+        waited.clear()
+        clock.now += 3600
+        assert self.take(brake, 4) == [True] * 4
+        assert waited == [0.2]
+
+    def test_those_who_are_right_use_none_up(self) -> None:
+        waited: list[float] = []
+        brake = self.brake(Clock(), waited)
+        for _ in range(100):
+            assert self.take(brake, 1) == [True]
+            brake.right()
+        assert waited == []

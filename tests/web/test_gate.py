@@ -234,6 +234,78 @@ class TestWrongSecrets:
         assert turned_away == [429] * 36
 
 
+class TestManyGuesses:
+    """Of a token that somebody thought of, only so many guesses are looked at."""
+
+    def counting(self, token: str) -> tuple[Access, list[str]]:
+        access = Access(token)
+        compared: list[str] = []
+        is_token = access.is_token
+
+        def count(text: str) -> bool:
+            compared.append(text)
+            return is_token(text)
+
+        access.is_token = count  # type: ignore[method-assign]
+        return access, compared
+
+    def test_a_guess_too_many_is_not_compared(self) -> None:
+        access, compared = self.counting(TOKEN)
+        gate = gate_to(
+            access=access,
+            brake=Brake(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0),
+        )
+        visitor = Visitor(gate)
+        answers = [visitor.get("/", authorization=f"Bearer guess{n}") for n in range(10)]
+        assert [one.status_code for one in answers] == [401] * 3 + [429] * 7
+        assert len(compared) == 3
+        refused = visitor.get("/", **BEARER)
+        assert refused.status_code == 429
+        assert refused.headers["connection"] == "close"
+        assert refused.headers["x-content-type-options"] == "nosniff"
+        assert visitor.ask("POST", LOGIN_PATH, data={"token": TOKEN}).status_code == 429
+        websocket = raw_scope("/b/x", headers={"host": "h", **BEARER}, type="websocket")
+        sent = call(gate, websocket, {"type": "websocket.connect"})
+        assert sent == [{"type": "websocket.close", "code": 4401}]
+        assert len(compared) == 3
+
+    def test_the_right_one_gets_its_turn(self) -> None:
+        now = [0.0]
+        brake = Brake(clock=lambda: now[0], first=0.0, turns=3, per_second=1.0, patience=0.0)
+        visitor = Visitor(gate_to(brake=brake))
+        while visitor.get("/", authorization="Bearer guess").status_code != 429:
+            pass
+        assert visitor.get("/", **BEARER).status_code == 429
+        now[0] += 1.0
+        for _ in range(20):
+            assert visitor.get("/", **BEARER).status_code == 200
+
+    def test_sessions_and_links_do_not_wait(self) -> None:
+        access = Access(TOKEN)
+        brake = Brake(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
+        gate = gate_to(access=access, brake=brake)
+        holder = let_in(gate)
+        stranger = Visitor(gate)
+        while stranger.get("/", authorization="Bearer guess").status_code != 429:
+            pass
+        assert holder.get("/").status_code == 200
+        assert holder.get("/", **BEARER).status_code == 200
+        assert Visitor(gate).get(f"/?key={access.mint_key()}").status_code == 303
+        link = {"token": f"http://board.test/?key={access.mint_key()}"}
+        assert Visitor(gate).ask("POST", LOGIN_PATH, data=link).status_code == 303
+
+    def test_a_token_that_nobody_guesses_waits_for_nobody(self) -> None:
+        access = Access()
+        brake = Brake(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
+        gate = gate_to(access=access, brake=brake)
+        visitor = Visitor(gate)
+        for number in range(20):
+            wrong = visitor.get("/", authorization=f"Bearer guess{number}")
+            assert wrong.status_code == 401
+            right = visitor.get("/", authorization=f"Bearer {access.token}")
+            assert right.status_code == 200
+
+
 class TestWebsockets:
     def open(self, gate: Any, path: str = "/b/x", **headers: str) -> list[dict[str, Any]]:
         scope = raw_scope(path, headers={"host": "h", **headers}, type="websocket", scheme="ws")
@@ -267,7 +339,7 @@ class TestWebsockets:
     def test_bad_addresses_and_failures(self, caplog: pytest.LogCaptureFixture) -> None:
         sent = self.open(gate_to(never), "/b/../x", **BEARER)
         assert sent == [{"type": "websocket.close", "code": 4400}]
-        assert self.open(gate_to(never), **BEARER) == []
+        assert self.open(gate_to(never), **BEARER) == [{"type": "websocket.close", "code": 1011}]
         assert "websocket '/b/x' failed" in caplog.text
 
 

@@ -125,3 +125,9 @@ def test_starlettes_own_errors_can_be_ours() -> None:
     visitor = Visitor(gate_to(app), **BEARER)
     assert visitor.get("/nowhere").json()["error"]["code"] == "not_found"
     assert visitor.get("/broken").json()["error"]["code"] == "internal_error"
+
+
+@pytest.mark.parametrize("problem", ALL)
+def test_a_websocket_is_closed_with_the_status(problem: Problem) -> None:
+    sent = call(problem, raw_scope("/", type="websocket"), {"type": "websocket.connect"})
+    assert sent == [{"type": "websocket.close", "code": 4000 + problem.status}]

@@ -156,6 +156,17 @@ def test_the_rest_of_a_query_reaches_the_application_as_it_was_written() -> None
     assert withhold_secrets(scope)["query_string"] == b"tag=a%2Fb&run=x+y|\xc3\xa9"
 
 
+def test_cookies_that_others_planted_do_not_hide_ours() -> None:
+    planted = "; ".join(f"{COOKIE}=planted{number}" for number in range(180))
+    scope = raw_scope("/", headers={"cookie": f"{planted}; {COOKIE}=ours"})
+    assert "ours" in read_request(scope, COOKIE).sessions
+
+
+def test_there_is_an_end_to_cookies() -> None:
+    scope = raw_scope("/", headers={"cookie": ";".join(f"{COOKIE}={n}" for n in range(10_000))})
+    assert len(read_request(scope, COOKIE).sessions) <= 256
+
+
 @pytest.mark.parametrize(
     ("headers", "elsewhere"),
     [

@@ -16,7 +16,17 @@ import httpx
 import pytest
 from visiting import TOKEN, echo
 
-from aboard.web import Access, Gate, ListenError, ServeError, forwarding_hint, listen, serving, urls
+from aboard.web import (
+    Access,
+    Gate,
+    ListenError,
+    ServeError,
+    ending_in_order,
+    forwarding_hint,
+    listen,
+    serving,
+    urls,
+)
 from aboard.web import server as web_server
 from aboard.web.server import DEFAULT_PORT, exposure
 
@@ -341,7 +351,7 @@ class TestEnding:
             received += client.recv(65536)
         return client
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_a_signal_ends_it_with_connections_open(
         self, tmp_path: Path, number: signal.Signals
     ) -> None:
@@ -368,3 +378,34 @@ class TestEnding:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=20)
         assert (process.returncode, out, err) == (0, "SIGINT\n", "")
+
+    def test_a_closed_terminal_does_not_end_what_ignores_it(self, tmp_path: Path) -> None:
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; it is inherited
+        try:
+            with self.process(tmp_path) as (process, port):
+                process.send_signal(signal.SIGHUP)
+                self.ask(port, "/").close()
+                process.send_signal(signal.SIGTERM)
+                out, err = process.communicate(timeout=20)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        assert (process.returncode, out, err) == (0, "SIGTERM\n", "")
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_before_that_unwinds(self, number: signal.Signals) -> None:
+        closed = []
+        before = signal.getsignal(number)
+
+        def interrupted() -> None:
+            with ending_in_order():
+                try:
+                    os.kill(os.getpid(), number)
+                    time.sleep(30)
+                finally:
+                    closed.append(True)
+
+        with pytest.raises(SystemExit) as caught:
+            interrupted()
+        assert caught.value.code == 128 + number
+        assert closed
+        assert signal.getsignal(number) is before

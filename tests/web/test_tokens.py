@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from aboard.web.errors import TokenError
-from aboard.web.tokens import new_token, read_token_file, write_token_file
+from aboard.web.tokens import (
+    check_token,
+    is_guessable,
+    new_token,
+    read_token_file,
+    write_token_file,
+)
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -50,6 +56,27 @@ def test_an_empty_file_is_refused(tmp_path: Path, content: str) -> None:
     path.chmod(0o600)
     with pytest.raises(TokenError, match=r"the token file is empty\. Fill it with: openssl"):
         read_token_file(path)
+
+
+@pytest.mark.parametrize(
+    "weak", ["a" * 30, "ab" * 16, "secret-" * 4, "passwordpassword", "aaaaaaaaaaaabcdd"]
+)
+def test_a_token_that_repeats_itself_is_refused(weak: str) -> None:
+    with pytest.raises(TokenError, match=r"^the token: this token repeats .* openssl rand -hex 32"):
+        check_token(weak)
+
+
+@pytest.mark.parametrize(
+    ("token", "guessable"),
+    [
+        ("correct-horse-battery", True),
+        ("0123456789abcdef", True),
+        ("f4c1" + "0123456789abcdef" * 3, False),
+        pytest.param(new_token(), False, id="new"),
+    ],
+)
+def test_what_somebody_may_have_thought_of_is_known(token: str, guessable: bool) -> None:
+    assert is_guessable(token) is guessable
 
 
 @pytest.mark.parametrize("content", ["short", "two words in one token", "x" * 600, "é" * 20])

@@ -50,7 +50,6 @@ def _show_version(wanted: bool) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     from aboard import __version__
-    from aboard.events.scanner import core_name
     from aboard.index.schema import FILE_NAME
     from aboard.storage.place import cache_place
 
@@ -59,16 +58,20 @@ def _show_version(wanted: bool) -> None:
     except PackageNotFoundError:
         tensorboard = "not installed"
     typer.echo(f"aboard {__version__}")
-    typer.echo(f"scanning core: {_CORES[core_name()]}")
+    typer.echo(f"scanning core: {_core()}")
     typer.echo(f"tensorboard: {tensorboard}")
     typer.echo(f"index: {cache_place().directory / FILE_NAME}")
     raise typer.Exit
 
 
-_CORES = {
-    "c": "C",
-    "python": "Python fallback (no C compiler was found at install time; slower)",
-}
+def _core() -> str:
+    from aboard.events.scanner import core_name
+
+    if core_name() == "c":
+        return "C"
+    forced = os.environ.get("ABOARD_PURE_PYTHON")
+    reason = "ABOARD_PURE_PYTHON is set" if forced else "no C compiler was found at install time"
+    return f"Python fallback ({reason}; slower)"
 
 
 @app.callback()

@@ -32,7 +32,7 @@ BoardArgument = Annotated[
 BoardsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="BOARD",
+        metavar="BOARD...",
         help="Names or ids, or beginnings of them; one or more.",
         show_default=False,
         autocompletion=boards_like,

@@ -239,7 +239,7 @@ GROUP = typer.Typer(
 SelectorsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="SELECTOR",
+        metavar="SELECTOR...",
         help="Selectors, paths or URIs, one or more.",
         show_default=False,
         autocompletion=selectors_like,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from aboard.cli.errors import FAILURE
+from aboard.cli.choosing import RootOption, choose_runs
+from aboard.cli.errors import FAILURE, Failure, WrongUsage
 from aboard.cli.progress import ReadingBar
-from aboard.cli.sources import JsonOption, SourceArgument
+from aboard.cli.sources import JsonOption, place_of
+from aboard.cli.view import ShownArgument, parted
 from aboard.cli.wording import counted, number, printable, size, strong, styled
 
 if TYPE_CHECKING:
+    from aboard.index import Index
     from aboard.index.doctor import Examination
     from aboard.index.findings import Finding, Severity
 
@@ -21,6 +25,7 @@ Examples:
 
 - `aboard doctor runs/` - why is my board empty?
 - `aboard doctor s3://bucket/runs` - what will looking at it cost?
+- `aboard doctor cifar10/run3` - what is odd about a run, named by a selector?
 - `aboard doctor runs/ --json | jq -r '.findings[] | select(.severity == "error") | .what'`
 """
 
@@ -28,8 +33,12 @@ _COLOURS: dict[Severity, int] = {"error": 31, "warning": 33, "info": 36}
 _INDENT = " " * 11
 
 
-def doctor(source: SourceArgument, json: JsonOption = False) -> None:
-    """Say why a board would be empty or odd.
+def doctor(
+    source: ShownArgument,
+    root: RootOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say why a board would be empty or odd; takes what `aboard view` takes.
 
     Every finding says what is wrong, where, and what to do. The exit code is 1 if one of them is
     an error.
@@ -38,8 +47,8 @@ def doctor(source: SourceArgument, json: JsonOption = False) -> None:
     from aboard.index.doctor import examine, examine_index
 
     with Index() as index:
-        examined = []
-        for text in dict.fromkeys(source):
+        places, examined = _places(index, source, root or ())
+        for text in dict.fromkeys(places):
             with ReadingBar(text) as bar:
                 examined.append(examine(index, text, progress=bar))
         general = examine_index(index)
@@ -54,6 +63,41 @@ def doctor(source: SourceArgument, json: JsonOption = False) -> None:
     found = [*general, *(finding for one in examined for finding in one.findings)]
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(FAILURE)
+
+
+def _places(
+    index: Index, texts: Sequence[str], roots: Sequence[str]
+) -> tuple[list[str], list[Examination]]:
+    """Return the places that texts mean, as `aboard view` takes them, and what means none."""
+    from aboard.index.doctor import Examination
+    from aboard.index.findings import Finding
+    from aboard.runs.catalog import find_roots
+
+    searched = find_roots(roots)
+    given, words = parted(texts, searched)
+    places = [_without_name(text) for text in given]
+    if not words:
+        return places, []
+    try:
+        return [*places, *(run.uri for run in choose_runs(index, words, searched).runs)], []
+    except WrongUsage:
+        raise
+    except Failure as failure:
+        what, _, advice = str(failure).partition(". ")
+        hint = advice or "'aboard runs' lists what there is."
+        finding = Finding("no-such-run", "error", what, tuple(searched), hint)
+        return places, [Examination(" ".join(words), [finding])]
+
+
+def _without_name(text: str) -> str:
+    from aboard.storage import StorageError
+    from aboard.tensorboard.board import Member
+
+    try:
+        member = Member.parse(text)
+    except StorageError:
+        return text  # which is a finding
+    return place_of(member.source)
 
 
 def _text(examined: list[Examination], general: list[Finding], place: str | None) -> list[str]:

@@ -50,7 +50,7 @@ def line_for(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror[:1].lower()}{error.strerror[1:]}."
-    return f"internal error: {type(error).__name__}: {error}. Add --debug to see where."
+    return f"internal error: {type(error).__name__}: {error}. 'aboard --debug …' shows where."
 
 
 def is_debugging() -> bool:

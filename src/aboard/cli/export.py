@@ -5,12 +5,12 @@ One series is in memory at a time. A file appears under its name only when it is
 
 from __future__ import annotations
 
+import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, NamedTuple
 
@@ -18,7 +18,8 @@ import typer
 
 from aboard.cli.errors import Failure, WrongUsage, say
 from aboard.cli.ls import kind
-from aboard.cli.sources import OpenSource, SourceArgument, open_sources
+from aboard.cli.patterns import RunOption, TagOption, check_each, fail_for, matches
+from aboard.cli.sources import OpenSource, SourceArgument, Sources, open_sources
 from aboard.cli.wording import counted
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ EPILOG = """
 Examples:
 
 - `aboard export runs/ > all.csv` - every point of every scalar
-- `aboard export runs/ --tag 'loss*' --run '*/eval' -o loss.parquet` - some of them
+- `aboard export runs/ --tag 'loss*' --tag lr --run '*/eval' -o loss.parquet` - some of them
 - `aboard export runs/ --samples 1000 -o small.json` - at most 1000 points of each, spikes kept
 
 Columns: run, tag, step, wall_time, value. Numbers lose nothing; NaN and infinities are written
@@ -52,8 +53,8 @@ def export(
         FormatName | None,
         typer.Option(help="The format; by default that of FILE's name, else csv."),
     ] = None,
-    run: Annotated[str, typer.Option(metavar="GLOB", help="Only runs of this name.")] = "*",
-    tag: Annotated[str, typer.Option(metavar="GLOB", help="Only tags of this name.")] = "*",
+    run: RunOption = None,
+    tag: TagOption = None,
     samples: Annotated[
         int | None,
         typer.Option(
@@ -76,13 +77,10 @@ def export(
     with Index() as index:
         found = open_sources(index, source)
         if found.opened:
-            chosen = list(_choose(found.opened, run, tag))
-            if not chosen:
-                raise Failure(_nothing_chosen(found.opened, run, tag))
-            points = _write(chosen, name, output, samples)
+            chosen = _choose(found.opened, run or [], tag or [])
+            points, series = _write(found, chosen, name, output, samples)
             if output != "-":
-                series = f"{len(chosen):,} series"
-                say(f"{counted(points, 'point')} of {series} written to {output}")
+                say(f"{counted(points, 'point')} of {series:,} series written to {output}")
         found.say_damage()
     found.finish()
 
@@ -102,50 +100,54 @@ def _format_name(given: FormatName | None, output: str, *, json: bool) -> str:
     )
 
 
-def _choose(opened: Sequence[OpenSource], run: str, tag: str) -> Iterator[Chosen]:
-    for source in opened:
-        for one in source.logs.tags:
-            name = source.name(one.run)
-            if one.is_scalar and fnmatchcase(name, run) and fnmatchcase(one.name, tag):
-                yield Chosen(source, name, one)
+def _choose(opened: Sequence[OpenSource], runs: Sequence[str], tags: Sequence[str]) -> list[Chosen]:
+    """Return the scalars that are asked for; a pattern that picks none is an error."""
+    check_each("run", runs, [one.name(run.name) for one in opened for run in one.runs])
+    held = [
+        Chosen(source, name, tag)
+        for source in opened
+        for tag in source.logs.tags
+        if matches(name := source.name(tag.run), runs)
+    ]
+    check_each("tag", tags, [one.tag.name for one in held])
+    fail_for([_no_scalars(held, pattern) for pattern in tags if not _scalars(held, [pattern])])
+    chosen = _scalars(held, tags)
+    if not chosen:
+        raise Failure(_no_scalars(held))
+    return chosen
 
 
-def _nothing_chosen(opened: Sequence[OpenSource], run: str, tag: str) -> str:
-    """Say which of the patterns matches nothing, and what is near to it."""
-    held = [(source.name(one.run), one) for source in opened for one in source.logs.tags]
-    runs = list(dict.fromkeys(source.name(one.name) for source in opened for one in source.runs))
-    in_runs = [one for name, one in held if fnmatchcase(name, run)]
-    matching = [one for one in in_runs if fnmatchcase(one.name, tag)]
-    if not any(fnmatchcase(name, run) for name in runs):
-        return f"no run matches --run '{run}'{_near(run, runs)}"
-    if not matching:
-        return f"no tag matches --tag '{tag}'{_near(tag, [one.name for one in in_runs])}"
-    kinds = ", ".join(sorted({kind(one) for one in matching}))
-    return f"there are no scalars to write, only {kinds}; 'aboard ls --tags' lists them."
+def _scalars(held: Sequence[Chosen], patterns: Sequence[str]) -> list[Chosen]:
+    return [one for one in held if one.tag.is_scalar and matches(one.tag.name, patterns)]
 
 
-def _near(pattern: str, names: Sequence[str]) -> str:
-    distinct = list(dict.fromkeys(names))
-    near = get_close_matches(pattern, distinct, n=1)
-    if near:
-        return f"; did you mean '{near[0]}'?"
-    shown = ", ".join(f"'{name}'" for name in distinct[:5])
-    more = f" and {len(distinct) - 5:,} more" if len(distinct) > 5 else ""
-    return f"; there are {shown}{more}." if distinct else "; there are none."
+def _no_scalars(held: Sequence[Chosen], pattern: str = "*") -> str:
+    kinds = {kind(one.tag) for one in held if matches(one.tag.name, [pattern])}
+    only = f", only {', '.join(sorted(kinds))}" if kinds else ""
+    what = "there are" if pattern == "*" else f"--tag '{pattern}' matches"
+    return f"{what} no scalars{only}; 'aboard ls --tags' lists all tags."
 
 
-def _write(chosen: Sequence[Chosen], name: str, output: str, samples: int | None) -> int:
+def _write(
+    found: Sources, chosen: Sequence[Chosen], name: str, output: str, samples: int | None
+) -> tuple[int, int]:
+    """Write what was chosen; return how many points of how many series that were."""
     from aboard.cli.formats import FORMATS
+    from aboard.index import UnknownName
 
-    points = 0
+    points = written = 0
     with _destination(output) as out:
         format_ = FORMATS[name](out)
         for source, run, tag in chosen:
-            series = source.logs.index.series(tag, samples=samples)
+            try:
+                series = source.logs.index.series(tag, samples=samples)
+            except UnknownName as error:
+                found.put_aside(source.uri, Failure(str(error)))
+                continue
             format_.write(run, tag.name, series)
-            points += len(series.steps)
+            points, written = points + len(series.steps), written + 1
         format_.finish()
-    return points
+    return points, written
 
 
 def _check(output: str) -> None:
@@ -164,17 +166,38 @@ def _destination(output: str) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         return
     path = Path(output).expanduser().resolve()
-    if path.exists() and not path.is_file():
-        with path.open("wb") as device:
-            yield device
-        return
-    temporary = path.with_name(f".aboard-export-{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open("xb") as file:
-            yield file
-        temporary.replace(path)
+        if path.exists() and not path.is_file():
+            with path.open("wb") as device:
+                yield device
+        else:
+            with _file(path) as file:
+                yield file
     except OSError as error:
         error.filename = output
         raise
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file beside its place, with the mode of the one that it replaces, and move it in."""
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    temporary = path.with_name(f".aboard-export-{secrets.token_hex(8)}.tmp")
+    try:
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600
+        )
+    except OSError:
+        if mode is None:
+            raise
+        with path.open("wb") as file:  # its directory takes no other
+            yield file
+        return
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            yield file
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

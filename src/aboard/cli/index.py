@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from aboard.cli.errors import Failure, WrongUsage
 from aboard.cli.ls import kind
-from aboard.cli.sources import JsonOption, OpenSource, SourceArgument, open_sources
+from aboard.cli.sources import (
+    JsonOption,
+    OpenSource,
+    SourceArgument,
+    Sources,
+    open_sources,
+    place_of,
+    putting_aside,
+)
 from aboard.cli.wording import counted, duration, number, size, strong
+
+if TYPE_CHECKING:
+    from aboard.index import Index
+    from aboard.index.forgetting import Forgotten
 
 EPILOG = """
 Examples:
@@ -17,6 +31,7 @@ Examples:
 - `aboard index runs/` - read what is new, and say what is there
 - `aboard index s3://bucket/runs` - read a bucket before you look at it
 - `aboard index --rebuild runs/` - forget what is known of it, and read it all again
+- `aboard index --forget /old/runs` - forget it, though it may be gone, and make the index smaller
 """
 
 _SHOWN_DAMAGE = 5
@@ -36,22 +51,74 @@ def index(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Read everything again, whatever is known of it.")
     ] = False,
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget", help="Remove what is known of it instead, and make the index smaller."
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Read what is new into the index, and say what was found."""
+    if rebuild and forget:
+        raise WrongUsage("--rebuild and --forget exclude each other; give one of them.")
     from aboard.index import Index
 
     with Index() as held:
-        found = open_sources(held, source, anew=rebuild)
+        if forget:
+            found, forgotten = _forget(held, source)
+            document = found.as_json([]) | {
+                "forgotten": [{"source": one} | what._asdict() for one, what in forgotten.items()]
+            }
+            texts = [_forgotten_text(one, what) for one, what in forgotten.items()]
+        else:
+            found = open_sources(held, source, anew=rebuild)
+            document = found.as_json([_as_json(one) for one in found.opened]) if json else {}
+            texts = [] if json else [_text(one) for one in found.opened]
         if json:
             import orjson
 
-            document = found.as_json([_as_json(one) for one in found.opened])
             document["index"] = str(held.path) if held.path else None
+            document["index_bytes"] = held.stored_bytes
             typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        else:
-            typer.echo("\n\n".join(_text(one) for one in found.opened), nl=bool(found.opened))
+        elif texts:
+            typer.echo("\n\n".join([*texts, _index_text(held)]))
     found.finish()
+
+
+def _forget(held: Index, texts: Sequence[str]) -> tuple[Sources, dict[str, Forgotten]]:
+    """Forget sources, which may be gone; return what was wrong, and how much was known of each."""
+    from aboard.index import Source
+
+    found, forgotten = Sources(), {}
+    for text in texts:
+        with putting_aside(found, text):
+            source = Source.parse(text)
+            place = place_of(source)
+            # What is gone may have been a directory, whatever its name says.
+            known = held.forget(source) or held.forget(Source(place))
+            if not known:
+                raise Failure(
+                    f"the index knows nothing of {place}. Name it as it was when it was read;"
+                    " 'aboard index' without --forget reads it."
+                )
+            forgotten[place] = known
+    if forgotten:
+        held.compact()
+    found.say_notices(held)
+    return found, forgotten
+
+
+def _forgotten_text(place: str, what: Forgotten) -> str:
+    known = f"{counted(what.files, 'file')}, {counted(what.values, 'value')}"
+    records = f", and the records of {counted(what.records, 'run')}" if what.records else ""
+    return f"{strong(place)}\n  forgot   {counted(what.runs, 'run')}, {known}{records}"
+
+
+def _index_text(held: Index) -> str:
+    if held.path is None or held.stored_bytes is None:
+        return "The index is in memory, and gone with this command."
+    return f"The index is {held.path}, {size(held.stored_bytes)}."
 
 
 def _contents(source: OpenSource) -> Contents:

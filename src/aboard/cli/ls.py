@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from aboard.cli.patterns import RunOption, TagOption, check_each, matches
 from aboard.cli.sources import JsonOption, OpenSource, SourceArgument, Sources, open_sources
-from aboard.cli.wording import json_number, moment, number, size, table
+from aboard.cli.wording import fitted, json_number, moment, number, size, table, terminal_width
 
 if TYPE_CHECKING:
-    from aboard.index import Tag
+    from aboard.index import Run, Tag
 
 EPILOG = """
 Examples:
 
 - `aboard ls runs/` - every run below a directory
 - `aboard ls runs/ --tags` - every tag of every run, and its last value
+- `aboard ls runs/ --run 'cifar10/*' --tag 'loss*'` - some tags of some runs
 - `aboard ls s3://bucket/runs ~/runs` - two places at once
 - `aboard ls runs/ --json | jq -r '.sources[].runs[].run'` - for scripts
 """
 
 _RUN_HEADS = ("RUN", "FIRST EVENT", "FILES", "SIZE", "EVENTS", "TAGS", "DAMAGED")
 _TAG_HEADS = ("RUN", "TAG", "KIND", "POINTS", "FIRST STEP", "LAST STEP", "LAST VALUE")
+_LEAST = ("FIRST EVENT", "EVENTS", "FILES", "TAGS", "FIRST STEP", "KIND", "POINTS", "LAST STEP")
+_SHORTEST = {"TAG": 16, "RUN": 16}
+_TEXTS = {"RUN", "TAG", "KIND", "FIRST EVENT"}
 
 
 def ls(
@@ -31,33 +36,76 @@ def ls(
     tags: Annotated[
         bool, typer.Option("--tags", help="List tags: kind, points, steps and last value.")
     ] = False,
+    run: RunOption = None,
+    tag: TagOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the runs of a log tree."""
+    """List the runs of a log tree; with --tags or --tag, their tags."""
     from aboard.index import Index
 
     with Index() as index:
         found = open_sources(index, source)
-        show(found, tags=tags, json=json)
+        listings = _listings(found, run or [], tag or [], tags=tags or bool(tag))
+        if json:
+            import orjson
+
+            document = found.as_json([_as_json(one) for one in listings])
+            typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        else:
+            _print(listings, tags=tags or bool(tag))
+            found.say_damage()
     found.finish()
 
 
-def show(found: Sources, *, tags: bool, json: bool) -> None:
-    """Print what was found, as tables or as JSON."""
-    if json:
-        import orjson
+class _Listing:
+    """What is listed of a source: some of its runs and, if they are wanted, of their tags."""
 
-        document = found.as_json([_as_json(one, tags=tags) for one in found.opened])
-        typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    def __init__(self, source: OpenSource, patterns: Sequence[str], *, tags: bool) -> None:
+        self.source = source
+        self.runs: list[Run] = [
+            run for run in source.runs if matches(source.name(run.name), patterns)
+        ]
+        names = {run.name for run in self.runs}
+        self.tags: list[Tag] | None = None
+        if tags:
+            self.tags = [tag for tag in source.logs.tags if tag.run in names]
+
+    def keep_tags(self, patterns: Sequence[str]) -> None:
+        if self.tags is not None:
+            self.tags = [tag for tag in self.tags if matches(tag.name, patterns)]
+
+    def counted_tags(self) -> list[tuple[Tag, int]]:
+        tags = self.tags or []
+        return list(zip(tags, self.source.logs.index.point_counts(tags), strict=True))
+
+
+def _listings(
+    found: Sources, runs: Sequence[str], patterns: Sequence[str], *, tags: bool
+) -> list[_Listing]:
+    if not found.opened:
+        return []
+    check_each("run", runs, [one.name(run.name) for one in found.opened for run in one.runs])
+    listings = [_Listing(one, runs, tags=tags) for one in found.opened]
+    check_each("tag", patterns, [tag.name for one in listings for tag in one.tags or ()])
+    for one in listings:
+        one.keep_tags(patterns)
+    return listings
+
+
+def _print(listings: Sequence[_Listing], *, tags: bool) -> None:
+    rows = [row for one in listings for row in (_tag_rows(one) if tags else _run_rows(one))]
+    if not rows:
         return
-    rows = [row for one in found.opened for row in (_tag_rows(one) if tags else _run_rows(one))]
-    if rows:
-        typer.echo(table(_TAG_HEADS if tags else _RUN_HEADS, rows, left=3 if tags else 2))
-    found.say_damage()
+    heads: Sequence[str] = _TAG_HEADS if tags else _RUN_HEADS
+    if (width := terminal_width()) is not None:
+        least = [head for head in _LEAST if head in heads]
+        heads, rows = fitted(heads, rows, width, least=least, shortest=_SHORTEST)
+    typer.echo(table(heads, rows, left=sum(head in _TEXTS for head in heads)))
 
 
-def _run_rows(source: OpenSource) -> list[list[str]]:
-    tags = _tags_per_run(source)
+def _run_rows(listing: _Listing) -> list[list[str]]:
+    source = listing.source
+    tags = source.logs.index.tag_counts(source.logs.source)
     return [
         [
             source.name(run.name),
@@ -65,19 +113,17 @@ def _run_rows(source: OpenSource) -> list[list[str]]:
             number(run.files),
             size(run.bytes),
             number(run.events),
-            number(tags[run.name]),
+            number(tags.get(run.name, 0)),
             size(run.damaged_bytes) if run.damaged_bytes else "-",
         ]
-        for run in source.runs
+        for run in listing.runs
     ]
 
 
-def _tag_rows(source: OpenSource) -> list[list[str]]:
-    tags = source.logs.tags
-    points = source.logs.index.point_counts(tags)
+def _tag_rows(listing: _Listing) -> list[list[str]]:
     return [
         [
-            source.name(tag.run),
+            listing.source.name(tag.run),
             tag.name,
             kind(tag),
             number(count),
@@ -85,7 +131,7 @@ def _tag_rows(source: OpenSource) -> list[list[str]]:
             str(tag.last_step),
             "-" if tag.last_value is None else f"{tag.last_value:.6g}",
         ]
-        for tag, count in zip(tags, points, strict=True)
+        for tag, count in listing.counted_tags()
     ]
 
 
@@ -94,12 +140,9 @@ def kind(tag: Tag) -> str:
     return tag.kind.plugin or tag.kind.data_class or "unknown"
 
 
-def _tags_per_run(source: OpenSource) -> Counter[str]:
-    return Counter(tag.run for tag in source.logs.tags)
-
-
-def _as_json(source: OpenSource, *, tags: bool) -> dict[str, Any]:
-    per_run = _tags_per_run(source)
+def _as_json(listing: _Listing) -> dict[str, Any]:
+    source = listing.source
+    tags = source.logs.index.tag_counts(source.logs.source)
     document: dict[str, Any] = {
         "source": source.uri,
         "runs": [
@@ -109,17 +152,15 @@ def _as_json(source: OpenSource, *, tags: bool) -> dict[str, Any]:
                 "files": run.files,
                 "bytes": run.bytes,
                 "events": run.events,
-                "tags": per_run[run.name],
+                "tags": tags.get(run.name, 0),
                 "first_event_time": json_number(run.first_wall),
                 "damaged_bytes": run.damaged_bytes,
             }
-            for run in source.runs
+            for run in listing.runs
         ],
         "problems": [str(problem) for problem in source.logs.report.problems],
     }
-    if tags:
-        held = source.logs.tags
-        points = source.logs.index.point_counts(held)
+    if listing.tags is not None:
         document["tags"] = [
             {
                 "run": source.name(tag.run),
@@ -131,6 +172,6 @@ def _as_json(source: OpenSource, *, tags: bool) -> dict[str, Any]:
                 "last_wall_time": json_number(tag.last_wall_time),
                 "last_value": json_number(tag.last_value),
             }
-            for tag, count in zip(held, points, strict=True)
+            for tag, count in listing.counted_tags()
         ]
     return document

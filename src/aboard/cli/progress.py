@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
-from aboard.cli.errors import say
+from aboard.cli.errors import is_debugging, say
 from aboard.cli.wording import counted, skipped
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from aboard.index.refresh import Report
     from aboard.tensorboard.board import Board
     from aboard.tensorboard.live import SourceState
+    from aboard.tensorboard.stock import StockState
 
 _PATIENCE_SECONDS = 0.3
 
@@ -66,6 +68,7 @@ class LoadingLine:
     def __init__(self, board: Board, index: Index) -> None:
         self._board = board
         self._index = index
+        self._debug = is_debugging()
         self._lock = threading.Lock()
         self._bars: dict[Source, ReadingBar] = {}
         self._said: dict[Source, str] = {}
@@ -89,6 +92,8 @@ class LoadingLine:
             if text and self._said.get(source) != text:
                 self._said[source] = text
                 say(text)
+                if self._debug and state.error is not None and state.error.__cause__ is not None:
+                    traceback.print_exception(state.error.__cause__)
 
     def _state(self, source: Source, state: SourceState) -> str:
         """Return what there is to say of a source that was looked at; not what is usual."""
@@ -100,10 +105,7 @@ class LoadingLine:
             return ""
         runs = self._index.runs(source)
         if not runs:
-            return (
-                f"no event files below {source.uri} yet; the board shows them as soon as they"
-                f" appear. 'aboard doctor {source.uri}' says what may be wrong."
-            )
+            return _nothing_below(source)
         hidden = self._hidden([run.name for run in runs])
         if hidden:
             return hidden
@@ -123,8 +125,88 @@ class LoadingLine:
             return ""
         if Listing(self._board, self._index).runs():
             return ""
-        some = ", ".join(repr(run) for run in runs[:5])
-        return f"--include and --exclude leave no run to show. There are runs such as {some}."
+        return _none_left(runs)
+
+
+class StockLine:
+    """Show how TensorBoard's own loaders fill a board; hand it to a viewer as its `told`."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._wanted = sys.stderr.isatty()
+        self._bar: Progress | None = None
+        self._said: dict[Source | None, str] = {}
+
+    def __enter__(self) -> StockLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def __call__(self, state: StockState) -> None:
+        """Take notice of how far the reading is; say each thing once."""
+        if not state.loaded:
+            self._show(state)
+            return
+        self._close()
+        names: dict[Source, list[str]] = {member.source: [] for member in self._board.members}
+        for member, name in state.found:
+            names[member.source].append(name)
+        if state.found and not state.shown:
+            self._say(None, _none_left([name for _, name in state.found]))
+        for source, runs in names.items():
+            if not runs:
+                self._say(source, _nothing_below(source))
+            elif state.shown and not self._said.get(source, "").startswith("read "):
+                took = f"{state.seconds:.2f} s"
+                self._say(source, f"read {source.uri} in {took}: {counted(len(runs), 'run')}.")
+
+    def _say(self, source: Source | None, text: str) -> None:
+        if self._said.get(source) != text:
+            self._said[source] = text
+            say(text)
+
+    def _show(self, state: StockState) -> None:
+        if not self._wanted or state.seconds < _PATIENCE_SECONDS:
+            return
+        if self._bar is None:
+            self._bar = _run_bar(self._board.title)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], total=state.shown or None, completed=state.read)
+
+    def _close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+
+def _nothing_below(source: Source) -> str:
+    return (
+        f"no event files below {source.uri} yet; the board shows them as soon as they appear."
+        f" 'aboard doctor {source.uri}' says what may be wrong."
+    )
+
+
+def _none_left(runs: list[str]) -> str:
+    some = ", ".join(repr(run) for run in runs[:5])
+    return f"--include and --exclude leave no run to show. There are runs such as {some}."
+
+
+def _run_bar(title: str) -> Progress:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("runs"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task(escape(f"reading {title}"), total=None)
+    return bar
 
 
 def _make_bar(label: str) -> Progress:

@@ -12,7 +12,7 @@ import typer
 from aboard.cli.errors import Failure, WrongUsage
 
 if TYPE_CHECKING:
-    from aboard.runs.manifest import Tags
+    from aboard.runs.values import Tags
     from aboard.track.job import CannotStart, Outcome
     from aboard.track.run import Run
 
@@ -35,7 +35,9 @@ def run(
     command: Annotated[
         list[str],
         typer.Argument(
-            metavar="COMMAND", help="The program and its arguments, after '--'.", show_default=False
+            metavar="COMMAND...",
+            help="The program and its arguments, after '--'.",
+            show_default=False,
         ),
     ],
     experiment: Annotated[
@@ -154,6 +156,10 @@ def _begin(
     root, experiment, name = told
     try:
         place = find_place(root, experiment, name)._replace(fallback=False)  # we say where
+        asked = experiment or place.experiment, name or place.name
+        if place.joined and asked != (place.experiment, place.name):
+            # Not the run that we are in, but one beside it.
+            place = find_place(place.root, asked[0], name, environment={})
         if resume and place.name is None:
             raise WrongUsage("--resume: say which run, with --name.")
         # The ranks of a launcher that we start share our directory and have their own below it.

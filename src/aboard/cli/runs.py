@@ -77,7 +77,7 @@ GROUP = typer.Typer(cls=_ListByDefault, help=_HELP, rich_markup_mode="markdown")
 SelectorArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="SELECTOR",
+        metavar="[SELECTOR]...",
         help="Which runs; all of them unless told.",
         show_default=False,
         autocompletion=selectors_like,
@@ -86,7 +86,7 @@ SelectorArgument = Annotated[
 RunArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN",
+        metavar="RUN...",
         help="Selectors, one or more.",
         show_default=False,
         autocompletion=selectors_like,

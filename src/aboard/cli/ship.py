@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +21,9 @@ from aboard.cli.sources import JsonOption
 from aboard.cli.wording import counted, moment, size, table
 from aboard.storage import StorageError, open_storage
 from aboard.track.ledger import Ledger
+from aboard.track.processes import start_of
 from aboard.track.sending import Sending
-from aboard.track.spool import Owner, Spool, all_spools, spool_root, spool_roots
+from aboard.track.spool import Owner, Spool, all_spools, damaged_spools, spool_root, spool_roots
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -33,9 +36,13 @@ Examples:
 - `aboard ship 20260131-120000-4711-0a1b2c3d` - send one spool, by its name or its path
 
 A spool whose training still runs is sent by that training; it is listed, and left alone. One that a
-process in the background cannot send is taken over, with the credentials and endpoint of today.
+process in the background cannot send is taken over, with the credentials and endpoint of today. The
+exit code is 1 if something is left that nobody sends.
 """
 _TAKE_OVER_SECONDS = 5.0
+_LOCK_SECONDS = 2.0
+_LEFT = ("kept", "elsewhere", "still written", "damaged")
+"""States in which nobody sends a spool."""
 _SHOWN_AFTER_SECONDS = 0.3
 
 
@@ -53,7 +60,7 @@ class Waiting:
         """Return it as `--json` prints it."""
         return {
             "spool": str(self.spool.directory),
-            "target": self.owner.target,
+            "target": self.owner.target or None,
             "state": self.state,
             "left_bytes": self.left,
             "host": self.owner.host,
@@ -80,6 +87,7 @@ def ship(
     """Send what trainings left behind on their way to a bucket."""
     found = [_look(one) for one in (_named(spool) if spool else all_spools())]
     waiting = [one for one in found if one is not None]
+    waiting += [] if spool else map(_damaged, damaged_spools())
     if not list_only:
         for one in waiting:
             _send(one, asked=bool(spool))
@@ -92,7 +100,7 @@ def ship(
         typer.echo(f"nothing is left in {spool_root()}")
     elif list_only:
         typer.echo(_table(waiting))
-    if any(one.state == "kept" for one in waiting):
+    if not list_only and any(one.state in _LEFT for one in waiting):
         raise typer.Exit(FAILURE)
 
 
@@ -113,7 +121,7 @@ def _look(spool: Spool) -> Waiting | None:
     owner = spool.owner()
     if owner is None:
         return None  # it was sent while we looked
-    presence = owner.presence()
+    presence = owner.presence(spool.lifeline)
     state = {"alive": "in use", "unknown": "elsewhere"}.get(presence, "left behind")
     if state == "left behind" and spool.is_served():
         state = "being sent"
@@ -121,11 +129,24 @@ def _look(spool: Spool) -> Waiting | None:
     return Waiting(spool, owner, state, left, spool.status().problem)
 
 
+def _damaged(spool: Spool) -> Waiting:
+    problem = (
+        f"{spool.directory}: owner.json, which says where the files belong, is missing or cannot be"
+        " read. Copy what is in 'files' there by hand, and delete the directory."
+    )
+    left = sum(one.stat().st_size for one in spool.files.rglob("*") if one.is_file())
+    created = spool.directory.stat().st_mtime
+    return Waiting(spool, Owner("", created=created), "damaged", left, problem)
+
+
 def _send(one: Waiting, *, asked: bool) -> None:
     """Send a spool that nobody else sends; say what comes of it."""
     from aboard.track.shipper import send_left_behind
 
     name = one.spool.directory.name
+    if one.state == "damaged":
+        say(one.problem)
+        return
     if one.state == "in use":
         say(f"{name}: the training with process {one.owner.pid} runs, and sends it.")
         return
@@ -134,27 +155,47 @@ def _send(one: Waiting, *, asked: bool) -> None:
         return
     if one.state == "being sent" and one.problem:
         _take_over(one)
-    with one.spool.lock() as ours:
+    with _lock(one.spool) as ours:
+        if not ours and one.spool.owner() is None:
+            one.state, one.left, one.problem = "arrived", 0, ""
+            say(f"{name}: it has been sent meanwhile.")
+            return
         if not ours:
             one.state = "being sent"
-            say(f"{name}: process {one.spool.status().pid} is sending it.")
+            pid = one.spool.status().pid
+            say(f"{name}: {f'process {pid}' if pid else 'another process'} is sending it.")
             return
-        if one.spool.has_writers():
-            one.state = "in use"
-            say(f"{name}: a process still writes to it; try again when that has ended.")
+        if writer := one.spool.writer():
+            one.state = "still written"
+            say(f"{name}: process {writer.pid} may still write to it; try again when it has ended.")
             return
         try:
             with SendingBar(one.owner.target, one.left) as bar:
                 outcome = send_left_behind(one.spool, one.owner, bar.advance)
             problem = str(outcome.problem or outcome.refused)
+            refused = outcome.complete
         except StorageError as error:
-            problem = str(error)
+            problem, refused = str(error), False
     if problem:
         one.state, one.problem = "kept", problem
-        say(f"{problem} The logs are kept in {one.spool.directory}.")
+        rest = "All others arrived; 'aboard ship' then sends this one."
+        say(f"{problem} {rest if refused else f'The logs are kept in {one.spool.directory}.'}")
     else:
         say(f"{size(one.left)} sent to {one.owner.target}")
         one.state, one.left, one.problem = "arrived", 0, ""
+
+
+@contextlib.contextmanager
+def _lock(spool: Spool) -> Iterator[bool]:
+    """Try to become the one who sends a spool, until it is known who else does, or it is gone."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        with spool.lock() as ours:
+            known = start_of(spool.status().pid) or spool.owner() is None
+            if ours or known or time.monotonic() > deadline:
+                yield ours
+                return
+        time.sleep(0.05)
 
 
 def _take_over(one: Waiting) -> None:
@@ -180,7 +221,7 @@ def _table(waiting: list[Waiting]) -> str:
     rows = [
         [
             one.spool.directory.name,
-            one.owner.target,
+            one.owner.target or "-",
             one.state,
             moment(one.owner.created),
             size(one.left),

@@ -6,10 +6,12 @@ run's name begins with its source's, so that no two runs share one.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +19,8 @@ import typer
 from aboard.cli.errors import FAILURE, Failure, code_for, is_debugging, line_for, say
 from aboard.cli.progress import ReadingBar
 from aboard.cli.wording import size, skipped
-from aboard.storage import NotFound, StorageError, is_remote, join
+from aboard.storage import StorageError, is_remote, join
+from aboard.storage.local import explain
 
 if TYPE_CHECKING:
     from aboard.index import Damage, Index, Run, Source
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 SourceArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="SOURCE",
+        metavar="SOURCE...",
         help="Directories, bucket URIs (s3://bucket/path) or event files, one or more.",
         show_default=False,
     ),
@@ -74,6 +77,17 @@ class Sources:
         incomplete = any(one.logs.report.problems for one in self.opened)
         return FAILURE if self.errors or incomplete else 0
 
+    def put_aside(self, source: str, error: Exception) -> None:
+        """Say what is wrong with a source, and remember it for the end."""
+        self.errors.append((source, error))
+        say(line_for(error))
+
+    def say_notices(self, index: Index) -> None:
+        """Say what there is to say of the index itself."""
+        self.notices = [str(problem) for problem in index.problems]
+        for notice in self.notices:
+            say(notice)
+
     def say_damage(self) -> None:
         """Say on standard error what was skipped because it is damaged."""
         for one in self.opened:
@@ -101,28 +115,25 @@ def open_sources(index: Index, texts: Sequence[str], *, anew: bool = False) -> S
     found = Sources()
     parsed: dict[Source, str] = {}
     for text in texts:
-        with _put_aside(found, text):
+        with putting_aside(found, text):
             parsed.setdefault(Source.parse(text), text)
     labels = distinct_labels([place_of(source) for source in parsed])
     for (source, text), label in zip(parsed.items(), labels, strict=True):
-        with _put_aside(found, text):
+        with putting_aside(found, text):
             found.opened.append(_open(index, source, text, label, anew=anew))
-    found.notices = [str(problem) for problem in index.problems]
-    for notice in found.notices:
-        say(notice)
+    found.say_notices(index)
     return found
 
 
 @contextmanager
-def _put_aside(found: Sources, text: str) -> Iterator[None]:
+def putting_aside(found: Sources, text: str) -> Iterator[None]:
     """Report what is wrong with a source, and let the others go on."""
     try:
         yield
     except (Failure, StorageError) as error:
         if is_debugging():
             raise
-        found.errors.append((text, error))
-        say(line_for(error))
+        found.put_aside(text, error)
 
 
 def _open(index: Index, source: Source, text: str, label: str, *, anew: bool) -> OpenSource:
@@ -153,9 +164,11 @@ def check_readable(source: Source) -> None:
     place = place_of(source)
     if is_remote(place):
         return
-    if not Path(place).exists():
-        raise NotFound(place, "there is no such file or directory", "Check the path.")
-    if not source.only and not Path(place).is_dir():
+    try:
+        status = os.stat(place)  # noqa: PTH116 (a Path would be made of it and no more)
+    except OSError as error:
+        raise explain(place, error) from error
+    if not source.only and not stat.S_ISDIR(status.st_mode):
         raise Failure(
             f"{place}: this is no event file, whose name would contain 'tfevents'."
             " Name a directory or an event file."
@@ -168,12 +181,17 @@ def place_of(source: Source) -> str:
 
 
 def distinct_labels(places: Sequence[str]) -> list[str]:
-    """Return the shortest ends of paths that tell them apart; none is needed for a single one."""
+    """Return the shortest ends of paths that tell them apart; none is needed for a single one.
+
+    No label is the beginning of another's path: runs of two sources would share a name.
+    """
     if len(places) < 2:
         return ["" for _ in places]
-    parts = [[part for part in place.split("/") if part] for place in places]
+    parts = [[part for part in place.split("/") if part] or ["root"] for place in places]
     for length in range(1, max(map(len, parts)) + 1):
-        labels = ["/".join(one[-length:]) for one in parts]
-        if len(set(labels)) == len(labels):
-            return labels
-    return list(places)
+        ends = [one[-length:] for one in parts]
+        if all(after[: len(before)] != before for before, after in pairwise(sorted(ends))):
+            return ["/".join(one) for one in ends]
+    from aboard.runs.naming import distinct
+
+    return distinct(one[-1] for one in parts)

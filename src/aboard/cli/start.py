@@ -43,7 +43,7 @@ def start(
     selector: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SELECTOR",
+            metavar="[SELECTOR]...",
             help="Which runs: selectors, paths or URIs, one or more.",
             show_default=False,
             autocompletion=selectors_like,

@@ -6,10 +6,10 @@ import html
 import os
 import signal
 import sys
-import tempfile
 import threading
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,8 @@ import typer
 from aboard.cli.choosing import RootOption, choose_runs, is_place, understand
 from aboard.cli.completing import selectors_like
 from aboard.cli.errors import WrongUsage, say
-from aboard.cli.progress import LoadingLine
+from aboard.cli.progress import LoadingLine, StockLine
+from aboard.cli.samples import parse_samples
 from aboard.cli.sources import check_readable
 
 if TYPE_CHECKING:
@@ -41,6 +42,18 @@ Examples:
 The address that is printed opens once; the browser then holds a cookie. Press Enter for another.
 """
 
+ShownArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Directories, bucket URIs or event files, one or more; each also as NAME=SOURCE."
+        " Or selectors of runs, such as 'cifar10/run1-run3', where there is no such path.",
+        show_default=False,
+        autocompletion=selectors_like,
+    ),
+]
+"""What a board can show."""
+
 _BOARD_ID = "view"
 _TO_OPEN_SECONDS = 20.0
 """How long a browser may take to read the page that leads it to a board."""
@@ -48,16 +61,7 @@ _TO_OPEN_SECONDS = 20.0
 
 def view(
     context: typer.Context,
-    source: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE",
-            help="Directories, bucket URIs or event files, one or more; each also as NAME=SOURCE."
-            " Or selectors of runs, such as 'cifar10/run1-run3', where there is no such path.",
-            show_default=False,
-            autocompletion=selectors_like,
-        ),
-    ],
+    source: ShownArgument,
     root: RootOption = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "localhost",
     port: Annotated[
@@ -93,10 +97,20 @@ def view(
         typer.Option(help="How runs are named, such as '{experiment}_{run}_lr={hparams.lr}'."),
     ] = None,
     samples: Annotated[
-        int | None,
+        list[str] | None,
         typer.Option(
-            help="Points per curve, 0 for all; spikes are kept whatever it is. [default: 1000]",
-            min=0,
+            metavar="[KIND=]N",
+            help="Points per curve, spikes kept, or values of another kind, such as images=100;"
+            " 0 for all; may be repeated. [default: 1000]",
+        ),
+    ] = None,
+    poll: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="How long to wait between two looks at a bucket in which something changes;"
+            " longer while nothing does. [default: 5]",
+            min=0.5,
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="What the browser's tab shows.")] = None,
@@ -122,11 +136,12 @@ def view(
 ) -> None:
     """Show runs in TensorBoard, live."""
     from aboard.storage import confines
-    from aboard.web import Access, listen
+    from aboard.web import listen
 
     hide_token(context, token)
 
     chosen = _engine(engine)
+    limits = parse_samples(samples or ())
     confines.confine(confine or ())
     board = make_board(
         source,
@@ -136,10 +151,18 @@ def view(
         include=include or (),
         exclude=exclude or (),
     )
-    access = Access(_token(token, token_file))
+    access = _access(token, token_file)
     sockets = listen(host, port)
     serve_board(
-        board, access, sockets, host, engine=chosen, samples=samples, browser=browser, json=json
+        board,
+        access,
+        sockets,
+        host,
+        engine=chosen,
+        samples=limits,
+        poll=poll,
+        browser=browser,
+        json=json,
     )
 
 
@@ -178,14 +201,20 @@ def make_board(
     except BadTemplate as error:
         raise WrongUsage(str(error)) from None
     searched = find_roots(roots)
-    words = [text for text in texts if searched and not is_place(text)]
-    members = tuple(dict.fromkeys(Member.parse(text) for text in texts if text not in words))
+    places, words = parted(texts, searched)
+    members = tuple(dict.fromkeys(Member.parse(text) for text in places))
     for member in members:
         check_readable(member.source)
     names = [one.name or one.source.uri.rstrip("/").rpartition("/")[2] for one in members]
     title = title or ", ".join([*names, *words]) or "Aboard"
     board = Board(_BOARD_ID, title, members, parsed, tuple(include), tuple(exclude))
     return _with_selected(board, words, searched) if words else board
+
+
+def parted(texts: Sequence[str], roots: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part places from selectors, which mean something only where there are roots."""
+    words = [text for text in texts if roots and not is_place(text)]
+    return [text for text in texts if text not in words], words
 
 
 def _with_selected(board: Board, words: Sequence[str], roots: Sequence[str]) -> Board:
@@ -210,25 +239,34 @@ def serve_board(
     host: str,
     *,
     engine: Engine = "fast",
-    samples: int | None = None,
+    samples: Mapping[str, int] | None = None,
+    poll: float | None = None,
     browser: bool = True,
     json: bool = False,
+    on_ready: Callable[[], None] | None = None,
 ) -> None:
-    """Serve a board until the user has seen enough."""
+    """Serve a board until the user has seen enough; `on_ready` is called when it can be opened."""
     from aboard.index import Index
     from aboard.tensorboard.viewer import Viewer
-    from aboard.web import serve
+    from aboard.web import ending_in_order, serve
 
-    with Index() as index, LoadingLine(board, index) as line:
+    with (
+        ending_in_order(),
+        Index() as index,
+        LoadingLine(board, index) as line,
+        StockLine(board) as stock_line,
+    ):
         for problem in index.problems:
             say(str(problem))
         viewer = Viewer(
             board,
             access,
             engine=engine,
-            samples=None if samples is None else {"scalars": samples},
+            samples=samples,
+            poll=poll,
             index=index,
             changed=line,
+            told=stock_line,
             chosen=_Joining(board),
         )
         front = _Front(board, viewer.path, access, sockets, host, json=json)
@@ -237,6 +275,8 @@ def serve_board(
             front.announce()
             if browser and not json:
                 front.open_browser()
+            if on_ready is not None:
+                on_ready()
 
         try:
             caught = serve(viewer.app, sockets, on_ready=ready)
@@ -315,8 +355,9 @@ class _Front:
             threading.Thread(target=self._more_links, daemon=True).start()
 
     def _more_links(self) -> None:
-        for _ in sys.stdin:
-            typer.echo(self._link())
+        with suppress(OSError):  # of a terminal that was closed
+            for _ in sys.stdin:
+                typer.echo(self._link())
 
     def open_browser(self) -> None:
         """Open a browser, unless it would be on the far side of an SSH connection."""
@@ -343,24 +384,19 @@ def open_link(link: str, closed: threading.Event) -> None:
     The browser is given a page that leads to the link and that only its user can read. It is in
     the home directory because browsers in a sandbox see no other place of ours.
     """
+    from aboard.web.lifetime import own_file
+
     try:
         controller = webbrowser.get()
     except webbrowser.Error:
         return
     if type(controller) is webbrowser.GenericBrowser:
         return  # one for the terminal, which it would take over
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="aboard-", suffix=".html", dir=Path.home(), delete=False
-        ) as page:
-            page.write(f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">')
-    except OSError:
-        return  # the link is in the terminal
-    try:
-        controller.open(Path(page.name).as_uri())
+    page = f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">'
+    # Without it, the link is in the terminal still.
+    with suppress(OSError), own_file(Path.home(), "aboard", ".html", page) as path:
+        controller.open(path.as_uri())
         closed.wait(_TO_OPEN_SECONDS)
-    finally:
-        Path(page.name).unlink(missing_ok=True)
 
 
 def _engine(text: str) -> Engine:
@@ -371,9 +407,12 @@ def _engine(text: str) -> Engine:
     raise WrongUsage(f"there is no engine {text!r}. Choose 'fast' or 'stock'.")
 
 
-def _token(token: str | None, token_file: Path | None) -> str | None:
-    from aboard.web import read_token_file
+def _access(token: str | None, token_file: Path | None) -> Access:
+    from aboard.web import Access, TokenError, read_token_file
 
     if token is not None and token_file is not None:
         raise WrongUsage("give --token or --token-file, not both.")
-    return read_token_file(token_file) if token_file is not None else token
+    try:
+        return Access(read_token_file(token_file) if token_file is not None else token)
+    except TokenError as error:
+        raise WrongUsage(str(error)) from None

@@ -89,13 +89,33 @@ def printable(text: str) -> str:
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
     """Align rows below their heads: the first `left` columns to the left, others to the right."""
     cells = [heads, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    form = (" " * _GAP).join(
-        f"{{:{'<' if i < left else '>'}{width}}}" for i, width in enumerate(widths)
-    )
-    lines = [form.format(*row).rstrip() for row in cells]
+    widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
+    sides = ["<" if i < left else ">" for i in range(len(widths))]
+
+    def form(widths: Sequence[int]) -> str:
+        columns = zip(sides, widths, strict=True)
+        return (" " * _GAP).join(f"{{:{side}{width}}}" for side, width in columns)
+
+    def line(row: Sequence[str]) -> str:
+        if all(map(str.isascii, row)):
+            return usual.format(*row)
+        # A column of characters that take two places has fewer of them.
+        columns = zip(widths, row, strict=True)
+        return form([width - width_of(cell) + len(cell) for width, cell in columns]).format(*row)
+
+    usual = form(widths)
+    lines = [line(row).rstrip() for row in cells]
     lines[0] = strong(lines[0])
     return "\n".join(lines)
+
+
+def width_of(text: str) -> int:
+    """Return how many places a text takes on a line of a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def terminal_width() -> int | None:
@@ -116,12 +136,12 @@ def fitted(
     Args:
         heads: the names of its columns.
         rows: what they hold.
-        width: how many characters fit on a line.
+        width: how many places there are on a line.
         least: the columns that may be left out, the least important first.
         shortest: those that may be shortened, and to what.
     """
     columns = {head: [printable(row[i]) for row in rows] for i, head in enumerate(heads)}
-    widths = {head: max(map(len, (head, *cells))) for head, cells in columns.items()}
+    widths = {head: max(map(width_of, (head, *cells))) for head, cells in columns.items()}
 
     def needed(head: str) -> int:
         return min(widths[head], max(shortest.get(head, widths[head]), len(head))) + _GAP
@@ -142,7 +162,12 @@ def fitted(
 
 def shortened(text: str, most: int) -> str:
     """Return the beginning of a text that is too long, marked as one."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    if width_of(text) <= most:
+        return text
+    end = min(len(text), most - 1)
+    while width_of(text[:end]) > most - 1:
+        end -= 1
+    return f"{text[:end]}…"
 
 
 def strong(text: str) -> str:

@@ -2,7 +2,9 @@
 
 Checksums are inherently serial, so those of many pieces are advanced together, four
 bytes per step, and the shorter ones drop out first; a long piece is cut into lanes
-that are advanced together and then joined, a checksum being linear.
+that are advanced together and then joined, a checksum being linear. For the same
+reason the checksum of any piece follows from those of all that is before its ends,
+which `Marks` knows: so many pieces that overlap cost no more than some that do not.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from aboard.events.records import CRC_TABLE, HEADER, MAX_LENGTH, OVERHEAD
 U32 = npt.NDArray[np.uint32]
 Ints = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
 
 _LONG = 2048
 """Pieces from this length on are cut into lanes."""
-_SLAB = 1 << 16
-"""How many places of a block are searched for a header at once."""
+_FIRST_SLAB, _SLAB = 1 << 8, 1 << 16
+"""How many places of a block are searched for a header at once: ever more."""
+_STRIDE = 64
+"""How far the marks of a block are apart."""
 
 
 def everywhere(block: bytes | Octets, kind: str) -> npt.NDArray[Any]:
@@ -80,6 +85,63 @@ def _masked(states: U32) -> U32:
     return (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(0xA282EAD8)
 
 
+@functools.cache
+def _zeros(power: int) -> U32:
+    """Return what 2 ** `power` zero bytes make of each octet of a state; a state is their sum."""
+    octets = np.arange(256, dtype=np.uint32) << (8 * np.arange(4, dtype=np.uint32)[:, None])
+    if power:
+        return _after_zeros(_after_zeros(octets, power - 1), power - 1)
+    return _advance(
+        octets.ravel(), np.zeros(1, np.uint8), np.zeros(1024, np.int64), np.ones(1024, np.int64)
+    ).reshape(4, 256)
+
+
+def _after_zeros(states: U32, power: int) -> U32:
+    table = _zeros(power)
+    moved: U32 = table[0, states & 0xFF] ^ table[1, states >> 8 & 0xFF]
+    moved ^= table[2, states >> 16 & 0xFF] ^ table[3, states >> 24]
+    return moved
+
+
+def _moved(states: U32, lengths: Ints) -> U32:
+    """Advance each checksum by so many zero bytes."""
+    states = states.copy()
+    for power in range(int(lengths.max(initial=0)).bit_length()):
+        some = np.flatnonzero(lengths >> power & 1)
+        states[some] = _after_zeros(states[some], power)
+    return states
+
+
+class Marks:
+    """The checksums, from nothing, of all that is before evenly spaced places of a block."""
+
+    def __init__(self, block: bytes) -> None:
+        self._block = block
+
+    @functools.cached_property
+    def _states(self) -> U32:
+        count = len(self._block) // _STRIDE
+        lengths = np.full(count, _STRIDE, np.int64)
+        states = _advance(
+            np.zeros(count, np.uint32), self._block, np.arange(count) * _STRIDE, lengths
+        )
+        # Each is joined with the one before, then the two with the two before, and so on.
+        for doubling in range(max(0, count - 1).bit_length()):
+            reach = 1 << doubling
+            power = doubling + _STRIDE.bit_length() - 1
+            states[reach:] ^= _after_zeros(states[:-reach], power)
+        return np.concatenate([np.zeros(1, np.uint32), states])
+
+    def advanced(self, starts: Ints, lengths: Ints) -> U32:
+        """Return a fresh checksum for each piece, advanced by its bytes."""
+        before, behind = self._until(starts), self._until(starts + lengths)
+        return _moved(before ^ np.uint32(0xFFFFFFFF), lengths) ^ behind
+
+    def _until(self, places: Ints) -> U32:
+        marks = places // _STRIDE
+        return _advance(self._states[marks], self._block, marks * _STRIDE, places % _STRIDE)
+
+
 def _advanced_by_long(piece: Octets) -> int:
     """Return a fresh checksum, advanced by one long piece."""
     lanes = int(len(piece) ** 0.5)
@@ -87,18 +149,13 @@ def _advanced_by_long(piece: Octets) -> int:
     states = np.zeros(lanes, np.uint32)
     states[:1] = _fresh(1)
     states = _advance(states, piece, np.arange(lanes) * width, np.full(lanes, width))
-    # What `width` zero bytes do to each bit of a state; a state is a sum of its bits.
-    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    shifts = _advance(bits, np.zeros(width, np.uint8), np.zeros(32, np.int64), np.full(32, width))
-    total = int(states[0])
-    for state in states[1:]:
-        moved = 0
-        for bit in range(32):
-            if total >> bit & 1:
-                moved ^= int(shifts[bit])
-        total = moved ^ int(state)
     left = np.array([lanes * width])
-    return int(_advance(np.array([total], np.uint32), piece, left, len(piece) - left)[0])
+    while len(states) > 1:
+        if len(states) % 2:
+            states = np.concatenate([np.zeros(1, np.uint32), states])
+        states = _moved(states[::2], np.full(len(states) // 2, width)) ^ states[1::2]
+        width *= 2
+    return int(_advance(states, piece, left, len(piece) - left)[0])
 
 
 def verify(block: bytes, bounds: Ints) -> int:
@@ -108,10 +165,7 @@ def verify(block: bytes, bounds: Ints) -> int:
         block: the bytes.
         bounds: where each record starts, and at the end where the last one ends.
     """
-    words = everywhere(block, "<u4")
     starts, lengths = bounds[:-1], np.diff(bounds) - OVERHEAD
-    of_length = _four_more(_fresh(len(starts)), words[starts])
-    good = _masked(_four_more(of_length, words[starts + 4])) == words[starts + 8]
     of_data = _fresh(len(starts))
     is_long = lengths >= _LONG
     short = np.flatnonzero(~is_long)
@@ -119,20 +173,50 @@ def verify(block: bytes, bounds: Ints) -> int:
     for place in np.flatnonzero(is_long):
         data = np.frombuffer(block, np.uint8)[starts[place] + HEADER : bounds[place + 1] - 4]
         of_data[place] = _advanced_by_long(data)
-    good &= _masked(of_data) == words[bounds[1:] - 4]
+    return _good_until(_has_header(block, starts) & _ends_with(block, starts, lengths, of_data))
+
+
+def verify_warily(block: bytes, bounds: Ints, marks: Marks) -> int:
+    """Do the same in a block that may be made to keep us busy."""
+    starts, lengths = bounds[:-1], np.diff(bounds) - OVERHEAD
+    return _good_until(_has_header(block, starts) & have_checksums(block, starts, lengths, marks))
+
+
+def have_checksums(block: bytes, starts: Ints, lengths: Ints, marks: Marks) -> Bools:
+    """Say of each place whether the data of a record there has the checksum behind it."""
+    if not len(starts):
+        return np.zeros(0, bool)
+    return _ends_with(block, starts, lengths, marks.advanced(starts + HEADER, lengths))
+
+
+def _has_header(block: bytes, starts: Ints) -> Bools:
+    words = everywhere(block, "<u4")
+    of_length = _four_more(_fresh(len(starts)), words[starts])
+    same: Bools = _masked(_four_more(of_length, words[starts + 4])) == words[starts + 8]
+    return same
+
+
+def _ends_with(block: bytes, starts: Ints, lengths: Ints, states: U32) -> Bools:
+    same: Bools = _masked(states) == everywhere(block, "<u4")[starts + HEADER + lengths]
+    return same
+
+
+def _good_until(good: Bools) -> int:
     bad = np.flatnonzero(~good)
-    return int(bad[0]) if len(bad) else len(starts)
+    return int(bad[0]) if len(bad) else len(good)
 
 
-def headers(block: bytes, at: int) -> Iterator[int]:
-    """Yield every place from `at` on where the header of a record may stand."""
+def headers(block: bytes, at: int) -> Iterator[Ints]:
+    """Yield every place from `at` on where the header of a record may stand, many at a time."""
     words = everywhere(block, "<u4")
     last = len(block) - HEADER
+    slab = _FIRST_SLAB
     while at <= last:
         low, high, stored = (
-            words[at + shift : min(at + _SLAB, last + 1) + shift] for shift in (0, 4, 8)
+            words[at + shift : min(at + slab, last + 1) + shift] for shift in (0, 4, 8)
         )
-        crcs = _masked(_four_more(_four_more(_fresh(len(low)), low), high))
-        for place in np.flatnonzero((crcs == stored) & (high == 0) & (low <= MAX_LENGTH)):
-            yield at + int(place)
-        at += _SLAB
+        likely = np.flatnonzero((high == 0) & (low <= MAX_LENGTH))
+        crcs = _masked(_four_more(_four_more(_fresh(len(likely)), low[likely]), high[likely]))
+        yield at + likely[crcs == stored[likely]]
+        at += slab
+        slab = min(2 * slab, _SLAB)

@@ -18,7 +18,9 @@ from aboard.events import protos
 
 DATA_CLASSES = ("", "scalar", "tensor", "blob_sequence")
 
-_DT_BFLOAT16, _DT_UINT32, _DT_UINT64 = 14, 22, 23
+_DT_STRING, _DT_BFLOAT16, _DT_UINT32, _DT_UINT64 = 7, 14, 22, 23
+_NOT_WHAT_IT_SAYS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What TensorBoard's own conversions raise for a message that makes no sense."""
 _MAX_REPEATS = 1 << 24
 """A constant tensor stores one element; a damaged shape must not repeat it into all memory."""
 
@@ -46,15 +48,18 @@ class Value:
         """The value as an array, made anew at each call; text as bytes, bfloat16 as float32."""
         try:
             return _array(self.tensor_proto)
-        except (TypeError, ValueError) as error:
-            raise DecodeError(
-                f"cannot read the tensor of {self.tag!r} at step {self.step}: {error}"
-            ) from error
+        except _NOT_WHAT_IT_SAYS as error:
+            raise self._unreadable("tensor", str(error)) from error
 
     @property
     def blobs(self) -> list[bytes]:
         """The members of a blob sequence: images with their size first, audio clips, graphs."""
-        return [bytes(blob) for blob in self.tensor.ravel()]
+        if self.tensor_proto.dtype != _DT_STRING:
+            raise self._unreadable("blobs", f"its type {self.tensor_proto.dtype} is not text")
+        return list(self.tensor.ravel())
+
+    def _unreadable(self, what: str, reason: str) -> DecodeError:
+        return DecodeError(f"cannot read the {what} of {self.tag!r} at step {self.step}: {reason}")
 
 
 def decode(data: bytes, metadata: Mapping[str, bytes] | None = None) -> list[Value]:
@@ -72,7 +77,7 @@ def decode(data: bytes, metadata: Mapping[str, bytes] | None = None) -> list[Val
             events = tensorboard.dataclass_compat.migrate_event(event, first)
     except tensorboard.NotAMessage as error:
         raise DecodeError(f"not an event: {error}") from error
-    except (IndexError, TypeError, ValueError) as error:
+    except _NOT_WHAT_IT_SAYS as error:
         raise DecodeError(f"cannot migrate an event: {error}") from error
     return [value for each in events for value in _values(each, metadata or {})]
 

@@ -1,8 +1,8 @@
 """Values in, bytes of `Event` protobufs out, encoded by hand so that a training loop pays little.
 
 A builder (`scalar`, `text`, `images`, ...) makes an `EncodedValue`: one value of one tag, with the
-metadata its tag needs once per file. `event` puts values at a step; framing is left to
-`records`, files to `writer`, and pixels and samples to `media`.
+metadata its tag needs once per file. `event` puts values at a step; arrays are left to `tensors`,
+framing to `records`, files to `writer`, and pixels and samples to `media`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from aboard.events.tensors import single, tensor_proto
+from aboard.events.wire import (
+    VARINT,
+    delimited,
+    float64_field,
+    integer_field,
+    text_field,
+    varint,
+)
+
 FILE_VERSION = "brain.Event:2"
 WRITER = "aboard.events.writer"
 
 DATA_CLASSES = {"": 0, "scalar": 1, "tensor": 2, "blob_sequence": 3}
 
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
-
-_double = struct.Struct("<d").pack
 _wall_time = struct.Struct("<Bd").pack
 _simple_value = struct.Struct("<Bf").pack
 
@@ -51,44 +58,6 @@ class EncodedValue(NamedTuple):
         return self._replace(metadata=b"") if self.metadata else self
 
 
-# The wire format.
-
-
-def varint(number: int) -> bytes:
-    """Encode an integer in base 128; a negative one as its 64-bit two's complement."""
-    if 0 <= number < 0x80:
-        return _ONE_BYTE[number]
-    if not -(1 << 63) <= number < 1 << 64:
-        raise ValueError(f"{number} does not fit in 64 bits")
-    number &= 0xFFFF_FFFF_FFFF_FFFF
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_ONE_BYTE = [bytes([number]) for number in range(0x80)]
-
-
-def delimited(field: int, payload: bytes) -> bytes:
-    """Encode a field of bytes, text or a message, also when it is empty."""
-    return varint(field << 3 | _DELIMITED) + varint(len(payload)) + payload
-
-
-def _text(field: int, text: str) -> bytes:
-    return delimited(field, text.encode()) if text else b""
-
-
-def _integer(field: int, number: int) -> bytes:
-    return varint(field << 3 | _VARINT) + varint(number) if number else b""
-
-
-def _float64(field: int, number: float) -> bytes:
-    return varint(field << 3 | _FIXED64) + _double(number)
-
-
 # Events.
 
 
@@ -100,7 +69,7 @@ def event(wall_time: float, step: int, values: Iterable[EncodedValue]) -> bytes:
 def file_version(wall_time: float, writer: str = WRITER) -> bytes:
     """Encode the event that opens every file and names the software that wrote it."""
     version = _event(wall_time, 0, 3, FILE_VERSION.encode())
-    return version + delimited(10, _text(1, writer)) if writer else version
+    return version + delimited(10, text_field(1, writer)) if writer else version
 
 
 def graph(wall_time: float, graph_def: bytes, step: int = 0) -> bytes:
@@ -110,17 +79,20 @@ def graph(wall_time: float, graph_def: bytes, step: int = 0) -> bytes:
 
 def tagged_run_metadata(wall_time: float, step: int, tag: str, run_metadata: bytes) -> bytes:
     """Encode an event with the `RunMetadata` of one traced step."""
-    return _event(wall_time, step, 8, _text(1, tag) + delimited(2, run_metadata))
+    return _event(wall_time, step, 8, text_field(1, tag) + delimited(2, run_metadata))
 
 
 def session_start(wall_time: float, step: int) -> bytes:
     """Encode the start of a session, at which readers drop what they have from that step on."""
-    return _event(wall_time, step, 7, _integer(1, 1))
+    return _event(wall_time, step, 7, integer_field(1, 1))
 
 
 def step_number(step: SupportsIndex) -> int:
     """Return a step of any integer type as a plain integer of 64 bits."""
-    number = index(step)
+    try:
+        number = index(step)
+    except TypeError:
+        raise TypeError(f"step is an integer, not a {type(step).__name__}: {step!r:.60}") from None
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"the step {number} does not fit in 64 bits")
     return number
@@ -133,7 +105,7 @@ def _event(wall_time: float, step: int, field: int, payload: bytes) -> bytes:
     return head + delimited(field, payload)
 
 
-# Metadata and tensors.
+# Metadata.
 
 
 @lru_cache(maxsize=1024)
@@ -146,108 +118,13 @@ def metadata(
     description: str = "",
 ) -> bytes:
     """Encode a `SummaryMetadata`; readers derive the class of the plugins they know."""
-    plugin_data = _text(1, plugin) + (delimited(2, content) if content else b"")
+    plugin_data = text_field(1, plugin) + (delimited(2, content) if content else b"")
     return (
         (delimited(1, plugin_data) if plugin_data else b"")
-        + _text(2, display_name)
-        + _text(3, description)
-        + _integer(4, DATA_CLASSES[data_class])
+        + text_field(2, display_name)
+        + text_field(3, description)
+        + integer_field(4, DATA_CLASSES[data_class])
     )
-
-
-class _DataType(NamedTuple):
-    number: int
-    field: int
-    storage: str
-    """The little-endian numpy type of the elements; a varint per element unless it is a float."""
-
-
-_DATA_TYPES = {
-    "float32": _DataType(1, 5, "<f4"),
-    "float64": _DataType(2, 6, "<f8"),
-    "int32": _DataType(3, 7, "<i4"),
-    "uint8": _DataType(4, 7, "<u1"),
-    "int16": _DataType(5, 7, "<i2"),
-    "int8": _DataType(6, 7, "<i1"),
-    "complex64": _DataType(8, 9, "<c8"),
-    "int64": _DataType(9, 10, "<i8"),
-    "bool": _DataType(10, 11, "?"),
-    "bfloat16": _DataType(14, 13, "<u2"),
-    "uint16": _DataType(17, 7, "<u2"),
-    "complex128": _DataType(18, 12, "<c16"),
-    "float16": _DataType(19, 13, "<u2"),
-    "uint32": _DataType(22, 16, "<u4"),
-    "uint64": _DataType(23, 17, "<u8"),
-}
-_DT_STRING = 7
-
-
-def tensor_proto(
-    array: npt.ArrayLike, dtype: str | None = None, *, content: bool | None = None
-) -> bytes:
-    """Encode any array of numbers, text or bytes as a `TensorProto`.
-
-    `dtype` names the element type where it is not the array's own; `bfloat16`, which numpy
-    lacks, may be named too. `content` chooses between raw `tensor_content` and the typed field
-    of the element type; unless told, single elements take the typed field, which is shorter to
-    read, where TensorBoard can read it back.
-    """
-    elements = np.asarray(array)
-    if dtype is None and elements.dtype.kind in "SUTO":
-        if not isinstance(array, np.ndarray):
-            elements = np.array(array, dtype=object)  # a bytes array would drop trailing zeros
-        return _string_tensor(elements)
-    name = dtype or elements.dtype.name
-    if name not in _DATA_TYPES:
-        raise TypeError(f"cannot write elements of type {name} to an event file")
-    data_type = _DATA_TYPES[name]
-    stored = _stored(elements, name, data_type)
-    if content is None:
-        content = stored.size != 1 or name in ("uint32", "uint64", "bfloat16")
-    if content:
-        payload = delimited(4, stored.tobytes()) if stored.size else b""
-    elif stored.dtype.kind in "fc":
-        payload = delimited(data_type.field, stored.tobytes())
-    else:
-        payload = delimited(data_type.field, b"".join(map(varint, stored.ravel().tolist())))
-    return _integer(1, data_type.number) + _shape(stored.shape) + payload
-
-
-def _stored(elements: npt.NDArray[Any], name: str, data_type: _DataType) -> npt.NDArray[Any]:
-    if name == "bfloat16":
-        if elements.dtype.name != name:
-            return _bfloat16_bits(elements.astype("<f4"))
-        return elements.view("<u2")
-    if name == "float16":
-        return elements.astype("<f2").view("<u2")
-    return elements.astype(data_type.storage, copy=False)
-
-
-def _bfloat16_bits(numbers: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    bits = numbers.view("<u4")
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-    return np.where(np.isnan(numbers), 0x7FC0, rounded).astype("<u2")
-
-
-def _string_tensor(elements: npt.NDArray[Any]) -> bytes:
-    strings = [_as_bytes(element) for element in elements.ravel().tolist()]
-    return (
-        _integer(1, _DT_STRING)
-        + _shape(elements.shape)
-        + b"".join([delimited(8, string) for string in strings])
-    )
-
-
-def _as_bytes(element: object) -> bytes:
-    if isinstance(element, bytes):
-        return element
-    if isinstance(element, str):
-        return element.encode()
-    raise TypeError(f"cannot write a {type(element).__name__} to an event file: {element!r:.60}")
-
-
-def _shape(shape: tuple[int, ...]) -> bytes:
-    return delimited(2, b"".join([delimited(2, _integer(1, size)) for size in shape]))
 
 
 # One builder for each kind of summary.
@@ -270,9 +147,8 @@ def scalar_tensor(
     metadata: bytes = metadata("scalars"),
 ) -> EncodedValue:
     """Build a scalar of any numeric type, as TensorFlow 2 writes them."""
-    return EncodedValue(
-        tag, _tag(tag) + delimited(8, tensor_proto(number, dtype, content=content)), metadata
-    )
+    proto = tensor_proto(single(tag, number, dtype), dtype, content=content)
+    return EncodedValue(tag, _tag(tag) + delimited(8, proto), metadata)
 
 
 def tensor(
@@ -317,6 +193,8 @@ def histogram_buckets(numbers: npt.ArrayLike, count: int = 30) -> npt.NDArray[np
     Numbers that are all the same fall into the last of `count` buckets without width, as
     TensorFlow does it; no numbers give no buckets.
     """
+    if count < 1:
+        raise ValueError(f"buckets is at least 1, not {count}")
     finite = np.asarray(numbers, dtype=np.float64).ravel()
     finite = finite[np.isfinite(finite)]
     if not finite.size:
@@ -346,7 +224,7 @@ def audio(tag: str, wavs: Sequence[bytes], labels: Sequence[str] | None = None) 
     clips = np.empty((len(wavs), 2), dtype=object)
     for row, (wav, label) in enumerate(zip(wavs, names, strict=True)):
         clips[row] = wav, label
-    return _known(tag, "audio", clips, _integer(2, 11))
+    return _known(tag, "audio", clips, integer_field(2, 11))
 
 
 def pr_curve(tag: str, curve: npt.ArrayLike) -> EncodedValue:
@@ -357,7 +235,7 @@ def pr_curve(tag: str, curve: npt.ArrayLike) -> EncodedValue:
     rows = np.asarray(curve, dtype=np.float32)
     if rows.ndim != 2 or rows.shape[0] != 6:
         raise ValueError(f"a precision-recall curve has six rows, not the shape {rows.shape}")
-    return _known(tag, "pr_curves", rows, _integer(2, rows.shape[1]))
+    return _known(tag, "pr_curves", rows, integer_field(2, rows.shape[1]))
 
 
 _MESH_PARTS = {"VERTEX": (1, "float32"), "FACE": (2, "int32"), "COLOR": (3, "uint8")}
@@ -380,11 +258,11 @@ def mesh(
             raise ValueError(f"a mesh part has the shape [batch, n, 3], not {part.shape}")
         number, dtype = _MESH_PARTS[name]
         content = (
-            _text(2, tag)
-            + _integer(3, number)
-            + _text(5, json.dumps(dict(config or {}), sort_keys=True))
+            text_field(2, tag)
+            + integer_field(3, number)
+            + text_field(5, json.dumps(dict(config or {}), sort_keys=True))
             + delimited(6, b"".join(map(varint, part.shape)))
-            + _integer(7, components)
+            + integer_field(7, components)
         )
         values.append(_known(f"{tag}_{name}", "mesh", part.astype(dtype), content))
     return values
@@ -417,13 +295,17 @@ def hparam_info(
     description: str = "",
 ) -> bytes:
     """Describe a hyperparameter by the values it may take or the interval they lie in."""
-    info = _text(1, name) + _text(2, display_name) + _text(3, description)
+    info = text_field(1, name) + text_field(2, display_name) + text_field(3, description)
     if interval:
         low, high = interval
-        return info + _integer(4, 3) + delimited(6, _float64(1, low) + _float64(2, high))
+        return (
+            info
+            + integer_field(4, 3)
+            + delimited(6, float64_field(1, low) + float64_field(2, high))
+        )
     if domain:
-        listed = b"".join([delimited(1, _hparam(choice)) for choice in domain])
-        return info + _integer(4, _hparam_type(domain)) + delimited(5, listed)
+        listed = b"".join([delimited(1, _hparam(choice, name)) for choice in domain])
+        return info + integer_field(4, _hparam_type(domain)) + delimited(5, listed)
     return info
 
 
@@ -431,8 +313,8 @@ def metric_info(
     tag: str, *, group: str = "", display_name: str = "", description: str = ""
 ) -> bytes:
     """Describe a metric to show beside hyperparameters: a scalar tag, in a run below `group`."""
-    name = _text(1, group) + _text(2, tag)
-    return delimited(1, name) + _text(3, display_name) + _text(4, description)
+    name = text_field(1, group) + text_field(2, tag)
+    return delimited(1, name) + text_field(3, display_name) + text_field(4, description)
 
 
 def hparams_experiment(
@@ -446,12 +328,12 @@ def hparams_experiment(
 ) -> EncodedValue:
     """Build the description of an experiment from `hparam_info` and `metric_info`."""
     experiment = (
-        _text(1, description)
-        + _text(2, user)
-        + _float64(3, time_created)
+        text_field(1, description)
+        + text_field(2, user)
+        + float64_field(3, time_created)
         + b"".join([delimited(4, info) for info in hparams])
         + b"".join([delimited(5, info) for info in metrics])
-        + _text(6, name)
+        + text_field(6, name)
     )
     return _hparams("_hparams_/experiment", delimited(2, experiment))
 
@@ -460,9 +342,11 @@ def hparams_start(
     hparams: Mapping[str, HParam], *, group: str = "", start_time: float = 0.0
 ) -> EncodedValue:
     """Build the start of a session: the hyperparameters of a run."""
-    entries = [_text(1, name) + delimited(2, _hparam(value)) for name, value in hparams.items()]
+    entries = [
+        text_field(1, name) + delimited(2, _hparam(value, name)) for name, value in hparams.items()
+    ]
     session = b"".join([delimited(1, entry) for entry in entries])
-    session += _text(4, group) + _float64(5, start_time)
+    session += text_field(4, group) + float64_field(5, start_time)
     return _hparams("_hparams_/session_start_info", delimited(3, session))
 
 
@@ -471,7 +355,7 @@ _STATUSES = {"unknown": 0, "success": 1, "failure": 2, "running": 3}
 
 def hparams_end(status: str = "success", *, end_time: float = 0.0) -> EncodedValue:
     """Build the end of a session: `success`, `failure`, `running` or `unknown`."""
-    session = _integer(1, _STATUSES[status]) + _float64(2, end_time)
+    session = integer_field(1, _STATUSES[status]) + float64_field(2, end_time)
     return _hparams("_hparams_/session_end_info", delimited(4, session))
 
 
@@ -479,12 +363,17 @@ def _hparams(tag: str, content: bytes) -> EncodedValue:
     return _known(tag, "hparams", np.zeros(0, np.float32), content)
 
 
-def _hparam(value: HParam) -> bytes:
+def _hparam(value: HParam, name: str) -> bytes:
     if isinstance(value, str):
         return delimited(3, value.encode())
     if isinstance(value, bool | np.bool_):
-        return varint(4 << 3 | _VARINT) + varint(int(value))
-    return _float64(2, float(value))
+        return varint(4 << 3 | VARINT) + varint(int(value))
+    try:
+        return float64_field(2, float(value))
+    except (TypeError, ValueError):
+        kind = type(value).__name__
+        problem = f"the hyperparameter {name!r} is a {kind}, not a number, a bool or a text"
+        raise TypeError(f"{problem}: {value!r:.60}") from None
 
 
 def _hparam_type(domain: Sequence[HParam]) -> int:
@@ -500,14 +389,14 @@ def legacy_image(
     tag: str, encoded: bytes, width: int, height: int, colorspace: int = 3
 ) -> EncodedValue:
     """Build one encoded image; `colorspace` is its number of channels."""
-    image = _integer(1, height) + _integer(2, width) + _integer(3, colorspace)
+    image = integer_field(1, height) + integer_field(2, width) + integer_field(3, colorspace)
     return EncodedValue(tag, _tag(tag) + delimited(4, image + delimited(4, encoded)))
 
 
 def legacy_audio(tag: str, wav: bytes, rate: float, channels: int, frames: int) -> EncodedValue:
     """Build one WAV clip."""
-    clip = _simple_value(0x0D, rate) + _integer(2, channels) + _integer(3, frames)
-    clip += delimited(4, wav) + _text(5, "audio/wav")
+    clip = _simple_value(0x0D, rate) + integer_field(2, channels) + integer_field(3, frames)
+    clip += delimited(4, wav) + text_field(5, "audio/wav")
     return EncodedValue(tag, _tag(tag) + delimited(6, clip))
 
 
@@ -518,7 +407,7 @@ def legacy_histogram(
     flat = np.asarray(numbers, dtype=np.float64).ravel()
     low, high = (flat.min(), flat.max()) if flat.size else (0.0, 0.0)
     moments = (low, high, flat.size, flat.sum(), flat @ flat)
-    histo = b"".join([_float64(field, number) for field, number in enumerate(moments, 1)])
+    histo = b"".join([float64_field(field, number) for field, number in enumerate(moments, 1)])
     histo += delimited(6, np.asarray(limits, "<f8").tobytes())
     histo += delimited(7, np.asarray(counts, "<f8").tobytes())
     return EncodedValue(tag, _tag(tag) + delimited(5, histo))

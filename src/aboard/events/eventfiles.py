@@ -35,6 +35,9 @@ _REFUSED = frozenset(
 """What file systems answer that let nothing be appended to a file that is there."""
 _GONE = frozenset({errno.ENOENT, errno.ESTALE})
 _CHUNK = 1 << 20
+_PREFIX = "events.out.tfevents."
+_SECONDS_AHEAD = 5
+"""A name from further in the future is that of another clock, and no reason to follow it."""
 
 _files_in_process = itertools.count()
 
@@ -94,6 +97,16 @@ class EventFiles:
     def taken(self) -> int:
         """How many bytes of records all files have taken, those that open them aside."""
         return self._progress.taken
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file that is open has been removed: what is written to it nobody will see."""
+        if self._progress.descriptor is None:
+            return False
+        try:
+            return os.fstat(self._progress.descriptor).st_nlink == 0
+        except OSError as error:
+            return error.errno in _GONE
 
     def open(self) -> None:
         """Find out whether writing will do: make a file, or the directory where files close."""
@@ -232,13 +245,20 @@ class EventFiles:
                 return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path
 
     def _next_path(self) -> Path:
-        """Name a file that no other writer has and that sorts after the one before."""
+        """Name a file that no other writer has and that sorts after the ones before."""
         self._stamp = max(self._stamp, int(time.time()))
-        number = next(_files_in_process)
-        ending = f"{socket.gethostname()}.{os.getpid()}.{number:04}{self._suffix}"
-        if self.path and self.path.name >= f"events.out.tfevents.{self._stamp:010}.{ending}":
+        ending = f"{socket.gethostname()}.{os.getpid()}.{next(_files_in_process):04}{self._suffix}"
+        before = self.path.name if self.path else self._latest()
+        while before >= (name := f"{_PREFIX}{self._stamp:010}.{ending}"):
             self._stamp += 1
-        return self._directory / f"events.out.tfevents.{self._stamp:010}.{ending}"
+        return self._directory / name
+
+    def _latest(self) -> str:
+        """Return the last name of about now: of a process that ended just before this one began."""
+        soon = f"{_PREFIX}{self._stamp + _SECONDS_AHEAD:010}"
+        return max(
+            (path.name for path in self._directory.iterdir() if path.name < soon), default=""
+        )
 
 
 def _write_all(descriptor: int, data: bytes | bytearray, start: int, stop: int) -> None:

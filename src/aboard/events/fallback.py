@@ -9,15 +9,31 @@ recognised and read together, without being parsed.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events.crc import Ints, everywhere, headers, verify
+from aboard.events.crc import (
+    Ints,
+    Marks,
+    everywhere,
+    have_checksums,
+    headers,
+    verify,
+    verify_warily,
+)
 from aboard.events.heads import read_heads
-from aboard.events.messages import Event, Malformed, Value, fields, parse_event, parse_metadata
+from aboard.events.messages import (
+    Event,
+    Malformed,
+    Value,
+    is_one_field,
+    parse_event,
+    parse_metadata,
+)
 from aboard.events.origins import (
     CLASS_OTHER,
     CLASS_SCALAR,
@@ -36,6 +52,8 @@ from aboard.events.scanner import Block, RawTaken
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<f")
 _PROBES = (-1234.5, 777.25)
+_FIRST_RECORDS = 8
+"""How many records behind damage are verified at once, at first."""
 _ROWS = {ORIGIN_IMAGE: 3, ORIGIN_AUDIO: 1}
 
 
@@ -69,6 +87,8 @@ class PythonCore:
         self._numbers: dict[bytes, int] = {}
         self._shapes: dict[bytes, int] = {}
         self._has_forgotten = False
+        self._has_damage = damage_start >= 0
+        """Whether there was any in the file, so far."""
         self._recognised: list[Values] = []
         self._points: list[_Point] = []
         self._pointers: list[_Pointer] = []
@@ -106,13 +126,17 @@ class PythonCore:
             raise ValueError("the block does not lie within the file")
         block = bytes(block)
         self.want = HEADER
-        at = 0
+        at = self._scan_good(block, 0, offset) if self.damage_start < 0 else 0
+        if len(block) - at < HEADER:
+            return offset + at
+        # Who damaged the file may mean to keep us busy: from here on nothing is read twice.
+        marks = Marks(block)
         while True:
-            at = self._scan_good(block, at, offset)
-            if len(block) - at < HEADER:
-                return offset + at
-            at, found = self._search(block, at, offset, end)
+            at, found = self._search(block, at, offset, end, marks)
             if not found:
+                return offset + at
+            at = self._scan_warily(block, at, offset, marks)
+            if len(block) - at < HEADER:
                 return offset + at
 
     def _scan_good(self, block: bytes, at: int, base: int) -> int:
@@ -120,10 +144,22 @@ class PythonCore:
         bounds = np.array(_bounds(block, at), np.int64)
         good = verify(block, bounds)
         if good:
-            if self.damage_start >= 0:
-                self._end_damage(base + at)
             self._scan_records(block, bounds[: good + 1], base)
         return int(bounds[good])
+
+    def _scan_warily(self, block: bytes, at: int, base: int, marks: Marks) -> int:
+        """Do the same behind damage, more and more records at a time while they are good."""
+        self._end_damage(base + at)
+        most = _FIRST_RECORDS
+        while True:
+            bounds = np.array(_bounds(block, at, most), np.int64)
+            good = verify_warily(block, bounds, marks)
+            if good:
+                self._scan_records(block, bounds[: good + 1], base)
+            at = int(bounds[good])
+            if good < most:
+                return at
+            most *= 2
 
     def _scan_records(self, block: bytes, bounds: Ints, base: int) -> None:
         """Scan good records: parse those of unknown shape, in order, and recognise the others."""
@@ -155,30 +191,48 @@ class PythonCore:
             )
         )
 
-    def _search(self, block: bytes, at: int, base: int, end: int) -> tuple[int, bool]:
+    def _search(self, block: bytes, at: int, base: int, end: int, marks: Marks) -> tuple[int, bool]:
         """Find the next good record at or after `at`.
 
         Returns:
             Where it is, or where the block has to be continued; and whether it was found.
         """
-        for place in headers(block, at):
-            if place > at and self.damage_start < 0:
-                self.damage_start = base + at
-            length = _LENGTH.unpack_from(block, place)[0]
-            total = length + OVERHEAD
-            if total > end - base - place:
-                if self.hold < 0:
-                    self.hold = base + place
-            elif total > len(block) - place:
-                self.want = total
-                return place, False
-            elif verify(block, np.array([place, place + total], np.int64)):
-                return place, True
-        if self.damage_start < 0:
-            self.damage_start = base + at
+        words = everywhere(block, "<u4")
+        for places in headers(block, at):
+            lengths = words[places].astype(np.int64)
+            totals = lengths + OVERHEAD
+            is_cut = totals > end - base - places
+            is_open = (totals > len(block) - places) & ~is_cut
+            until = int(np.argmax(is_open)) if is_open.any() else len(places)
+            whole = np.flatnonzero(~is_cut[:until])
+            good = whole[have_checksums(block, places[whole], lengths[whole], marks)]
+            if len(good):
+                until = int(good[0])
+            cut = places[:until][is_cut[:until]]
+            if len(cut) and self.hold < 0:
+                self.hold = base + int(cut[0])
+            if until < len(places):
+                place = int(places[until])
+                if place > at:
+                    self._begin_damage(base + at)
+                if not len(good):
+                    self._want_whole(int(totals[until]), end - base - place)
+                return place, len(good) > 0
+        self._begin_damage(base + at)
         return len(block) - HEADER + 1, False
 
+    def _want_whole(self, total: int, left: int) -> None:
+        """Ask for a record, and if there was damage, for more: see scan.h."""
+        self.want = min(2 * total, left) if self._has_damage else total
+
+    def _begin_damage(self, offset: int) -> None:
+        self._has_damage = True
+        if self.damage_start < 0:
+            self.damage_start = offset
+
     def _end_damage(self, offset: int) -> None:
+        if self.damage_start < 0:
+            return
         self._damage.append((self.damage_start, offset - self.damage_start))
         self.damage_start = self.hold = -1
 
@@ -253,7 +307,7 @@ class PythonCore:
 
         Whether they are is found out by changing them and parsing again.
         """
-        if not shape or len(list(fields(shape + data[-4:]))) != 1:
+        if not shape or not is_one_field(shape + data[-4:]):
             return  # what follows the summary may be what counts
         tag = event.values[0].tag
         for probe in _PROBES:
@@ -299,11 +353,11 @@ def _class_of(metadata: bytes) -> int:
     return CLASS_SCALAR if parsed.plugin == "scalars" else CLASS_OTHER
 
 
-def _bounds(block: bytes, at: int) -> list[int]:
+def _bounds(block: bytes, at: int, most: int = sys.maxsize) -> list[int]:
     """Return where records start as their lengths claim, unverified, and where the last ends."""
     found = [at]
     last = len(block) - OVERHEAD
-    while at <= last:
+    while at <= last and len(found) <= most:
         length = _LENGTH.unpack_from(block, at)[0]
         if length > last - at:
             break

@@ -67,6 +67,8 @@ def wav(samples: npt.ArrayLike, rate: int) -> bytes:
 
     Floats span -1 to 1, and what lies outside is clipped; `int16` is taken as it is.
     """
+    if rate < 1:
+        raise ValueError(f"rate is at least 1, not {rate}")
     frames = np.asarray(samples)
     if frames.ndim == 1:
         frames = frames[:, None]

@@ -1,18 +1,21 @@
 """Event protobufs to plain tuples, in Python: what the scanning rules look at.
 
 Reads only as much of a message as the scanner and the index need, and does not
-import protobuf. The rules are those of scan.h: of a repeated field the last one
-counts, a field of the wrong wire type is unknown, and anything that cannot be
-walked to its end is malformed.
+import protobuf. The rules are those of scan.h and wire.h: of a number or text that
+is repeated the last one counts, the pieces of a message are taken together, a field
+of the wrong wire type is unknown, and anything that cannot be walked to its end is
+malformed.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+VARINT, FIXED64, BYTES, GROUP, GROUP_END, FIXED32 = 0, 1, 2, 3, 4, 5
+_MAX_GROUPS = 100
 _U64 = (1 << 64) - 1
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
@@ -44,7 +47,37 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """Yield the fields of a message in their order; raise `Malformed` where it breaks."""
+    """Yield the fields of a message in their order, groups left out.
+
+    Raises:
+        Malformed: where it breaks.
+    """
+    groups: list[int] = []
+    for field in _tokens(data):
+        if field.wire == GROUP:
+            if len(groups) == _MAX_GROUPS:
+                raise Malformed("there are too many groups in each other")
+            groups.append(field.number)
+        elif field.wire == GROUP_END:
+            if not groups or groups.pop() != field.number:
+                raise Malformed("a group ends that did not begin")
+        elif not groups:
+            yield field
+    if groups:
+        raise Malformed("a group does not end")
+
+
+def is_one_field(data: bytes) -> bool:
+    """Say whether a message is one field and nothing else, not even a group."""
+    return sum(1 for _ in _tokens(data)) == 1
+
+
+def _fields_of(pieces: Iterable[bytes]) -> Iterator[Field]:
+    """Yield the fields of a message that is given in pieces."""
+    return chain.from_iterable(map(fields, pieces))
+
+
+def _tokens(data: bytes) -> Iterator[Field]:
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -54,6 +87,9 @@ def fields(data: bytes) -> Iterator[Field]:
         if wire == VARINT:
             value, at = _varint(data, at)
             yield Field(number, wire, value, b"")
+            continue
+        if wire in (GROUP, GROUP_END):
+            yield Field(number, wire, 0, b"")
             continue
         if wire == BYTES:
             size, at = _varint(data, at)
@@ -87,10 +123,10 @@ def _text(octets: bytes) -> str:
     return octets.decode("utf-8", "backslashreplace")
 
 
-def parse_metadata(data: bytes) -> Metadata:
+def parse_metadata(*pieces: bytes) -> Metadata:
     """Parse a SummaryMetadata."""
     result = Metadata()
-    for f in fields(data):
+    for f in _fields_of(pieces):
         match f.number, f.wire:
             case 1, 2:
                 for inner in fields(f.octets):
@@ -154,11 +190,11 @@ class Tensor(NamedTuple):
     wide: bool
 
 
-def _shape(data: bytes) -> tuple[list[int], bool]:
-    sizes, known = [], True
+def _shape(data: bytes, known: bool) -> tuple[list[int], bool]:
+    sizes = []
     for f in fields(data):
-        if (f.number, f.wire) == (3, VARINT) and f.value:
-            known = False
+        if (f.number, f.wire) == (3, VARINT):
+            known = not f.value
         if (f.number, f.wire) == (2, BYTES):
             size = 0
             for inner in fields(f.octets):
@@ -168,10 +204,10 @@ def _shape(data: bytes) -> tuple[list[int], bool]:
     return sizes, known
 
 
-def _typed(data: bytes, wanted: int) -> Iterator[int]:
+def _typed(pieces: Iterable[bytes], wanted: int) -> Iterator[int]:
     """Yield the bits of each element of a typed field, packed or not."""
     own = {5: FIXED32, 6: FIXED64}.get(wanted, VARINT)
-    for f in fields(data):
+    for f in _fields_of(pieces):
         if f.number != wanted:
             continue
         if f.wire == own:
@@ -189,19 +225,18 @@ def _typed(data: bytes, wanted: int) -> Iterator[int]:
                 yield value
 
 
-def parse_tensor(data: bytes) -> Tensor:
+def parse_tensor(*pieces: bytes) -> Tensor:
     """Parse a TensorProto as far as the scanner needs it."""
     code, content = 0, b""
     sizes: list[int] = []
     known = True
-    for f in fields(data):
+    for f in _fields_of(pieces):
         match f.number, f.wire:
             case 1, 0:
                 code = f.value
             case 2, 2:
-                more, shape_known = _shape(f.octets)
+                more, known = _shape(f.octets, known)
                 sizes += more
-                known = known and shape_known
             case 4, 2:
                 content = f.octets
     dtype = _DTYPES.get(code)
@@ -212,7 +247,7 @@ def parse_tensor(data: bytes) -> Tensor:
         if len(content) != dtype.width:
             return tensor
         return tensor._replace(single=_number(dtype, int.from_bytes(content, "little")))
-    stored = list(_typed(data, dtype.typed_field))
+    stored = list(_typed(pieces, dtype.typed_field))
     if len(stored) > 1:
         return tensor
     # As TensorFlow does: an element that is not stored is zero.
@@ -232,27 +267,29 @@ class Value(NamedTuple):
 
 def parse_value(data: bytes) -> Value:
     """Parse a Summary.Value."""
-    value = Value()
-    content = node = b""
+    tag = node = b""
+    what, content, metadata = 0, list[bytes](), list[bytes]()
     for f in fields(data):
         match f.number, f.wire:
             case 1, 2:
-                value = value._replace(tag=f.octets)
+                tag = f.octets
             case 7, 2:
                 node = f.octets
             case 9, 2:
-                value = value._replace(metadata=f.octets)
-            case (2, 5) | (4, 2) | (5, 2) | (6, 2) | (8, 2):
-                value = value._replace(origin=f.number)
-                content = f.octets
-    if not value.tag:
-        value = value._replace(tag=node)
-    if value.metadata is not None:
-        parse_metadata(value.metadata)
-    if value.origin == 2:
-        return value._replace(simple=_FLOAT.unpack(content)[0])
-    if value.origin == 8:
-        return value._replace(tensor=parse_tensor(content))
+                metadata.append(f.octets)
+            case (2, 5) | (3, 2) | (4, 2) | (5, 2) | (6, 2) | (8, 2):
+                if f.number != what:
+                    what, content = f.number, []
+                content.append(f.octets)
+    # An old kind of histogram, that nobody reads any more, takes the place of another value.
+    value = Value(tag or node, 0 if what == 3 else what)
+    if metadata:
+        parse_metadata(*metadata)
+        value = value._replace(metadata=b"".join(metadata))
+    if what == 2:
+        return value._replace(simple=_FLOAT.unpack(content[-1])[0])
+    if what == 8:
+        return value._replace(tensor=parse_tensor(*content))
     return value
 
 
@@ -271,7 +308,7 @@ class Event(NamedTuple):
 
 def parse_event(data: bytes) -> Event:
     """Parse an Event; raise `Malformed` if not even its own fields can be read."""
-    wall, step, what, inside = 0.0, 0, 0, b""
+    wall, step, what, pieces = 0.0, 0, 0, list[bytes]()
     for f in fields(data):
         match f.number, f.wire:
             case 1, 1:
@@ -279,16 +316,18 @@ def parse_event(data: bytes) -> Event:
             case 2, 0:
                 step = _signed(f.value)
             case ((3 | 4 | 5 | 6 | 7 | 8 | 9), 2):
-                what, inside = f.number, f.octets
+                if f.number != what:
+                    what, pieces = f.number, []
+                pieces.append(f.octets)
     values: list[Value] = []
     tag = b""
     if what == 8:
-        for f in fields(inside):
+        for f in _fields_of(pieces):
             if (f.number, f.wire) == (1, BYTES):
                 tag = f.octets
     if what == 5:
         try:
-            for f in fields(inside):
+            for f in _fields_of(pieces):
                 if (f.number, f.wire) == (1, BYTES):
                     values.append(parse_value(f.octets))
         except Malformed:

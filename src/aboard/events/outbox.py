@@ -81,8 +81,11 @@ class Outbox:
         Raises:
             OSError: what was not written is kept, or dropped.
         """
-        if self._files.closes:
+        is_gone = self._files.is_gone
+        if is_gone or self._files.closes:
             self._described.clear()  # the next records may begin a file
+        if is_gone:
+            self._files.finish()
         failed = self._try(self._stop()) if self._left() else None
         while self._stock.at < len(self._stock.entries):
             self._encode(self._room() if failed else None)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events.encode import EncodedValue, delimited, hparam_info, varint
+from aboard.events.encode import EncodedValue, hparam_info
+from aboard.events.wire import delimited, varint
 
 _DATA_TYPES = {str: 1, bool: 2, float: 3}
 _PRODUCER = 22

@@ -13,157 +13,22 @@
 #ifndef ABOARD_SCAN_H
 #define ABOARD_SCAN_H
 
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "wire.h"
 
 #define HEADER 12
 #define OVERHEAD 16
 /* Protobuf cannot serialize a message of 2 GiB or more: such a length is damage. */
 #define MAX_LENGTH 0x7fffffffu
-
-/* ---- CRC32C -------------------------------------------------------------- */
-
-static uint32_t crc_table[8][256];
-
-static void crc_init(void) {
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t c = i;
-        for (int bit = 0; bit < 8; bit++) c = (c >> 1) ^ (0x82f63b78u & (0u - (c & 1)));
-        crc_table[0][i] = c;
-    }
-    for (uint32_t i = 0; i < 256; i++)
-        for (int k = 1; k < 8; k++)
-            crc_table[k][i] = crc_table[0][crc_table[k - 1][i] & 0xff] ^ (crc_table[k - 1][i] >> 8);
-}
-
-static uint64_t load64(const uint8_t *p) {
-    uint64_t v = 0;
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    for (int i = 7; i >= 0; i--) v = v << 8 | p[i];
-#else
-    memcpy(&v, p, 8);
+/* Of records up to this length the checksum is soon computed. */
+#ifndef LONG_LENGTH
+#define LONG_LENGTH 4096
 #endif
-    return v;
-}
-
-static uint32_t load32(const uint8_t *p) {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static uint32_t crc_software(const uint8_t *p, size_t n) {
-    uint32_t c = 0xffffffffu;
-    for (; n >= 8; n -= 8, p += 8) {
-        uint64_t v = load64(p) ^ c;
-        c = crc_table[7][v & 0xff] ^ crc_table[6][v >> 8 & 0xff] ^ crc_table[5][v >> 16 & 0xff] ^
-            crc_table[4][v >> 24 & 0xff] ^ crc_table[3][v >> 32 & 0xff] ^
-            crc_table[2][v >> 40 & 0xff] ^ crc_table[1][v >> 48 & 0xff] ^ crc_table[0][v >> 56];
-    }
-    while (n--) c = crc_table[0][(c ^ *p++) & 0xff] ^ (c >> 8);
-    return ~c;
-}
-
-#if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("sse4.2"))) static uint32_t crc_hardware(const uint8_t *p, size_t n) {
-    uint64_t c = 0xffffffffu;
-    for (; n >= 8; n -= 8, p += 8) c = __builtin_ia32_crc32di(c, load64(p));
-    uint32_t d = (uint32_t)c;
-    while (n--) d = __builtin_ia32_crc32qi(d, *p++);
-    return ~d;
-}
-#define HAVE_CRC_HARDWARE __builtin_cpu_supports("sse4.2")
-#elif defined(__ARM_FEATURE_CRC32)
-#include <arm_acle.h>
-static uint32_t crc_hardware(const uint8_t *p, size_t n) {
-    uint32_t c = 0xffffffffu;
-    for (; n >= 8; n -= 8, p += 8) c = __crc32cd(c, load64(p));
-    while (n--) c = __crc32cb(c, *p++);
-    return ~c;
-}
-#define HAVE_CRC_HARDWARE 1
-#else
-#define crc_hardware crc_software
-#define HAVE_CRC_HARDWARE 0
-#endif
-
-typedef uint32_t (*crc_function)(const uint8_t *, size_t);
-static crc_function crc32c = crc_software;
-
-static void scan_init(void) {
-    crc_init();
-    if (HAVE_CRC_HARDWARE) crc32c = crc_hardware;
-}
-
-static uint32_t masked(uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
-
-/* ---- Protobuf wire format ------------------------------------------------ */
-
-enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
-#define KEY(field, wire) ((uint64_t)(field) << 3 | (wire))
-
-typedef struct {
-    const uint8_t *at, *end;
-} span;
-
-typedef struct {
-    uint64_t key;    /* field number and wire type together */
-    uint64_t number; /* of a varint, fixed32 or fixed64 */
-    span bytes;      /* of a length-delimited or fixed32 field */
-} field;
-
-static int read_varint(span *s, uint64_t *out) {
-    if (s->at < s->end && *s->at < 0x80) {
-        *out = *s->at++;
-        return 1;
-    }
-    uint64_t v = 0;
-    for (int shift = 0; shift < 70 && s->at < s->end; shift += 7) {
-        uint8_t b = *s->at++;
-        v |= (uint64_t)(b & 0x7f) << shift;
-        if (b < 0x80) {
-            *out = v;
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* One field of a message: 1 when read, 0 at its end, -1 when malformed. */
-static int next_field(span *s, field *f) {
-    if (s->at == s->end) return 0;
-    if (!read_varint(s, &f->key) || f->key < 8) return -1;
-    size_t left = (size_t)(s->end - s->at);
-    switch (f->key & 7) {
-    case VARINT:
-        return read_varint(s, &f->number) ? 1 : -1;
-    case FIXED64:
-        if (left < 8) return -1;
-        f->number = load64(s->at);
-        s->at += 8;
-        return 1;
-    case FIXED32:
-        if (left < 4) return -1;
-        f->number = load32(s->at);
-        f->bytes = (span){s->at, s->at + 4};
-        s->at += 4;
-        return 1;
-    case BYTES: {
-        uint64_t n;
-        if (!read_varint(s, &n) || n > (uint64_t)(s->end - s->at)) return -1;
-        f->bytes = (span){s->at, s->at + n};
-        s->at += n;
-        return 1;
-    }
-    default:
-        return -1;
-    }
-}
 
 /* ---- Series, points, pointers -------------------------------------------- */
 
 /* Where a series' values live in their Event: the number of the field in
  * Summary.Value, or one of two kinds of Event that become a tag of their own. */
-enum { SIMPLE = 2, IMAGE = 4, HISTOGRAM = 5, AUDIO = 6, TENSOR = 8, GRAPH = 104, RUN_METADATA = 108 };
+enum { SIMPLE = 2, OLD_HISTOGRAM = 3, IMAGE = 4, HISTOGRAM = 5, AUDIO = 6, TENSOR = 8, GRAPH = 104, RUN_METADATA = 108 };
 
 /* What the metadata of a series says of it. */
 enum { CLASS_UNKNOWN = 0, CLASS_SCALAR = 1, CLASS_OTHER = 2 };
@@ -214,6 +79,9 @@ typedef struct {
     int64_t damage_start; /* where the damage now being searched began, or -1 */
     int64_t hold; /* the first record of the search that runs past the end, or -1 */
     int64_t want; /* bytes the next block must hold to make progress */
+    crc_marks marks; /* of this block, once there is damage in it */
+    int distrusts;   /* whether there is: who damaged it may mean to keep us busy */
+    int has_damage;  /* whether there was any in the file, so far */
 } scanner;
 
 /* Make room for `more` elements; memory only ever doubles, never per record. */
@@ -243,6 +111,7 @@ static void scanner_close(scanner *s) {
     free(s->pointers.at);
     free(s->damage.at);
     free(s->slots);
+    free(s->marks.at);
 }
 
 static int keep_bytes(scanner *s, span bytes, size_t *place, uint32_t *length) {
@@ -252,6 +121,20 @@ static int keep_bytes(scanner *s, span bytes, size_t *place, uint32_t *length) {
     *length = (uint32_t)n;
     if (n) memcpy(s->arena.at + s->arena.count, bytes.at, n);
     s->arena.count += n;
+    return 1;
+}
+
+/* Keep a message whole, as its pieces one behind the other are. */
+static int keep_pieces(scanner *s, pieces message, size_t *place, uint32_t *length) {
+    field f;
+    uint32_t more;
+    size_t behind;
+    if (!keep_bytes(s, message.piece, place, length)) return 0;
+    while (next_field(&message.rest, &f) > 0)
+        if (f.key == message.key) {
+            if (!keep_bytes(s, f.bytes, &behind, &more)) return 0;
+            *length += more;
+        }
     return 1;
 }
 
@@ -314,11 +197,11 @@ static int32_t series_of(scanner *s, span tag) {
 }
 
 /* SummaryMetadata -> class; -1 when malformed. */
-static int class_of(span metadata) {
+static int class_of(pieces metadata) {
     field f, g;
     int got, is_scalars = 0;
     uint64_t data_class = 0;
-    while ((got = next_field(&metadata, &f)) > 0) {
+    while ((got = next_of_pieces(&metadata, &f)) > 0) {
         if (f.key == KEY(4, VARINT)) data_class = f.number;
         if (f.key != KEY(1, BYTES)) continue;
         int inner;
@@ -410,8 +293,8 @@ static double number_of(uint64_t dtype, uint64_t bits) {
 
 typedef struct {
     uint64_t dtype, bits;
-    int64_t rows, elements; /* first dimension; -1 elements when the shape is unknown */
-    int rank;
+    int64_t rows, elements; /* first dimension; -1 elements when there are too many */
+    int rank, unknown;      /* whether the shape is */
     uint64_t stored; /* how many elements are stored; one may stand for all */
     const uint8_t *float_end; /* behind the bytes of the first, if it is a float */
 } tensor;
@@ -420,7 +303,7 @@ static int read_shape(span shape, tensor *t) {
     field f, g;
     int got;
     while ((got = next_field(&shape, &f)) > 0) {
-        if (f.key == KEY(3, VARINT) && f.number) t->elements = -1;
+        if (f.key == KEY(3, VARINT)) t->unknown = f.number != 0;
         if (f.key != KEY(2, BYTES)) continue;
         int64_t size = 0;
         int inner;
@@ -468,20 +351,22 @@ static int read_typed(const field *f, uint32_t typed, tensor *t) {
     return 0;
 }
 
-static int read_tensor(span message, tensor *t) {
+static int read_tensor(pieces message, tensor *t) {
     field f;
     int got;
-    span content = {0, 0}, rest = message;
+    span content = {0, 0};
+    pieces rest = message;
     memset(t, 0, sizeof *t);
     t->elements = 1;
     t->rows = 1;
-    while ((got = next_field(&rest, &f)) > 0) {
+    while ((got = next_of_pieces(&rest, &f)) > 0) {
         if (f.key == KEY(1, VARINT)) t->dtype = f.number;
         if (f.key == KEY(2, BYTES) && read_shape(f.bytes, t) < 0) return -1;
         if (f.key == KEY(4, BYTES)) content = f.bytes;
     }
     if (got < 0) return -1;
     dtype_info info = dtype_of(t->dtype);
+    if (t->unknown) t->elements = -1;
     if (!info.width || t->elements != 1) return 0;
     size_t n = (size_t)(content.end - content.at);
     if (n) {
@@ -495,7 +380,7 @@ static int read_tensor(span message, tensor *t) {
         return 0;
     }
     rest = message; /* the dtype may come after the values: a second look */
-    while ((got = next_field(&rest, &f)) > 0)
+    while ((got = next_of_pieces(&rest, &f)) > 0)
         if (read_typed(&f, info.typed, t) < 0) return -1;
     return got;
 }
@@ -525,46 +410,47 @@ static int add_pointer(scanner *s, const moment *m, int32_t number, int64_t rows
 
 /* `float_end` is set behind the bytes of the value, if it is a point and a float. */
 static int scan_value(scanner *s, const moment *m, span message, const uint8_t **float_end) {
-    field f, content = {0, 0, {0, 0}};
-    span tag = {0, 0}, node = {0, 0}, metadata = {0, 0};
-    int got, origin = 0, has_metadata = 0;
+    field f;
+    pieces content = {{0, 0}, {0, 0}, 0}, metadata = content;
+    span tag = {0, 0}, node = {0, 0};
+    uint32_t simple = 0;
+    int got;
     while ((got = next_field(&message, &f)) > 0) {
         switch (f.key) {
         case KEY(1, BYTES): tag = f.bytes; break;
         case KEY(7, BYTES): node = f.bytes; break;
-        case KEY(9, BYTES): metadata = f.bytes; has_metadata = 1; break;
-        case KEY(SIMPLE, FIXED32):
+        case KEY(9, BYTES): take_piece(&metadata, &f, message); break;
+        case KEY(SIMPLE, FIXED32): simple = (uint32_t)f.number; /* fall through */
+        case KEY(OLD_HISTOGRAM, BYTES):
         case KEY(IMAGE, BYTES):
         case KEY(HISTOGRAM, BYTES):
         case KEY(AUDIO, BYTES):
-        case KEY(TENSOR, BYTES):
-            origin = (int)(f.key >> 3);
-            content = f;
-            break;
+        case KEY(TENSOR, BYTES): take_piece(&content, &f, message); break;
         default: break;
         }
     }
     if (got < 0) return -1;
     if (tag.at == tag.end) tag = node; /* how files from before tags name a value */
-    int class = has_metadata ? class_of(metadata) : CLASS_UNKNOWN;
+    int origin = content.key == KEY(OLD_HISTOGRAM, BYTES) ? 0 : (int)(content.key >> 3);
+    int class = metadata.key ? class_of(metadata) : CLASS_UNKNOWN;
     if (class < 0) return -1;
     tensor t;
-    if (origin == TENSOR && read_tensor(content.bytes, &t) < 0) return -1;
+    if (origin == TENSOR && read_tensor(content, &t) < 0) return -1;
 
     int32_t number = series_of(s, tag);
     if (number < 0) return -2;
     series *one = &s->series.at[number];
     if (!one->origin) one->origin = (uint8_t)origin;
-    if (has_metadata && !one->has_metadata) {
-        if (!keep_bytes(s, metadata, &one->metadata, &one->metadata_length)) return -2;
+    if (metadata.key && !one->has_metadata) {
+        if (!keep_pieces(s, metadata, &one->metadata, &one->metadata_length)) return -2;
         one->has_metadata = 1;
         if (one->class == CLASS_UNKNOWN) one->class = (uint8_t)class;
         one->shape_length = 0;
     }
     switch (origin) {
     case SIMPLE:
-        *float_end = content.bytes.end;
-        return add_point(s, m, number, bits_to_float((uint32_t)content.number), 0);
+        *float_end = content.piece.end;
+        return add_point(s, m, number, bits_to_float(simple), 0);
     case IMAGE: return add_pointer(s, m, number, 3);
     case AUDIO: return add_pointer(s, m, number, 1);
     case TENSOR: break;
@@ -640,7 +526,8 @@ static int learn(scanner *s, span data, int32_t number, const uint8_t *float_end
 }
 
 static int scan_event(scanner *s, span message, int64_t offset) {
-    field f, what = {0, 0, {0, 0}};
+    field f;
+    pieces what = {{0, 0}, {0, 0}, 0};
     moment m = {0, offset, message.end - message.at, 0.0};
     span whole = message;
     size_t points = s->points.count, pointers = s->pointers.count;
@@ -656,16 +543,15 @@ static int scan_event(scanner *s, span message, int64_t offset) {
         case KEY(6, BYTES):
         case KEY(7, BYTES):
         case KEY(8, BYTES):
-        case KEY(9, BYTES): what = f; break;
+        case KEY(9, BYTES): take_piece(&what, &f, message); break;
         default: break;
         }
     }
     if (got < 0) return -1;
     if (!s->has_events) s->first_wall = m.wall;
     static const uint8_t graph_tag[] = "__run_graph__";
-    span inside = what.bytes;
     if (what.key == KEY(5, BYTES)) {
-        while ((got = next_field(&inside, &f)) > 0)
+        while ((got = next_of_pieces(&what, &f)) > 0)
             if (f.key == KEY(1, BYTES)) {
                 int bad = scan_value(s, &m, f.bytes, &float_end);
                 if (bad) return bad;
@@ -678,7 +564,7 @@ static int scan_event(scanner *s, span message, int64_t offset) {
         return scan_tagged(s, &m, (span){graph_tag, graph_tag + sizeof graph_tag - 1}, GRAPH);
     if (what.key == KEY(8, BYTES)) {
         span tag = {0, 0};
-        while ((got = next_field(&inside, &f)) > 0)
+        while ((got = next_of_pieces(&what, &f)) > 0)
             if (f.key == KEY(1, BYTES)) tag = f.bytes;
         return got < 0 ? -1 : scan_tagged(s, &m, tag, RUN_METADATA);
     }
@@ -691,6 +577,18 @@ static int add_damage(scanner *s, int64_t offset, int64_t length) {
     return 1;
 }
 
+/* Whether the data of a record has the checksum behind it; -1 when out of memory.
+ *
+ * Where a bad header may follow another, each claiming all the rest of the block,
+ * a long record's checksum is computed at a cost that does not depend on its length. */
+static int has_checksum(scanner *s, const uint8_t *block, size_t start, size_t length) {
+    int good = 1;
+    uint32_t crc = s->distrusts && length > LONG_LENGTH
+                       ? crc_of_piece(&s->marks, block, start, length, &good)
+                       : crc32c(block + start, length);
+    return good ? load32(block + start + length) == masked(crc) : -1;
+}
+
 /* Scan a block that starts at `base` of a file that ends at `end`.
  *
  * Returns the offset at which the next block must start, or -1 when out of
@@ -698,20 +596,29 @@ static int add_damage(scanner *s, int64_t offset, int64_t length) {
 static int64_t scan_block(scanner *s, const uint8_t *block, size_t n, int64_t base, int64_t end) {
     size_t at = 0;
     s->want = HEADER;
+    s->marks.count = 0;
+    s->distrusts = s->damage_start >= 0;
+    s->has_damage |= s->distrusts;
     for (; n - at >= HEADER; ) {
         const uint8_t *record = block + at;
         int64_t offset = base + (int64_t)at;
         uint64_t length = load64(record);
         if (length <= MAX_LENGTH && load32(record + 8) == masked(crc32c(record, 8))) {
             int64_t total = (int64_t)length + OVERHEAD;
+            int good = 0;
             if (total > end - offset) {
                 /* Cut off by the end of the file. Usually the rest is still to
                  * be written; but if a good record follows, it never will be. */
                 if (s->hold < 0) s->hold = offset;
             } else if ((uint64_t)total > n - at) {
                 s->want = total;
+                if (s->has_damage) { /* lest each of many bad headers has its own block read */
+                    s->want *= 2;
+                    if (s->want > end - offset) s->want = end - offset;
+                }
                 break;
-            } else if (load32(record + HEADER + length) == masked(crc32c(record + HEADER, length))) {
+            } else if ((good = has_checksum(s, block, at + HEADER, length)) != 0) {
+                if (good < 0) return -1;
                 if (s->damage_start >= 0 &&
                     !add_damage(s, s->damage_start, offset - s->damage_start))
                     return -1;
@@ -734,6 +641,7 @@ static int64_t scan_block(scanner *s, const uint8_t *block, size_t n, int64_t ba
             }
         }
         if (s->damage_start < 0) s->damage_start = offset;
+        s->distrusts = s->has_damage = 1;
         at++;
     }
     return base + (int64_t)at;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -88,7 +89,10 @@ class EventWriter:
         on_error: Callable[[EventWriteError], object] | None = None,
         on_recovered: Callable[[int], object] | None = None,
     ) -> None:
-        self.directory = Path(directory)
+        self.directory = _checked(directory)
+        _check_least(0, flush_secs=flush_secs, buffer_bytes=buffer_bytes, keep_bytes=keep_bytes)
+        if max_bytes is not None:
+            _check_least(1, max_bytes=max_bytes)
         if close_after_flush is None:
             close_after_flush = is_fuse(self.directory)
         if close_after_flush and max_bytes is None:
@@ -462,6 +466,21 @@ class EventWriter:
         if lost := self.dropped - self._dropped_before:
             text += f"; newer ones are dropped until it succeeds ({lost} so far)"
         return EventWriteError(error.errno, text)
+
+
+def _checked(directory: str | os.PathLike[str]) -> Path:
+    """Refuse what would make a directory of the name `s3:`; a Path has one slash fewer."""
+    text = os.fspath(directory)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://|(s3|gs|az|abfss?|oss|memory|file):/", text):
+        hint = "aboard.init and aboard.SummaryWriter write to buckets"
+        raise ValueError(f"EventWriter writes to a directory, not to a URI ({text}); {hint}")
+    return Path(text)
+
+
+def _check_least(least: int, **options: float) -> None:
+    for name, value in options.items():
+        if not value >= least:
+            raise ValueError(f"{name} is at least {least}, not {value}")
 
 
 def _number(tag: str, number: SupportsFloat) -> float:

@@ -208,14 +208,19 @@ class Auth:
             AuthError: the name or the password is wrong.
             TooManyAttempts: too many wrong ones came already.
         """
+        if not await self._brake.turn():
+            raise _too_many()
         try:
-            return await asyncio.to_thread(self.log_in, name, password)
+            opened = await asyncio.to_thread(self.log_in, name, password)
         except TooManyAttempts:
+            self._brake.right()  # it was not looked at
             raise
         except AuthError:
             if not await self._brake.hold():
                 raise _too_many() from None
             raise
+        self._brake.right()
+        return opened
 
     def log_in(self, name: str, password: str) -> Opened:
         """Open a session for somebody with the right password, without a brake.

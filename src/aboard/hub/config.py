@@ -55,6 +55,8 @@ class BoardDefaults:
     timeout: float | None = None
     idle_timeout: float | None = None
     memory: int | None = None
+    poll: float | None = None
+    """How long to wait between two looks at a bucket; for all boards, whatever else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,16 @@ def _seconds(value: Any) -> float:
     return read_seconds(_amount(value))
 
 
+_SHORTEST_POLL = 0.5
+"""As of `aboard view --poll`, which isolated boards are told."""
+
+
+def _pause(value: Any) -> float:
+    if (seconds := _seconds(value)) < _SHORTEST_POLL:
+        raise ValueError(f"{value!r} is less than {_SHORTEST_POLL} seconds")
+    return seconds
+
+
 def _bytes(value: Any) -> int:
     return read_bytes(_amount(value))
 
@@ -276,6 +288,7 @@ def _boards(value: Any, _base: Path, where: str) -> BoardDefaults:
         "timeout": _seconds,
         "idle_timeout": _seconds,
         "memory": _bytes,
+        "poll": _pause,
     }
     return _group(BoardDefaults, "boards", value, readers, where)
 

@@ -27,6 +27,7 @@ from aboard.hub.visitors import Held, Visitor
 from aboard.web import pages
 from aboard.web.access import Redeemed
 from aboard.web.brake import Brake
+from aboard.web.connections import trust
 from aboard.web.headers import secured
 from aboard.web.pages import Problem, Reply, TokenForm
 from aboard.web.request import (
@@ -104,6 +105,8 @@ class Gatekeeper:
         try:
             request = read_request(scope, listener_cookie(scope))
             visitor, answer = await self._answer(request, scope, board)
+            if visitor is not None:
+                trust(scope)
             limit = LARGEST_BODY if board is None else LARGEST_BOARD_BODY
             if _length(scope) > limit:
                 answer = _TOO_LARGE

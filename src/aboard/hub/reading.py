@@ -104,6 +104,7 @@ class Reader:
         index: where the data goes.
         catalog: says what selectors mean.
         boards: the boards that are served.
+        poll: seconds between two looks at a bucket where something changes.
         clock: seconds that only grow.
     """
 
@@ -113,11 +114,13 @@ class Reader:
         catalog: Catalog,
         boards: Boards,
         *,
+        poll: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._index = index
         self._catalog = catalog
         self._boards = boards
+        self._poll = REMOTE_SECONDS if poll is None else poll
         self._clock = clock
         self._lock = threading.RLock()
         self._shown: dict[str, _Shown] = {}
@@ -229,7 +232,7 @@ class Reader:
         key = (uri, is_root)
         if key not in self._places:
             if is_remote(uri):
-                rhythm = Rhythm(REMOTE_SECONDS, LONGEST_SECONDS)
+                rhythm = Rhythm(self._poll, max(self._poll, LONGEST_SECONDS))
             else:
                 rhythm = Rhythm(LOCAL_ROOT_SECONDS, LONGEST_LOCAL_SECONDS, grows=False)
             self._places[key] = _Place(uri, is_root, source or Source(uri), rhythm)

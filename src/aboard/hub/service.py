@@ -85,7 +85,7 @@ class Hub:
                 closing.callback(confine, ())
             self.boards = Boards(self.index)
             self.catalog = Catalog(self.index, config.roots, any_path=any_path)
-            self.reader = Reader(self.index, self.catalog, self.boards)
+            self.reader = Reader(self.index, self.catalog, self.boards, poll=config.boards.poll)
             closing.callback(self.reader.close)
             self.executors = {"process": ProcessExecutor()}
             self.lifecycle = Lifecycle(
@@ -362,6 +362,8 @@ class Hub:
         options += [part for root in self._confines for part in ("--confine", root)]
         if record.template:
             options += ["--template", record.template]
+        if self.config.boards.poll is not None:
+            options += ["--poll", str(self.config.boards.poll)]
         sources = [join(one.source.uri, one.source.only) for one in board.members]
         roots: list[str] = []
         if record.engine is Engine.FAST and not any(map(_is_path_here, record.selectors)):

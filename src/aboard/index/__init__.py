@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aboard.index.index import Index, IndexProblem
     from aboard.index.plan import Source
-    from aboard.index.query import Damage, Run, Tag
+    from aboard.index.query import Damage, Run, Tag, UnknownName
     from aboard.index.refresh import Report
     from aboard.index.series import Pointer, Series
 
@@ -21,6 +21,7 @@ __all__ = [
     "Series",
     "Source",
     "Tag",
+    "UnknownName",
 ]
 
 _HOMES = {
@@ -28,7 +29,7 @@ _HOMES = {
     "IndexProblem": "index",
     "Source": "plan",
     "Report": "refresh",
-    **dict.fromkeys(("Damage", "Run", "Tag"), "query"),
+    **dict.fromkeys(("Damage", "Run", "Tag", "UnknownName"), "query"),
     **dict.fromkeys(("Pointer", "Series"), "series"),
 }
 

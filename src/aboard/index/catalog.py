@@ -89,7 +89,7 @@ def refresh_catalog(
     gone = [
         (storage.uri, directory)
         for directory in known.keys() - found.keys()
-        if not any(is_below(join(storage.uri, directory), one.uri) for one in unlisted)
+        if not _is_in_doubt(join(storage.uri, directory), unlisted)
     ]
     if rows or gone:
         _store(connection, storage.uri, rows, gone)
@@ -97,6 +97,11 @@ def refresh_catalog(
     if folders is not None:
         folders.store()
     return report
+
+
+def _is_in_doubt(directory: str, unlisted: Iterable[StorageError]) -> bool:
+    """Say whether a directory, or something in it, could not be looked at."""
+    return any(is_below(directory, one.place) or is_below(one.place, directory) for one in unlisted)
 
 
 def known_runs(connection: sqlite3.Connection, roots: Sequence[str]) -> list[KnownRun]:

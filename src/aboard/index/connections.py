@@ -24,10 +24,10 @@ class Connections:
 
     Args:
         path: the file.
-        moved: is told why, when the index has to move into memory.
+        moved: is told what cannot be done, and why, when the index has to move into memory.
     """
 
-    def __init__(self, path: Path, moved: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, moved: Callable[[str, Exception], None]) -> None:
         self.path: Path | None = path
         self.generation = 0
         """Counts how often the index was replaced."""
@@ -38,7 +38,7 @@ class Connections:
         try:
             self._idle.append(schema.open_file(path))
         except (OSError, sqlite3.Error) as error:
-            self._move_to_memory(f"the index {path} cannot be opened ({error})")
+            self._move_to_memory(f"the index {path} cannot be opened", error)
 
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
@@ -75,7 +75,7 @@ class Connections:
                 self._idle.append(schema.open_file(self.path))
             elif self.path is not None and schema.is_full(error):
                 self._close_idle()
-                self._move_to_memory(f"the index {self.path} cannot be written ({error})")
+                self._move_to_memory(f"the index {self.path} cannot be written", error)
             else:
                 raise error
             self.generation += 1
@@ -102,7 +102,7 @@ class Connections:
             connection.close()
         self._idle.clear()
 
-    def _move_to_memory(self, reason: str) -> None:
+    def _move_to_memory(self, reason: str, error: Exception) -> None:
         self.path = None
         self._memory = schema.open_memory()
-        self._moved(reason)
+        self._moved(reason, error)

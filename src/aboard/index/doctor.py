@@ -20,7 +20,15 @@ import numpy as np
 from aboard.events.mounts import file_system_of
 from aboard.index import nearby, symptoms
 from aboard.index.files import EventFile
-from aboard.index.findings import Facts, Finding, NotFinite, Steps, requests, slow_index
+from aboard.index.findings import (
+    Facts,
+    Finding,
+    NotFinite,
+    Steps,
+    named,
+    requests,
+    slow_index,
+)
 from aboard.index.index import Index
 from aboard.index.plan import Source
 from aboard.index.query import Tag
@@ -70,6 +78,7 @@ def examine(
     facts = _gather(index, source, time.time() if now is None else now)
     found = [_explain(problem.uri, problem) for problem in report.problems]
     found += symptoms.examine(facts) if facts.files else [_nothing_in(place)]
+    found += _misnamed(place)
     found += _one_of_several(source, facts)
     if is_remote(place):
         found.append(_requests(index, place, _pages(place) - before))
@@ -115,12 +124,14 @@ def write_seconds(directory: Path) -> float:
 
 def _gather(index: Index, source: Source, now: float) -> Facts:
     files, tags = index.files(source), index.tags(source)
+    modified, grown = ({}, set()) if is_remote(source.uri) else _modified(files)
     return Facts(
         place=source.uri,
         now=now,
         runs=[run.name for run in index.runs(source)],
         files=files,
-        modified={} if is_remote(source.uri) else _modified(files),
+        modified=modified,
+        grown=grown,
         tags=tags,
         damage=index.damages(source),
         steps=_steps(index, tags),
@@ -128,16 +139,20 @@ def _gather(index: Index, source: Source, now: float) -> Facts:
     )
 
 
-def _modified(files: list[EventFile]) -> dict[str, float]:
+def _modified(files: list[EventFile]) -> tuple[dict[str, float], set[str]]:
+    """Return when files were last written, and which have grown since they were read."""
     newest = sorted(files, key=lambda one: -(one.last_wall or math.inf))
-    times = {}
+    times, grown = {}, set()
     for file in newest[:_STATS]:
         path = join(file.directory, file.name)
         try:
-            times[path] = Path(path).stat().st_mtime
+            status = Path(path).stat()
         except OSError:
             continue
-    return times
+        times[path] = status.st_mtime
+        if status.st_size > file.size:
+            grown.add(path)
+    return times, grown
 
 
 def _steps(index: Index, tags: list[Tag]) -> list[Steps]:
@@ -199,6 +214,22 @@ def _nothing_in(place: str) -> Finding:
     )
 
 
+def _misnamed(place: str) -> list[Finding]:
+    found = [] if is_remote(place) else nearby.misnamed(place)
+    if not found:
+        return []
+    kinds = " or a ".join(sorted({kind for _, kind in found}))
+    return [
+        Finding(
+            "not-a-file",
+            "error" if found[0][0] == place else "warning",
+            f"a {kinds} is named like an event file, but nothing can be read from it",
+            named(f"{path} ({kind})" for path, kind in found),
+            "Let the job write files, and give directories other names: without 'tfevents'.",
+        )
+    ]
+
+
 def _one_of_several(source: Source, facts: Facts) -> list[Finding]:
     if list(facts.runs) != ["."] or is_remote(source.uri) or source.only:
         return []
@@ -224,7 +255,7 @@ def _explain(place: str, error: StorageError) -> Finding:
     if isinstance(error, PermissionDenied):
         return _closed(place, error)
     if isinstance(error, NotFound):
-        return _missing(place, error)
+        return next(iter(_misnamed(place)), None) or _missing(place, error)
     return _unreadable(error)
 
 

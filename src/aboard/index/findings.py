@@ -5,7 +5,7 @@ The rules from facts to findings are in `symptoms`; gathering the facts is `doct
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -69,6 +69,8 @@ class Facts:
     files: Sequence[EventFile] = ()
     modified: dict[str, float] = field(default_factory=dict)
     """When files were last written, by URI, as far as the storage says."""
+    grown: Collection[str] = ()
+    """The URIs of files that grew while they were looked at."""
     tags: Sequence[Tag] = ()
     damage: Sequence[Damage] = ()
     steps: Sequence[Steps] = ()

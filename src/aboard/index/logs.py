@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from aboard.index.index import Index
 from aboard.index.plan import Source
-from aboard.index.query import Damage, Run, Tag
+from aboard.index.query import Damage, Run, Tag, UnknownName
 from aboard.index.refresh import Progress, Report
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
     from aboard.events.decode import Value
     from aboard.index.series import Series
-
-
-class UnknownName(LookupError):  # noqa: N818 - named by what is wrong
-    """There is no run, or no tag, of that name."""
 
 
 class Logs:
@@ -156,7 +152,8 @@ class Logs:
                 columns = {"step": steps, "wall_time": walls, "value": values}
                 frames.append(pd.DataFrame({"run": one.run, "tag": one.name, **columns}))
         if not frames:
-            return pd.DataFrame(columns=["run", "tag", "step", "wall_time", "value"])
+            row = {"run": "", "tag": "", "step": 0, "wall_time": 0.0, "value": 0.0}
+            return pd.DataFrame([row]).iloc[:0]  # so that its columns have their kinds
         return pd.concat(frames, ignore_index=True)
 
 

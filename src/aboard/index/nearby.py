@@ -7,6 +7,7 @@ does not exist, and for who may enter one that is closed.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ _LEVELS_UP = 3
 _LEVELS_DOWN = 4
 _REMOTE_NAMES = 3000
 _SIBLINGS = 200
+_IN_FULL = re.compile(rf"{EVENT_FILE}\.\d")
+"""How event files are named; a directory called 'tfevents' is not meant to be one."""
 _PASSED_BY = {"node_modules", "__pycache__", "proc", "sys", "dev"}
 
 
@@ -48,7 +51,7 @@ def _local_with_events(place: Path, deadline: float) -> str | None:
             continue
         asked = place.relative_to(above).parts[0]
         for directory in _walk(above, asked, deadline):
-            if _has_event_file(directory):
+            if not directory.is_relative_to(place) and _has_event_file(directory):
                 # The child of `above` is what one would open to see all of it.
                 parts = directory.relative_to(above).parts[:1]
                 return str(above.joinpath(*parts))
@@ -82,9 +85,55 @@ def _directories(directory: Path) -> list[Path]:
 def _has_event_file(directory: Path) -> bool:
     try:
         with os.scandir(directory) as found:
-            return any(EVENT_FILE in one.name for one in found)
+            return any(EVENT_FILE in one.name and one.is_file() for one in found)
     except OSError:
         return False
+
+
+def misnamed(place: str, *, seconds: float = _SECONDS) -> list[tuple[str, str]]:
+    """Return what is named like an event file in or below a local place but is none, and its kind.
+
+    Args:
+        place: a directory, or what may be mistaken for an event file.
+        seconds: the search ends after this time, whatever it has found.
+    """
+    if kind := _mistaken(Path(place)):
+        return [(place, kind)]
+    deadline = time.monotonic() + seconds
+    found = []
+    for directory, below, files in os.walk(place):
+        if time.monotonic() > deadline:
+            break
+        below[:] = sorted(name for name in below if name[0] != ".")
+        for name in sorted([*below, *files]):
+            path = Path(directory, name)
+            if kind := _mistaken(path):
+                found.append((str(path), kind))
+    return found
+
+
+def _mistaken(path: Path) -> str:
+    """Say what is at a path that is named like an event file, unless it is one, or holds some."""
+    if EVENT_FILE not in path.name:
+        return ""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return ""
+    if stat.S_ISREG(mode):
+        return ""
+    if stat.S_ISDIR(mode) and (not _IN_FULL.search(path.name) or _has_event_file(path)):
+        return ""
+    return next((kind for test, kind in _KINDS if test(mode)), "special file")
+
+
+_KINDS = (
+    (stat.S_ISDIR, "directory"),
+    (stat.S_ISFIFO, "pipe"),
+    (stat.S_ISSOCK, "socket"),
+    (stat.S_ISCHR, "device"),
+    (stat.S_ISBLK, "device"),
+)
 
 
 def _remote_with_events(place: str) -> str | None:

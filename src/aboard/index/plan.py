@@ -50,9 +50,9 @@ class Source:
 
 
 def _is_directory(path: str) -> bool:
-    from pathlib import Path
+    import os
 
-    return Path(path).is_dir()
+    return os.path.isdir(path)  # noqa: PTH112 (a Path raises where it may not look)
 
 
 class Known(NamedTuple):
@@ -63,6 +63,7 @@ class Known(NamedTuple):
     version: str
     offset: int
     tail: int
+    head: int
     damage_start: int
 
 
@@ -142,7 +143,7 @@ def make_plan(connection: sqlite3.Connection, source: Source, *, anew: bool = Fa
     gone = [
         row.id
         for key, row in known.items()
-        if key not in seen and not any(is_below(key[0], problem.uri) for problem in problems)
+        if key not in seen and not any(is_below(join(*key), one.place) for one in problems)
     ]
     for reading in readings:
         if not reading.fresh and reading.known:
@@ -165,7 +166,8 @@ def known_files(connection: sqlite3.Connection, source: Source) -> dict[tuple[st
     """Return the files of a source that the index knows, by directory and name."""
     where, arguments = within(source)
     rows = connection.execute(
-        f"SELECT directory, name, id, size, version, offset, tail, damage_start FROM file {where}",
+        "SELECT directory, name, id, size, version, offset, tail, head, damage_start"
+        f" FROM file {where}",
         arguments,
     )
     return {(directory, name): Known(*rest) for directory, name, *rest in rows}

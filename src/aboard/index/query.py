@@ -11,6 +11,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from operator import attrgetter, itemgetter
@@ -20,6 +21,10 @@ from aboard.index.kinds import Kind, kind_of
 from aboard.index.plan import Source, within
 from aboard.index.schema import RECORDS, SCALARS
 from aboard.storage.uri import join
+
+
+class UnknownName(LookupError):  # noqa: N818 - named by what is wrong
+    """There is no run, or no tag, of that name; or there is none any more."""
 
 
 class Run(NamedTuple):
@@ -58,7 +63,7 @@ class Segment(NamedTuple):
     increasing: bool
     last_step: int
     max_wall: float
-    last_wall: float
+    last_wall: float | None
     last_value: float | None
     rows: int
 
@@ -79,8 +84,15 @@ class Tag:
     last_value: float | None
     """None unless the tag is a scalar."""
     rows: int
+    source: Source = field(repr=False)
+    """What it is seen from."""
     segments: tuple[Segment, ...] = field(repr=False)
     """Its parts, one per file."""
+
+    @property
+    def points(self) -> int:
+        """The number of its values, those among them that restarts made void."""
+        return sum(one.points for one in self.segments)
 
     @property
     def is_scalar(self) -> bool:
@@ -203,13 +215,70 @@ def find_tag(connection: sqlite3.Connection, source: Source, run: str, tag: str)
     return None
 
 
-def count_points(connection: sqlite3.Connection, tag: Tag) -> int:
-    """Count the values that survive; from the totals alone unless there was a restart."""
-    if tag.in_order:
-        return sum(one.points for one in tag.segments)
-    from aboard.index.series import count_survivors
+def tag_counts(connection: sqlite3.Connection, source: Source) -> dict[str, int]:
+    """Return how many tags each run of a source has, without putting any together."""
+    where, arguments = within(source)
+    rows = connection.execute(
+        "SELECT directory, count(DISTINCT tag) FROM file JOIN segment ON segment.file = file.id"
+        f" {where} GROUP BY directory",
+        arguments,
+    )
+    return {source.run_name(directory): count for directory, count in rows}
 
-    return count_survivors(connection, tag)
+
+@contextmanager
+def at_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let several questions be answered from one state of the index."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("COMMIT")
+
+
+def current(
+    connection: sqlite3.Connection, tags: Sequence[Tag]
+) -> tuple[list[Tag | None], set[Source]]:
+    """Return tags as they are now: their files may have been read anew since they were listed.
+
+    Returns:
+        The tags, None for one that is gone; and the sources that have to be looked at for this to
+        be sure, because such a tag may come back, or is being read.
+    """
+    found: list[Tag | None] = []
+    unsure = set()
+    for tag in tags:
+        now: Tag | None = tag
+        if not are_held(connection, [tag]):
+            now = find_tag(connection, tag.source, tag.run, tag.name)
+            if now is None or _is_being_read(connection, tag.directory):
+                unsure.add(tag.source)
+        found.append(now)
+    return found, unsure
+
+
+def are_held(connection: sqlite3.Connection, tags: Iterable[Tag]) -> bool:
+    """Say whether the index still has what some tags were put together from."""
+    ids = {one.id for tag in tags for one in tag.segments}
+    if len(ids) == 1:
+        held = connection.execute("SELECT count(*) FROM segment WHERE id = ?", (*ids,))
+    else:
+        held = connection.execute(
+            "SELECT count(*) FROM segment WHERE id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(ids)),),
+        )
+    return bool(held.fetchone() == (len(ids),))
+
+
+def _is_being_read(connection: sqlite3.Connection, directory: str) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM file WHERE directory = ? AND version = '' LIMIT 1", (directory,)
+    )
+    return found.fetchone() is not None
 
 
 def _grouped(
@@ -240,10 +309,15 @@ def _tag(source: Source, segments: list[Segment]) -> Tag:
         metadata=described.metadata,
         first_step=min(one.min_step for one in chosen),
         last_step=last.last_step,
-        last_wall_time=last.last_wall,
+        last_wall_time=_number(last.last_wall),
         max_wall_time=max(one.max_wall for one in chosen),
-        # SQLite keeps a NaN as NULL.
-        last_value=math.nan if is_scalar and last.last_value is None else last.last_value,
+        last_value=_number(last.last_value) if is_scalar else last.last_value,
         rows=max(one.rows for one in chosen),
+        source=source,
         segments=tuple(chosen),
     )
+
+
+def _number(stored: float | None) -> float:
+    """Return a number as it was written: SQLite keeps a NaN as NULL."""
+    return math.nan if stored is None else stored

@@ -8,19 +8,23 @@ touches the index; a batch says what to store and how far it gets the file.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from aboard.events.scanner import Scanned, Scanner, Series, Taken, scan_blocks
-from aboard.index.plan import Reading
+from aboard.index.plan import Known, Reading
 from aboard.storage.base import Storage
 
 LOCAL_BLOCK = 1 << 20
 REMOTE_BLOCK = 4 << 20
 BATCH_VALUES = 120_000
 """Values per batch, roughly: 4 MB of columns."""
+BATCH_BYTES = 64 << 20
+"""Bytes after which there is a batch, however few values are in them."""
 TAIL_BYTES = 256
 """How much before the offset must be unchanged for a file to count as continued."""
+HEAD_BYTES = 256
+"""How much at its beginning must be unchanged, too, for a file that was replaced."""
 
 
 @dataclass(slots=True)
@@ -34,6 +38,7 @@ class Batch:
     offset: int
     """Once this batch is stored, everything before `offset` is in the index."""
     tail: int
+    head: int
     damage_start: int
     first_wall: float | None
     """The wall time of the first event of this reading."""
@@ -67,6 +72,12 @@ class _Reader:
         self._held = b""
         return self._storage.readinto(self._name, offset, room)
 
+    def head_of(self, known: Known) -> int:
+        """Return the checksum of the first bytes of a file that is continued."""
+        if known.offset >= HEAD_BYTES:
+            return known.head
+        return zlib.crc32(self._held[:HEAD_BYTES])
+
     def tail_before(self, offset: int, buffer: bytearray, block: Scanned) -> int:
         """Return the checksum of the bytes before `offset`, without a request if they are here."""
         first = max(0, offset - TAIL_BYTES)
@@ -77,8 +88,15 @@ class _Reader:
         return zlib.crc32(self._storage.read(self._name, first, offset))
 
 
-def read_file(reading: Reading, buffer: bytearray) -> Iterator[Batch]:
+def read_file(
+    reading: Reading, buffer: bytearray, stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Batch]:
     """Scan what is new in a file; yield it in batches, at least one.
+
+    Args:
+        reading: what to read.
+        buffer: room for a block.
+        stopped: is asked after every block whether to leave it at that.
 
     Raises:
         StorageError: the file cannot be read. Batches before that stand.
@@ -86,15 +104,21 @@ def read_file(reading: Reading, buffer: bytearray) -> Iterator[Batch]:
     reader = _Reader(reading.storage, reading.entry.name, reading.entry.size)
     if not reading.fresh and not _is_continued(reading, reader, len(buffer)):
         reading.fresh, reading.tags = True, []
-    damage_start = -1 if reading.fresh or reading.known is None else reading.known.damage_start
+    known = None if reading.fresh else reading.known
+    damage_start = known.damage_start if known else -1
+    head = reader.head_of(known) if known else 0
     scanner = Scanner(damage_start, reading.tags)
     stored = scanned = reading.start
     for block in scan_blocks(scanner, reader.readinto, stored, reading.entry.size, buffer):
-        if scanner.pending < BATCH_VALUES and not block.at_end:
+        if stopped():
+            return
+        if block.start == 0:
+            head = zlib.crc32(buffer[: min(HEAD_BYTES, block.length)])
+        looked_at = block.start + block.length - scanned
+        if scanner.pending < BATCH_VALUES and looked_at < BATCH_BYTES and not block.at_end:
             continue
         offset, damage_start = scanner.resume(block.reached)
         tail = reader.tail_before(offset, buffer, block)
-        looked_at = block.start + block.length - scanned
         values, taken, series = scanner.pending, scanner.take(), scanner.series()
         yield Batch(
             reading=reading,
@@ -103,6 +127,7 @@ def read_file(reading: Reading, buffer: bytearray) -> Iterator[Batch]:
             start=stored,
             offset=offset,
             tail=tail,
+            head=head,
             damage_start=damage_start,
             first_wall=scanner.first_wall,
             values=values,
@@ -113,10 +138,19 @@ def read_file(reading: Reading, buffer: bytearray) -> Iterator[Batch]:
 
 
 def _is_continued(reading: Reading, reader: _Reader, room: int) -> bool:
-    """Say whether the bytes before the offset are still those that were read."""
+    """Say whether the bytes before the offset are still those that were read.
+
+    The last of them tell, in the request that reads on. Another file in the place of the one that
+    was read may end there as that did: then its beginning must be the same as well.
+    """
     known = reading.known
     if known is None:
         return False
     first = max(0, known.offset - TAIL_BYTES)
     held = reader.hold(first, TAIL_BYTES + room)
-    return zlib.crc32(held[: known.offset - first]) == known.tail
+    if zlib.crc32(held[: known.offset - first]) != known.tail:
+        return False
+    storage, entry = reading.storage, reading.entry
+    if first == 0 or not storage.was_replaced(known.version, entry.version):
+        return True
+    return zlib.crc32(storage.read(entry.name, 0, HEAD_BYTES)) == known.head

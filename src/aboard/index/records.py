@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from aboard.events.records import OVERHEAD, unframe
@@ -43,12 +45,28 @@ def read_records(
             return []
 
     if len(pointers) > 1 and is_remote(pointers[0].uri):
-        with ThreadPoolExecutor(min(_REMOTE_READERS, len(pointers))) as readers:
-            for values in readers.map(read, pointers):
-                yield from values
+        yield from _some_ahead(read, pointers)
     else:
         for pointer in pointers:
             yield from read(pointer)
+
+
+def _some_ahead(
+    read: Callable[[Pointer], list[Value]], pointers: Sequence[Pointer]
+) -> Iterator[Value]:
+    """Read in threads, no further ahead of whoever takes it than there are threads."""
+    todo = iter(pointers)
+    readers = ThreadPoolExecutor(min(_REMOTE_READERS, len(pointers)))
+    try:
+        waiting: deque[Future[list[Value]]] = deque(
+            readers.submit(read, one) for one in islice(todo, _REMOTE_READERS)
+        )
+        while waiting:
+            values = waiting.popleft().result()
+            waiting.extend(readers.submit(read, one) for one in islice(todo, 1))
+            yield from values
+    finally:
+        readers.shutdown(wait=False, cancel_futures=True)
 
 
 def _read(pointer: Pointer) -> bytes:

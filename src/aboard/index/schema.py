@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aboard.storage.place import make_private
 
-VERSION = 1
+VERSION = 2
 FILE_NAME = f"index-{VERSION}.db"
 _APPLICATION = 0x41424F41
 _BUSY_SECONDS = 60.0
@@ -38,6 +39,7 @@ CREATE TABLE file (
     version TEXT NOT NULL,          -- likewise; empty while a first reading is under way
     offset INTEGER NOT NULL,        -- everything before this is in the index
     tail INTEGER NOT NULL,          -- checksum of the bytes just before the offset
+    head INTEGER NOT NULL,          -- and of its first ones, once there are enough before it
     damage_start INTEGER NOT NULL,  -- where the damage began that reaches the offset, or -1
     events INTEGER NOT NULL,
     first_wall REAL,                -- of its first event
@@ -66,11 +68,16 @@ CREATE TABLE segment (
     increasing INTEGER NOT NULL,    -- whether every step is greater than the one before
     last_step INTEGER NOT NULL,
     max_wall REAL NOT NULL,
-    last_wall REAL NOT NULL,
-    last_value REAL,
+    last_wall,                      -- null for a NaN; in a REAL column -0.0 would become 0.0
+    last_value,                     -- likewise
     rows INTEGER NOT NULL,          -- the largest first dimension of its tensors
     UNIQUE (file, tag, form)
 );
+
+-- Ids begin with numbers that no other index begins with, too: whoever holds an id of an index
+-- that was replaced finds nothing, and not what is another's.
+INSERT INTO sqlite_sequence VALUES ('file', abs(random() % 0x4000000000));
+INSERT INTO sqlite_sequence VALUES ('segment', abs(random() % 0x4000000000));
 
 -- Up to 4,096 values of a segment as array blobs; see chunks.py.
 CREATE TABLE chunk (
@@ -166,6 +173,11 @@ def is_full(error: BaseException) -> bool:
     }
 
 
+def has_no_room(error: BaseException) -> bool:
+    """Say whether an error means that the disk is full."""
+    return bool(getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL)
+
+
 def open_memory() -> sqlite3.Connection:
     """Open an index that lives as long as its connection."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
@@ -210,6 +222,15 @@ def remove(path: Path) -> None:
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
+def size(path: Path) -> int:
+    """Return how many bytes an index takes."""
+    total = 0
+    for suffix in ("", "-wal"):
+        with suppress(FileNotFoundError):
+            total += Path(f"{path}{suffix}").stat().st_size
+    return total
+
+
 def discard_damaged(path: Path) -> None:
     """Delete an index found damaged in use, unless another process has replaced it already."""
     with _alone(path):
@@ -250,9 +271,20 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
 _TABLE_NAMES = {"file", "stamp", "segment", "chunk", "damage", "run", "root", "folder", "traffic"}
 
 
+def _is_an_index(path: Path) -> bool:
+    """Say whether a file is an index, of whatever version; without opening it as a database."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(72)
+    except OSError:
+        return False
+    return start.startswith(b"SQLite format 3\0") and start[68:] == _APPLICATION.to_bytes(4, "big")
+
+
 def _create(path: Path) -> sqlite3.Connection:
     for older in path.parent.glob("index-*.db"):
-        if older != path:
+        number = re.fullmatch(r"index-(\d+)\.db", older.name)
+        if number and int(number[1]) < VERSION and _is_an_index(older):
             remove(older)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     connection = _connect(path)

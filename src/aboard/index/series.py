@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,13 +50,15 @@ def read_series(connection: sqlite3.Connection, tag: Tag) -> Series:
     """Return all points of a scalar tag."""
     whole = _read(connection, tag)
     if whole is None or not tag.is_scalar:
-        empty = np.empty(0)
-        return Series(np.empty(0, np.int64), empty, empty)
-    return Series(whole.steps, whole.walls, whole.payload.astype(np.float64, copy=False))
+        return Series(np.empty(0, np.int64), np.empty(0), np.empty(0))
+    columns = (whole.steps, whole.walls, whole.payload.astype(np.float64, copy=False))
+    return Series(*map(_owned, columns))
 
 
-def read_pointers(connection: sqlite3.Connection, tag: Tag) -> list[Pointer]:
-    """Return where the values of a tag that is no scalar are stored."""
+def read_pointers(
+    connection: sqlite3.Connection, tag: Tag, step: int | None = None
+) -> list[Pointer]:
+    """Return where the values of a tag that is no scalar are stored: all, or those of a step."""
     if tag.is_scalar:
         return []
     parts, uris = [], []
@@ -69,11 +71,11 @@ def read_pointers(connection: sqlite3.Connection, tag: Tag) -> list[Pointer]:
     whole = surviving(parts)
     if whole is None:
         return []
+    wanted = slice(None) if step is None else whole.steps == step
+    kept = (column[wanted].tolist() for column in (whole.steps, whole.walls, whole.payload))
     return [
-        Pointer(uris[number], offset, length, step, wall, rows)
-        for step, wall, (offset, length, rows, number) in zip(
-            whole.steps.tolist(), whole.walls.tolist(), whole.payload.tolist(), strict=True
-        )
+        Pointer(uris[number], offset, length, at, wall, rows)
+        for at, wall, (offset, length, rows, number) in zip(*kept, strict=True)
     ]
 
 
@@ -84,6 +86,11 @@ def _chunks(connection: sqlite3.Connection, segment: Segment) -> Iterator[Column
     )
     for row in rows:
         yield unpack(*row, form=segment.form)
+
+
+def _owned(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array that may be written to: what one chunk alone holds is the index's."""
+    return column if column.flags.writeable else column.copy()
 
 
 def _read(connection: sqlite3.Connection, tag: Tag) -> Columns | None:
@@ -102,7 +109,7 @@ def count_survivors(connection: sqlite3.Connection, tag: Tag) -> int:
         )
         steps += [unpack_steps(*row) for row in rows]
     if not steps:
-        return 0  # its file is gone since the tag was listed
+        return 0
     whole = np.concatenate(steps)
     keep = survivors(whole)
     return len(whole) if keep is None else int(keep.sum())

@@ -154,7 +154,7 @@ class Store:
     def _insert(self, batch: Batch) -> _OpenFile:
         cursor = self._connection.execute(
             "INSERT OR IGNORE INTO file VALUES (NULL, :directory, :name, :size, :version, :offset,"
-            " :tail, :damage_start, :events, :first_wall)",
+            " :tail, :head, :damage_start, :events, :first_wall)",
             _file_row(batch),
         )
         if cursor.rowcount != 1:
@@ -165,7 +165,7 @@ class Store:
         """Move the file's offset, if it is where this batch starts."""
         cursor = self._connection.execute(
             "UPDATE file SET size = :size, version = :version, offset = :offset, tail = :tail,"
-            " damage_start = :damage_start, events = events + :events,"
+            " head = :head, damage_start = :damage_start, events = events + :events,"
             " first_wall = coalesce(first_wall, :first_wall)"
             " WHERE id = :id AND offset = :start",
             _file_row(batch) | {"id": opened.id, "start": batch.start},
@@ -264,6 +264,7 @@ def _file_row(batch: Batch) -> dict[str, object]:
         "version": version,
         "offset": batch.offset,
         "tail": batch.tail,
+        "head": batch.head,
         "damage_start": batch.damage_start,
         "events": batch.taken.events,
         "first_wall": batch.first_wall,
@@ -281,15 +282,10 @@ def _segment_row(segment: _Segment, series: Series, part: Part) -> tuple[object,
         segment.increasing,
         segment.last_step,
         segment.max_wall,
-        _not_nan(part.last_wall),
+        part.last_wall,
         part.last_value,
         segment.rows,
     )
-
-
-def _not_nan(wall: float) -> float:
-    """Return a time that SQLite can keep; it would take a NaN for NULL."""
-    return 0.0 if math.isnan(wall) else wall
 
 
 def _parts(batch: Batch) -> Iterator[tuple[int, Part]]:

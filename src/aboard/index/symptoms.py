@@ -128,18 +128,24 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
 
 
 def freshness(facts: Facts) -> Iterator[Finding]:
-    """Say whether data still comes in."""
-    times = [(when, file) for file in facts.files if (when := facts.written(file)) is not None]
+    """Say whether data still comes in; `no_values` tells of files in which there is none."""
+    held = [file for file in facts.files if file.values]
+    times = [(when, file) for file in held if (when := facts.written(file)) is not None]
     if not times:
         return
     newest, file = max(times, key=lambda one: one[0])
     where = join(file.directory, file.name)
-    live = sum(_is_live(facts, file) for file in facts.files)
-    if live:
+    live = sum(_is_live(facts, file) for file in held)
+    growing = sum(join(file.directory, file.name) in facts.grown for file in held)
+    if growing or live:
+        of_all = f" of {len(facts.files):,}"
         yield Finding(
             "live",
             "info",
-            f"{counted(live, 'file')} of {len(facts.files):,} still grew in the last 5 minutes",
+            f"{counted(growing, 'file')}{of_all} grew just now"
+            if growing
+            else f"{counted(live, 'file')}{of_all} {'was' if live == 1 else 'were'} written in the"
+            " last 5 minutes",
             (where,),
             "Nothing to do: new data shows within seconds.",
         )

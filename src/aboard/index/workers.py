@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from aboard.index.plan import Reading
@@ -52,9 +52,11 @@ def _one_by_one(readings: Sequence[Reading], block: int) -> Iterator[list[Found]
             yield [found]
 
 
-def _guarded(reading: Reading, buffer: bytearray) -> Iterator[Found]:
+def _guarded(
+    reading: Reading, buffer: bytearray, stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Found]:
     try:
-        yield from read_file(reading, buffer)
+        yield from read_file(reading, buffer, stopped)
     except StorageError as error:
         yield error
 
@@ -122,7 +124,7 @@ class _Workers:
         buffer = bytearray(self._block)
         try:
             while (reading := self._next()) is not None:
-                for found in _guarded(reading, buffer):
+                for found in _guarded(reading, buffer, lambda: self._stop):
                     if isinstance(found, Batch):
                         self._room.take(found.values)
                     self._done.put(found)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from aboard.integrations import RunOfTraining, needing
+from aboard.integrations import RunOfTraining, needing, opened_by_the_user
 from aboard.track import env
+from aboard.track.start import init
 
 with needing("tensorflow", "'tensorflow<2.16'"):
     import tensorflow as tf
@@ -35,7 +36,9 @@ def run_config(run: Run | None = None, **options: Any) -> tf.estimator.RunConfig
     Raises:
         ValueError: this is one of several processes, and not told which directory they share.
     """
-    return tf.estimator.RunConfig(model_dir=_model_dir(RunOfTraining(run).open()), **options)
+    return tf.estimator.RunConfig(
+        model_dir=_model_dir(run or opened_by_the_user() or init()), **options
+    )
 
 
 def _model_dir(run: Run) -> str:
@@ -69,14 +72,14 @@ class AboardHook(tf.estimator.SessionRunHook):
         stage: str = "train",
         **options: Any,
     ) -> None:
-        self._of_training = RunOfTraining(run, **options)
+        self._of_training = RunOfTraining(run, part=f"estimator {stage}", **options)
         self._timer = tf.estimator.SecondOrStepTimer(every_steps=every)
         self._tensors = dict(tensors or {})
         self._stage = stage
 
     def begin(self) -> None:
         """Find the loss in the graph: the Estimator puts it last among the losses."""
-        self._run = self._of_training.open()
+        self._run = self._of_training.begin()
         self._timer.reset()
         graph = tf.compat.v1.get_default_graph()
         losses = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)

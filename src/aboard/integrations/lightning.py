@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ else:
         from lightning.pytorch.utilities import rank_zero_only
 
 if TYPE_CHECKING:
+    from aboard.runs.values import HParams
     from aboard.track.run import Run
 
 
@@ -48,8 +48,7 @@ class AboardLogger(Logger):
         **options: Any,
     ) -> None:
         super().__init__()
-        place = {"experiment": experiment, "name": name, "root": root}
-        self._run = RunOfTraining(run, **place, **options)
+        self._run = RunOfTraining(run, experiment=experiment, name=name, root=root, **options)
         self._prefix = prefix
 
     @property
@@ -88,10 +87,9 @@ class AboardLogger(Logger):
         named = {f"{self._prefix}{name}": value for name, value in metrics.items()}
         self.experiment.log_metrics(named, step=step)
 
-    def log_hyperparams(self, params: Mapping[str, Any] | Namespace, *_: Any, **__: Any) -> None:
+    def log_hyperparams(self, params: HParams, *_: Any, **__: Any) -> None:
         """Note hyperparameters."""
-        named = vars(params) if isinstance(params, Namespace) else params
-        self.experiment.log_hparams(named)
+        self.experiment.log_hparams(params)
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:
         """Log the model's graph, traced with an input: the `example_input_array` unless given."""

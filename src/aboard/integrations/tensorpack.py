@@ -30,7 +30,7 @@ class AboardMonitor(MonitorBase):
         self._stage = stage
 
     def _setup_graph(self) -> None:
-        self._run = self._of_training.open()
+        self._run = self._of_training.begin()
 
     def process_scalar(self, name: str, val: float) -> None:
         """Log a number."""

@@ -40,6 +40,7 @@ def watch(
     every: int = 1,
     stage: str = "train",
     step: int = 0,
+    **options: Any,
 ) -> Watch:
     """Log loss, learning rates, gradient norm and samples per second of a training from now on.
 
@@ -54,6 +55,7 @@ def watch(
         every: log each so many steps. The loss is the mean of the steps in between.
         stage: the stage of the run to log to.
         step: the steps already done, for a training that is resumed.
+        options: for `aboard.init`, if a run has to be made.
 
     Returns:
         what ends it: use it in a `with`, or call `close`, or leave it until the process ends.
@@ -63,7 +65,8 @@ def watch(
     """
     if every < 1:
         raise ValueError(f"every={every}: log every step, or every so many; at least 1")
-    return Watch(model, optimizer, criterion, RunOfTraining(run), every, stage, step)
+    of_training = RunOfTraining(run, part=f"watch {stage}", **options)
+    return Watch(model, optimizer, criterion, of_training, every, stage, step)
 
 
 class _Point(NamedTuple):
@@ -105,7 +108,7 @@ class Watch:
         self.step = step
         """Steps of the optimizer so far."""
         self._of_training = run
-        self._run = run.open()
+        self._run = run.begin()
         self._every = every
         self._stage = stage
         self._samples = 0

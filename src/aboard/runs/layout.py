@@ -6,6 +6,7 @@ bucket; a thousand jobs can start at once with no server between them.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import secrets
@@ -13,11 +14,13 @@ import time
 from collections.abc import Callable
 
 from aboard.runs.manifest import FILE_NAME, Manifest
-from aboard.storage import AlreadyExists, NotFound, Storage
+from aboard.storage import AlreadyExists, NotFound, PermissionDenied, Storage
 
 DEFAULT_EXPERIMENT = "default"
 _FORBIDDEN = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')
 _LONGEST_NAME = 128
+_CLAIM = "claim"
+"""The field of a record that tells apart who claims a name at the same time."""
 _JUMPS = (1, 4, 16, 64, 256, 1024)
 
 Describe = Callable[[str], Manifest]
@@ -34,7 +37,7 @@ class RunExists(Exception):  # noqa: N818 - named by what is wrong
 
 def directory_of(experiment: str, name: str) -> str:
     """Return where a run lies below its root."""
-    return f"{experiment}/{name}"
+    return f"{experiment}/{name}" if experiment else name
 
 
 def check_name(name: str, what: str) -> str:
@@ -63,27 +66,26 @@ def claim(storage: Storage, experiment: str, name: str, describe: Describe) -> M
     if _is_taken(storage, experiment, name):
         raise _exists(storage, experiment, name)
     manifest = describe(name)
-    try:
-        storage.create_new(_record(experiment, name), manifest.to_json())
-    except AlreadyExists:
-        raise _exists(storage, experiment, name) from None
+    if not create_record(storage, directory_of(experiment, name), manifest):
+        raise _exists(storage, experiment, name)
     return manifest
 
 
-def claim_next(storage: Storage, experiment: str, describe: Describe) -> Manifest:
+def claim_next(storage: Storage, experiment: str, describe: Describe, first: int = 1) -> Manifest:
     """Claim the next free name of `run1`, `run2`, …; others who do the same get other names.
 
     The end of the row is found by doubling and halving, one request each. Whoever then loses a
     name to another jumps ahead, further each time, so that a crowd scatters instead of queueing.
+    The row begins with the number that is the first.
     """
-    number = _end_of_row(lambda number: _has_record(storage, experiment, f"run{number}"))
+    number = _end_of_row(
+        lambda number: number < first or _has_record(storage, experiment, f"run{number}")
+    )
     lost = 0
     while True:
         manifest = describe(f"run{number}")
         record = _record(experiment, manifest.name)
-        try:
-            storage.create_new(record, manifest.to_json())
-        except AlreadyExists:
+        if not create_record(storage, directory_of(experiment, manifest.name), manifest):
             furthest = _JUMPS[min(lost, len(_JUMPS) - 1)]
             number += random.randint(1, furthest)  # noqa: S311 - no secret
             lost += 1
@@ -93,6 +95,22 @@ def claim_next(storage: Storage, experiment: str, describe: Describe) -> Manifes
             return manifest
         storage.delete(record)  # somebody has files there without being a run of ours
         number += 1
+
+
+def create_record(storage: Storage, directory: str, manifest: Manifest) -> bool:
+    """Create the record of a run that has none; say whether it is ours.
+
+    A request whose answer was lost is repeated, and then finds what it has created itself.
+    """
+    manifest.others[_CLAIM] = secrets.token_hex(8)
+    record, content = f"{directory}/{FILE_NAME}".lstrip("/"), manifest.to_json()
+    try:
+        storage.create_new(record, content)
+    except AlreadyExists:
+        with contextlib.suppress(NotFound, PermissionDenied):
+            return storage.read(record) == content
+        return False
+    return True
 
 
 def unclaimed_name(wanted: str | None) -> str:

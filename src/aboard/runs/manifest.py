@@ -13,12 +13,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self
 
+from aboard.runs.values import plain_tags
 from aboard.storage import Storage
 from aboard.storage.local import LocalStorage
 
@@ -28,7 +29,6 @@ HEARTBEAT_SECS = 30.0
 _BEATS_MISSED = 5
 """A run whose heart missed so many beats is lost."""
 
-Tags = Mapping[str, object] | Iterable[str] | str
 Reader = Callable[[Any], object]
 """Turns a field of the JSON document into its value, or raises TypeError or ValueError."""
 _LOCK_SECS = 10.0
@@ -126,9 +126,16 @@ class Manifest:
         return cls(**fields)
 
     def to_json(self) -> bytes:
-        """Write the manifest, indented, for people to read too."""
+        """Write the manifest, indented, for people to read too.
+
+        Raises:
+            BadManifest: a field has a value that could not be read again.
+        """
         document = _document(self, _MANIFEST_FIELDS)
         document["attempts"] = [_document(one, _ATTEMPT_FIELDS) for one in self.attempts]
+        for one in document["attempts"]:
+            _known(_ATTEMPT_FIELDS, one, FILE_NAME)
+        _known(_MANIFEST_FIELDS, document, FILE_NAME)
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
         # What is left of bytes that are no text (in a command, say) is an escape of JSON too.
         return text.encode(errors="backslashreplace") + b"\n"
@@ -206,45 +213,6 @@ def update(storage: Storage, change: Callable[[Manifest], None], directory: str 
         change(manifest)
         storage.write(_name(directory), manifest.to_json())
     return manifest
-
-
-def plain_values(values: Mapping[str, object]) -> dict[str, Any]:
-    """Return hyperparameters as JSON holds them: numbers, texts, truth values; the rest as text.
-
-    Mappings inside become names with dots, such as `optimizer.lr`.
-    """
-    plain: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            plain.update({f"{name}.{key}": one for key, one in plain_values(value).items()})
-        else:
-            plain[str(name)] = _plain(value)
-    return plain
-
-
-def plain_tags(tags: Tags | None) -> dict[str, Any]:
-    """Return tags as a mapping; one without a value is simply true."""
-    if tags is None:
-        return {}
-    if isinstance(tags, str):
-        tags = [tags]
-    if isinstance(tags, Mapping):
-        return {str(name): _plain(value) for name, value in tags.items()}
-    return {str(tag): True for tag in tags}
-
-
-def _plain(value: object) -> object:
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    item = getattr(value, "item", None)
-    if callable(item) and getattr(value, "size", None) in (1, None):  # a numpy number
-        with contextlib.suppress(TypeError, ValueError):
-            value = item()
-    if isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return str(value)
 
 
 def _name(directory: str) -> str:

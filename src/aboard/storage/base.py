@@ -7,6 +7,7 @@ become paths or keys is left to the implementations; how a URI becomes a storage
 # ruff: noqa: N818
 # An error is named by what is wrong: NotFound, StorageFull.
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,21 +17,32 @@ if TYPE_CHECKING:
 
 
 class StorageError(Exception):
-    """Something a storage could not do: where, what went wrong, and what to do about it."""
+    """Something a storage could not do: where, what went wrong, and what to do about it.
+
+    Attributes:
+        place: where, to be compared with other places.
+        uri: the same, to be printed.
+    """
 
     def __init__(self, uri: str, problem: str, hint: str = "") -> None:
+        self.place = uri
         self.uri = _printable(uri)
         self.problem = _printable(problem).rstrip(". ")
         self.hint = _printable(hint)
-        super().__init__(self.uri, self.problem, self.hint)
+        # Not that of OSError, which some are as well: it would take a URI for a number.
+        Exception.__init__(self, uri, self.problem, self.hint)
 
     def __str__(self) -> str:
         sentence = f"{self.uri}: {self.problem}."
         return f"{sentence} {self.hint}" if self.hint else sentence
 
 
-class NotFound(StorageError):
+class NotFound(StorageError, FileNotFoundError):
     """There is no such file, or no such root."""
+
+    def __init__(self, uri: str, problem: str, hint: str = "") -> None:
+        super().__init__(uri, problem, hint)
+        self.errno, self.strerror, self.filename = errno.ENOENT, self.problem, uri
 
 
 class NoSuchBucket(NotFound):
@@ -90,8 +102,9 @@ class Storage(ABC):
     """Files below one root.
 
     An implementation *must* define `list`, `read`, `write`, `create_new` and `delete`. It *may*
-    define `readinto`, where it can fill a buffer with fewer copies than `read` makes, and `upload`,
-    where it can send a file without holding all of it. Every verb raises `StorageError` and
+    define `readinto`, where it can fill a buffer with fewer copies than `read` makes, `upload`,
+    where it can send a file without holding all of it, and `was_replaced`, where a version tells a
+    file that was replaced from one that was appended to. Every verb raises `StorageError` and
     nothing else when the outside world is the cause, and may be called from several threads at
     once.
     """
@@ -118,13 +131,21 @@ class Storage(ABC):
 
     @abstractmethod
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes from `start` up to `end`, fewer where the file ends before that."""
+        """Return the bytes from `start` up to `end`, fewer where the file ends before that.
+
+        Raises:
+            ValueError: `start` is negative, or `end` before it.
+        """
 
     def readinto(self, name: str, start: int, buffer: memoryview) -> int:
         """Fill `buffer` from `start` on, and return how many bytes there were."""
         content = self.read(name, start, start + len(buffer))
         buffer[: len(content)] = content
         return len(content)
+
+    def was_replaced(self, before: str, after: str) -> bool:  # noqa: ARG002 - they may not tell
+        """Say whether two versions of a file tell that it is another file than before."""
+        return False
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
@@ -163,6 +184,12 @@ def unreadable(path: "Path", error: OSError) -> Unreadable:
     """Say why a local file cannot be read."""
     problem = (error.strerror or str(error)).lower()
     return Unreadable(str(path), f"the file cannot be read: {problem}", "Check the file.")
+
+
+def check_range(start: int, end: int | None) -> None:
+    """Refuse a range that begins before the file or ends before it begins."""
+    if start < 0 or (end is not None and end < start):
+        raise ValueError(f"there is no range from {start} to {end} in a file")
 
 
 def name_parts(uri: str, name: str) -> tuple[str, ...]:

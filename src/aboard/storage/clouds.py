@@ -8,6 +8,7 @@ identity of its own within two.
 import http.client
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 import obstore.store
 
 from aboard.storage import settings
-from aboard.storage.base import NoCredentials, Unreachable
+from aboard.storage.base import NoCredentials, StorageError, Unreachable
 from aboard.storage.explain import explain, kind_of_cloud, no_credentials
 from aboard.storage.settings import Identity, Keys, Probe
 from aboard.storage.uri import RemoteUri, is_remote
@@ -45,7 +46,8 @@ _VARIABLES = {
     "oss": ("OSS_", "ALIBABA_"),
 }
 _RELEVANT_VARIABLES = re.compile(
-    r"(AWS|GOOGLE|CLOUDSDK|STORAGE|AZURE|AZURITE|OSS|ALIBABA)_.*|HOME|(HTTP|HTTPS|ALL|NO)_PROXY",
+    r"(AWS|GOOGLE|CLOUDSDK|STORAGE|AZURE|AZURITE|OSS|ALIBABA)_.*"
+    r"|HOME|SSL_CERT_FILE|SSL_CERT_DIR|(HTTP|HTTPS|ALL|NO)_PROXY",
     re.IGNORECASE,
 )
 _memory_stores: "dict[str, ObjectStore]" = {}
@@ -71,9 +73,12 @@ def connect(
     _processes.add(os.getpid())
     if uri.scheme == "memory":
         return _memory_stores.setdefault(uri.bucket, obstore.store.MemoryStore())
-    variables = {**os.environ, **_profile_of(uri)}
+    variables, hidden = _variables_of(uri)
     environment = filter(lambda item: _RELEVANT_VARIABLES.fullmatch(item[0]), variables.items())
-    return _connect(uri._replace(path=""), patience, header, tuple(environment))
+    try:
+        return _connect(uri._replace(path=""), patience, header, tuple(environment), hidden)
+    except StorageError as error:
+        raise type(error)(str(uri), error.problem, error.hint) from error
 
 
 def set_profile(uri: str, variables: Mapping[str, str]) -> None:
@@ -88,12 +93,15 @@ def credentials(variables: Mapping[str, str], uris: Iterable[str]) -> dict[str, 
     return {name: value for name, value in variables.items() if name.upper().startswith(known)}
 
 
-def _profile_of(uri: RemoteUri) -> Mapping[str, str]:
-    if not _profiles:
-        return {}
+def _variables_of(uri: RemoteUri) -> tuple[Mapping[str, str], frozenset[str]]:
+    """Return the variables that hold for a place, and those of the process that do not."""
     place = f"{uri}/"
     above = [root for root in _profiles if place.startswith(f"{root}/")]
-    return _profiles[max(above, key=len)] if above else {}
+    if not above:
+        return os.environ, frozenset()
+    profile = _profiles[max(above, key=len)]
+    variables = settings.overlaid(kind_of_cloud(uri.scheme), os.environ, profile)
+    return variables, frozenset(os.environ.keys() - variables.keys())
 
 
 @lru_cache(maxsize=64)
@@ -102,14 +110,20 @@ def _connect(
     patience: int | None,
     header: tuple[str, str] | None,
     environment: tuple[tuple[str, str], ...],
+    hidden: frozenset[str],
 ) -> "ObjectStore":
     cloud = kind_of_cloud(uri.scheme)
     found = _FINDERS[cloud](uri, dict(environment), Path.home())
+    for name in found.identity.outranked_by:
+        if name in hidden:
+            problem = f"{name} of this process outranks the credentials of the root"
+            raise NoCredentials(str(uri), problem, "Unset it, or give the root another kind.")
     if found.identity.machine_service and not _answers(found.identity.machine_service):
         raise no_credentials(str(uri), uri.scheme)
     options: dict[str, Any] = {
-        "config": found.config | found.identity.config,
-        "client_options": _client_options(found.endpoint, patience, header),
+        "config": {"skip_signature": False} | found.config | found.identity.config,
+        "client_options": _client_options(found.endpoint, patience, header)
+        | _certificates(uri, found.certificates),
         "retry_config": _RETRIES,
         "credential_provider": _credential_provider(uri, found.identity),
     }
@@ -139,25 +153,57 @@ def _client_options(
     return options
 
 
+def _certificates(uri: RemoteUri, path: str) -> "ClientConfig":
+    if not path:
+        return {}
+    try:
+        return {"root_certificate": Path(path).expanduser().read_text()}
+    except (OSError, ValueError):
+        problem = f"the certificates in {path} cannot be read"
+        raise Unreachable(str(uri), problem, "Check AWS_CA_BUNDLE.") from None
+
+
 def _credential_provider(uri: RemoteUri, identity: Identity) -> Any:
     if identity.keys is not None:
         return _KeyProvider(identity.keys)
+    if identity.secret is not None:
+        secret = {**identity.secret, "expires_at": None}
+        return lambda: secret
     if not identity.needs_package:
         return None
     try:
         if identity.needs_package == "boto3":
-            from obstore.auth.boto3 import Boto3CredentialProvider
-
-            return Boto3CredentialProvider()
-        from obstore.auth.google import GoogleCredentialProvider
-
-        return GoogleCredentialProvider()
+            return _boto3_provider(identity.login)
+        return _google_provider(identity.login)
     except ImportError:
         package = identity.needs_package
         problem = f"these credentials need the package {package}"
         raise NoCredentials(str(uri), problem, f"Run: pip install {package}") from None
     except Exception as failure:
         raise no_credentials(str(uri), uri.scheme, f"the login failed: {failure}") from failure
+
+
+def _boto3_provider(login: Mapping[str, str]) -> Any:
+    import botocore.session  # type: ignore[import-untyped]
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    # A profile that is named here outranks keys in the environment of the process.
+    session = botocore.session.Session(profile=login["profile"])
+    for name, value in login.items():
+        session.set_config_variable(name, value)
+    return Boto3CredentialProvider(session)
+
+
+def _google_provider(login: Mapping[str, str]) -> Any:
+    import google.auth  # type: ignore[import-untyped]
+    from obstore.auth.google import GoogleCredentialProvider
+
+    scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
+    with warnings.catch_warnings():
+        # It is deprecated for files of strangers; this one the user has named.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        credentials, _ = google.auth.load_credentials_from_file(login["file"], scopes=scopes)
+    return GoogleCredentialProvider(credentials)
 
 
 class _KeyProvider:

@@ -51,13 +51,13 @@ _REJECTED = {
     "SecurityTokenExpired": "the credentials have expired",
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
 }
+_TRUST = "If its authority is your own, set SSL_CERT_FILE to a file with that one's certificate."
 _CONNECTION_CAUSES = (
     ("failed to lookup address", "the name of {host} is not known"),
     ("dns error", "the name of {host} is not known"),
     ("ConnectionRefused", "{host} refuses connections"),
     ("InvalidContentType", "{host} does not speak HTTPS"),
     ("kind: Interrupted", "the connection to {host} was lost"),
-    ("certificate", "the certificate of {host} is not trusted"),
     ("", "{host} does not answer"),
 )
 
@@ -138,6 +138,9 @@ def _by_status(uri: str, root: RemoteUri, status: str, text: str) -> StorageErro
         return Unreachable(uri, f"the storage answers with error {status}", "Try again later.")
     if "HTTP error" in text or "error decoding response body" in text:
         host = _find(r"performing \w+ \w+://([^/\s?]+)", text) or "the storage"
+        if reason := _find(r"InvalidCertificate\(\s*(\w+)", text):
+            problem = f"the certificate of {host} is not trusted ({reason})"
+            return Unreachable(uri, problem, _TRUST)
         cause = next(problem for mark, problem in _CONNECTION_CAUSES if mark in text)
         endpoint = _ENDPOINTS.get(kind_of_cloud(root.scheme), "the endpoint")
         hint = f"Check the network, and {endpoint} if you set it."

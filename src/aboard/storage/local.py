@@ -28,6 +28,7 @@ from aboard.storage.base import (
     StorageError,
     StorageFull,
     Unreachable,
+    check_range,
     name_parts,
     prefix_parts,
     unreadable,
@@ -144,6 +145,7 @@ class LocalStorage(Storage):
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes from `start` up to `end`, fewer where the file ends before that."""
+        check_range(start, end)
         chunks = []
         with self._open(name) as (descriptor, size):
             end = size if end is None else min(end, size)
@@ -154,6 +156,7 @@ class LocalStorage(Storage):
 
     def readinto(self, name: str, start: int, buffer: memoryview) -> int:
         """Fill `buffer` from `start` on, without a copy in between."""
+        check_range(start, None)
         filled = 0
         with self._open(name) as (descriptor, _):
             while rest := buffer[filled:]:
@@ -162,6 +165,10 @@ class LocalStorage(Storage):
                     break
                 filled += count
         return filled
+
+    def was_replaced(self, before: str, after: str) -> bool:
+        """Say whether the file has another inode than before."""
+        return before.rpartition(".")[2] != after.rpartition(".")[2]
 
     def write(self, name: str, data: bytes) -> None:
         """Create or replace a file in one step."""
@@ -343,6 +350,8 @@ def _explained(path: str) -> Iterator[None]:
     """Turn the operating system's errors into ours."""
     try:
         yield
+    except StorageError:
+        raise
     except OSError as error:
         raise explain(path, error) from error
 

@@ -17,6 +17,7 @@ from aboard.storage.base import (
     NotFound,
     Storage,
     StorageError,
+    check_range,
     name_parts,
     prefix_parts,
     unreadable,
@@ -155,8 +156,9 @@ class ObjectStorage(Storage):
     def _get(self, name: str, start: int, end: int | None) -> "Bytes | None":
         """Get a range, or None where it is empty."""
         key = self._key(name)
+        check_range(start, end)
         with self._explained(name):
-            if end is not None and end <= start:
+            if end == start:
                 self._ask("read").head(key)
                 return None
             try:
@@ -187,7 +189,7 @@ class ObjectStorage(Storage):
         self, key: str, prefix: str, on_error: ListingProblem | None
     ) -> Iterator["ObjectMeta"]:
         """List everything below a key, or, past a name the library rejects, all that it can."""
-        seen = set[str]()
+        last = ""  # listings are in the order of the keys
         try:
             with self._explained(prefix):
                 pages = self._ask("list").list(key or None, chunk_size=_PAGE)
@@ -195,8 +197,7 @@ class ObjectStorage(Storage):
                     if number:
                         self._count("list")
                     for meta in page:
-                        if on_error is not None:
-                            seen.add(meta["path"])
+                        last = meta["path"]
                         yield meta
         except StorageError as error:
             if on_error is None or type(error.__cause__).__name__ != "InvalidPathError":
@@ -204,7 +205,7 @@ class ObjectStorage(Storage):
         else:
             return
         for meta in self._objects_by_directory(key, on_error):
-            if meta["path"] not in seen:
+            if meta["path"] > last:
                 yield meta
 
     def _objects_by_directory(self, key: str, on_error: ListingProblem) -> Iterator["ObjectMeta"]:
@@ -238,6 +239,8 @@ class ObjectStorage(Storage):
     def _explained(self, name: str) -> Iterator[None]:
         try:
             yield
+        except StorageError:
+            raise
         except (BaseError, FileNotFoundError, ValueError) as error:
             raise explain(self._root, name, error) from error
 

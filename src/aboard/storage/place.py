@@ -22,15 +22,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "ceph",
         "cifs",
         "coda",
-        "fuse.beegfs",
-        "fuse.blobfuse2",
-        "fuse.ceph",
-        "fuse.gcsfuse",
-        "fuse.glusterfs",
-        "fuse.juicefs",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
         "glusterfs",
         "gpfs",
         "lustre",
@@ -47,6 +38,28 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "wekafs",
     }
 )
+LOCAL_IN_USER_SPACE = frozenset(
+    {
+        "fuse.bindfs",
+        "fuse.cryfs",
+        "fuse.encfs",
+        "fuse.exfat",
+        "fuse.ext2",
+        "fuse.fuse-overlayfs",
+        "fuse.gocryptfs",
+        "fuse.lxcfs",
+        "fuse.mergerfs",
+        "fuse.ntfs",
+        "fuse.ntfs-3g",
+        "fuse.portal",
+        "fuse.securefs",
+        "fuse.squashfuse",
+        "fuse.unionfs",
+        "fuse.veracrypt",
+        "fuse.zfs",
+    }
+)
+"""What is in user space and yet on this machine; of the others there are too many to name."""
 
 
 class Place(NamedTuple):
@@ -61,7 +74,7 @@ def cache_place() -> Place:
     chosen = os.environ.get("ABOARD_CACHE")
     wanted = Path(chosen).expanduser() if chosen else _user_cache()
     kind = file_system_of(wanted)
-    if kind not in NETWORK_FILE_SYSTEMS:
+    if not is_network(kind):
         return Place(wanted)
     import tempfile
 
@@ -69,23 +82,46 @@ def cache_place() -> Place:
     return Place(local, f"{wanted} is on a network file system ({kind})")
 
 
+def is_network(kind: str) -> bool:
+    """Say whether a type of file system is, or may well be, one that other machines share."""
+    if kind == "fuse" or kind.startswith("fuse."):
+        return kind not in LOCAL_IN_USER_SPACE
+    return kind in NETWORK_FILE_SYSTEMS
+
+
 def _user_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "aboard"
+
+
+class NotPrivate(PermissionError):  # noqa: N818 - named by what is wrong
+    """Others than its user can change what is in a directory.
+
+    Attributes:
+        remedy: what mends it; nothing where another directory is needed.
+    """
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.remedy = remedy
 
 
 def make_private(directory: Path) -> None:
     """Create a directory that only its user can enter.
 
     Raises:
-        PermissionError: it exists and belongs to someone else, as may be in a shared /tmp.
+        NotPrivate: it exists and belongs to someone else, as may be in a shared /tmp, or others
+            can write to it.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()
     if status.st_uid != os.getuid():
-        raise PermissionError(f"{directory} belongs to another user")
+        raise NotPrivate(f"{directory} belongs to another user")
     if stat.S_IMODE(status.st_mode) & 0o022:
-        raise PermissionError(f"{directory} can be written to by other users")
+        from shlex import quote
+
+        remedy = f"Run 'chmod go-w {quote(str(directory))}'"
+        raise NotPrivate(f"{directory} can be written to by other users", remedy)
 
 
 def write_private(path: Path, text: str) -> None:

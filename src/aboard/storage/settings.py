@@ -22,25 +22,35 @@ Environment = Mapping[str, str]
 Config = dict[str, str | bool]
 
 _METADATA_HOST = "http://169.254.169.254"
-_AWS_JOB_IDENTITY = (
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-_GOOGLE_IDENTITY = (
-    "GOOGLE_SERVICE_ACCOUNT",
-    "GOOGLE_SERVICE_ACCOUNT_PATH",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
+_AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_AWS_JOB_IDENTITY = {
+    "AWS_WEB_IDENTITY_TOKEN_FILE": (
+        "AWS_ROLE_ARN",
+        "AWS_ROLE_SESSION_NAME",
+        "AWS_ENDPOINT_URL_STS",
+    ),
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": (),
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI": ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",),
+}
+"""What names the identity of a job, in the library's order, and what belongs to it."""
+_GOOGLE_TOKENS = (
+    "CLOUDSDK_AUTH_ACCESS_TOKEN",
+    "GOOGLE_OAUTH_ACCESS_TOKEN",
     "GOOGLE_BEARER_TOKEN",
 )
+_GOOGLE_ACCOUNT_FILE = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH")
+_GOOGLE_ACCOUNT_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
+_AZURE_SUFFIX = "core.windows.net"
+_AZURE_ACCOUNT = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
 _AZURE_KEYS = (
     "AZURE_STORAGE_KEY",
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_ACCESS_KEY",
     "AZURE_STORAGE_MASTER_KEY",
 )
+_AZURE_SIGNATURES = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
+_AZURE_OF_ONE_ACCOUNT = ("AZURE_STORAGE_CONNECTION_STRING", *_AZURE_KEYS, *_AZURE_SIGNATURES)
 _AZURE_JOB_IDENTITY = (
-    "AZURE_STORAGE_TOKEN",
     "AZURE_CLIENT_SECRET",
     "AZURE_STORAGE_CLIENT_SECRET",
     "AZURE_FEDERATED_TOKEN_FILE",
@@ -48,6 +58,22 @@ _AZURE_JOB_IDENTITY = (
     "AZURE_IDENTITY_ENDPOINT",
     "AZURE_USE_AZURE_CLI",
 )
+_AZURE_JOB_OPTIONS = {
+    "client_id": ("AZURE_CLIENT_ID", "AZURE_STORAGE_CLIENT_ID"),
+    "client_secret": ("AZURE_CLIENT_SECRET", "AZURE_STORAGE_CLIENT_SECRET"),
+    "tenant_id": (
+        "AZURE_TENANT_ID",
+        "AZURE_STORAGE_TENANT_ID",
+        "AZURE_AUTHORITY_ID",
+        "AZURE_STORAGE_AUTHORITY_ID",
+    ),
+    "authority_host": ("AZURE_AUTHORITY_HOST", "AZURE_STORAGE_AUTHORITY_HOST"),
+    "federated_token_file": ("AZURE_FEDERATED_TOKEN_FILE",),
+    "msi_endpoint": ("AZURE_MSI_ENDPOINT", "AZURE_IDENTITY_ENDPOINT"),
+    "object_id": ("AZURE_OBJECT_ID",),
+    "msi_resource_id": ("AZURE_MSI_RESOURCE_ID",),
+    "use_azure_cli": ("AZURE_USE_AZURE_CLI",),
+}
 _OSS_KEYS = (
     ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN"),
     (
@@ -56,6 +82,57 @@ _OSS_KEYS = (
         "ALIBABA_CLOUD_SECURITY_TOKEN",
     ),
 )
+_AZURE_JOB_VARIABLES: tuple[str, ...] = tuple(
+    name for names in _AZURE_JOB_OPTIONS.values() for name in names
+)
+_AZURE_ABOVE_JOBS: tuple[str, ...] = ("AZURE_STORAGE_TOKEN", *_AZURE_KEYS)
+_CREDENTIALS = {
+    "s3": (
+        *_AWS_KEYS,
+        *(name for pair in _AWS_JOB_IDENTITY.items() for name in (pair[0], *pair[1])),
+        "AWS_PROFILE",
+        "AWS_DEFAULT_PROFILE",
+        "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_EC2_METADATA_DISABLED",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+        "AWS_METADATA_ENDPOINT",
+        "AWS_NO_SIGN_REQUEST",
+        "AWS_SKIP_SIGNATURE",
+    ),
+    "gs": (
+        *_GOOGLE_TOKENS,
+        *_GOOGLE_ACCOUNT_FILE,
+        _GOOGLE_ACCOUNT_KEY,
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "CLOUDSDK_CONFIG",
+        "GOOGLE_SKIP_SIGNATURE",
+        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS",
+    ),
+    "az": (
+        *_AZURE_OF_ONE_ACCOUNT,
+        "AZURE_STORAGE_TOKEN",
+        *_AZURE_JOB_VARIABLES,
+        "AZURE_CONFIG_DIR",
+        "AZURE_SKIP_SIGNATURE",
+    ),
+    "oss": (*_OSS_KEYS[0], *_OSS_KEYS[1], "OSS_CONFIG_FILE", "OSS_SKIP_SIGNATURE"),
+}
+
+
+def overlaid(cloud: str, environment: Environment, own: Environment) -> dict[str, str]:
+    """Lay variables of a root's own over the environment.
+
+    A root that names one credential of its cloud gets no other from the environment, lest the two
+    mix; one that names an Azure account gets none that belongs to another account.
+    """
+    replaced = set[str]()
+    if not own.keys().isdisjoint(_CREDENTIALS[cloud]):
+        replaced.update(_CREDENTIALS[cloud])
+    if cloud == "az" and not own.keys().isdisjoint(_AZURE_ACCOUNT):
+        replaced.update(_AZURE_ACCOUNT, _AZURE_OF_ONE_ACCOUNT)
+    kept = {name: value for name, value in environment.items() if name not in replaced}
+    return {**kept, **own}
 
 
 class Keys(NamedTuple):
@@ -80,18 +157,24 @@ class Identity:
     Attributes:
         config: options of the object store library, by its own names.
         keys: gives a key pair; asked now and again, as files with short-lived keys are rewritten.
+        secret: a credential of one part as the library takes it from a program, over all others.
         needs_package: can use these credentials where the library cannot.
+        login: what that package has to know.
         machine_service: set where only the machine's own identity is left to try.
+        outranked_by: variables that the library, which looks at the environment too, would heed
+            instead of all this.
     """
 
     config: Config = field(default_factory=dict)
     keys: Callable[[], Keys] | None = None
+    secret: Mapping[str, str] | None = None
     needs_package: str = ""
+    login: Mapping[str, str] = field(default_factory=dict)
     machine_service: Probe | None = None
+    outranked_by: tuple[str, ...] = ()
 
 
 ANONYMOUS = Identity({"skip_signature": True})
-BY_THE_LIBRARY = Identity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +184,8 @@ class Settings:
     identity: Identity
     endpoint: str
     config: Config
+    certificates: str = ""
+    """A file with those of authorities to trust beside the usual ones."""
 
 
 def s3(uri: RemoteUri, env: Environment, home: Path) -> Settings:
@@ -114,7 +199,8 @@ def s3(uri: RemoteUri, env: Environment, home: Path) -> Settings:
         config["endpoint"] = endpoint
     if region:
         config["region"] = region
-    return Settings(_s3_identity(uri, env, home, profile), endpoint, config)
+    certificates = _first(env, "AWS_CA_BUNDLE") or profile.get("ca_bundle", "")
+    return Settings(_s3_identity(uri, env, home, profile), endpoint, config, certificates)
 
 
 def _s3_identity(
@@ -122,38 +208,51 @@ def _s3_identity(
 ) -> Identity:
     if _is_set(env, "AWS_NO_SIGN_REQUEST", "AWS_SKIP_SIGNATURE"):
         return ANONYMOUS
-    if _first(env, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        names = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
-        return _fixed(_keys(uri, env, *names))
-    if _first(env, *_AWS_JOB_IDENTITY):
-        return BY_THE_LIBRARY
+    if _first(env, *_AWS_KEYS[:2]):
+        return _fixed(_keys(uri, env, *_AWS_KEYS))
+    above = [*_AWS_KEYS[:2]]
+    for name, others in _AWS_JOB_IDENTITY.items():
+        if env.get(name):
+            config: Config = {one.lower(): env[one] for one in (name, *others) if env.get(one)}
+            return Identity(config, outranked_by=tuple(above))
+        above.append(name)
     if "aws_access_key_id" in profile:
         names = "aws_access_key_id", "aws_secret_access_key", "aws_session_token"
         return Identity(keys=lambda: _keys(uri, _aws_profile(uri, env, home), *names))
     if any(name.startswith(("sso_", "role_arn", "credential_process")) for name in profile):
-        return Identity(needs_package="boto3")
+        return Identity(needs_package="boto3", login=_aws_files(env, home))
     if _is_set(env, "AWS_EC2_METADATA_DISABLED"):
         raise no_credentials(str(uri), uri.scheme)
     service = _first(env, "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_METADATA_ENDPOINT")
     service = (service or _METADATA_HOST).rstrip("/")
     probe = Probe("PUT", f"{service}/latest/api/token")
-    return Identity({"metadata_endpoint": service}, machine_service=probe)
+    return Identity(
+        {"metadata_endpoint": service}, machine_service=probe, outranked_by=tuple(above)
+    )
 
 
 def _aws_profile(uri: RemoteUri, env: Environment, home: Path) -> dict[str, str]:
     """Read one profile: settings from the config file, overlaid by the credentials file."""
-    asked = _first(env, "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
-    name = asked or "default"
-    config = Path(env.get("AWS_CONFIG_FILE") or home / ".aws/config").expanduser()
-    shared = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials").expanduser()
-    sections = _ini(uri, config)
+    name, config, shared = _aws_files(env, home).values()
+    sections = _ini(uri, Path(config))
     profile = sections.get(f"profile {name}", sections.get(name, {}) if name == "default" else {})
-    profile = profile | _ini(uri, shared).get(name, {})
-    if asked and not profile:
+    profile = profile | _ini(uri, Path(shared)).get(name, {})
+    if not profile and _first(env, "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         raise no_credentials(
             str(uri), uri.scheme, f"the AWS profile '{name}' is neither in {shared} nor in {config}"
         )
     return profile
+
+
+def _aws_files(env: Environment, home: Path) -> dict[str, str]:
+    """Return the profile and the files that may hold it, by the names that botocore gives them."""
+    config = Path(env.get("AWS_CONFIG_FILE") or home / ".aws/config")
+    shared = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials")
+    return {
+        "profile": _first(env, "AWS_PROFILE", "AWS_DEFAULT_PROFILE") or "default",
+        "config_file": str(config.expanduser()),
+        "credentials_file": str(shared.expanduser()),
+    }
 
 
 def gcs(uri: RemoteUri, env: Environment, home: Path) -> Settings:
@@ -167,24 +266,29 @@ def gcs(uri: RemoteUri, env: Environment, home: Path) -> Settings:
     return Settings(identity, endpoint, {"base_url": endpoint} if endpoint else {})
 
 
-def _gcs_identity(
+def _gcs_identity(  # noqa: PLR0911 (one after the other, in the order of Google's tools)
     uri: RemoteUri, env: Environment, home: Path, default: Identity | None
 ) -> Identity:
     if _is_set(env, "GOOGLE_SKIP_SIGNATURE", "CLOUDSDK_AUTH_DISABLE_CREDENTIALS"):
         return ANONYMOUS
-    if token := _first(env, "CLOUDSDK_AUTH_ACCESS_TOKEN", "GOOGLE_OAUTH_ACCESS_TOKEN"):
+    if token := _first(env, *_GOOGLE_TOKENS):
         return Identity({"bearer_token": token})
-    if _first(env, *_GOOGLE_IDENTITY):
-        return BY_THE_LIBRARY
+    above = ("GOOGLE_BEARER_TOKEN", *_GOOGLE_ACCOUNT_FILE, _GOOGLE_ACCOUNT_KEY)
+    if file := _first(env, *_GOOGLE_ACCOUNT_FILE):
+        return Identity({"service_account": file}, outranked_by=(above[0], above[-1]))
+    if key := _first(env, _GOOGLE_ACCOUNT_KEY):
+        return Identity({"service_account_key": key}, outranked_by=above[:-1])
     given = _first(env, "GOOGLE_APPLICATION_CREDENTIALS")
     login = Path(env.get("CLOUDSDK_CONFIG") or home / ".config/gcloud").expanduser()
     path = Path(given) if given else login / "application_default_credentials.json"
     if given or path.exists():
         if _google_account_type(uri, path) in {"service_account", "authorized_user"}:
-            return Identity({"application_credentials": str(path)})
-        return Identity(needs_package="google-auth")
+            return Identity({"application_credentials": str(path)}, outranked_by=above)
+        return Identity(needs_package="google-auth", login={"file": str(path)})
     probe = Probe("GET", f"{_METADATA_HOST}/computeMetadata/v1/")
-    return default or Identity(machine_service=probe)
+    return default or Identity(
+        machine_service=probe, outranked_by=(*above, "GOOGLE_APPLICATION_CREDENTIALS")
+    )
 
 
 def _google_account_type(uri: RemoteUri, path: Path) -> str:
@@ -200,20 +304,21 @@ def azure(uri: RemoteUri, env: Environment, home: Path) -> Settings:
     connection = _connection_string(env.get("AZURE_STORAGE_CONNECTION_STRING", ""))
     development = connection.get("usedevelopmentstorage", "").lower() == "true"
     if development or _is_set(env, "AZURE_STORAGE_USE_EMULATOR"):
-        return Settings(BY_THE_LIBRARY, "http://127.0.0.1:10000", {"use_emulator": True})
-    account = uri.bucket.partition("@")[2].partition(".")[0]
+        return Settings(Identity(), "http://127.0.0.1:10000", {"use_emulator": True})
+    host = uri.bucket.partition("@")[2]
+    account = host.partition(".")[0]
     account = account or connection.get("accountname", "")
-    account = account or _first(env, "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
+    account = account or _first(env, *_AZURE_ACCOUNT)
     if not account:
         raise no_credentials(str(uri), uri.scheme, "no storage account is named")
-    endpoint = _checked_endpoint(uri, _azure_endpoint(connection, env))
+    endpoint = _checked_endpoint(uri, _azure_endpoint(host, connection, env))
     config: Config = {"account_name": account}
     if endpoint:
         config["endpoint"] = endpoint
     return Settings(_azure_identity(uri, env, home, connection), endpoint, config)
 
 
-def _azure_identity(
+def _azure_identity(  # noqa: PLR0911 (one after the other, in the order of Azure's tools)
     uri: RemoteUri, env: Environment, home: Path, connection: Mapping[str, str]
 ) -> Identity:
     if _is_set(env, "AZURE_SKIP_SIGNATURE"):
@@ -221,19 +326,31 @@ def _azure_identity(
     if key := connection.get("accountkey") or _first(env, *_AZURE_KEYS):
         if not re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", key):
             raise no_credentials(str(uri), uri.scheme, "the account key is not in base 64")
-        return Identity({"account_key": key})
-    signature = connection.get("sharedaccesssignature") or _first(
-        env, "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"
-    )
+        return Identity(secret={"access_key": key})
+    signature = connection.get("sharedaccesssignature") or _first(env, *_AZURE_SIGNATURES)
     if signature:
-        return Identity({"sas_key": signature.removeprefix("?")})
+        return Identity(secret={"sas_token": signature.removeprefix("?")})
+    if token := _first(env, "AZURE_STORAGE_TOKEN"):
+        return Identity(secret={"token": token})
     if _first(env, *_AZURE_JOB_IDENTITY):
-        return BY_THE_LIBRARY
+        return _azure_job_identity(env)
+    above = (*_AZURE_ABOVE_JOBS, *_AZURE_SIGNATURES, *_AZURE_JOB_VARIABLES)
     login = Path(env.get("AZURE_CONFIG_DIR") or home / ".azure") / "azureProfile.json"
     if login.exists() and shutil.which("az", path=env.get("PATH")):
-        return Identity({"use_azure_cli": True})
+        return Identity({"use_azure_cli": True}, outranked_by=above)
     probe = Probe("GET", f"{_METADATA_HOST}/metadata/instance")
-    return Identity(machine_service=probe)
+    return Identity(machine_service=probe, outranked_by=above)
+
+
+def _azure_job_identity(env: Environment) -> Identity:
+    found = {option: _first(env, *names) for option, names in _AZURE_JOB_OPTIONS.items()}
+    config: Config = {option: value for option, value in found.items() if value}
+    above = _AZURE_ABOVE_JOBS
+    if "federated_token_file" not in config:
+        above += _AZURE_JOB_OPTIONS["federated_token_file"]
+        if "client_secret" not in config:
+            above += (*_AZURE_SIGNATURES, *_AZURE_JOB_VARIABLES)
+    return Identity(config, outranked_by=above)
 
 
 def _connection_string(text: str) -> dict[str, str]:
@@ -241,13 +358,19 @@ def _connection_string(text: str) -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def _azure_endpoint(connection: Mapping[str, str], env: Environment) -> str:
+def _azure_endpoint(host: str, connection: Mapping[str, str], env: Environment) -> str:
     if endpoint := connection.get("blobendpoint"):
         return endpoint
     if suffix := connection.get("endpointsuffix"):
         protocol = connection.get("defaultendpointsprotocol", "https")
         return f"{protocol}://{connection.get('accountname', '')}.blob.{suffix}"
-    return _first(env, "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+    if endpoint := _first(env, "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"):
+        return endpoint
+    # The clouds of some countries are apart: `account.dfs.core.chinacloudapi.cn`.
+    named = re.fullmatch(r"(.+?)\.(?:dfs|blob)\.(.+)", host)
+    if named is None or named[2] == _AZURE_SUFFIX:
+        return ""
+    return f"https://{named[1]}.blob.{named[2]}"
 
 
 def oss(uri: RemoteUri, env: Environment, home: Path) -> Settings:

@@ -27,13 +27,16 @@ from aboard.events import protos
 from aboard.tensorboard.answers import Answers
 from aboard.tensorboard.assets import INDEX, Assets
 from aboard.tensorboard.board import Listing
+from aboard.tensorboard.failures import FAILURES, reason_of, status_of
 from aboard.tensorboard.frame import (
     EXPERIMENT_KEY,
+    VERSION,
     inner_path,
     make_frame,
     serve_asset,
     takes_gzip,
     tensorboard_scope,
+    version_word,
 )
 from aboard.tensorboard.provider import (
     BoardDataProvider,
@@ -48,8 +51,7 @@ _GZIP_FROM = 1000
 """Bytes from which an answer is worth compressing."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _WSGI_THREADS = 10
-
-_log = logging.getLogger(__name__)
+_TIME_SERIES = "data/plugin/timeseries/timeSeries"
 
 Asked = Callable[[str], None]
 
@@ -107,13 +109,11 @@ def _tensorboard(
         current_request.set(BoardRequest(environ[EXPERIMENT_KEY]))
         try:
             return tensorboard(environ, start_response)
-        except (LookupError, ValueError, TypeError, AttributeError) as error:
-            # What plugins do when a number is none, or a tag is gone since they last asked.
-            reason = f"{type(error).__name__}: {error}"
-            _log.warning("TensorBoard cannot answer %s: %s", environ["PATH_INFO"], reason)
-            status = "404 Not Found" if isinstance(error, LookupError) else "400 Bad Request"
-            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-            return [f"TensorBoard cannot answer this: {reason}\n".encode()]
+        except FAILURES as error:
+            status = status_of(error)
+            headers = [("Content-Type", "text/plain; charset=utf-8")]
+            start_response(f"{status.value} {status.phrase}", headers)
+            return [f"{reason_of(error, environ['PATH_INFO'])}\n".encode()]
 
     return app
 
@@ -133,6 +133,7 @@ class _BoardApp:
         self._get: dict[str, Callable[[Listing], bytes]] = {
             "data/environment": hot.environment,
             "data/runs": hot.runs,
+            VERSION: lambda listing: version_word(listing.version()),
             "data/plugin/timeseries/tags": hot.tags,
             "data/plugin/scalars/tags": hot.scalar_tags,
             "data/plugin/histograms/tags": hot.histogram_tags,
@@ -140,10 +141,8 @@ class _BoardApp:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"a board has no {scope['type']} routes")
         listing = self._boards.get(scope["path_params"]["board"])
-        if listing is None:
+        if listing is None or scope["type"] != "http":
             await NOT_FOUND(scope, receive, send)
             return
         path = inner_path(scope)
@@ -158,6 +157,9 @@ class _BoardApp:
         """Answer what we answer ourselves; None leaves it to TensorBoard."""
         if path != INDEX and path in self._assets:
             return serve_asset(self._assets.get(path), request)
+        if request.method not in self._methods(path, request):
+            headers = {"allow": ", ".join(self._methods(path, request))}
+            return Response(status_code=405, headers=headers)
         try:
             question = await self._question(path, request)
             if question is None:
@@ -170,11 +172,17 @@ class _BoardApp:
         except BadRequest as error:
             return Response(f"Invalid argument: {error}", 400, media_type="text/plain")
 
+    def _methods(self, path: str, request: Request) -> tuple[str, ...]:
+        """Return how our own routes can be asked; TensorBoard decides for its own."""
+        if path in self._get:
+            return ("GET", "HEAD")
+        return ("GET", "HEAD", "POST") if path == _TIME_SERIES else (request.method,)
+
     async def _question(self, path: str, request: Request) -> _Question | None:
         """Understand what is asked; None leaves it to TensorBoard."""
         if path in self._get:
             return _Question(self._get[path], (path,))
-        if path == "data/plugin/timeseries/timeSeries":
+        if path == _TIME_SERIES:
             fields = await _form(request) if request.method == "POST" else request.query_params
             text = fields.get("requests")
             asked = read_requests(text if isinstance(text, str) else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import secrets
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,10 +20,16 @@ from starlette.types import ASGIApp, Scope
 
 from aboard.tensorboard.assets import Asset, Assets
 from aboard.web.pages import INTERNAL, NOT_FOUND, Problem
+from aboard.web.request import split_key
 
 EXPERIMENT_KEY = "HTTP_TENSORBOARD_EXPERIMENT_ID"
 _EXPERIMENT_HEADER = b"tensorboard-experiment-id"
 _YEAR = 31_536_000
+
+VERSION = "data/version"
+"""Where a page asks whether its board has changed."""
+_PROCESS = secrets.token_hex(4)
+"""Each process counts versions from the start."""
 
 
 def make_frame(board_app: ASGIApp, assets: Assets) -> ASGIApp:
@@ -51,7 +58,9 @@ def problem_pages() -> dict[Any, Any]:
 
 
 async def _add_slash(request: Request) -> Response:
-    return RedirectResponse(f"{request.path_params['board']}/", status_code=308)
+    query, _ = split_key(request.url.query)
+    address = f"{request.path_params['board']}/"
+    return RedirectResponse(f"{address}?{query}" if query else address, status_code=308)
 
 
 def inner_path(scope: Scope) -> str:
@@ -76,6 +85,11 @@ def tensorboard_scope(scope: Scope, board: str, path: str) -> Scope:
         "raw_path": f"{root}/{path}".encode(),
         "headers": [*headers, (_EXPERIMENT_HEADER, board.encode())],
     }
+
+
+def version_word(number: int) -> bytes:
+    """Return what a page is told of a version: a word of JSON that no other process says."""
+    return f'"{_PROCESS}-{number}"'.encode()
 
 
 def takes_gzip(request: Request) -> bool:

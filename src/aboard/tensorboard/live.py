@@ -1,23 +1,24 @@
 """Following sources while somebody looks: new data goes into the index by itself.
 
 Each source has a thread and a rhythm. A directory is looked at several times a
-second, less often where looking is slow, and at once when the file system reports
-a change. A bucket costs money, so it is asked every few seconds, less and less
-often while nothing changes, and not at all when nobody has asked for a minute.
+second, less often where looking is slow; what the file system reports is looked at
+at once. A bucket costs money, so it is asked every few seconds, less and less often
+while nothing changes, and not at all when nobody has asked for a minute.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
 from aboard.index import Index, Report, Source
+from aboard.storage import traffic
 from aboard.storage.base import StorageError
 from aboard.storage.uri import is_remote
+from aboard.tensorboard.followed import Followed, Look
 
 LOCAL_SECONDS = 0.4
 LONGEST_LOCAL_SECONDS = 5.0
@@ -29,6 +30,10 @@ UNWATCHED_SECONDS = 60.0
 """After this long without a request, nothing is read any more."""
 _SHARE_OF_TIME = 0.1
 """Looking at a large tree takes at most this share of one core."""
+_FEW_PAGES = 2
+"""Requests of a listing that may be repeated often."""
+_LATELY_SECONDS = 600.0
+"""How long after its last value a run of a large bucket is looked at more often than others."""
 
 
 @dataclass(slots=True)
@@ -47,6 +52,8 @@ class Rhythm:
     wait: float = 0.0
     floor: float = 0.0
     """Seconds to wait whatever happens, so that looking does not fill the time."""
+    share: float = _SHARE_OF_TIME
+    """Of one core, which looking may take."""
 
     def after(self, *, changed: bool, cost: float) -> float:
         """Return the seconds to wait after a look that took `cost` seconds of a core.
@@ -55,7 +62,7 @@ class Rhythm:
         last that found nothing counts.
         """
         if not changed:
-            self.floor = min(cost / _SHARE_OF_TIME, self.longest)
+            self.floor = min(cost / self.share, self.longest)
         least = max(self.shortest, self.floor)
         longer = self.grows and not changed and self.wait
         self.wait = min(max(least, self.wait * 1.5 if longer else 0.0), self.longest)
@@ -70,13 +77,12 @@ class SourceState:
     loaded: bool = False
     error: StorageError | None = None
     looks: int = 0
+    """How often the whole of it was looked at."""
+    lately: Collection[Source] = ()
+    """The parts that changed lately, of a place that is too large to be listed often."""
 
-
-_log = logging.getLogger(__name__)
 
 Changed = Callable[[Source, SourceState], None]
-Look = Callable[[SourceState, threading.Event], bool]
-"""Looks at a place until it is told to stop; tells whether anything had changed."""
 
 
 class Follower:
@@ -88,6 +94,7 @@ class Follower:
         beside: is called with a source before every look at it, to bring up to date what else
             is shown of it.
         watch: whether to let the file system report changes.
+        poll: seconds between two looks at a bucket where something changes.
         clock: seconds, for tests.
     """
 
@@ -98,31 +105,53 @@ class Follower:
         *,
         beside: Callable[[Source], None] | None = None,
         watch: bool = True,
+        poll: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._index = index
         self._changed = changed
         self._beside = beside
         self._watch = watch
+        self._poll = poll
         self._clock = clock
         self._asked = clock()
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._followed: dict[Source, _Followed] = {}
-        self._roots: dict[str, _Followed] = {}
+        self._followed: dict[Source, Followed] = {}
+        self._roots: dict[str, Followed] = {}
 
     def follow(self, sources: Iterable[Source]) -> None:
         """Follow more sources, each at once and then in its rhythm."""
         with self._lock:
             for source in sources:
                 if source not in self._followed:
-                    self._followed[source] = _Followed(self, source.uri, partial(self.look, source))
+                    look = partial(self.look, source)
+                    records = self._beside is not None
+                    self._followed[source] = self._new(source, look, records=records)
 
     def follow_root(self, root: str, look: Look) -> None:
         """Follow a root in the rhythm of a source; looking at it is the caller's."""
         with self._lock:
             if root not in self._roots:
-                self._roots[root] = _Followed(self, root, look)
+                self._roots[root] = self._new(Source(root), look, records=True)
+
+    def _new(self, source: Source, look: Look, *, records: bool) -> Followed:
+        remote = is_remote(source.uri)
+        if remote:
+            shortest = REMOTE_SECONDS if self._poll is None else self._poll
+            rhythm = Rhythm(shortest, max(shortest, LONGEST_SECONDS))
+        else:
+            rhythm = Rhythm(LOCAL_SECONDS, LONGEST_LOCAL_SECONDS, grows=False)
+        return Followed(
+            source.uri,
+            look,
+            partial(self.tell, source),
+            rhythm,
+            SourceState(),
+            unwatched=lambda: self.unwatched,
+            watch=self._watch and not remote,
+            records=records,
+        )
 
     def forget(self, source: Source) -> None:
         """Stop following a source."""
@@ -141,7 +170,7 @@ class Follower:
             return
         waiting = [(one, one.state.looks) for one in self._all()]
         for followed, _ in waiting:
-            followed.wake.set()
+            followed.wake()
         deadline = time.monotonic() + CATCH_UP_SECONDS
         for followed, looks in waiting:
             while followed.state.looks == looks and time.monotonic() < deadline:
@@ -170,14 +199,30 @@ class Follower:
         if self._changed:
             self._changed(source, state)
 
-    def _all(self) -> list[_Followed]:
+    def _all(self) -> list[Followed]:
         return [*self._followed.values(), *self._roots.values()]
 
     def look(
-        self, source: Source, state: SourceState, stopped: threading.Event, *, tell: bool = True
-    ) -> bool:
-        """Bring the index up to date with a source; tell whether anything had changed."""
+        self,
+        source: Source,
+        state: SourceState,
+        stopped: threading.Event,
+        parts: Collection[Source] = (),
+        *,
+        tell: bool = True,
+    ) -> bool | None:
+        """Bring the index up to date with a source, or only with parts of it.
+
+        Returns:
+            Whether anything had changed; None if parts could not be read, so that only a look
+            at the whole can tell.
+        """
         changed_now = self._changed if tell else None
+        if parts:
+            changed = self._look_at_parts(source, stopped, parts)
+            if changed and changed_now:
+                changed_now(source, state)
+            return changed
 
         def progress(report: Report) -> None:
             if stopped.is_set():
@@ -186,6 +231,7 @@ class Follower:
             if changed_now:
                 changed_now(source, state)
 
+        listed = pages_listed(source.uri)
         try:
             if self._beside:
                 self._beside(source)
@@ -197,84 +243,45 @@ class Follower:
         else:
             state.report, state.error = report, None
             changed = bool(report.files_read or report.files_gone)
+            state.lately = self.lately(source, pages_listed(source.uri) - listed)
         state.loaded = True
         state.looks += 1
         if changed_now:
             changed_now(source, state)
         return changed
 
+    def _look_at_parts(
+        self, source: Source, stopped: threading.Event, parts: Collection[Source]
+    ) -> bool | None:
+        changed = False
+        for part in parts:
+            if stopped.is_set():
+                break
+            if source.only and part != source:
+                continue
+            try:
+                report = self._index.refresh(source, part=part)
+            except StorageError:
+                return None
+            changed |= bool(report.files_read or report.files_gone)
+        return changed
+
+    def lately(self, source: Source, pages: int) -> list[Source]:
+        """Return the runs of a large bucket that wrote lately, if they cost less than all of it."""
+        if pages <= _FEW_PAGES:
+            return []
+        since = time.time() - _LATELY_SECONDS
+        files = self._index.files(source)
+        found = {one.directory for one in files if (one.last_wall or 0.0) > since}
+        return [Source(one) for one in sorted(found)] if len(found) < pages else []
+
+
+def pages_listed(uri: str) -> int:
+    """Return how many pages of listings this process has asked of the bucket of a URI."""
+    if not is_remote(uri):
+        return 0
+    return traffic.snapshot().get((traffic.bucket_of(uri), "list"), traffic.Traffic()).requests
+
 
 class _Stopped(Exception):  # noqa: N818 - named by what it is
     """Nobody wants what is being read any more."""
-
-
-class _Followed:
-    """One place: its thread, its rhythm, and what wakes it."""
-
-    def __init__(self, follower: Follower, uri: str, look: Look) -> None:
-        self.state = SourceState()
-        self.wake = threading.Event()
-        self._follower = follower
-        self._uri = uri
-        self._look_at = look
-        self._remote = is_remote(uri)
-        self._done = threading.Event()
-        name = f"aboard-follow-{uri}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-        self._watcher: threading.Thread | None = None
-        if not self._remote and follower._watch:
-            self._watcher = threading.Thread(target=self._watch, name=f"{name}-watch", daemon=True)
-            self._watcher.start()
-
-    def stop(self) -> None:
-        self._done.set()
-        self.wake.set()
-
-    def join(self) -> None:
-        self._thread.join()
-        if self._watcher:
-            self._watcher.join()
-
-    def _run(self) -> None:
-        if self._remote:
-            rhythm = Rhythm(REMOTE_SECONDS, LONGEST_SECONDS)
-        else:
-            rhythm = Rhythm(LOCAL_SECONDS, LONGEST_LOCAL_SECONDS, grows=False)
-        while not self._done.is_set():
-            started = time.thread_time()
-            changed = self._look()
-            wait = rhythm.after(changed=changed, cost=time.thread_time() - started)
-            self._done.wait(rhythm.floor)
-            self.wake.wait(max(0.0, wait - rhythm.floor))
-            self.wake.clear()
-            while self._follower.unwatched and not self._done.is_set():
-                self.wake.wait(1.0)
-                self.wake.clear()
-
-    def _look(self) -> bool:
-        """Look once; what nobody foresaw is logged, and does not end the following."""
-        try:
-            return self._look_at(self.state, self._done)
-        except Exception:  # noqa: BLE001 - a board that stands still for ever is worse
-            _log.exception("cannot bring the index up to date with %s", self._uri)
-            self.state.looks += 1
-            return False
-
-    def _watch(self) -> None:
-        """Wake up when the file system reports a change; only an accelerator."""
-        from watchfiles import watch
-
-        try:
-            for _ in watch(
-                self._uri,
-                stop_event=self._done,
-                debounce=100,
-                step=50,
-                rust_timeout=1000,
-                raise_interrupt=False,
-                ignore_permission_denied=True,
-            ):
-                self.wake.set()
-        except (OSError, RuntimeError):
-            return

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +44,9 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
 
     Args:
         samples: how many values of each plugin's series are kept; 0 keeps all.
+
+    Attributes:
+        changes: how often a run was read or forgotten.
     """
 
     def __init__(self, samples: Mapping[str, int]) -> None:
@@ -53,6 +56,7 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
             # However old its events are, a file may grow; one that does not is not opened.
             event_file_active_filter=lambda _: True,
         )
+        self.changes = 0
         self._stopped = threading.Event()
         self._seen: dict[str, dict[str, Seen]] = {}
         self._read: set[str] = set()
@@ -61,15 +65,19 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
         """Let a reading in another thread end after the event it is at."""
         self._stopped.set()
 
-    def load(self, paths: Mapping[str, str]) -> None:
-        """Read what is new in the runs, given by name and directory, and forget all others."""
+    def load(self, paths: Mapping[str, str], read: Callable[[int], None]) -> None:
+        """Read what is new in the runs, given by name and directory, and forget all others.
+
+        `read` is called before each, with how many have been read.
+        """
         with self._accumulators_mutex:
             gone = self._accumulators.keys() - paths.keys()
         for name in gone:
             self._forget(name)
-        for name, path in paths.items():
+        for count, (name, path) in enumerate(paths.items()):
             if self._stopped.is_set():
                 return
+            read(count)
             try:
                 self._load_run(name, path)
             except directory_watcher.DirectoryDeletedError:
@@ -93,6 +101,7 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
             accumulator._generator = _Stoppable(accumulator._generator, self._stopped)
         accumulator.Reload()
         self._read.add(name)
+        self.changes += 1
 
     def _forget(self, name: str) -> None:
         with self._accumulators_mutex:
@@ -100,6 +109,7 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
             self._paths.pop(name, None)
         self._seen.pop(name, None)
         self._read.discard(name)
+        self.changes += 1
 
 
 def look(file: os.DirEntry[str] | Path, before: Seen | None) -> Seen | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -19,9 +20,10 @@ import numpy as np
 
 from aboard.events import protos
 from aboard.events.decode import DecodeError, Value
-from aboard.index import Index, Pointer, Tag
+from aboard.index import Index, Pointer, Tag, UnknownName
 from aboard.index.records import read_records
 from aboard.tensorboard.board import Board, BoardRun, Listing
+from aboard.tensorboard.experiments import EXPERIMENT_TAG, merged
 from aboard.tensorboard.keys import BadKey, BlobKey, Signer
 from aboard.tensorboard.metadata import describe
 
@@ -126,9 +128,10 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         run_tag_filter: Filter = None,
     ) -> ByRun[Any]:
         """Describe the tensor tags of a plugin."""
-        return self._each(
+        found = self._each(
             experiment_id, plugin_name, "tensor", run_tag_filter, _described(tb.TensorTimeSeries)
         )
+        return _with_one_experiment(found) if plugin_name == "hparams" else found
 
     def list_blob_sequences(
         self,
@@ -250,11 +253,11 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         run = self._runs(key.board).get(key.run)
         tag = run.tags.get(key.tag) if run else None
         if tag is not None:
-            pointers = [one for one in self._index.pointers(tag) if one.step == key.step]
-            for value in _readable(tag, pointers):
-                blobs = _blobs(value)
-                if key.place < len(blobs):
-                    return blobs[key.place]
+            with suppress(UnknownName):
+                for value in _readable(tag, self._index.pointers(tag, step=key.step)):
+                    blobs = _blobs(value)
+                    if key.place < len(blobs):
+                        return blobs[key.place]
         raise errors.NotFoundError(
             f"{key.tag!r} of run {key.run!r} cannot be read any more at step {key.step}"
         )
@@ -285,7 +288,8 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         """Answer for every tag of a plugin and class of data that passes a filter."""
         result: ByRun[T] = {}
         for run, tag in self._tags(board, plugin, data_class, only):
-            result.setdefault(run, {})[tag.name] = answer(run, tag)
+            with suppress(UnknownName):  # it is gone since it was listed
+                result.setdefault(run, {})[tag.name] = answer(run, tag)
         return result
 
     def _tags(
@@ -322,6 +326,24 @@ def _described(time_series: Any, **more: int) -> Callable[[str, Tag], Any]:
     return build
 
 
+def _with_one_experiment(found: ByRun[Any]) -> ByRun[Any]:
+    """Describe every experiment by all that any of them declares."""
+    runs = [run for run, tags in found.items() if EXPERIMENT_TAG in tags]
+    contents = frozenset(found[run][EXPERIMENT_TAG].plugin_content for run in runs)
+    content = merged(contents) if len(contents) > 1 else None
+    if content is not None:
+        for run in runs:
+            one = found[run][EXPERIMENT_TAG]
+            found[run][EXPERIMENT_TAG] = tb.TensorTimeSeries(
+                max_step=one.max_step,
+                max_wall_time=one.max_wall_time,
+                plugin_content=content,
+                description=one.description,
+                display_name=one.display_name,
+            )
+    return found
+
+
 def _limit(downsample: int | None) -> int:
     if downsample is None:
         raise TypeError("`downsample` is required")
@@ -347,16 +369,26 @@ def _readable(tag: Tag, pointers: Sequence[Pointer]) -> Iterator[Value]:
 
 def _tensor(value: Value) -> Any:
     try:
-        return value.tensor
+        array = value.tensor
     except DecodeError as error:
         _report("", value.tag, str(error))
         return None
+    return _text(value, array) if value.plugin == "text" else array
+
+
+def _text(value: Value, array: Any) -> Any:
+    """Give what the text plugin can show, lest it fail with all of the tag over one value."""
+    if array.dtype != object:
+        _report("", value.tag, f"at step {value.step} it is {array.dtype}, not text")
+        return None
+    texts = [text.decode(errors="replace").encode() for text in array.flat]
+    return np.array(texts, object).reshape(array.shape)
 
 
 def _blobs(value: Value) -> list[bytes]:
     try:
         return value.blobs
-    except (DecodeError, TypeError) as error:
+    except DecodeError as error:
         _report("", value.tag, str(error))
         return []
 

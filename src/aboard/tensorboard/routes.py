@@ -20,6 +20,7 @@ import orjson
 from aboard.events import protos
 from aboard.index import Series, Tag
 from aboard.tensorboard.board import BoardRun, Listing
+from aboard.tensorboard.failures import FAILURES, reason_of
 from aboard.tensorboard.metadata import display_name, plugin_content
 from aboard.tensorboard.provider import (
     BoardDataProvider,
@@ -127,14 +128,11 @@ class HotRoutes:
     def _answer(self, listing: Listing, runs: Runs, request: dict[str, Any]) -> dict[str, Any]:
         tag, run = request.get("tag"), request.get("run")
         if request.get("plugin") != "scalars" or not isinstance(tag, str):
-            answer = self._stock._get_time_series(None, listing.board.id, request)
-            return dict(_cleansed(answer))
-        found: dict[str, Any] = {"plugin": "scalars", "tag": tag}
-        if isinstance(run, str):
-            found["run"] = run
-        if isinstance(request.get("sample"), int):
-            found["sample"] = request["sample"]
-        names = None if not run else [run] if isinstance(run, str) else []
+            return self._stock_answer(listing, request)
+        if run and not isinstance(run, str):
+            raise BadRequest(f"'run' must be the name of a run, not {run!r}")
+        found: dict[str, Any] = self._stock._create_base_response(request)
+        names = [run] if run else None
         found["runToSeries"] = {
             name: [
                 {"wallTime": wall, "step": step, "value": value}
@@ -143,6 +141,15 @@ class HotRoutes:
             for name, series in self._read(runs, tag, names)
         }
         return found
+
+    def _stock_answer(self, listing: Listing, request: dict[str, Any]) -> dict[str, Any]:
+        """Let the stock plugin answer for one series; others do not suffer if it fails."""
+        try:
+            answer = self._stock._get_time_series(None, listing.board.id, request)
+        except FAILURES as error:
+            answer = self._stock._create_base_response(request)
+            answer["error"] = reason_of(error, f"for {request.get('tag')!r}")
+        return dict(_cleansed(answer))
 
     def multirun(self, listing: Listing, tags: list[str], runs: list[str]) -> JsonBytes:
         """Answer `scalars/scalars_multirun`: one tag of the given runs."""
@@ -163,7 +170,7 @@ class HotRoutes:
             if tag is not None and (tag.kind.plugin, tag.kind.data_class) == ("scalars", "scalar"):
                 found[name] = tag
         series = self._boards.index.many_series(list(found.values()), samples=self._samples)
-        return zip(found, series, strict=True)
+        return [(name, one) for name, one in zip(found, series, strict=True) if one is not None]
 
 
 def read_requests(text: str | None) -> list[dict[str, Any]]:
@@ -178,6 +185,8 @@ def read_requests(text: str | None) -> list[dict[str, Any]]:
         asked = orjson.loads(text)
     except orjson.JSONDecodeError:
         raise BadRequest("Unable to parse 'requests' as JSON") from None
+    if asked in ({}, ""):
+        return []  # as TensorBoard reads it
     if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
         raise BadRequest("'requests' must be a list of objects")
     return asked

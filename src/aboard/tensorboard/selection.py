@@ -17,9 +17,9 @@ from aboard.runs.known import KnownRun
 from aboard.runs.manifest import FILE_NAME
 from aboard.runs.select import matching, parse_all
 from aboard.storage.base import StorageError
-from aboard.storage.uri import is_remote, join, open_storage, split
+from aboard.storage.uri import is_below, is_remote, join, open_storage, split
 from aboard.tensorboard.board import Board, Member
-from aboard.tensorboard.live import Follower, SourceState
+from aboard.tensorboard.live import Follower, SourceState, pages_listed
 
 _LEVELS_ABOVE = 2
 """How far above a source its record may lie: a stage or a rank of a run may be opened alone."""
@@ -80,8 +80,16 @@ class Chooser:
                 self._follower.follow_root(root, partial(self._look, selection, root))
 
     def _look(
-        self, selection: Selection, root: str, state: SourceState, stopped: threading.Event
-    ) -> bool:
+        self,
+        selection: Selection,
+        root: str,
+        state: SourceState,
+        stopped: threading.Event,
+        parts: Collection[Source] = (),
+    ) -> bool | None:
+        if parts:
+            return self._look_at_parts(stopped, parts)
+        listed = pages_listed(root)
         try:
             report = self._index.refresh_catalog(root)
         except StorageError as error:
@@ -100,7 +108,7 @@ class Chooser:
             if stopped.is_set():
                 return changed
             read = SourceState()
-            changed |= self._follower.look(member.source, read, stopped, tell=False)
+            changed |= bool(self._follower.look(member.source, read, stopped, tell=False))
             if read.error is None and not read.report.problems:  # else it is tried again
                 self._read[member.source.uri] = mark
         with self._lock:
@@ -108,9 +116,29 @@ class Chooser:
                 self._board = replace(self._board, members=members)
                 self._changed(self._board)
                 changed = True
+        lately = self._follower.lately(Source(root), pages_listed(root) - listed)
+        state.lately = [one for one in lately if _member_of(one, members) is not None]
         state.loaded = True
         state.looks += 1
         return changed
+
+    def _look_at_parts(self, stopped: threading.Event, parts: Collection[Source]) -> bool | None:
+        """Read what changed in runs that are on the board; what else it is, a listing tells."""
+        changed = False
+        for part in parts:
+            member = _member_of(part, self._board.members)
+            if member is None:
+                return None
+            read = self._follower.look(member.source, SourceState(), stopped, [part], tell=False)
+            if read is None:
+                return None
+            changed |= read
+        return changed
+
+
+def _member_of(part: Source, members: Iterable[Member]) -> Member | None:
+    """Return the member of a board that something is a part of."""
+    return next((one for one in members if is_below(part.uri, one.source.uri)), None)
 
 
 class Records:

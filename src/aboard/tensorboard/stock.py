@@ -13,10 +13,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from a2wsgi import WSGIMiddleware
@@ -29,14 +29,22 @@ from aboard.storage.base import StorageError
 from aboard.storage.confines import admit
 from aboard.storage.uri import is_remote, open_storage
 from aboard.tensorboard.assets import INDEX, Assets
-from aboard.tensorboard.board import Board
-from aboard.tensorboard.frame import inner_path, make_frame, serve_asset, tensorboard_scope
+from aboard.tensorboard.board import Board, Member
+from aboard.tensorboard.frame import (
+    VERSION,
+    inner_path,
+    make_frame,
+    serve_asset,
+    tensorboard_scope,
+    version_word,
+)
 from aboard.tensorboard.live import UNWATCHED_SECONDS, Rhythm
 from aboard.tensorboard.loading import RunLoader
 from aboard.tensorboard.mirror import Mirror, MirrorFollower, Update
 from aboard.tensorboard.plugins import all_plugins, make_flags
 from aboard.tensorboard.selection import Records
 from aboard.tensorboard.tree import LogTree, Place
+from aboard.web.pages import NOT_FOUND
 
 protos.keep_tensorflow_out()
 
@@ -51,6 +59,27 @@ _WSGI_THREADS = 10
 Asked = Callable[[str], None]
 
 
+class StockState(NamedTuple):
+    """How far a board has been read.
+
+    Attributes:
+        found: every run there is, shown or not: its member, and its name.
+        shown: how many of them are shown.
+        read: how many of those have been read.
+        seconds: since the beginning.
+        loaded: whether all that there was at first has been read.
+    """
+
+    found: Sequence[tuple[Member, str]]
+    shown: int
+    read: int
+    seconds: float
+    loaded: bool
+
+
+Told = Callable[[StockState], None]
+
+
 def make_stock_app(
     board: Board,
     *,
@@ -60,6 +89,7 @@ def make_stock_app(
     asked: Asked | None = None,
     assets: Assets | None = None,
     records: Records | None = None,
+    told: Told | None = None,
 ) -> StockApp:
     """Serve a board with TensorBoard's own loaders and plugins, and begin to read it.
 
@@ -72,13 +102,15 @@ def make_stock_app(
         asked: is called with the board's id whenever somebody looks at it.
         assets: the frontend's files.
         records: what the records of the runs say, for a template that asks for it.
+        told: is called, in a thread of the reading's, whenever a run is going to be read and
+            after every look.
     """
     work_directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undoing:
         directory = Path(tempfile.mkdtemp(prefix="stock-", dir=work_directory))
         undoing.callback(shutil.rmtree, directory, ignore_errors=True)
         admit(str(directory))
-        loading = _Loading(board, samples or {}, reload_seconds, directory, records)
+        loading = _Loading(board, samples or {}, reload_seconds, directory, records, told)
         undoing.callback(loading.close)
         assets = assets if assets is not None else Assets()
         wsgi = WSGIMiddleware(_tensorboard(board, samples or {}, loading, assets), _WSGI_THREADS)
@@ -90,7 +122,7 @@ def make_stock_app(
                 asked(board_id)
 
         untyped: Any = wsgi
-        app = make_frame(_StockBoard(board, untyped, assets, note), assets)
+        app = make_frame(_StockBoard(board, untyped, assets, note, loading.loader), assets)
         return StockApp(app, loading, undoing.pop_all())
 
 
@@ -131,9 +163,12 @@ class _Loading:
         seconds: float,
         directory: Path,
         records: Records | None,
+        told: Told | None,
     ) -> None:
         self._sources = [member.source for member in board.members]
         self._records = records
+        self._told = told
+        self._began = time.monotonic()
         self.loader = RunLoader(samples)
         self.loaded = threading.Event()
         self._rhythm = Rhythm(seconds, seconds)
@@ -206,12 +241,13 @@ class _Loading:
             runs = self.tree.update()
             wait = self._rhythm.after(changed=False, cost=time.monotonic() - started)
             try:
-                self.loader.load({name: self.tree.path_of(name) for name in runs})
+                self.loader.load({name: self.tree.path_of(name) for name in runs}, self._tell)
             except Exception:
                 _logger.exception("TensorBoard's loader failed")
             if complete and not self._done.is_set():
                 self.loaded.set()
             self._report()
+            self._tell(len(runs))
             self._wake.wait(wait)
             self._wake.clear()
             while self.unwatched() and not self._done.is_set():
@@ -224,6 +260,13 @@ class _Loading:
         for source in self._sources:
             with suppress(StorageError):  # which the tree reports
                 self._records.refresh(source)
+
+    def _tell(self, read: int) -> None:
+        """Tell whoever wants to know how far the reading is."""
+        if self._told is not None:
+            seconds, loaded = time.monotonic() - self._began, self.loaded.is_set()
+            tree = self.tree
+            self._told(StockState(tree.found, len(tree.runs), read, seconds, loaded))
 
     def _report(self) -> None:
         """Say each problem once, for as long as it lasts."""
@@ -269,19 +312,20 @@ def _tensorboard(
 class _StockBoard:
     """What is at `/b/<board>/…`."""
 
-    def __init__(self, board: Board, wsgi: ASGIApp, assets: Assets, asked: Asked) -> None:
+    def __init__(
+        self, board: Board, wsgi: ASGIApp, assets: Assets, asked: Asked, loader: RunLoader
+    ) -> None:
         self._board = board
         self._wsgi = wsgi
         self._assets = assets
         self._asked = asked
+        self._loader = loader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"a board has no {scope['type']} routes")
         board = self._board
         path = inner_path(scope)
-        if scope["path_params"]["board"] != board.id:
-            await Response("There is no such board.\n", 404)(scope, receive, send)
+        if scope["path_params"]["board"] != board.id or scope["type"] != "http":
+            await NOT_FOUND(scope, receive, send)
         elif path != INDEX and path in self._assets:
             request = Request(scope, receive)
             await serve_asset(self._assets.get(path), request)(scope, receive, send)
@@ -290,6 +334,10 @@ class _StockBoard:
             location = orjson.dumps({"logdir": board.location})
             answer = Response(location, media_type="application/json")
             await answer(scope, receive, send)
+        elif path == VERSION:
+            self._asked(board.id)
+            word = version_word(self._loader.changes)
+            await Response(word, media_type="application/json")(scope, receive, send)
         else:
             if path.startswith("data/") or path in ("", INDEX):
                 self._asked(board.id)

@@ -50,6 +50,11 @@ class LogTree:
         places: where they are.
         links: where to make links, if there must be any; nobody else writes there.
         records: what the records of the runs say, for a template that asks for it.
+
+    Attributes:
+        runs: the runs that are shown, by name.
+        found: every run there is, shown or not: its member, and its name.
+        problems: what could not be read.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class LogTree:
         self._records = records
         self.problems: list[StorageError] = []
         self.runs: dict[str, TreeRun] = {}
+        self.found: list[tuple[Member, str]] = []
         self._board = board
         self._places = places
         self._links: dict[str, str] = {}
@@ -76,6 +82,7 @@ class LogTree:
         self.problems = []
         found = list(self._find())
         names = self._names([(place.member, _relative(place, run)) for place, run in found])
+        self.found = [(place.member, name) for name, (place, _) in zip(names, found, strict=True)]
         self.runs = {
             name: run
             for name, (_, run) in zip(names, found, strict=True)

@@ -6,11 +6,9 @@ fills it, the application of either engine, and the gate around it.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from starlette.applications import Starlette
@@ -23,12 +21,14 @@ from aboard.index import Index
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.fields import needs_records
 from aboard.tensorboard.frame import problem_pages
-from aboard.tensorboard.live import Changed, Follower
+from aboard.tensorboard.live import REMOTE_SECONDS, Changed, Follower
 from aboard.tensorboard.selection import Chooser, Records
 from aboard.web import Access, Gate
+from aboard.web.lifetime import own_directory
 
 if TYPE_CHECKING:
     from aboard.tensorboard.provider import Boards
+    from aboard.tensorboard.stock import Told
 
 Engine = Literal["fast", "stock"]
 
@@ -44,8 +44,10 @@ class Viewer:
         engine: `fast` is TensorBoard's frontend over our index; `stock` is
             TensorBoard's own loaders, for plugins that need the log directory.
         samples: points per series by plugin, where TensorBoard's own numbers do not suit.
+        poll: seconds between two looks at a bucket where something changes; 5 by default.
         index: the index, for the fast engine; the user's own by default.
-        changed: is called whenever a source was looked at.
+        changed: is called whenever a source was looked at, by the fast engine.
+        told: is called with how far the reading is, by the stock engine.
         chosen: is called with the board whenever its selection means other runs.
     """
 
@@ -56,18 +58,21 @@ class Viewer:
         *,
         engine: Engine = "fast",
         samples: Mapping[str, int] | None = None,
+        poll: float | None = None,
         index: Index | None = None,
         changed: Changed | None = None,
+        told: Told | None = None,
         chosen: Callable[[Board], None] | None = None,
     ) -> None:
         self.board = board
         self._chosen = chosen
+        self._poll = poll
         with ExitStack() as closing:
             self._closing = closing
             if engine == "fast":
                 inner = self._fast(samples, index, changed)
             else:
-                inner = self._stock(samples, index)
+                inner = self._stock(samples, index, told)
             self._closing = closing.pop_all()
         self.app: ASGIApp = Gate(_with_front_door(inner, board), access, how_to_renew=_HOW_TO_RENEW)
 
@@ -93,7 +98,8 @@ class Viewer:
         records = None
         if needs_records(self.board.template):
             records = Records(index, self.board.roots)
-        follower = Follower(index, changed, beside=records.refresh if records else None)
+        beside = records.refresh if records else None
+        follower = Follower(index, changed, beside=beside, poll=self._poll)
         self._closing.callback(follower.close)
         if self.board.selection is None:
             follower.follow(member.source for member in self.board.members)
@@ -110,16 +116,22 @@ class Viewer:
         if self._chosen is not None:
             self._chosen(board)
 
-    def _stock(self, samples: Mapping[str, int] | None, index: Index | None) -> ASGIApp:
+    def _stock(
+        self, samples: Mapping[str, int] | None, index: Index | None, told: Told | None
+    ) -> ASGIApp:
         from aboard.tensorboard.stock import make_stock_app
 
-        directory = tempfile.TemporaryDirectory(prefix="aboard-view-")
-        work_directory = Path(self._closing.enter_context(directory))
+        work_directory = self._closing.enter_context(own_directory("aboard-view"))
         records = None
         if needs_records(self.board.template):
             records = Records(index or self._closing.enter_context(Index()))
         stock = make_stock_app(
-            self.board, samples=samples, work_directory=work_directory, records=records
+            self.board,
+            samples=samples,
+            reload_seconds=REMOTE_SECONDS if self._poll is None else self._poll,
+            work_directory=work_directory,
+            records=records,
+            told=told,
         )
         self._closing.callback(stock.close)
         return stock.app

@@ -22,7 +22,7 @@ _SECRET_VALUE = re.compile(
 )
 _BEARER = re.compile(r"(?i)(.*[^\w-])?bearer:?")
 """What stands before a token, as in the header of a request."""
-_HIDDEN = "***"
+HIDDEN = "***"
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -49,11 +49,11 @@ def _without_secrets(arguments: list[str]) -> list[str]:
         name, equals, _ = argument.partition("=")
         secret = looks_secret(name)
         if hide_next and not argument.startswith("-"):
-            shown.append(_HIDDEN)
+            shown.append(HIDDEN)
         elif secret and equals:
-            shown.append(f"{name}={_HIDDEN}")
+            shown.append(f"{name}={HIDDEN}")
         else:
-            shown.append(_SECRET_VALUE.sub(_HIDDEN, argument))
+            shown.append(_SECRET_VALUE.sub(HIDDEN, argument))
         is_option = argument.startswith("-")
         hide_next = (secret and not equals and is_option) or bool(_BEARER.fullmatch(argument))
     return shown

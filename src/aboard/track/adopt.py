@@ -3,8 +3,8 @@
 Many scripts have a log directory of their own, `logs/` or `runs/Nov16_12-00-00_host`, and do not
 ask anyone. What a process has open is known on Linux; what is opened and closed unseen is searched
 for, below the working directory and the directories that the command names, unless a file's name
-says that somebody else wrote it: several trainings may run in one directory. The program's own
-files are left as they are.
+says that somebody else wrote it: several trainings may run in one directory, here and on other
+machines. The program's own files are left as they are.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ import threading
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
+from typing import Literal
 
 from aboard.runs.manifest import FILE_NAME
 from aboard.track import env
+from aboard.track.nodes import nodes_of_job, program_of, sends_work_elsewhere
+from aboard.track.processes import logdir_of
 from aboard.track.say import say
 
 _MARK = "tfevents"
@@ -37,6 +40,8 @@ _CONTAINER = re.compile(
     r"|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.*"
 )
 """Directories that say nothing about what is in them: `logs/train` is the stage `train`."""
+Writer = Literal["ours", "others", "elsewhere"]
+"""A process of the program, another one of this machine, or one of another machine."""
 _SKIPPED = {".git", "node_modules", "__pycache__", "site-packages"}
 
 
@@ -51,8 +56,11 @@ class Adoption:
         self._places = [self._working_directory, *places_in(command, self._working_directory)]
         self._since = since
         self._family = _Family(str(into))
+        self._program = program_of(command)
+        self._nodes = nodes_of_job(os.environ)
         self._copies: dict[Path, _Copy] = {}
         self._homes: dict[Path, Path] = {}
+        self._left: dict[Path, None] = {}
         self._failed = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -71,6 +79,7 @@ class Adoption:
             self._thread.join()
         self._search()
         self._copy()
+        self._say_left()
 
     def _follow(self, pid: int) -> None:
         polls = 0
@@ -89,11 +98,26 @@ class Adoption:
 
     def _search(self) -> None:
         """Adopt what was written where the program's files may be."""
+        elsewhere = self._family.sends_elsewhere or sends_work_elsewhere([self._program])
         for place in self._places:
-            self._adopt(
-                path
-                for path in _written_below(place, self._since)
-                if may_be_of(path.name, self._family.seen, self._since)
+            for path in _written_below(place, self._since):
+                whose = writer_of(path.name, self._family.seen, self._since)
+                if whose == "elsewhere" and (elsewhere or is_of_host(path.name, self._nodes)):
+                    whose = "ours"
+                if whose == "ours":
+                    self._adopt([path])
+                elif whose == "elsewhere":
+                    self._left[path] = None
+
+    def _say_left(self) -> None:
+        """Say which files were not copied, though they may be what somebody misses."""
+        left = [path for path in self._left if path not in self._copies]
+        left = [path for path in left if not self._belongs_to_a_run(path)]
+        if left:
+            others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            say(
+                f"{left[0]}{others}: not copied into the run, since the name says that another "
+                f"machine wrote it. What the program writes to {env.LOGDIR} is always in the run."
             )
 
     def _adopt(self, paths: Iterable[Path]) -> None:
@@ -153,21 +177,28 @@ def has_logs_of_others(directory: Path) -> bool:
     return any(own not in path.name for path in directory.rglob(f"*{_MARK}*"))
 
 
-def may_be_of(name: str, processes: Container[int], since: float) -> bool:
-    """Say whether processes that began then may have written an event file, going by its name.
+def writer_of(name: str, processes: Container[int], since: float) -> Writer:
+    """Say who wrote an event file, going by its name: processes that began then, or others.
 
     Names tell when a file was made, mostly where, and often by which process.
     """
     found = _FILE.search(name)
     if found is None:
-        return True
+        return "ours"
     if int(found["second"]) < int(since):
-        return False
-    here = socket.gethostname() + "."
-    if not found["rest"].startswith(here):  # in a container, or on another node
-        return True
-    process = found["rest"].removeprefix(here).partition(".")[0]
-    return not process.isdecimal() or int(process) in processes
+        return "others"
+    host = socket.gethostname()
+    if not is_of_host(name, {host}):
+        return "elsewhere"
+    process = found["rest"].removeprefix(host).removeprefix(".").partition(".")[0]
+    return "ours" if not process.isdecimal() or int(process) in processes else "others"
+
+
+def is_of_host(name: str, hosts: Iterable[str]) -> bool:
+    """Say whether an event file has the name of one of these hosts in its own."""
+    found = _FILE.search(name)
+    rest = found["rest"] if found else ""
+    return any(host and (rest == host or rest.startswith(f"{host}.")) for host in hosts)
 
 
 def shortened(directory: PurePath) -> PurePath:
@@ -214,6 +245,8 @@ class _Family:
         self.seen: set[int] = set()
         self._logdir = os.fsencode(logdir)
         self._strangers: dict[int, int] = {}
+        self.sends_elsewhere = False
+        """Whether one of them starts processes in a container, or on another machine."""
 
     def look(self, pid: int) -> set[int]:
         """Return those that are alive now; a program may have ended already."""
@@ -221,12 +254,14 @@ class _Family:
         pending = [pid, *self._told()]
         while pending:
             one = pending.pop()
-            if one in alive or (one != pid and self._logdir_of(one) not in (None, self._logdir)):
+            if one in alive or (one != pid and logdir_of(one) not in (None, self._logdir)):
                 continue  # another run's, inside this one
             alive.add(one)
             with contextlib.suppress(OSError, ValueError):
                 for task in Path("/proc", str(one), "task").iterdir():
                     pending.extend(map(int, (task / "children").read_text().split()))
+        if not self.sends_elsewhere:
+            self.sends_elsewhere = sends_work_elsewhere(filter(None, map(_program_of, alive)))
         self.seen |= alive
         return alive
 
@@ -240,19 +275,17 @@ class _Family:
             # A look may come between a fork and what the child becomes; three are enough.
             if self._strangers[pid] >= 3:
                 continue
-            if self._logdir_of(pid) == self._logdir:
+            if logdir_of(pid) == self._logdir:
                 yield pid
             else:
                 self._strangers[pid] += 1
 
-    def _logdir_of(self, pid: int) -> bytes | None:
-        """Return the log directory that a process was told when it started, if it was."""
-        mark = os.fsencode(f"{env.LOGDIR}=")
-        with contextlib.suppress(OSError):
-            for variable in Path("/proc", str(pid), "environ").read_bytes().split(b"\0"):
-                if variable.startswith(mark):
-                    return variable.removeprefix(mark)
-        return None
+
+def _program_of(pid: int) -> str:
+    try:
+        return Path("/proc", str(pid), "comm").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _open_event_files(processes: Iterable[int]) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,9 @@ def to_number(value: Any) -> float:
     Raises:
         TypeError: it does not hold numbers.
         ValueError: it holds none or several.
+        OverflowError: it is larger than any float.
     """
-    if type(value) is float or type(value) is int:
+    if type(value) is float or type(value) is int or isinstance(value, Real) or _is_decimal(value):
         return float(value)
     array = to_reals(value)
     if array.size != 1:
@@ -63,13 +65,35 @@ def to_number(value: Any) -> float:
 
 
 def to_step(step: Any) -> int:
-    """Return a step, given as any whole number; none is step 0."""
+    """Return a step as PyTorch's writer takes it: any number, or the text of one; none is 0."""
     if step is None:
         return 0
+    if isinstance(step, str):
+        return int(step)
     try:
         return operator.index(step)
     except TypeError:
         return int(to_number(step))
+
+
+def to_whole(number: Any, what: str) -> int:
+    """Return a whole number, given as any kind of number; `what` it is, for the complaint.
+
+    Raises:
+        ValueError: it is not whole, or no number.
+    """
+    try:
+        value = to_number(number)
+        if value == int(value):
+            return operator.index(number) if hasattr(number, "__index__") else int(value)
+    except (TypeError, ValueError, OverflowError):  # also what NaN and infinity raise
+        pass
+    raise ValueError(f"{what} is {number!r:.60}, not a whole number")
+
+
+def _is_decimal(value: Any) -> bool:
+    decimal = sys.modules.get("decimal")
+    return decimal is not None and isinstance(value, decimal.Decimal)
 
 
 def _from_torch(torch: Any, tensor: Any) -> Array:

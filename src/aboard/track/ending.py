@@ -22,6 +22,9 @@ from aboard.runs.manifest import State
 _NOT_TORN = ("aboard.events.", "aboard.runs.", "aboard.storage.")
 _PATIENCE_SECS = 2.0
 """SIGTERM waits that long for records that are just being written."""
+_REPEAT_SECS = 2.0
+"""Another SIGTERM so soon is the same: `timeout`, systemd and Slurm signal all processes of a job,
+and those that start others hand it on once more."""
 
 
 class Ending(NamedTuple):
@@ -152,16 +155,25 @@ def _watch_sigterm() -> None:
 
 _came: list[float] = []
 """When SIGTERM came, each time."""
+_left: list[float] = []
+"""When the stack began to unwind because of it."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    _came.append(time.monotonic())
-    if _is_writing(frame) and _came[-1] - _came[0] < _PATIENCE_SECS:
+    now = time.monotonic()
+    if _left and now - _left[0] < _REPEAT_SECS:
+        return
+    _came.append(now)
+    if _is_writing(frame) and now - _came[0] < _PATIENCE_SECS:
         again = threading.Timer(0.01, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
         return
-    signal.signal(number, signal.SIG_DFL)  # a second one means it
+    if _left:  # a second one means it
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    _left.append(now)
+    _came.clear()
     error = Terminated(128 + number)
     _note(ending_of(error))
     raise error

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 ROOT = "ABOARD_ROOT"
 RUN = "ABOARD_RUN"
 LOGDIR = "ABOARD_LOGDIR"
 ATTEMPT = "ABOARD_ATTEMPT"
-"""The attempt that `aboard run` records for the processes below it."""
+"""Set by `aboard run`, which records the attempt, for the processes below it: the run's URI."""
 RANKS = "ABOARD_RANKS"
 """`all` where `aboard run` was told that each rank logs, in a directory of its own."""
 FOREIGN_LOGDIRS = ("PAI_OUTPUT_TENSORBOARD", "AIP_TENSORBOARD_LOG_DIR", "XT_OUTPUT_MNT")
@@ -31,6 +32,11 @@ def logdir_from_environment(environment: Mapping[str, str] | None = None) -> str
     return next(
         (variables[name] for name in (LOGDIR, *FOREIGN_LOGDIRS) if variables.get(name)), None
     )
+
+
+def default_logdir(comment: str = "") -> str:
+    """Return the log directory that PyTorch's writer makes up where nobody says any."""
+    return f"runs/{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}{comment}"
 
 
 def variables_for(root: str, experiment: str, name: str, logdir: str) -> dict[str, str]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from aboard.runs import manifest
-from aboard.runs.manifest import BadManifest, Manifest, plain_values
+from aboard.runs.manifest import BadManifest, Manifest
+from aboard.runs.values import plain_values
 from aboard.storage import Storage, StorageError
 from aboard.track.say import say
 

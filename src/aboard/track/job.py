@@ -13,14 +13,12 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import IO, NamedTuple, Self
+from typing import IO, NamedTuple
 
 from aboard.runs.manifest import State
 from aboard.track import env
@@ -29,18 +27,8 @@ from aboard.track.ending import Ending
 from aboard.track.run import Run
 from aboard.track.say import say
 from aboard.track.segments import OUTPUT
+from aboard.track.signals import STOPPING, Signals
 
-_FORWARDED = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCONT,
-)
-_STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
-"""What asks a program to end; after any other signal, its exit code is its own doing."""
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _PATIENCE_SECS = 10.0
 """How long a program has to log hyperparameters of its own before ours are written."""
@@ -101,12 +89,13 @@ def execute(run: Run, command: Sequence[str], *, ranks: str = "first") -> Outcom
         log = _output_log(run) if records else None
         if log is not None:
             stack.enter_context(log)
-        signals = stack.enter_context(_Signals())
+        pumps: list[_Pump] = []
+        signals = stack.enter_context(Signals(lambda: list(map(_Pump.resize, pumps))))
         told = env.variables_for(run.root, run.experiment, run.name, run.logdir)
-        told |= {env.ATTEMPT: "1", env.RANKS: ranks}
+        told |= {env.ATTEMPT: run.uri or "1", env.RANKS: ranks}
         process, streams = _start(command, {**os.environ, **told})
+        pumps += [_Pump(source, target, log) for source, target in streams]
         signals.forward_to(process)
-        pumps = [_Pump(source, target, log) for source, target in streams]
         adoption = Adoption(Path(run.logdir), Path.cwd(), started, command)
         if records:
             adoption.start(process.pid)
@@ -126,7 +115,7 @@ def _outcome(code: int, received: list[int]) -> Outcome:
     if code < 0:
         name = _signal_name(-code)
         return Outcome(Ending(State.KILLED, 128 - code, name), 128 - code)
-    stopping = [number for number in received if number in _STOPPING]
+    stopping = [number for number in received if number in STOPPING]
     if code and stopping:
         return Outcome(Ending(State.KILLED, code, _signal_name(stopping[-1])), code)
     if code:
@@ -147,12 +136,13 @@ def _start(
     """Start a program; return it, and pairs of descriptors: its output, and where that goes."""
     streams: list[tuple[int, int]] = []
     theirs: list[int] = []
-    for target in (1, 2):
+    # One for both where both go to the same place, lest their order is lost on the way.
+    for target in (1,) if _is_one_place(1, 2) else (1, 2):
         source, end = _terminal_like(target) if os.isatty(target) else os.pipe()
         streams.append((source, target))
         theirs.append(end)
     try:
-        process = subprocess.Popen(command, env=variables, stdout=theirs[0], stderr=theirs[1])
+        process = subprocess.Popen(command, env=variables, stdout=theirs[0], stderr=theirs[-1])
     except OSError as error:
         for source, _ in streams:
             os.close(source)
@@ -164,15 +154,27 @@ def _start(
     return process, streams
 
 
+def _is_one_place(one: int, other: int) -> bool:
+    """Say whether two descriptors are of the same file, pipe or terminal."""
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:
+        return False
+
+
 def _terminal_like(target: int) -> tuple[int, int]:
     """Open a pseudo-terminal of the size of ours, so that progress bars draw as they would."""
     source, end = pty.openpty()
     mode = termios.tcgetattr(end)
     mode[1] &= ~termios.OPOST  # our own terminal adds the carriage returns
     termios.tcsetattr(end, termios.TCSANOW, mode)
-    with contextlib.suppress(termios.error, OSError):
-        termios.tcsetwinsize(end, termios.tcgetwinsize(target))
+    _copy_size(target, end)
     return source, end
+
+
+def _copy_size(terminal: int, to: int) -> None:
+    with contextlib.suppress(termios.error, OSError):
+        termios.tcsetwinsize(to, termios.tcgetwinsize(terminal))
 
 
 def _output_log(run: Run) -> IO[bytes] | None:
@@ -195,6 +197,8 @@ class _Pump:
         self._log = log
         self._drains = False
         self._hurry = False
+        self._closing = threading.Lock()
+        self._closed = False
         self._thread = threading.Thread(target=self._pump, name="aboard-output", daemon=True)
         self._thread.start()
 
@@ -208,6 +212,12 @@ class _Pump:
         while self._thread.is_alive() and not hurry.is_set():
             self._thread.join(_POLL_SECS)
         self._hurry = True
+
+    def resize(self) -> None:
+        """Give the program's terminal the size that ours has now."""
+        with self._closing:
+            if not self._closed and os.isatty(self._source):
+                _copy_size(self._target, self._source)
 
     def _pump(self) -> None:
         left = _DRAIN_BYTES
@@ -227,13 +237,17 @@ class _Pump:
                 break
             if not block:
                 break
-            self._pass_on(block)
             self._record(block)
+            if not self._pass_on(block):
+                break
             if self._drains:
                 left -= len(block)
-        os.close(self._source)
+        with self._closing:
+            self._closed = True
+            os.close(self._source)
 
-    def _pass_on(self, block: bytes) -> None:
+    def _pass_on(self, block: bytes) -> bool:
+        """Write it where it goes; say whether more shall come."""
         rest = memoryview(block)
         while rest:
             try:
@@ -242,8 +256,11 @@ class _Pump:
                 room = select.poll()
                 room.register(self._target, select.POLLOUT)
                 room.poll()
+            except BrokenPipeError:
+                return False  # as by hand, the program is told that nobody reads on
             except OSError:
-                return  # nobody reads it any more; the program goes on, and so does its record
+                break  # the terminal is gone; the program goes on, and so does its record
+        return True
 
     def _record(self, block: bytes) -> None:
         if self._log is None:
@@ -253,51 +270,3 @@ class _Pump:
         except (OSError, ValueError) as error:
             self._log = None
             say(f"the output is no longer recorded: {error}.")
-
-
-class _Signals:
-    """Hands signals on to a program, also those that came before it was there."""
-
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self.hurry = threading.Event()
-        """Set by a signal that comes when the program has ended already."""
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        # What is ignored stays so, here and in the program: that is how `nohup` works.
-        wanted = [one for one in _FORWARDED if signal.getsignal(one) is not signal.SIG_IGN]
-        self._previous = {number: signal.signal(number, self._take) for number in wanted}
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def forward_to(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        for number in list(self.received):
-            self._send(number)
-
-    def _take(self, number: int, _frame: FrameType | None) -> None:
-        if self._process is not None and self._process.returncode is not None:
-            if number in _STOPPING:
-                self.hurry.set()
-            return
-        self.received.append(number)
-        if number == signal.SIGINT and _typed():
-            return  # the terminal has sent it to the program too
-        self._send(number)
-
-    def _send(self, number: int) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
-
-
-def _typed() -> bool:
-    """Say whether we are what the terminal talks to, so that Ctrl-C reaches everyone."""
-    try:
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError, AttributeError):
-        return False

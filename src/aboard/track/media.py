@@ -12,17 +12,18 @@ from typing import Any
 
 from aboard.events import encode, media
 from aboard.events.encode import EncodedValue
+from aboard.events.wire import delimited
 from aboard.events.writer import EventWriter
 from aboard.storage.base import StorageError
 from aboard.track import drawings, pictures
-from aboard.track.arrays import to_reals, to_step
+from aboard.track.arrays import to_reals, to_whole
 from aboard.track.curves import check_probabilities, pr_curve
 from aboard.track.embedding import labels_of, matrix_of, write_embedding
 from aboard.track.graph import graph_of
 from aboard.track.pictures import Levels
 from aboard.track.say import say
 from aboard.track.shapes import mesh_parts
-from aboard.track.sounds import clip_of
+from aboard.track.sounds import clip_of, frame_rate
 from aboard.track.tables import markdown, table_of, texts_of
 from aboard.track.wrong import about
 
@@ -30,7 +31,8 @@ from aboard.track.wrong import about
 class MediaLog(ABC):
     """Log anything but numbers.
 
-    You must define `_at`; there is nothing you may define besides. All calls share these options:
+    You must define `_at` and `_write`; there is nothing you may define besides. All calls share
+    these options:
 
     Args:
         step: when, as a whole number; the run knows the current step if none is given.
@@ -45,6 +47,10 @@ class MediaLog(ABC):
     @abstractmethod
     def _at(self, stage: str, step: int | None) -> tuple[EventWriter, int]:
         """Return the writer of a stage's directory and the step to log at."""
+
+    @abstractmethod
+    def _write(self, values: Sequence[EncodedValue], step: int | None, stage: str) -> None:
+        """Write values at a step of a stage."""
 
     def log_image(
         self,
@@ -162,7 +168,7 @@ class MediaLog(ABC):
         Floats span -1 to 1, and what lies outside is clipped; integers span all their bits.
         """
         with about("audio", tag):
-            value = encode.audio(tag, [media.wav(clip_of(samples), int(rate))])
+            value = encode.audio(tag, [media.wav(clip_of(samples), frame_rate(rate))])
         self._add([value], step, stage, description)
 
     def log_pr_curve(
@@ -244,12 +250,11 @@ class MediaLog(ABC):
     def _add(
         self, values: Iterable[EncodedValue], step: int | None, stage: str, description: str
     ) -> None:
-        writer, at = self._at(stage, _step(step))
-        writer.add([_described(value, description) for value in values], at)
+        self._write([_described(value, description) for value in values], _step(step), stage)
 
 
 def _step(step: Any) -> int | None:
-    return None if step is None else to_step(step)
+    return None if step is None else to_whole(step, "the step")
 
 
 def _images(tag: str, shades: Sequence[Levels]) -> EncodedValue:
@@ -260,4 +265,4 @@ def _images(tag: str, shades: Sequence[Levels]) -> EncodedValue:
 def _described(value: EncodedValue, description: str) -> EncodedValue:
     if not description:
         return value
-    return value._replace(metadata=value.metadata + encode.delimited(3, description.encode()))
+    return value._replace(metadata=value.metadata + delimited(3, description.encode()))

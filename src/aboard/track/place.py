@@ -31,10 +31,32 @@ class Place(NamedTuple):
     """The environment names the run: if it exists, we are another attempt at it."""
     fallback: bool = False
     """Nobody said anything."""
+    asked: tuple[str | None, str | None] = (None, None)
+    """Experiment and name that the caller asked for, whether or not they are what it is called."""
+    recorded_at: str | None = None
+    """Where `aboard run` says that the joined run lies."""
+    inside: Place | None = None
+    """The run whose directory this one lies in, where that is not simply its experiment's."""
+
+    @property
+    def folder(self) -> tuple[str, str]:
+        """The storage, and the directory in it that the run's own is one of."""
+        if self.inside is None:
+            return self.root, self.experiment
+        return split(self.inside.uri_of(self.inside.name or ""))
 
     def uri_of(self, name: str) -> str:
         """Return where the run of that name lies."""
-        return self.directory or join(self.root, directory_of(self.experiment, name))
+        storage, folder = self.folder
+        return self.directory or join(storage, directory_of(folder, name))
+
+    def whole_uri_of(self, name: str) -> str:
+        """Return where it lies in the end: what `aboard run` records may be carried to a bucket."""
+        if self.inside is not None:
+            return join(self.inside.whole_uri_of(self.inside.name or ""), name)
+        if self.joined:
+            return self.recorded_at or join(self.root, directory_of(self.experiment, name))
+        return self.uri_of(name)
 
 
 def find_place(
@@ -50,6 +72,7 @@ def find_place(
         BadUri: the root is no path and no URI.
     """
     variables = os.environ if environment is None else environment
+    asked = experiment, name
     if experiment is not None:
         check_name(experiment, "experiment")
     if name is not None:
@@ -66,7 +89,7 @@ def find_place(
             experiment, name = told_experiment or experiment, told_name or name
         else:
             experiment, name = experiment or told_experiment, name or told_name
-        return _fixed(logdir, experiment, name, joined, variables)
+        return _fixed(logdir, experiment, name, joined, variables)._replace(asked=asked)
     told_root = os.fspath(root) if root is not None else variables.get(env.ROOT)
     if experiment is None and name is None and told_name is not None:
         check_name(told_name, f"run in {env.RUN}")
@@ -99,6 +122,7 @@ def _fixed(
 ) -> Place:
     directory = canonical(logdir)
     above, last = split(directory)
+    attempt_at = variables.get(env.ATTEMPT, "")
     return Place(
         variables.get(env.ROOT) or above,
         experiment or DEFAULT_EXPERIMENT,
@@ -106,4 +130,5 @@ def _fixed(
         directory,
         joined=joined,
         expected=True,
+        recorded_at=attempt_at if joined and "/" in attempt_at else None,
     )

@@ -1,15 +1,18 @@
 """Which of many processes this is, told by whatever launched them.
 
-One table from launcher to environment variables; nothing of any framework is imported. A process
-whose launcher left no trace is alone, and rank 0.
+One table from launcher to environment variables; nothing of any framework is imported. A group
+that the process has joined by itself, with PyTorch or JAX, is asked first. A process whose launcher
+left no trace is alone, and rank 0.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import os
+import sys
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Rank(NamedTuple):
@@ -63,8 +66,37 @@ _WRITING_TASKS = (*_LEADERS, "worker")
 
 
 def find_rank(environment: Mapping[str, str] | None = None) -> Rank:
-    """Return the rank that the environment tells, and 0 of 1 where it tells none."""
-    variables = os.environ if environment is None else environment
+    """Return the rank in the group that this process joined, or that the environment tells.
+
+    Args:
+        environment: what alone is asked, if it is given. Where nothing is told, it is 0 of 1.
+    """
+    if environment is not None:
+        return _told(environment)
+    told = _told(os.environ)
+    joined = _torch_group(os.environ) or _jax_group()
+    # Processes that were spawned inherit the variables of their parent, which was alone. A group
+    # of one says nothing: libraries make one for themselves.
+    if joined is None or joined.size == 1 or joined[:2] == told[:2]:
+        return told
+    return joined
+
+
+def given_rank(rank: Any) -> int:
+    """Return the rank that a caller gives; a negative one means that there are no others.
+
+    Raises:
+        ValueError: it is no whole number.
+    """
+    try:
+        number = int(rank) if isinstance(rank, str) else operator.index(rank)
+    except (TypeError, ValueError):
+        problem = "a whole number, 0 for the process that logs"
+        raise ValueError(f"rank is {rank!r:.60}, not {problem}") from None
+    return max(number, 0)
+
+
+def _told(variables: Mapping[str, str]) -> Rank:
     for launcher in LAUNCHERS:
         number = _number(variables.get(launcher.rank))
         size = _number(variables.get(launcher.size))
@@ -73,6 +105,26 @@ def find_rank(environment: Mapping[str, str] | None = None) -> Rank:
     return (
         _lightning_rank(variables) or _tensorflow_rank(variables.get("TF_CONFIG", "")) or Rank(0, 1)
     )
+
+
+def _torch_group(variables: Mapping[str, str]) -> Rank | None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    address = LAUNCHERS[0]._replace(name="torch.distributed")
+    number, size = distributed.get_rank(), distributed.get_world_size()
+    return Rank(number, size, address.name, _launch(address, variables))
+
+
+def _jax_group() -> Rank | None:
+    """Read what `jax.distributed.initialize` noted; asking JAX itself would start its devices."""
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if state is None or getattr(state, "client", None) is None:
+        return None
+    number = state.process_id
+    size = getattr(state, "num_processes", None) or number + 1  # old versions forget it
+    coordinator = getattr(state, "coordinator_address", None)
+    return Rank(number, size, "JAX", f"JAX-{coordinator}" if coordinator else "")
 
 
 def _number(text: str | None) -> int | None:

@@ -7,32 +7,34 @@ carrying the files to a bucket to `shipment`.
 from __future__ import annotations
 
 import atexit
-import operator
 import os
 import shutil
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsFloat, cast
 
 from aboard.events import encode
+from aboard.events.encode import EncodedValue
 from aboard.events.writer import EventWriter
-from aboard.runs.layout import check_name
-from aboard.runs.manifest import HEARTBEAT_SECS, Manifest, State, Tags, plain_tags, plain_values
+from aboard.runs.manifest import HEARTBEAT_SECS, Manifest, State
+from aboard.runs.values import Tags, plain_tags, plain_values
 from aboard.storage import Storage
 from aboard.track import ending
-from aboard.track.arrays import to_number
+from aboard.track.arrays import to_number, to_whole
 from aboard.track.ending import ending_of
 from aboard.track.heart import Record
+from aboard.track.hparams import to_keep
 from aboard.track.media import MediaLog
-from aboard.track.say import say, say_problem, say_recovered
-from aboard.track.steps import LastSteps
+from aboard.track.place import Place
+from aboard.track.say import say
+from aboard.track.stages import Stages
 
 if TYPE_CHECKING:
+    from aboard.runs.values import HParams
     from aboard.sdk.board import Board
     from aboard.track.shipment import Shipment
 
@@ -43,7 +45,8 @@ _open_runs: list[Run] = []
 
 def _after_fork() -> None:
     for run in _open_runs:
-        run._lock = threading.RLock()  # a thread that is not in the child may have held it
+        if run.active:  # a thread that is not in the child may have held it
+            run._stages.lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -54,12 +57,18 @@ def current_run() -> Run | None:
     return _open_runs[-1] if _open_runs else None
 
 
+def open_runs() -> list[Run]:
+    """Return the runs of this process that are open, in the order in which they were opened."""
+    return list(_open_runs)
+
+
 class Run(MediaLog):
     """A run that this process logs to; made by `aboard.init`.
 
     Attributes:
         name: the run's name, and `experiment` that of its experiment.
         root: the path or URI below which the experiment lies.
+        place: where it was begun, for another attempt at it.
         uri: where the run's logs are, or will be: what to give to `aboard view`.
         logdir: a local directory for writers of your own; a stage is a directory below it.
         rank: this process among those launched together.
@@ -68,43 +77,38 @@ class Run(MediaLog):
     """
 
     active = True
-    joined = False
+    joined: bool = False
 
     def __init__(
         self,
         *,
+        place: Place,
         name: str,
-        experiment: str,
-        root: str,
         uri: str,
         directory: Storage,
         rank: int = 0,
         subdirectory: str = "",
         attempt: int | None = None,
         has_record: bool = True,
-        hparams: Mapping[str, Any] | None = None,
-        last_steps: LastSteps | None = None,
+        known_hparams: Mapping[str, Any] | None = None,
+        stages: Stages,
         shipment: Shipment | None = None,
-        flush_secs: float = 1.0,
-        purge_step: int | None = None,
     ) -> None:
         self.name = name
-        self.experiment = experiment
-        self.root = root
+        self.place = place
+        self.experiment = place.experiment
+        self.root = place.root
+        self.joined = place.joined
         self.uri = uri
         self.rank = rank
         self._subdirectory = subdirectory
-        self._logs = Path(directory.uri, subdirectory)
         self._attempt = attempt
-        self._last_steps = last_steps
         self._shipment = shipment
-        self._flush_secs = flush_secs
-        self._purge_step = purge_step
-        self._lock = threading.RLock()
-        self._writers: dict[str, EventWriter] = {}
-        self._steps: dict[str, int] = {}
+        self._stages = stages
+        self._writers = stages.writers
+        self._steps = stages.steps
         self._latest: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        self._hparams: dict[str, Any] = dict(hparams or {})
+        self._hparams: dict[str, Any] = dict(known_hparams or {})
         self._hparams_are_due = False
         self._hparams_are_written = False
         self._hparams_are_ended = False
@@ -120,7 +124,7 @@ class Run(MediaLog):
     @property
     def logdir(self) -> str:
         """A local directory for writers of your own; a stage is a directory below it."""
-        return str(self._logs)
+        return str(self._stages.directory)
 
     # What a training logs.
 
@@ -142,6 +146,7 @@ class Run(MediaLog):
             stage: such as `train` or `eval`. Stages are drawn into the same charts.
 
         Raises:
+            TypeError: these are no names and numbers, or the stage is no text.
             ValueError: a metric is no number, or the step no whole one.
         """
         if self._ended:
@@ -151,26 +156,40 @@ class Run(MediaLog):
         if step_name is not None:
             step, metrics = _split_step(metrics, step_name, step)
         elif step is None:
-            step = self._next_step(stage)
+            step = self._stages.next_step(stage)
         elif type(step) is not int:
-            step = _whole(step, "the step")
-        if {*map(type, metrics.values())} == _FLOATS:
+            step = to_whole(step, "the step")
+        try:
+            are_floats = {*map(type, metrics.values())} == _FLOATS
+        except AttributeError:
+            raise _no_metrics(metrics) from None
+        if are_floats:
             numbers = cast(Mapping[str, float], metrics)
         else:
             numbers = {tag: _number(tag, value) for tag, value in metrics.items()}
         if self._hparams_are_due:
             self._write_hparams()
-        writer = self._writers.get(stage) or self._open_writer(stage)
-        writer.scalars(numbers, step)
+        writer = self._writers.get(stage)
+        if writer is None:
+            self._stages.log(numbers, step, stage)
+        else:
+            writer.scalars(numbers, step)
         self._steps[stage] = step + 1
         self._latest[stage].update(numbers)
 
-    def log_hparams(self, hparams: Mapping[str, object]) -> None:
-        """Note hyperparameters; mappings inside become names with dots.
+    def log_hparams(self, hparams: HParams) -> None:
+        """Note hyperparameters: a mapping, an `argparse.Namespace` or a dataclass.
 
-        TensorBoard shows those that were logged before the first metric.
+        What has names inside becomes names with dots. TensorBoard shows what was logged before
+        the first metric. Values that look secret are hidden.
+
+        Raises:
+            TypeError: there are no names in it.
+            ValueError: the run is finished.
         """
-        plain = plain_values(hparams)
+        if self._ended:
+            raise self._is_finished()
+        plain = to_keep(hparams)
         if self._hparams_are_written and plain.items() - self._hparams.items():
             say(
                 "hyperparameters logged after the first metric are kept in run.json, "
@@ -181,7 +200,13 @@ class Run(MediaLog):
         self._change_record(lambda record: record.hparams.update(plain))
 
     def tag(self, tags: Tags) -> None:
-        """Add tags: a name, several, or names with values."""
+        """Add tags: a name, several, or names with values.
+
+        Raises:
+            ValueError: the run is finished.
+        """
+        if self._ended:
+            raise self._is_finished()
         plain = plain_tags(tags)
         self._change_record(lambda record: record.tags.update(plain))
 
@@ -189,7 +214,7 @@ class Run(MediaLog):
         """Write everything that was logged to its files now."""
         if self._hparams_are_due:
             self._write_hparams()
-        for writer in list(self._writers.values()):
+        for writer in self._stages.all():
             writer.flush()
 
     def board(self, *, wait: bool = False, **options: Any) -> Board | None:
@@ -234,7 +259,7 @@ class Run(MediaLog):
             return
         try:
             if not self._ended:
-                self._end(State(state), exit_code, reason)
+                self._end(State(state), exit_code, str(reason))
         finally:
             if self._shipment is not None:
                 self._shipment.finish()
@@ -283,32 +308,15 @@ class Run(MediaLog):
             raise self._is_finished()
         if ending.is_noted:
             ending.went_on()
+        if step is None:
+            step = max(self._stages.next_step(stage) - 1, 0)
         if self._hparams_are_due:
             self._write_hparams()
-        if step is None:
-            step = max(self._steps.get(stage, 0) - 1, 0)
-        return self._writers.get(stage) or self._open_writer(stage), step
+        return self._stages.writer(stage), step
 
-    def _next_step(self, stage: str) -> int:
-        step = self._steps.get(stage)
-        if step is None and self._last_steps is not None:
-            last = self._last_steps.of(stage)
-            step = None if last is None else last + 1
-        return step or 0
-
-    def _open_writer(self, stage: str) -> EventWriter:
-        for part in stage.split("/") if stage else ():
-            check_name(part, "stage")
-        with self._lock:
-            if stage not in self._writers:
-                self._writers[stage] = EventWriter(
-                    self._logs / stage,
-                    flush_secs=self._flush_secs,
-                    purge_step=self._purge_step,
-                    on_error=say_problem,
-                    on_recovered=say_recovered,
-                )
-            return self._writers[stage]
+    def _write(self, values: Sequence[EncodedValue], step: int | None, stage: str) -> None:
+        _, at = self._at(stage, step)
+        self._stages.add(values, at, stage)
 
     def _is_finished(self) -> ValueError:
         return ValueError(f"the run {self.experiment}/{self.name} is finished; open another one")
@@ -320,7 +328,7 @@ class Run(MediaLog):
             if known is not None and known != self._hparams:
                 return  # the program that `aboard run` started logs ours together with its own
         shown = {name: "None" if value is None else value for name, value in self._hparams.items()}
-        (self._writers.get("") or self._open_writer("")).hparams(shown)
+        self._stages.writer("").hparams(shown)
         self._hparams_are_written = True
 
     def _close_writers(self, state: State) -> None:
@@ -329,8 +337,8 @@ class Run(MediaLog):
         if self._hparams_are_written and not self._hparams_are_ended:
             self._hparams_are_ended = True
             status = "success" if state is State.COMPLETED else "failure"
-            self._writers[""].add([encode.hparams_end(status)], 0)
-        for writer in list(self._writers.values()):
+            self._stages.writer("").add([encode.hparams_end(status)], 0)
+        for writer in self._stages.all():
             writer.close()
             if writer.waiting:
                 say(
@@ -393,22 +401,20 @@ for _name in dir(Run):
 def _split_step(
     metrics: Mapping[str, SupportsFloat], name: str, step: int | None
 ) -> tuple[int, dict[str, SupportsFloat]]:
+    if not isinstance(metrics, Mapping):
+        raise _no_metrics(metrics)
     rest = dict(metrics)
     if name not in rest:
         known = ", ".join(map(str, rest)) or "none"
         raise ValueError(f"there is no metric {name!r} to be the step; there are {known}")
     told = rest.pop(name)
-    return _whole(told, f"the step {name!r}") if step is None else _whole(step, "the step"), rest
+    at = to_whole(told, f"the step {name!r}") if step is None else to_whole(step, "the step")
+    return at, rest
 
 
-def _whole(step: Any, what: str) -> int:
-    try:
-        number = to_number(step)
-        if number == int(number):
-            return operator.index(step) if hasattr(step, "__index__") else int(number)
-    except (TypeError, ValueError, OverflowError):  # also what NaN and infinity raise
-        pass
-    raise ValueError(f"{what} is {step!r:.60}, not a whole number")
+def _no_metrics(metrics: object) -> TypeError:
+    kind = type(metrics).__name__
+    return TypeError(f"metrics are a mapping from names to numbers, not a {kind}: {metrics!r:.60}")
 
 
 def _number(tag: str, value: Any) -> float:

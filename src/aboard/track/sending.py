@@ -22,6 +22,7 @@ from typing import NamedTuple
 from aboard.events.records import HEADER
 from aboard.runs.manifest import FILE_NAME as MANIFEST
 from aboard.storage import (
+    AlreadyExists,
     BadUri,
     NoCredentials,
     NoSuchBucket,
@@ -35,7 +36,7 @@ from aboard.storage import (
 )
 from aboard.storage.base import unreadable
 from aboard.storage.local import TEMPORARY
-from aboard.track.handover import is_overtaken, record_to_send
+from aboard.track.handover import record_to_send
 from aboard.track.ledger import Growing, Ledger, reconcile
 from aboard.track.segments import (
     LARGEST,
@@ -51,6 +52,9 @@ _TAIL = 64
 _HEAD = 4096
 _WHOLE_BYTES_PER_SECOND = 1 << 20
 """A file that keeps changing is sent again no faster than this, on average."""
+_NOT_SENT = (TEMPORARY, ".nfs")
+"""How the names of files begin that are not there for long: ours, and what NFS calls a deleted one
+that is still open."""
 _EVERYTHING_FAILS = (Unreachable, NoCredentials, NoSuchBucket, StorageFull)
 
 
@@ -79,6 +83,8 @@ class Round:
     refused: str = ""
     """Why a file can never arrive, if there is such a file."""
     sent: int = 0
+    busy: bool = False
+    """Whether a large file is on its way."""
 
     @property
     def complete(self) -> bool:
@@ -100,6 +106,7 @@ class Sending:
         self._storage = storage
         self._progress = progress or (lambda _: None)
         self._listed: dict[str, int] | None = None
+        self._may_list = True
         self._known = set(ledger.growing)
         self._looked_at: dict[str, str] = {}
         """The version at which a growing file had nothing to send, and another file was seen."""
@@ -128,6 +135,7 @@ class Sending:
         if not self._ledger.written:
             self._ledger.save()
         result.refused = next(iter(self._refused.values()), "")
+        result.busy = self._large is not None
         return result
 
     def left(self) -> int:
@@ -162,8 +170,7 @@ class Sending:
         found, held = self._find(name), self._held(name)
         if found is None or held is None:
             return True  # nothing to send again, or we may not look
-        ours = _content_of(found.path)
-        return ours == held or is_overtaken(ours, held)
+        return record_to_send(_content_of(found.path), held) is None
 
     # Files.
 
@@ -180,7 +187,7 @@ class Sending:
             with contextlib.suppress(OSError), os.scandir(self._files / directory) as entries:
                 for entry in entries:
                     name = f"{directory}/{entry.name}" if directory else entry.name
-                    if entry.name.startswith((TEMPORARY, ".")):
+                    if entry.name.startswith(_NOT_SENT):
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(name)
@@ -227,7 +234,9 @@ class Sending:
         failed: list[StorageError] = []
         try:
             yield failed
-        except (BadUri, Unreadable) as error:
+        except BadUri as error:
+            self._refused[found.name] = f"{str(found.path)!a}: {error.problem}. Rename the file."
+        except Unreadable as error:
             self._refused[found.name] = str(error)
         except _EVERYTHING_FAILS:
             raise
@@ -298,7 +307,8 @@ class Sending:
     def _first_look(self, found: Found, file: int, entry: Growing | None) -> Growing:
         """Compare an entry with the bucket, once per process and file."""
         if self._listed is None:
-            self._listed = self._list() or {}
+            listed = self._list()
+            self._listed, self._may_list = listed or {}, listed is not None
         self._known.discard(found.name)
         if entry is not None or self._ledger.lost:
             head = len(head_of(_pread(file, _HEAD, 0)))
@@ -315,13 +325,28 @@ class Sending:
         self, name: str, file: int, entry: Growing, end: int, result: Round, *, sealed: bool
     ) -> None:
         content = self._content(file, entry, len(entry.cuts), end)
-        self._storage.write(segment_name(name, entry.generation, len(entry.cuts)), content)
+        if entry.sent or self._may_list:
+            self._storage.write(segment_name(name, entry.generation, len(entry.cuts)), content)
+        else:
+            self._send_unlisted(name, entry, content)
         news = end - entry.sent
         entry.arrived(end, sealed=sealed)
         entry.tail = _tail(file, end)
         self._ledger.save()
         result.sent += news
         self._progress(news)
+
+    def _send_unlisted(self, name: str, entry: Growing, content: bytes) -> None:
+        """Send a file's first segment where only trying tells whether its name is taken."""
+        while True:
+            segment = segment_name(name, entry.generation, 0)
+            try:
+                return self._storage.create_new(segment, content)
+            except AlreadyExists:
+                held = self._held(segment)
+                if held and content.startswith(held):  # ours: the answer was lost, or we were
+                    return self._storage.write(segment, content)
+                entry.generation += 1
 
     def _send_again(self, name: str, entry: Growing, number: int) -> bool:
         """Send a segment once more, unless its file is gone."""

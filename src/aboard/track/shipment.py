@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import aboard
+from aboard.track import env
 from aboard.track.say import say
 from aboard.track.spool import Spool, Status, left_behind
 
@@ -81,7 +82,8 @@ class Shipment:
     def finish(self, timeout: float | None = None) -> bool:
         """Wait until everything that was written has arrived; say whether it has.
 
-        What has not arrived by then is left to the shipper, which goes on by itself.
+        What has not arrived by then is left to the shipper, which goes on by itself; so is what
+        other processes may still write.
 
         Args:
             timeout: how many seconds to wait; by default ABOARD_FINISH_SECS, else 600.
@@ -143,17 +145,17 @@ class Shipment:
         if status.pid != process.pid:
             return  # what another said is not news
         if status.problem:
-            self._complain(status.problem)
+            self._complain(status.problem, refused=status.refused)
         elif self._said:
             self._said = ""
             say(f"{self.target} is reached again; logs are being sent.")
 
-    def _complain(self, problem: str) -> None:
+    def _complain(self, problem: str, *, refused: bool = False) -> None:
         """Say what is wrong, once."""
         if problem != self._said:
             self._said = problem
             kept = f"Logs are kept in {self.spool.directory} until they can be sent"
-            say(f"{problem} {kept}; training goes on.")
+            say(f"{problem} {'All others are sent' if refused else kept}; training goes on.")
 
     def _take_up_leftovers(self) -> None:
         """Send what others left on this machine, after a crash of it for instance."""
@@ -175,8 +177,14 @@ class Shipment:
                 if elapsed > timeout or status.kept or not self.spool.directory.exists():
                     say(self._not_arrived(status, elapsed))
                     return False
+                if status.writer:
+                    say(
+                        f"process {status.writer} may still write to {self.target};"
+                        " sending goes on in the background."
+                    )
+                    return False
                 self._tend()
-                if elapsed > _QUIET_SECS and not told:
+                if elapsed > _QUIET_SECS and status.left and not told:
                     told = True
                     say(
                         f"sending the last {_size(status.left)} to {self.target};"
@@ -203,6 +211,8 @@ class Shipment:
         where = self.spool.directory
         if not where.exists():
             return f"{where} was deleted before everything in it was sent to {self.target}."
+        if status.kept and status.refused:
+            return f"{status.problem} All others arrived; 'aboard ship' then sends this one."
         why = status.problem or f"after {seconds:.0f} s {_size(status.left)} are not sent."
         again = "'aboard ship' sends them" if status.kept else "sending goes on in the background"
         return f"{self.target}: {why} The logs are kept in {where}; {again}."
@@ -234,7 +244,8 @@ def start_shipper(spool: Spool) -> subprocess.Popen[bytes]:
     Raises:
         OSError: no process can be started.
     """
-    variables = dict(os.environ)
+    # It writes nowhere, though it may be started by a process that was told to.
+    variables = {name: one for name, one in os.environ.items() if name != env.LOGDIR}
     # The trainer may have found us by a path that only it knows of.
     paths = [variables.get("PYTHONPATH", ""), str(Path(aboard.__file__).parents[1])]
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

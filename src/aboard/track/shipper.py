@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from aboard.runs.manifest import BadManifest, Manifest, State
 from aboard.storage import StorageError, open_storage
 from aboard.storage.local import LocalStorage
 from aboard.track.ledger import Ledger
+from aboard.track.processes import Writer
 from aboard.track.sending import Progress, Round, Sending
 from aboard.track.spool import Owner, Spool, Status, Watch
 
@@ -36,7 +38,12 @@ _LOCK_TRIES = 20
 _VERIFICATIONS = 5
 """How often what arrived may turn out not to be there."""
 _QUIET_SECS = 10.0
-"""How long a process may keep a file open after the owner's end, and write nothing."""
+"""How long after the owner's end, and after the last word, a process that has a file open is waited
+for by whoever waits for the end."""
+_LINGER_SECS = 2.0
+"""The same for one that has none open, but was told to log there."""
+_IDLE_SECS = 24 * 3600.0
+"""Who opens no file for so long never will."""
 
 
 class Result(IntEnum):
@@ -72,14 +79,16 @@ class Shipper:
         self._owner = owner
         self._sending = sending
         self._clock = clock
-        self._watch = Watch(owner)
+        self._watch = Watch(owner, spool.lifeline)
         self._watched = not self._watch.is_gone()
         self._hurry = False
         self._failures = 0
         self._mismatches = 0
         self._told: Status | None = None
         self._moved = clock()
-        self._finished: float | None = None
+        self._ended: float | None = None
+        """When the owner's end was noticed."""
+        self._writer: Writer | None = None
 
     def hurry(self) -> None:
         """Send all there is at once: whoever sent SIGTERM will not wait long."""
@@ -87,6 +96,7 @@ class Shipper:
 
     def serve(self) -> Result:
         """Send, round by round, to the end."""
+        self._tell(replace(self._spool.status(), pid=os.getpid(), kept=False, writer=0))
         while True:
             ending = self._is_ending()
             if ending and not self._spool.is_marked("finish"):
@@ -100,12 +110,19 @@ class Shipper:
 
     def _is_ending(self) -> bool:
         """Say whether no more will be written."""
-        if not self._spool.is_marked("finish"):
-            return self._watch.is_gone() and not self._spool.has_writers()
-        if self._finished is None:
-            self._finished = self._clock()
-        quiet = self._clock() - max(self._finished, self._moved)
-        return quiet > _QUIET_SECS or not self._spool.has_writers(besides=self._owner.pid)
+        finished = self._spool.is_marked("finish")
+        if not finished and not self._watch.is_gone():
+            return False
+        if self._ended is None:
+            self._ended = self._clock()
+        self._writer = self._spool.writer(besides=self._owner.pid if finished else 0)
+        if self._writer is None:
+            return True
+        return not self._writer.writes and self._quiet_secs() > _IDLE_SECS
+
+    def _quiet_secs(self) -> float:
+        """Return for how long nothing was written since the owner's end."""
+        return self._clock() - max(self._ended or 0.0, self._moved)
 
     def _round(self, *, last: bool) -> Round:
         try:
@@ -136,7 +153,16 @@ class Shipper:
         problem = str(outcome.problem) if outcome.problem else outcome.refused
         if problem and (self._told is None or problem != self._told.problem):
             log(problem)
-        self._tell(Status(os.getpid(), outcome.left, problem))
+        refused = outcome.problem is None and bool(outcome.refused)
+        status = Status(os.getpid(), outcome.left, problem, refused=refused)
+        self._tell(replace(status, writer=self._patient_writer(outcome)))
+
+    def _patient_writer(self, outcome: Round) -> int:
+        """Return the process that alone keeps us from ending, once that has lasted a while."""
+        if self._writer is None or outcome.problem or outcome.busy:
+            return 0
+        patience = _QUIET_SECS if self._writer.writes else _LINGER_SECS
+        return self._writer.pid if self._quiet_secs() > patience else 0
 
     def _tell(self, status: Status) -> None:
         if status != self._told:
@@ -152,7 +178,8 @@ class Shipper:
     def _conclude(self, outcome: Round) -> Result:
         if not outcome.complete or outcome.refused:
             problem = str(outcome.problem or outcome.refused)
-            self._tell(Status(os.getpid(), outcome.left, problem, kept=True))
+            refused = outcome.complete
+            self._tell(Status(os.getpid(), outcome.left, problem, kept=True, refused=refused))
             return Result.KEPT
         if self._watch.is_gone() or self._spool.is_marked("alone"):
             self._spool.remove()
@@ -162,15 +189,17 @@ class Shipper:
 
     def _wait(self, *, ending: bool) -> None:
         """Wait for the next round, but no longer once everything changes."""
-        longest = _LONGEST_DELAY_AT_END if ending else _LONGEST_DELAY
-        interval = min(_TICK, self._owner.interval) if ending else self._owner.interval
+        finished, gone = self._spool.is_marked("finish"), self._watch.is_gone()
+        awaited = ending or (finished and not self._spool.is_marked("alone"))
+        longest = _LONGEST_DELAY_AT_END if awaited else _LONGEST_DELAY
+        interval = min(_TICK, self._owner.interval) if awaited else self._owner.interval
         chance = random.random()  # noqa: S311 - so that many do not come back at once
         delay = delay_after(self._failures, interval, longest, chance)
         until = self._clock() + delay
-        gone = self._watch.is_gone()
         while (left := until - self._clock()) > 0 and not self._hurry:
             self._watch.wait(min(left, _TICK))
-            if not ending and (self._spool.is_marked("finish") or self._watch.is_gone() != gone):
+            ended = self._spool.is_marked("finish") != finished or self._watch.is_gone() != gone
+            if not ending and ended:
                 return
 
 

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aboard.track.arrays import Array, to_numpy
+from aboard.track.arrays import Array, to_numpy, to_whole
 
 Samples = npt.NDArray[np.int16]
+_OF_SAMPLES = (np.dtype("int16"), np.dtype("int32"), np.dtype("uint8"))
+"""Integers that sounds are kept in; others are as large as they say."""
+_FASTEST = 10**8
 
 
 def clip_of(samples: Any) -> Samples:
@@ -31,7 +34,21 @@ def torch_clip(samples: Any) -> Samples:
     frames = to_numpy(samples).squeeze()
     if frames.ndim != 1 or not frames.size:
         raise ValueError(f"expected the samples of one channel, got the shape {frames.shape}")
+    if frames.dtype.kind in "biu" and frames.dtype not in _OF_SAMPLES:
+        frames = frames.astype(np.float64)
     return _sixteen_bits(frames, np.trunc)
+
+
+def frame_rate(rate: Any) -> int:
+    """Return how many frames a second has.
+
+    Raises:
+        ValueError: it is no number that a WAV can have.
+    """
+    number = to_whole(rate, "the rate")
+    if not 0 < number <= _FASTEST:
+        raise ValueError(f"expected a rate from 1 to {_FASTEST} frames a second, got {number}")
+    return number
 
 
 def _sixteen_bits(frames: Array, rounded: Any) -> Samples:

@@ -17,14 +17,15 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from aboard.storage import StorageError, canonical
 from aboard.storage.place import cache_place, make_private
 from aboard.track import ledger
+from aboard.track.processes import Writer, start_of, writer_below
 from aboard.track.say import say
 
 Presence = Literal["alive", "gone", "unknown"]
@@ -42,27 +43,34 @@ class Owner:
 
     A pid alone does not name a process for long, so the time at which it started goes with it, in
     the clock that begins when the machine does; and a pid means something only on one machine
-    and within one namespace.
+    and within one namespace. Across the namespaces of a machine, as containers have them, the
+    owner is known to live by the lock that it holds on the spool's lifeline.
     """
 
     target: str
-    pid: int
-    start: int
-    boot: str
-    namespace: int
-    host: str
-    created: float
-    interval: float
+    pid: int = 0
+    start: int = 0
+    boot: str = ""
+    namespace: int = 0
+    host: str = ""
+    created: float = 0.0
+    interval: float = 5.0
 
-    def presence(self) -> Presence:
+    def is_in_sight(self) -> bool:
+        """Say whether its pid means something here."""
+        here = bool(self.boot) or self.host == socket.gethostname()
+        return here and self.boot == _boot() and self.namespace == _namespace()
+
+    def presence(self, lifeline: Path) -> Presence:
         """Say whether the owner still runs; unknown, if it would run where we cannot look."""
-        if self.host != socket.gethostname():
-            return "unknown"
-        if self.boot != _boot():
-            return "gone"
-        if self.namespace != _namespace():
-            return "unknown"
-        return "alive" if self.start == start_of(self.pid) else "gone"
+        if self.is_in_sight():
+            return "alive" if self.start == start_of(self.pid) else "gone"
+        held = _is_held(lifeline)
+        if held:
+            return "alive"
+        if self.boot and self.boot == _boot():
+            return "unknown" if held is None else "gone"
+        return "gone" if self.host == socket.gethostname() else "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,10 @@ class Status:
     """Why nothing arrives at the moment, and what to do about it."""
     kept: bool = False
     """Whether the shipper gave up, and left the files in the spool."""
+    refused: bool = False
+    """Whether the problem is with a file that can never arrive, and all others do."""
+    writer: int = 0
+    """A process that keeps the shipper from ending, and has written nothing for a while."""
 
 
 class Spool:
@@ -86,6 +98,8 @@ class Spool:
         self.files = directory / "files"
         self.ledger = directory / "ledger.json"
         self.log = directory / "shipper.log"
+        self.lifeline = directory / "lifeline"
+        self._held: int | None = None
 
     @classmethod
     def create(cls, target: str, interval: float) -> Spool:
@@ -128,6 +142,7 @@ class Spool:
             directory.mkdir(mode=0o700)
             spool.files.mkdir()
             ledger.create(spool.ledger)
+            spool._held = _hold(spool.lifeline)
             # Last, because a directory without it is no spool.
             (directory / "owner.json").write_text(json.dumps(asdict(owner)))
         except OSError:
@@ -137,18 +152,16 @@ class Spool:
 
     def owner(self) -> Owner | None:
         """Return who owns the spool; None, if this is no spool, or one no longer."""
-        fields = _read(self.directory / "owner.json")
-        try:
-            return Owner(**fields)
-        except TypeError:
-            return None
+        known = _known(Owner, _read(self.directory / "owner.json"))
+        return Owner(**known) if known.get("target") else None
 
     def status(self) -> Status:
         """Return what a shipper last said."""
-        try:
-            return Status(**_read(self.directory / "status.json"))
-        except TypeError:
-            return Status()
+        return Status(**_known(Status, _read(self.directory / "status.json")))
+
+    def is_damaged(self) -> bool:
+        """Say whether there are files in it that nobody knows where to send."""
+        return self.owner() is None and any(one.is_file() for one in self.files.rglob("*"))
 
     def tell(self, status: Status) -> None:
         """Say how the work goes; a full disk is no reason to stop it."""
@@ -188,10 +201,9 @@ class Spool:
         with self.lock() as free:
             return not free
 
-    def has_writers(self, *, besides: int = 0) -> bool:
-        """Say whether another process, not that one, has a file in it open for writing."""
-        others = (one for one in _other_processes() if one.name != str(besides))
-        return any(_writes_below(process, f"{self.files}/") for process in others)
+    def writer(self, *, besides: int = 0) -> Writer | None:
+        """Return another process, not that one, that writes to it or was told to."""
+        return writer_below(self.files, besides=besides)
 
     def remove(self) -> None:
         """Delete the spool."""
@@ -200,6 +212,9 @@ class Spool:
         with contextlib.suppress(OSError):
             self.directory.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
 
 def spool_root() -> Path:
@@ -229,12 +244,20 @@ def spool_roots() -> list[Path]:
 
 def all_spools() -> list[Spool]:
     """Return the spools of this machine, oldest first."""
+    return [spool for spool in _directories() if spool.owner() is not None]
+
+
+def damaged_spools() -> list[Spool]:
+    """Return the spools with files in them that nobody knows where to send."""
+    return [spool for spool in _directories() if spool.is_damaged()]
+
+
+def _directories() -> list[Spool]:
     found: list[Path] = []
     for root in spool_roots():
         with contextlib.suppress(OSError):
             found += (one for one in root.iterdir() if not one.name.startswith(_GONE))
-    spools = map(Spool, sorted(found, key=lambda one: one.name))
-    return [spool for spool in spools if spool.owner() is not None]
+    return [Spool(one) for one in sorted(found, key=lambda one: one.name)]
 
 
 def left_behind() -> Iterator[Spool]:
@@ -244,7 +267,7 @@ def left_behind() -> Iterator[Spool]:
             shutil.rmtree(gone, ignore_errors=True)
     for spool in all_spools():
         owner = spool.owner()
-        if owner and owner.presence() == "gone" and not spool.is_served():
+        if owner and owner.presence(spool.lifeline) == "gone" and not spool.is_served():
             yield spool
 
 
@@ -253,50 +276,30 @@ def _reason(error: OSError) -> str:
     return f"{text[:1].lower()}{text[1:]}"
 
 
-def start_of(pid: int) -> int:
-    """Return when a process started, in ticks since the machine did; 0 if it runs no longer."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0 if Path("/proc/self/stat").exists() else _signalled(pid)
-    # The name in parentheses may hold anything.
-    fields = text.rpartition(")")[2].split()
-    return 0 if fields[0] in "ZX" else int(fields[19])
-
-
-def _signalled(pid: int) -> int:
-    """Say whether a process exists, where there is no /proc to ask for more."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return 0
-    except OSError:
-        pass
-    return 1
-
-
 class Watch:
-    """Notices at once when a process ends, where the system can tell."""
+    """Notices at once when a spool's owner ends, where the system can tell."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, lifeline: Path) -> None:
         self._owner = owner
+        self._lifeline = lifeline
         self._end: select.poll | None = None
-        if owner.presence() == "alive" and hasattr(os, "pidfd_open"):
+        if owner.is_in_sight() and self._is_alive() and hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
                 self._open(os.pidfd_open(owner.pid))
 
     def _open(self, descriptor: int) -> None:
-        if self._owner.presence() != "alive":
+        if not self._is_alive():
             os.close(descriptor)  # of another process, which took the pid before we could look
             return
         self._end = select.poll()
         self._end.register(descriptor, select.POLLIN)
 
+    def _is_alive(self) -> bool:
+        return self._owner.presence(self._lifeline) == "alive"
+
     def is_gone(self) -> bool:
         """Say whether the process has ended."""
-        if self._end is not None:
-            return bool(self._end.poll(0))
-        return self._owner.presence() != "alive"
+        return bool(self._end.poll(0)) if self._end is not None else not self._is_alive()
 
     def wait(self, seconds: float) -> None:
         """Wait, but no longer than the process runs; one that is gone is not waited for."""
@@ -304,6 +307,41 @@ class Watch:
             time.sleep(seconds)
         else:
             self._end.poll(seconds * 1000)
+
+
+def _hold(lifeline: Path) -> int | None:
+    """Lock a file for as long as this process lives; go without where there are no locks.
+
+    The lock is one of those that a forked child has no part in, and that go when any descriptor of
+    the file is closed: the owner never opens it again.
+    """
+    descriptor = os.open(lifeline, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        lifeline.unlink()
+        return None
+    return descriptor
+
+
+def _is_held(lifeline: Path) -> bool | None:
+    """Say whether the process lives that locked a file; None, if there is no such file."""
+    try:
+        descriptor = os.open(lifeline, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        # A shared lock, lest two who look take each other for the owner.
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    else:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _boot() -> str:
@@ -331,27 +369,24 @@ def _read(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _other_processes() -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                yield entry
+def _known(kind: type[Owner | Status], document: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that this version knows; of one that makes no sense, the default is used.
+
+    Another version may have written more of them, or fewer.
+    """
+    known = {}
+    for field in fields(kind):
+        value = document.get(field.name)
+        convert = _CONVERSIONS[str(field.type)]
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if value is not None:
+                known[field.name] = convert(value)
+    return known
 
 
-def _writes_below(process: Path, directory: str) -> bool:
-    try:
-        descriptors = list((process / "fd").iterdir())
-    except OSError:
-        return False
-    for one in descriptors:
-        with contextlib.suppress(OSError, ValueError):
-            if os.readlink(one).startswith(directory) and _is_writable(process, one.name):  # noqa: PTH115
-                return True
-    return False
-
-
-def _is_writable(process: Path, descriptor: str) -> bool:
-    for line in (process / "fdinfo" / descriptor).read_text().splitlines():
-        if line.startswith("flags:"):
-            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
-    return False
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": bool,
+}

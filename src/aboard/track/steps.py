@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from aboard.events.scanner import Scanner, scan_blocks
@@ -17,6 +17,7 @@ from aboard.track.say import say
 _PATIENCE_SECS = 10.0
 _POLL_SECS = 0.01
 _BLOCK_BYTES = 4 << 20
+_HPARAMS = "_hparams_/"
 
 
 class LastSteps:
@@ -30,7 +31,7 @@ class LastSteps:
     def __init__(self, storages: Sequence[Storage], directory: str = "") -> None:
         self._storages = storages
         self._directory = directory
-        self._found: dict[str, int | None] = {}
+        self._found: dict[str, dict[str, int]] = {}
         self._wanted: str | None = None
         self._problem: StorageError | None = None
         self._gave_up = False
@@ -39,7 +40,11 @@ class LastSteps:
         self._thread.start()
 
     def of(self, stage: str) -> int | None:
-        """Return the highest step in the newest files of a stage that have any, or None.
+        """Return the highest step in the newest files of a stage that have any, or None."""
+        return max(self.by_tag(stage).values(), default=None)
+
+    def by_tag(self, stage: str) -> Mapping[str, int]:
+        """Return the highest step of each tag in the newest files of a stage that have any.
 
         A storage that cannot be read, or not in time, is said and taken for empty.
         """
@@ -50,16 +55,19 @@ class LastSteps:
             if time.monotonic() > deadline:
                 self._gave_up = True
                 self._say(f"no answer within {_PATIENCE_SECS:.0f} s")
-                return None
+                return {}
             self._thread.join(_POLL_SECS)
         if self._problem is not None:
             self._say(str(self._problem))
-        return self._found.get(where)
+        return self._found.get(where, {})
 
     def _say(self, problem: str) -> None:
         if not self._said:
             self._said = True
-            say(f"where the run left off is not known, so steps count from 0 again. {problem}")
+            say(
+                "where the run left off is not known, so steps that are not told count from 0 "
+                f"again. {problem}"
+            )
 
     def _find(self) -> None:
         left: dict[str, list[tuple[Storage, list[Entry]]]] = {}
@@ -74,12 +82,14 @@ class LastSteps:
         while left:
             directory = self._wanted if self._wanted in left else next(iter(left))
             try:
-                found = [_last_step(storage, files) for storage, files in left.pop(directory)]
+                found = [_last_steps(storage, files) for storage, files in left.pop(directory)]
             except StorageError as error:
                 self._problem = error
             else:
-                known = [last for last in found if last is not None]
-                self._found[directory] = max(known, default=None)
+                last: dict[str, int] = {}
+                for one in found:
+                    last |= {tag: max(step, last.get(tag, step)) for tag, step in one.items()}
+                self._found[directory] = last
 
 
 def _event_files(storage: Storage, directory: str) -> dict[str, list[Entry]]:
@@ -92,24 +102,28 @@ def _event_files(storage: Storage, directory: str) -> dict[str, list[Entry]]:
     return found
 
 
-def _last_step(storage: Storage, files: list[Entry]) -> int | None:
+def _last_steps(storage: Storage, files: list[Entry]) -> dict[str, int]:
     for entry in files:
         try:
-            if (last := _last_step_of(storage, entry)) is not None:
+            if last := _last_steps_of(storage, entry):
                 return last
         except NotFound:  # it was removed meanwhile
             continue
-    return None
+    return {}
 
 
-def _last_step_of(storage: Storage, entry: Entry) -> int | None:
-    """Return the highest step of any value in a file, damaged records left aside."""
+def _last_steps_of(storage: Storage, entry: Entry) -> dict[str, int]:
+    """Return the highest step of each tag in a file, damaged records left aside.
+
+    Hyperparameters have none: an attempt that came no further logged them all the same.
+    """
     scanner = Scanner()
-    last: int | None = None
+    last: dict[str, int] = {}
     buffer = bytearray(min(_BLOCK_BYTES, max(entry.size, 1)))
     for _ in scan_blocks(scanner, partial(storage.readinto, entry.name), 0, entry.size, buffer):
         taken = scanner.take()
+        tags = [one.tag.decode(errors="replace") for one in scanner.series()]
         for part in (*taken.points, *taken.pointers):
-            if part.series >= 0 and (last is None or part.max_step > last):
-                last = part.max_step
+            if part.series >= 0 and not (tag := tags[part.series]).startswith(_HPARAMS):
+                last[tag] = max(part.max_step, last.get(tag, part.max_step))
     return last

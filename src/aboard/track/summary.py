@@ -24,14 +24,14 @@ from aboard.storage.uri import canonical, is_remote
 from aboard.track import curves, drawings, pictures
 from aboard.track.arrays import to_number, to_numpy, to_step
 from aboard.track.embedding import labels_of, matrix_of, write_embedding
-from aboard.track.env import logdir_from_environment
+from aboard.track.env import default_logdir, logdir_from_environment
 from aboard.track.file_writer import FileWriter
 from aboard.track.graph import graph_of, onnx_graph
 from aboard.track.pictures import Levels
 from aboard.track.say import say
 from aboard.track.sessions import session_records
 from aboard.track.shapes import mesh_parts
-from aboard.track.sounds import torch_clip
+from aboard.track.sounds import frame_rate, torch_clip
 from aboard.track.tables import table_of, texts_of
 from aboard.track.wrong import about, wrong
 
@@ -67,7 +67,7 @@ class SummaryWriter:
         flush_secs: float = 1,
         filename_suffix: str = "",
     ) -> None:
-        self.log_dir = log_dir or logdir_from_environment() or _default_directory(comment)
+        self.log_dir = log_dir or logdir_from_environment() or default_logdir(comment)
         self.purge_step = purge_step
         self.max_queue = max_queue
         self.flush_secs = flush_secs
@@ -329,9 +329,8 @@ class SummaryWriter:
     ) -> None:
         """Add a mono sound, from -1 to 1."""
         with about("audio", tag):
-            samples = torch_clip(snd_tensor)
-            wav = media.wav(samples, sample_rate)
-            value = encode.legacy_audio(tag, wav, sample_rate, 1, len(samples))
+            samples, rate = torch_clip(snd_tensor), frame_rate(sample_rate)
+            value = encode.legacy_audio(tag, media.wav(samples, rate), rate, 1, len(samples))
         self._add([value], global_step, walltime)
 
     def add_text(
@@ -486,16 +485,10 @@ class SummaryWriter:
         return canonical(place) if place.startswith("file:") else place
 
 
-def _default_directory(comment: str) -> str:
-    import socket
-
-    return f"runs/{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}{comment}"
-
-
 def _number(tag: str, value: Any) -> float:
     try:
         return to_number(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise wrong("scalar", tag, error) from error
 
 

@@ -9,7 +9,15 @@ from aboard.web.brake import Brake
 from aboard.web.errors import ListenError, ServeError, TokenError, WebError
 from aboard.web.gate import Gate
 from aboard.web.pages import Problem, Reply
-from aboard.web.server import exposure, forwarding_hint, listen, serve, serving, urls
+from aboard.web.server import (
+    ending_in_order,
+    exposure,
+    forwarding_hint,
+    listen,
+    serve,
+    serving,
+    urls,
+)
 from aboard.web.tokens import new_token, read_token_file, write_token_file
 
 __all__ = [
@@ -23,6 +31,7 @@ __all__ = [
     "ServeError",
     "TokenError",
     "WebError",
+    "ending_in_order",
     "exposure",
     "forwarding_hint",
     "listen",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from threading import Lock
 
-from aboard.web.tokens import check_token, new_token
+from aboard.web.tokens import check_token, is_guessable, new_token
 
 HOUR, DAY = 3600.0, 86400.0
 
@@ -44,6 +44,9 @@ class Access:
         key_lifetime: seconds in which a one-time key can be used.
         session_lifetime: seconds a session lasts.
         most: how many keys, and how many sessions, are remembered; the oldest go first.
+
+    Attributes:
+        is_guessable: whether the token could be one that somebody thought of.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Access:
         self.token = new_token() if token is None else check_token(token)
         self.key_lifetime = key_lifetime
         self.session_lifetime = session_lifetime
+        self.is_guessable = is_guessable(self.token)
         self._token = _digest(self.token)
         self._clock = clock
         self._most = most

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 from aboard.web import pages
 from aboard.web.access import Access, Redeemed
 from aboard.web.brake import Brake
+from aboard.web.connections import trust
 from aboard.web.headers import secured
 from aboard.web.pages import Problem, Reply, TokenForm
 from aboard.web.request import (
@@ -44,6 +45,7 @@ _FORM_SECONDS = 10
 _UNAUTHORIZED = 4401
 _FORBIDDEN = 4403
 _BAD_PATH = 4400
+_FAILED = 1011
 _logger = logging.getLogger("aboard.web")
 
 
@@ -52,6 +54,10 @@ class _Held(Enum):
 
     TOKEN = "token"  # noqa: S105 - the kind of a secret, not one
     SESSION = "session"
+
+
+class _TooMany(Exception):  # noqa: N818 - named by what it is
+    """A secret was not looked at, because too many are being tried."""
 
 
 class Gate:
@@ -112,6 +118,8 @@ class Gate:
                 await reply(scope, receive, send_secured)
             else:
                 await self._app(withhold_secrets(scope), receive, send_secured)
+        except _TooMany:
+            await pages.TOO_MANY(scope, receive, send_secured)
         except Exception:
             _logger.exception("%s %r failed", scope["method"], scope["path"])
             # A response that has begun cannot be taken back: it stays cut off.
@@ -120,7 +128,9 @@ class Gate:
 
     async def _reply(self, request: Request, scope: Scope, receive: Receive) -> Reply | None:
         """Return our own answer to a request, or None to let it through."""
-        held = self._held(request)
+        held = await self._held(request)
+        if held is not None:
+            trust(scope)
         if request.path == LOGIN_PATH:
             return await self._login(request, scope, receive, held)
         if request.key is not None and held is not _Held.TOKEN:
@@ -133,12 +143,30 @@ class Gate:
             return pages.CROSS_ORIGIN.reply(as_page=request.accepts_html)
         return None
 
-    def _held(self, request: Request) -> _Held | None:
-        if request.bearer is not None and self._access.is_token(request.bearer):
+    async def _held(self, request: Request) -> _Held | None:
+        has_session = any(self._access.is_session(session) for session in request.sessions)
+        if request.bearer is not None and await self._is_token(
+            request.bearer, in_turn=not has_session
+        ):
             return _Held.TOKEN
-        if any(self._access.is_session(session) for session in request.sessions):
-            return _Held.SESSION
-        return None
+        return _Held.SESSION if has_session else None
+
+    async def _is_token(self, text: str, *, in_turn: bool = True) -> bool:
+        """Say whether a text is the token.
+
+        A token that nobody can guess is compared at once: those who hold it would otherwise wait
+        for those who try in vain, which is the greater evil.
+
+        Raises:
+            _TooMany: too many others wait to have theirs compared.
+        """
+        in_turn = in_turn and self._access.is_guessable
+        if in_turn and not await self._brake.turn():
+            raise _TooMany
+        is_token = self._access.is_token(text)
+        if in_turn and is_token:
+            self._brake.right()
+        return is_token
 
     async def _redeem(self, key: str, request: Request, scope: Scope, held: _Held | None) -> Reply:
         """Exchange a one-time key for a cookie, and lead to the address without the key."""
@@ -147,6 +175,7 @@ class Gate:
             return _redirect(request.own_address)
         match redeemed:
             case Redeemed.OPENED:
+                trust(scope)
                 return _redirect(request.own_address, self._new_cookie(scope))
             case Redeemed.USED:
                 message, code = "This link was used already.", "key_used"
@@ -167,7 +196,8 @@ class Gate:
         destination = ".." + ("/" if target.startswith(LOGIN_PATH) else target)
         secret = form.get("token", "").strip()
         key = split_key(secret.partition("?")[2].partition("#")[0])[1] or secret
-        if self._access.is_token(secret) or self._access.redeem(key) is Redeemed.OPENED:
+        if self._access.redeem(key) is Redeemed.OPENED or await self._is_token(secret):
+            trust(scope)
             return _redirect(destination, self._new_cookie(scope))
         return await self._refuse(request, scope, "This token is not right.", target=target)
 
@@ -214,12 +244,15 @@ class Gate:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = read_request(scope, self.cookie_name(scope))
-        held = self._held(request)
         refusal = None
+        try:
+            held = await self._held(request)
+            if held is None and request.bearer is not None:
+                await self._brake.hold()
+        except _TooMany:
+            held = None
         if held is None:
             refusal = _UNAUTHORIZED
-            if request.bearer is not None:
-                await self._brake.hold()
         elif not request.path_is_clean:
             refusal = _BAD_PATH
         elif held is _Held.SESSION and request.from_elsewhere:
@@ -228,10 +261,19 @@ class Gate:
             await receive()
             await send({"type": "websocket.close", "code": refusal})
             return
+        is_closed = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal is_closed
+            is_closed = message["type"] == "websocket.close"
+            await send(message)
+
         try:
-            await self._app(withhold_secrets(scope), receive, send)
+            await self._app(withhold_secrets(scope), receive, send_noting)
         except Exception:
             _logger.exception("websocket %r failed", scope["path"])
+            if not is_closed:
+                await send({"type": "websocket.close", "code": _FAILED})
 
 
 _WRONG_LINK = (

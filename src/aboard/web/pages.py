@@ -95,8 +95,8 @@ class Problem:
     """Something a client should know: what happened and what to do, for people and programs.
 
     A problem is an ASGI application that answers with itself, and so can be what an exception
-    handler returns. Each line of a hint is a paragraph of the page, and what stands in backquotes
-    a command.
+    handler returns; a WebSocket is closed, with 4000 and the status as its code. Each line of a
+    hint is a paragraph of the page, and what stands in backquotes a command.
     """
 
     status: int
@@ -108,6 +108,10 @@ class Problem:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with a page or with JSON, whichever the client asked for."""
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 4000 + self.status})
+            return
         await self.reply(as_page=accepts_html(scope))(scope, receive, send)
 
     def reply(self, *, as_page: bool, form: TokenForm | None = None) -> Reply:
@@ -215,7 +219,7 @@ TOO_MANY = Problem(
     "too_many_attempts",
     "Too many wrong secrets are being tried.",
     "Wait a few seconds, then use the link or the token.",
-    (("retry-after", "5"),),
+    (("retry-after", "5"), ("connection", "close")),
 )
 INTERNAL = Problem(
     500,

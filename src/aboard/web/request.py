@@ -22,7 +22,8 @@ Headers = Iterable[tuple[bytes, bytes]]
 COOKIE_PREFIX = "aboard-"
 KEY = "key"
 READING = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-_MOST_SESSIONS = 8  # A page on another port can plant cookies beside ours.
+_MOST_SESSIONS = 256
+"""A page on another port can plant cookies before ours, as many as a browser holds for a host."""
 _SAFE = "%/?!$&'()*+,;=:@~"
 _WITHHELD = frozenset(
     {b"authorization", b"forwarded", b"proxy", b"proxy-authorization", b"tensorboard-experiment-id"}
@@ -69,7 +70,7 @@ def read_request(scope: Scope, cookie: str) -> Request:
         target=_spelled(path, query),
         key=key if method == "GET" and is_clean else None,
         bearer=bearer.strip() if scheme.lower() == "bearer" else None,
-        sessions=tuple(sessions[:_MOST_SESSIONS]),
+        sessions=tuple(dict.fromkeys(sessions))[:_MOST_SESSIONS],
         accepts_html=accepts_html(scope),
         from_elsewhere=_is_from_elsewhere(headers),
         path_is_clean=is_clean,
@@ -83,10 +84,11 @@ def listener_cookie(scope: Scope) -> str:
     all "localhost": so the name has the port, and says whose machine it is.
     """
     port = (scope.get("server") or ("", 0))[1] or 0
-    return f"{COOKIE_PREFIX}{port}-{_machine()}"
+    return f"{COOKIE_PREFIX}{port}-{this_machine()}"
 
 
-def _machine() -> str:
+def this_machine() -> str:
+    """Return a short name of this machine and its user, which does not tell either."""
     text = f"{socket.gethostname()} {os.getuid()}"
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -17,12 +17,21 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
 
+from aboard.web.connections import (
+    MOST_STRANGERS,
+    Connection,
+    Door,
+    Strangers,
+    allow_many_files,
+    open_files,
+)
 from aboard.web.errors import ListenError, ServeError
 
 if TYPE_CHECKING:
@@ -115,10 +124,11 @@ def serve(
     grace: int = GRACE,
     certificate: tuple[Path, Path] | None = None,
 ) -> signal.Signals | None:
-    """Serve until SIGINT or SIGTERM, and return which one came.
+    """Serve until SIGINT, SIGTERM or SIGHUP, and return which one came.
 
     Requests under way get `grace` seconds to end; a second SIGINT ends them at once. Nothing is
-    logged about requests, because their addresses may hold a secret.
+    logged about requests, because their addresses may hold a secret. The process may open as many
+    files as the system lets it.
 
     Args:
         app: what to serve.
@@ -130,6 +140,7 @@ def serve(
     Raises:
         ServeError: the application could not be started.
     """
+    allow_many_files()
     try:
         server = _Server(app, on_ready, grace, certificate)
     except (OSError, ssl.SSLError) as error:
@@ -142,6 +153,32 @@ def serve(
     finally:
         _close(sockets)
     return server.ended_by
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the process as an error does, so that what is open is closed.
+
+    For what is made before `serve`, which has its own way, begins.
+    """
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in _ending_signals()}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+def _ending_signals() -> list[signal.Signals]:
+    """Return the signals that ask this process to end, other than SIGINT."""
+    wanted = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup asks for
+        wanted.append(signal.SIGHUP)
+    return wanted
 
 
 @contextmanager
@@ -188,6 +225,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,
+            http="h11",
             access_log=False,
             log_config=None,
             log_level=logging.ERROR,
@@ -201,16 +239,29 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.ended_by: signal.Signals | None = None
         self._on_ready = on_ready
+        self._door: Door | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections, and say so."""
-        await super().startup(sockets)
+        await super().startup([])
+        strangers = Strangers(min(open_files() // 4, MOST_STRANGERS))
+        make = partial(
+            Connection,
+            strangers,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        self._door = Door(make, strangers, self.config.ssl)
+        self._door.open(sockets or [])
         if self._on_ready is not None:
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End within the time of grace, without a word about those who did not."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        if self._door is not None:
+            self._door.close()
         await super().shutdown(sockets)
 
     @contextmanager
@@ -219,7 +270,7 @@ class _Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        wanted = (signal.SIGINT, signal.SIGTERM)
+        wanted = [signal.SIGINT, *_ending_signals()]
         before = {number: signal.signal(number, self.handle_exit) for number in wanted}
         try:
             yield

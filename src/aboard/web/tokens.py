@@ -1,11 +1,12 @@
 """Tokens, the long-lived secrets of a listener, and the files that hold them.
 
-A token is at least 16 visible characters, so that it cannot be guessed, and its file is readable
-by its owner only. How a token opens a listener is left to `access`.
+A token is at least 16 visible characters and no mere repetition, so that it cannot be guessed, and
+its file is readable by its owner only. How a token opens a listener is left to `access`.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -16,7 +17,12 @@ from aboard.storage.place import write_private
 from aboard.web.errors import TokenError
 
 SHORTEST, LONGEST = 16, 512
+FEWEST = 6
+"""How many different characters a token has at least."""
+SURE_BITS = 128
 _TOKEN = re.compile(rf"[!-~]{{{SHORTEST},{LONGEST}}}")
+_REPEATED = re.compile(r"(.+?)\1+")
+_HOW_TO_MAKE = "Make one with: openssl rand -hex 32"
 
 
 def new_token() -> str:
@@ -28,14 +34,28 @@ def check_token(token: str, where: str = "the token") -> str:
     """Return the token, or refuse one that could be guessed or not be sent.
 
     Raises:
-        TokenError: it is too short, too long, or not of visible ASCII characters.
+        TokenError: it is too short, too long, not of visible ASCII characters, or repeats itself.
     """
-    if _TOKEN.fullmatch(token):
-        return token
-    raise TokenError(
-        f"{where}: a token is {SHORTEST} to {LONGEST} letters, digits and signs without spaces. "
-        "Make one with: openssl rand -hex 32"
-    )
+    if not _TOKEN.fullmatch(token):
+        raise TokenError(
+            f"{where}: a token is {SHORTEST} to {LONGEST} letters, digits and signs without"
+            f" spaces. {_HOW_TO_MAKE}"
+        )
+    if len(set(token)) < FEWEST or _REPEATED.fullmatch(token):
+        raise TokenError(
+            f"{where}: this token repeats the same few characters, so it could be guessed."
+            f" {_HOW_TO_MAKE}"
+        )
+    return token
+
+
+def is_guessable(token: str) -> bool:
+    """Say whether a token could be one that somebody thought of.
+
+    It is not if as many characters, of as many kinds, make 128 bits at random: what we make up
+    and what `openssl rand -hex 32` prints is far beyond that.
+    """
+    return len(token) * math.log2(max(len(set(token)), 1)) < SURE_BITS
 
 
 def read_token_file(path: str | os.PathLike[str]) -> str:

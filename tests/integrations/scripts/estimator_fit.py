@@ -1,5 +1,6 @@
 """Train and evaluate a TF Estimator, into the run or with a hook that logs to it."""
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -38,9 +39,17 @@ class Losses(tf.estimator.SessionRunHook):
         self.seen.append(float(values.results))
 
 
+class Fails(tf.estimator.SessionRunHook):
+    def after_run(self, context, values):
+        raise RuntimeError("no more")
+
+
 losses = Losses()
 if sys.argv[1] == "hook":
     estimator = tf.estimator.Estimator(model_fn, model_dir="model", params={"lr": 0.05})
+    with contextlib.suppress(RuntimeError):
+        failing = [AboardHook(experiment="estimator", name="failed"), Fails()]
+        estimator.train(input_fn, steps=20, hooks=failing)
     hook = AboardHook(every=1, tensors={"squares": "squares:0"}, experiment="estimator")
     estimator.train(input_fn, steps=20, hooks=[hook, losses])
     evaluated = estimator.evaluate(input_fn, steps=1)
