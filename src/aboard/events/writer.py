@@ -250,10 +250,9 @@ class EventWriter:
         if not self._tags.issuperset(tags):
             for tag in tags:
                 self._learn(tag)
-        if {*map(type, numbers.values())} == {float}:
-            floats = cast(tuple[float, ...], tuple(numbers.values()))
-        else:
-            floats = tuple(map(_number, tags, numbers.values()))
+        floats: tuple[Any, ...] = tuple(numbers.values())
+        if {*map(type, floats)} != {float}:
+            floats = tuple(map(_number, tags, floats))
         entry = (tags, floats, encode.step_number(step), _or_now(wall_time))
         self._enqueue(entry, _SCALAR_BYTES * len(tags))
 

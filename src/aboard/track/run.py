@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, SupportsFloat, cast
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat
 
 from aboard.events import encode
 from aboard.events.encode import EncodedValue
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from aboard.track.shipment import Shipment
 
 _ENDINGS = (State.COMPLETED, State.FAILED, State.KILLED)
-_FLOATS = {float}
 _open_runs: list[Run] = []
 
 
@@ -159,14 +158,14 @@ class Run(MediaLog):
             step = self._stages.next_step(stage)
         elif type(step) is not int:
             step = to_whole(step, "the step")
+        numbers: Mapping[str, Any] = metrics
         try:
-            are_floats = {*map(type, metrics.values())} == _FLOATS
+            for value in metrics.values():
+                if type(value) is not float:
+                    numbers = {tag: _number(tag, one) for tag, one in metrics.items()}
+                    break
         except AttributeError:
             raise _no_metrics(metrics) from None
-        if are_floats:
-            numbers = cast(Mapping[str, float], metrics)
-        else:
-            numbers = {tag: _number(tag, value) for tag, value in metrics.items()}
         if self._hparams_are_due:
             self._write_hparams()
         writer = self._writers.get(stage)
