@@ -534,6 +534,16 @@ def test_of_writers_in_one_second_the_later_one_sorts_last(tmp_path, monkeypatch
     assert sorted(tmp_path.iterdir()) == files
 
 
+def test_a_directory_that_cannot_be_listed_is_written_to(tmp_path, monkeypatch):
+    def refused(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("aboard.events.eventfiles.Path.iterdir", refused)
+    with EventWriter(tmp_path) as writer:
+        writer.scalar("a", 1.0, 1)
+    assert writer.path.stat().st_size > 0
+
+
 def test_a_file_from_the_future_is_not_followed(tmp_path):
     (tmp_path / "events.out.tfevents.9999999999.elsewhere").touch()
 

@@ -136,11 +136,21 @@ def test_a_part_of_a_training_logs_to_its_run(root):
 
 def test_the_same_part_again_is_another_training(root):
     first = RunOfTraining(part="watch train")
-    assert first.begin() is RunOfTraining(part="watch eval").begin()
+    run = first.begin()
+    assert run is RunOfTraining(part="watch eval").begin()
+    run.log_metrics({"loss": 1.0})
     second = RunOfTraining(part="watch train")
     assert second.begin().name == "run2"
     assert states(root, "run1") == ["failed"]
     second.finish()
+
+
+def test_parts_of_a_kind_that_are_set_up_together_share_a_run(root):
+    generator, discriminator = (RunOfTraining(part="watch train") for _ in range(2))
+    run = generator.begin()
+    assert discriminator.begin() is run
+    generator.finish()
+    assert states(root, "run1") == ["completed"]
 
 
 def test_a_part_goes_on_with_its_run_if_that_came_to_an_end(root):

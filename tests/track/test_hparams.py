@@ -60,3 +60,8 @@ def test_what_only_sounds_secret_is_kept() -> None:
     harmless = {"use_auth_token": False, "token": None, "password": "", "max_tokens": 9}
     assert to_keep(harmless) == harmless
     assert to_keep(None) == {}
+
+
+def test_the_tokens_of_a_vocabulary_are_no_secrets() -> None:
+    tokens = {"tokenizer.pad_token": "<pad>", "eos-token": "</s>", "class_token": "mean"}
+    assert to_keep(tokens) == tokens

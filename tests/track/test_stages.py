@@ -52,6 +52,17 @@ def test_a_metric_that_is_new_takes_nothing_back(stages: Stages) -> None:
     assert steps(stages, "loss") == list(range(10))
 
 
+def test_a_metric_that_counts_epochs_takes_no_batches_back(tmp_path: Path) -> None:
+    with EventWriter(tmp_path / "train") as writer:
+        for step in range(10):
+            writer.scalar("loss", 1.0, step)
+            writer.scalar("accuracy of an epoch", 1.0, step // 2)
+    stages = second(tmp_path)
+    stages.log({"accuracy of an epoch": 2.0}, 4, "train")
+    stages.log({"loss": 2.0}, 10, "train")
+    assert steps(stages, "loss") == list(range(11))
+
+
 def test_what_was_logged_before_a_stage_is_taken_back_stays(stages: Stages) -> None:
     stages.add([encode.text("note", "resumed")], 9, "train")
     stages.log({"test": 2.0}, 8, "train")

@@ -256,9 +256,11 @@ class EventFiles:
     def _latest(self) -> str:
         """Return the last name of about now: of a process that ended just before this one began."""
         soon = f"{_PREFIX}{self._stamp + _SECONDS_AHEAD:010}"
-        return max(
-            (path.name for path in self._directory.iterdir() if path.name < soon), default=""
-        )
+        try:
+            names = [path.name for path in self._directory.iterdir()]
+        except OSError:  # it may be written to, but not listed
+            return ""
+        return max((name for name in names if name < soon), default="")
 
 
 def _write_all(descriptor: int, data: bytes | bytearray, start: int, stop: int) -> None:

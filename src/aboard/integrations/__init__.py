@@ -41,6 +41,11 @@ class RunOfTraining:
     def _own_is_open(self) -> bool:
         return self in _going_on
 
+    @property
+    def _has_logged(self) -> bool:
+        """Whether it is more than set up: several parts of a kind may be set up together."""
+        return self._own is not None and self._own.has_logged
+
     def begin(self, **options: Any) -> Run:
         """Return the run of a training that begins: another one, unless it was named.
 
@@ -49,7 +54,7 @@ class RunOfTraining:
         self._abandon()
         if self._open_run() is None:
             for other in list(reversed(_going_on)):
-                if self._part in ("", other._part):
+                if not self._part or (self._part == other._part and other._has_logged):
                     other._abandon()
                 elif other._own is not None:
                     return other._own

@@ -168,7 +168,8 @@ class Followed:
 
     def _report(self, paths: Iterable[str]) -> None:
         with self._lock:
-            self._reported.update(paths)
+            if len(self._reported) <= _MOST_PARTS:  # nobody may look for long
+                self._reported.update(paths)
         self._wake.set()
 
     def _reported_parts(self) -> list[Source] | None:

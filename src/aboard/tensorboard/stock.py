@@ -240,8 +240,9 @@ class _Loading:
             self._refresh_records()
             runs = self.tree.update()
             wait = self._rhythm.after(changed=False, cost=time.monotonic() - started)
+            tell = _tell_nobody if self.loaded.is_set() else self._tell  # one call for each run
             try:
-                self.loader.load({name: self.tree.path_of(name) for name in runs}, self._tell)
+                self.loader.load({name: self.tree.path_of(name) for name in runs}, tell)
             except Exception:
                 _logger.exception("TensorBoard's loader failed")
             if complete and not self._done.is_set():
@@ -342,3 +343,7 @@ class _StockBoard:
             if path.startswith("data/") or path in ("", INDEX):
                 self._asked(board.id)
             await self._wsgi(tensorboard_scope(scope, board.id, path), receive, send)
+
+
+def _tell_nobody(count: int) -> None:
+    """Take no notice of how many runs are read."""

@@ -14,6 +14,10 @@ _SECRET_OPTION = re.compile(
     r"|(^|[-_.])(auth|authorization|bearer|sas|pat|(auth|api|access|hf|wandb|bearer|private|sas|"
     r"security|session|refresh)?[-_.]?token)$"
 )
+_OF_A_VOCABULARY = re.compile(
+    r"(?i)(^|[-_.])(pad|eos|bos|unk|sep|cls|mask|class|image|audio|video|start|end|stop|special)"
+    r"[-_]?token$"
+)
 _SECRET_VALUE = re.compile(
     r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # user and password in a URL
     r"|(?i:(?<=[?&;]sig=)|(?<=-signature=)|(?<=-credential=)|(?<=-security-token=)"
@@ -61,7 +65,7 @@ def _without_secrets(arguments: list[str]) -> list[str]:
 
 def looks_secret(option: str) -> bool:
     """Say whether an option's name tells of a token, a password or a key."""
-    return _SECRET_OPTION.search(option) is not None
+    return bool(_SECRET_OPTION.search(option) and not _OF_A_VOCABULARY.search(option))
 
 
 def user_name() -> str:

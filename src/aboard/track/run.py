@@ -125,6 +125,11 @@ class Run(MediaLog):
         """A local directory for writers of your own; a stage is a directory below it."""
         return str(self._stages.directory)
 
+    @property
+    def has_logged(self) -> bool:
+        """Whether any metric was logged."""
+        return bool(self._latest)
+
     # What a training logs.
 
     def log_metrics(
@@ -365,6 +370,7 @@ class SilentRun(Run):
     def __init__(self, rank: int) -> None:
         self.name = self.experiment = self.root = self.uri = ""
         self.rank = rank
+        self._latest = defaultdict(dict)
         _open_runs.append(self)
 
     @cached_property

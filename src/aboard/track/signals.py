@@ -21,6 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
+from aboard.track.say import say_once
+
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 """What asks a program to end; after any other signal, its exit code is its own doing."""
 _SENT_TO_ALL = {*STOPPING, signal.SIGUSR1, signal.SIGUSR2}
@@ -123,8 +125,12 @@ class Signals:
 
     def _send(self, number: int) -> None:
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 self._process.send_signal(number)
+            except ProcessLookupError:
+                pass
+            except OSError as error:  # it belongs to another user
+                say_once(f"signals do not reach the program: {(error.strerror or '').lower()}.")
 
 
 class _Witness:

@@ -121,10 +121,12 @@ class Stages:
             undecided = self._undecided.get(stage)
             if undecided is not None and self._last_steps is not None:
                 last = self._last_steps.by_tag(stage)
-                known = [last[tag] for tag in numbers if tag in last]
-                if known and step <= max(known):
-                    undecided.go_back(step)
-                if known:
+                # Some metrics may be counted in epochs, others in batches: those that went furthest
+                # tell, since all of the stage is dropped from the step on.
+                furthest = max(last.values(), default=None)
+                if furthest is not None and any(last.get(tag) == furthest for tag in numbers):
+                    if step <= furthest:
+                        undecided.go_back(step)
                     self._decide(stage)
                 else:
                     now = time.time()
