@@ -296,13 +296,14 @@ def test_a_signal_to_the_whole_group_reaches_the_program_once(
         assert points(tmp_path, "default/a", "loss") == [(0, 1.0), (1, 2.0)]
 
 
+@pytest.mark.flaky(reruns=2, reruns_delay=5)  # a busy machine may take the next for the same
 def test_a_signal_of_ours_alone_is_handed_on_after_one_to_the_group(tmp_path: Path) -> None:
     process = ready(tmp_path, LISTEN, start_new_session=True)
     assert process.stdout
     for send in (os.killpg, os.kill, os.killpg, os.kill):
         send(process.pid, signal.SIGUSR1)
         assert process.stdout.readline() == b"SIGUSR1\n"
-        time.sleep(0.5)  # the next one is another
+        time.sleep(1.5)  # the next one is another
     process.terminate()
     assert process.stdout.readline() == b"SIGTERM\n"
     assert ended(process) == (5, b"", b"")
