@@ -41,7 +41,10 @@ AZURITE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 _LONGEST = {"test_hub_kills.py", "test_ship_kills.py", "test_kills.py", "test_shipping_faults.py"}
-_ENGINE_DIRECTORIES = {"browser", "hub", "integrations", "scenarios", "sdk"}
+_ENGINE_DIRECTORIES = {
+    *("boards", "browser", "cli", "executors", "hub", "integrations", "scenarios", "sdk", "track")
+}
+"""Tests in which whole programs, ours among them, meet at moments of their own choosing."""
 _ENGINES = {
     "s3_server",
     "oss_server",
@@ -63,7 +66,7 @@ Server = TypeVar("Server", FakeGcs, FakeOss)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that nobody waits for it at the end.
 
-    A test of real engines is tried once more if it fails, and that is told: on a busy machine one
+    A test of real programs is tried once more if it fails, and that is told: on a busy machine one
     of them misses a deadline now and then. A defect fails twice. No other test may be lucky.
     """
     items.sort(key=lambda item: item.path.name not in _LONGEST)
