@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from hubs import log_run, until
 
-from aboard.hub import reading
 from aboard.hub.config import Root
 from aboard.hub.reading import Reader
 from aboard.hub.selection import Catalog
 from aboard.storage import Unreachable
+from aboard.tensorboard import live
 from aboard.tensorboard.live import UNWATCHED_SECONDS
 from aboard.tensorboard.provider import Boards
 
@@ -47,8 +47,8 @@ def watched(index, root):
 
 
 def test_a_bucket_is_asked_as_often_as_the_hub_is_told(index, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "REMOTE_SECONDS", 600.0)
-    monkeypatch.setattr(reading, "LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr(live, "REMOTE_SECONDS", 600.0)
+    monkeypatch.setattr(live, "LONGEST_SECONDS", 0.05)
     watched = Watched(index, f"memory://{tmp_path.name}/logs", poll=0.05)
     looks = []
     refresh = watched.catalog.refresh

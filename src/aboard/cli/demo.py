@@ -66,6 +66,7 @@ def demo(
         if not json:
             typer.echo(f"Training four small networks; their logs are in {logs}")
         training = _Training(logs, seconds)
+        training.start()
         try:
             serve_board(
                 board,
@@ -74,7 +75,7 @@ def demo(
                 "localhost",
                 browser=browser,
                 json=json,
-                on_ready=training.start,
+                on_ready=training.board_is_open.set,
             )
         finally:
             training.end()
@@ -117,6 +118,8 @@ class _Training(threading.Thread):
         self._logs = logs
         self._seconds = seconds
         self._stop_early = threading.Event()
+        self.board_is_open = threading.Event()
+        """Before that, the process is not asked to end: it could not say why."""
 
     def run(self) -> None:
         """Train."""
@@ -132,10 +135,11 @@ class _Training(threading.Thread):
         if self.error is None and seconds is not None:
             time.sleep(min(1.0, seconds))  # for the last points to be seen
         if self.error is not None or seconds is not None:
+            self.board_is_open.wait()
             os.kill(os.getpid(), signal.SIGTERM)
 
     def end(self) -> None:
-        """Stop early, and wait for that, if it has begun."""
+        """Stop early, and wait for that."""
         self._stop_early.set()
-        if self.ident is not None:
-            self.join()
+        self.board_is_open.set()
+        self.join()

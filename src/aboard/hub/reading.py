@@ -20,16 +20,9 @@ from typing import NamedTuple
 from aboard.boards.model import BoardRecord
 from aboard.hub.selection import Catalog
 from aboard.index import Index, Source
-from aboard.storage import StorageError, is_remote
+from aboard.storage import StorageError
 from aboard.tensorboard.board import Board
-from aboard.tensorboard.live import (
-    CATCH_UP_SECONDS,
-    LONGEST_LOCAL_SECONDS,
-    LONGEST_SECONDS,
-    REMOTE_SECONDS,
-    UNWATCHED_SECONDS,
-    Rhythm,
-)
+from aboard.tensorboard.live import CATCH_UP_SECONDS, UNWATCHED_SECONDS, Rhythm, rhythm_of
 from aboard.tensorboard.provider import Boards
 
 LOCAL_ROOT_SECONDS = 1.0
@@ -120,7 +113,7 @@ class Reader:
         self._index = index
         self._catalog = catalog
         self._boards = boards
-        self._poll = REMOTE_SECONDS if poll is None else poll
+        self._poll = poll
         self._clock = clock
         self._lock = threading.RLock()
         self._shown: dict[str, _Shown] = {}
@@ -231,10 +224,7 @@ class Reader:
     def _place(self, uri: str, *, is_root: bool, source: Source | None = None) -> _Place:
         key = (uri, is_root)
         if key not in self._places:
-            if is_remote(uri):
-                rhythm = Rhythm(self._poll, max(self._poll, LONGEST_SECONDS))
-            else:
-                rhythm = Rhythm(LOCAL_ROOT_SECONDS, LONGEST_LOCAL_SECONDS, grows=False)
+            rhythm = rhythm_of(uri, self._poll, LOCAL_ROOT_SECONDS)
             self._places[key] = _Place(uri, is_root, source or Source(uri), rhythm)
         return self._places[key]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import permutations
 
+from aboard.index.schema import transaction
 from aboard.runs.catalog import Found, find_runs, is_of_a_run, natural
 from aboard.runs.known import KnownRun
 from aboard.runs.manifest import FILE_NAME, BadManifest, Manifest
@@ -192,7 +192,7 @@ class _Remembered:
         gone = [(self._root, one) for one in self._known if one not in found]
         if not gone and not found:
             return
-        with _transaction(self._connection):
+        with transaction(self._connection):
             self._connection.executemany(
                 "DELETE FROM folder WHERE root = ? AND directory = ?", gone
             )
@@ -208,22 +208,10 @@ def _store(
     rows: Sequence[Row],
     gone: Sequence[tuple[str, str]],
 ) -> None:
-    with _transaction(connection):
+    with transaction(connection):
         connection.executemany("DELETE FROM run WHERE root = ? AND directory = ?", gone)
         connection.executemany(_INSERT, [(version, *run) for version, run in rows])
         connection.execute(
             "INSERT INTO root VALUES (?, 1) ON CONFLICT (uri) DO UPDATE SET changes = changes + 1",
             (root,),
         )
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sqlite3
 from typing import NamedTuple
 
-from aboard.index.plan import Source, known_files, within
+from aboard.index.plan import Source, at_or_below, known_files, span, within
+from aboard.index.schema import transaction
 from aboard.index.store import Store
 
 
@@ -44,21 +45,11 @@ def forget(connection: sqlite3.Connection, source: Source) -> Forgotten:
 
 def _forget_records(connection: sqlite3.Connection, place: str) -> int:
     """Remove the records of runs at a place and below it; return how many that were."""
-    below = place.rstrip("/") + "/"
-    span = (place, below, below[:-1] + "0")  # '0' is the character after '/'
     run = "rtrim(rtrim(root, '/') || '/' || directory, '/')"
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        gone = connection.execute(
-            f"DELETE FROM run WHERE {run} = ? OR {run} >= ? AND {run} < ?", span
-        ).rowcount
-        connection.execute("DELETE FROM folder WHERE root = ? OR root >= ? AND root < ?", span)
+    with transaction(connection):
+        gone = connection.execute(f"DELETE FROM run WHERE {at_or_below(run)}", span(place)).rowcount
+        connection.execute(f"DELETE FROM folder WHERE {at_or_below('root')}", span(place))
         connection.execute("UPDATE root SET changes = changes + 1")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
     return gone
 
 

@@ -183,9 +183,15 @@ def within(source: Source) -> tuple[str, tuple[str, ...]]:
     """Return the SQL condition that picks the files of a source, and its arguments."""
     if source.only:
         return "WHERE directory = ? AND name = ?", (source.uri, source.only)
-    below = source.uri.rstrip("/") + "/"
-    # '0' is the character after '/': the range holds all that starts with `below`.
-    return (
-        "WHERE (directory = ? OR directory >= ? AND directory < ?)",
-        (source.uri, below, below[:-1] + "0"),
-    )
+    return f"WHERE {at_or_below('directory')}", span(source.uri)
+
+
+def at_or_below(column: str) -> str:
+    """Return the SQL condition that a place is another one or below it; see `span`."""
+    return f"({column} = ? OR {column} >= ? AND {column} < ?)"
+
+
+def span(place: str) -> tuple[str, str, str]:
+    """Return the arguments of `at_or_below`: a place, and what those below it are between."""
+    above = place.rstrip("/")
+    return place, f"{above}/", f"{above}0"  # '0' is the character after '/'

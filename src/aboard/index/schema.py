@@ -295,6 +295,19 @@ def _create(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Write all that is written meanwhile, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Keep other processes from creating or replacing the index meanwhile."""
     descriptor = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from aboard.events.scanner import Chunk, Part, Series
 from aboard.index.merging import merge, to_merge
 from aboard.index.reading import Batch
-from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS
+from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS, transaction
 
 _SAVE_SEGMENT = """
 INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -101,17 +101,11 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(connection):
             used = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'segment'")
             (last,) = used.fetchone() or (0,)
             self._next_segment = last + 1
             yield
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
     def _put(self, batch: Batch) -> None:
         key = id(batch.reading)

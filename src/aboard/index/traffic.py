@@ -10,6 +10,7 @@ import sqlite3
 import time
 from typing import NamedTuple
 
+from aboard.index.schema import transaction
 from aboard.storage import traffic
 from aboard.storage.traffic import Counts, Kind
 
@@ -29,19 +30,13 @@ class TrafficHour(NamedTuple):
 def save(connection: sqlite3.Connection, counts: Counts, now: float | None = None) -> None:
     """Add counts to the current hour, and forget hours that are long past."""
     hour = this_hour(now)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         connection.execute("DELETE FROM traffic WHERE hour < ?", (hour - _KEPT_HOURS,))
         connection.executemany(
             "INSERT INTO traffic VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " requests = requests + excluded.requests, bytes = bytes + excluded.bytes",
             [(bucket, hour, kind, *one) for (bucket, kind), one in counts.items()],
         )
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def save_untaken(connection: sqlite3.Connection) -> None:

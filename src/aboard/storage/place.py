@@ -7,7 +7,6 @@ systems do not give, or not always; there both go to node-local space instead.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import NamedTuple
@@ -126,7 +125,7 @@ def make_private(directory: Path) -> None:
 
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its user can read, in one step: all of it, or the one before."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:

@@ -69,6 +69,20 @@ class Rhythm:
         return self.wait
 
 
+def rhythm_of(uri: str, poll: float | None, local: float) -> Rhythm:
+    """Return when to look at a place.
+
+    Args:
+        uri: the place.
+        poll: seconds between two looks at a bucket where something changes, if that was told.
+        local: the same for a directory.
+    """
+    if not is_remote(uri):
+        return Rhythm(local, LONGEST_LOCAL_SECONDS, grows=False)
+    shortest = REMOTE_SECONDS if poll is None else poll
+    return Rhythm(shortest, max(shortest, LONGEST_SECONDS))
+
+
 @dataclass(slots=True)
 class SourceState:
     """What a follower knows of a source."""
@@ -136,20 +150,14 @@ class Follower:
                 self._roots[root] = self._new(Source(root), look, records=True)
 
     def _new(self, source: Source, look: Look, *, records: bool) -> Followed:
-        remote = is_remote(source.uri)
-        if remote:
-            shortest = REMOTE_SECONDS if self._poll is None else self._poll
-            rhythm = Rhythm(shortest, max(shortest, LONGEST_SECONDS))
-        else:
-            rhythm = Rhythm(LOCAL_SECONDS, LONGEST_LOCAL_SECONDS, grows=False)
         return Followed(
             source.uri,
             look,
             partial(self.tell, source),
-            rhythm,
+            rhythm_of(source.uri, self._poll, LOCAL_SECONDS),
             SourceState(),
             unwatched=lambda: self.unwatched,
-            watch=self._watch and not remote,
+            watch=self._watch and not is_remote(source.uri),
             records=records,
         )
 

@@ -23,7 +23,7 @@ from typing import Literal
 from aboard.runs.manifest import FILE_NAME
 from aboard.track import env
 from aboard.track.nodes import nodes_of_job, program_of, sends_work_elsewhere
-from aboard.track.processes import logdir_of
+from aboard.track.processes import logdir_of, running
 from aboard.track.say import say
 
 _MARK = "tfevents"
@@ -40,7 +40,7 @@ _CONTAINER = re.compile(
     r"|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.*"
 )
 """Directories that say nothing about what is in them: `logs/train` is the stage `train`."""
-Writer = Literal["ours", "others", "elsewhere"]
+Origin = Literal["ours", "others", "elsewhere"]
 """A process of the program, another one of this machine, or one of another machine."""
 _SKIPPED = {".git", "node_modules", "__pycache__", "site-packages"}
 
@@ -177,7 +177,7 @@ def has_logs_of_others(directory: Path) -> bool:
     return any(own not in path.name for path in directory.rglob(f"*{_MARK}*"))
 
 
-def writer_of(name: str, processes: Container[int], since: float) -> Writer:
+def writer_of(name: str, processes: Container[int], since: float) -> Origin:
     """Say who wrote an event file, going by its name: processes that began then, or others.
 
     Names tell when a file was made, mostly where, and often by which process.
@@ -266,12 +266,8 @@ class _Family:
         return alive
 
     def _told(self) -> Iterator[int]:
-        try:
-            running = {int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()}
-        except OSError:
-            return
-        self._strangers = {pid: self._strangers.get(pid, 0) for pid in running}
-        for pid in running:
+        self._strangers = {pid: self._strangers.get(pid, 0) for pid in running()}
+        for pid in self._strangers:
             # A look may come between a fork and what the child becomes; three are enough.
             if self._strangers[pid] >= 3:
                 continue

@@ -12,20 +12,10 @@ _FILES = ("PBS_NODEFILE", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE", "COBALT_NODEFILE")
 _MOST_NODES = 100_000
 _LAUNCHERS = {
     *("docker", "podman", "nerdctl", "singularity", "apptainer", "enroot", "shifter", "ch-run"),
-    *(
-        "udocker",
-        "lxc",
-        "srun",
-        "salloc",
-        "sbatch",
-        "mpirun",
-        "mpiexec",
-        "mpiexec.hydra",
-        "orterun",
-    ),
-    *("prun", "prterun", "jsrun", "lrun", "aprun", "flux", "qsub", "qrsh", "bsub", "ssh", "pdsh"),
-    *("dsh", "clush", "parallel", "kubectl", "oc", "ray", "horovodrun", "deepspeed", "dask-ssh"),
-    *("orterun", "sky", "dstack"),
+    *("udocker", "lxc", "kubectl", "oc", "sky", "dstack", "ray", "horovodrun", "deepspeed"),
+    *("srun", "salloc", "sbatch", "qsub", "qrsh", "bsub", "jsrun", "lrun", "aprun", "flux"),
+    *("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "prterun"),
+    *("ssh", "pdsh", "dsh", "clush", "parallel", "dask-ssh"),
 }
 """Programs that start others in a container, or on another machine."""
 _WRAPPERS = {"sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "setsid"}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,11 +46,10 @@ def _signalled(pid: int) -> int:
 def writer_below(directory: Path, *, besides: int = 0) -> Writer | None:
     """Return another process, not that one, that writes below a directory, or else may."""
     may: Writer | None = None
-    for process in _others():
-        pid = int(process.name)
-        if pid == besides:
+    for pid in running():
+        if pid in (besides, os.getpid()):
             continue
-        if _writes_below(process, f"{directory}/"):
+        if _writes_below(Path("/proc", str(pid)), f"{directory}/"):
             return Writer(pid, writes=True)
         if may is None and logdir_of(pid) == os.fsencode(directory) and start_of(pid):
             may = Writer(pid, writes=False)
@@ -68,11 +66,12 @@ def logdir_of(pid: int) -> bytes | None:
     return None
 
 
-def _others() -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                yield entry
+def running() -> list[int]:
+    """Return all processes of this machine, as far as they are in sight."""
+    try:
+        return [int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()]
+    except OSError:
+        return []
 
 
 def _writes_below(process: Path, directory: str) -> bool:
