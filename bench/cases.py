@@ -22,6 +22,10 @@ class Sizes(NamedTuple):
 
     cold: Tree
     long: Tree
+    longest: Tree
+    """One series, of which windows are read."""
+    curves: Tree
+    """Runs whose curves are requested at once."""
     many: Tree
     slice: Tree
     base: Tree
@@ -30,6 +34,8 @@ class Sizes(NamedTuple):
     times: int
     inner_times: int
     crowd: Tree
+    tagged: tuple[Tree, ...]
+    """Trees with very many tags."""
     boards: int
     visitors: int
     load_seconds: float
@@ -47,11 +53,23 @@ class Sizes(NamedTuple):
     listed_runs: int
     """How many are listed at first; more by each of the factors. Likewise boards."""
     listed_boards: int
+    catalogs: tuple[int, ...]
+    """How many runs are only in the index."""
+    asked_times: int
+    looked_at: tuple[int, ...]
+    """How many recorded runs the console shows."""
+    live_points: int
+    """How many points are logged one by one while a page is open."""
+    live_minutes: float
+    """How long a page stays open while points arrive."""
+    engines: tuple[str, ...] = ("process", "docker", "slurm", "kubernetes")
 
 
 FULL = Sizes(
     cold=Tree(100, 20, 5_000),
     long=Tree(1, 10, 100_000),
+    longest=Tree(1, 1, 10_000_000),
+    curves=Tree(1_000, 1, 10_000),
     many=Tree(10_000, 1, 10),
     slice=Tree(1, 20, 5_000),
     base=Tree(10, 10, 1_000),
@@ -60,6 +78,7 @@ FULL = Sizes(
     times=3,
     inner_times=20,
     crowd=Tree(5_000, 5, 10),
+    tagged=(Tree(1, 10_000, 10), Tree(1_000, 1_000, 1)),
     boards=100,
     visitors=50,
     load_seconds=60.0,
@@ -72,10 +91,17 @@ FULL = Sizes(
     asked_boards=50,
     listed_runs=100,
     listed_boards=10,
+    catalogs=(10_000, 100_000, 1_000_000),
+    asked_times=200,
+    looked_at=(100, 10_000, 100_000),
+    live_points=100,
+    live_minutes=5.0,
 )
 QUICK = Sizes(
     cold=Tree(3, 2, 40),
     long=Tree(1, 2, 200),
+    longest=Tree(1, 1, 600),
+    curves=Tree(5, 1, 50),
     many=Tree(20, 1, 5),
     slice=Tree(1, 2, 100),
     base=Tree(2, 2, 50),
@@ -84,6 +110,7 @@ QUICK = Sizes(
     times=1,
     inner_times=2,
     crowd=Tree(20, 2, 5),
+    tagged=(Tree(1, 30, 5), Tree(3, 10, 1)),
     boards=3,
     visitors=2,
     load_seconds=0.8,
@@ -96,6 +123,11 @@ QUICK = Sizes(
     asked_boards=2,
     listed_runs=20,
     listed_boards=3,
+    catalogs=(200, 400),
+    asked_times=3,
+    looked_at=(20,),
+    live_points=3,
+    live_minutes=0.05,
 )
 
 
@@ -353,6 +385,22 @@ def query(sizes: Sizes, cache: Path) -> Result:
     return Result("queries", found)
 
 
+def windows(sizes: Sizes, cache: Path) -> Result:
+    """Parts of a very long series as 1,000 points each, and what is known of it without reading."""
+    place = trees.make(sizes.longest, cache)
+    steps = sizes.longest.steps
+    found: dict[str, Figures] = {}
+    with peers.new_index(cache) as index:
+        run = trees.file_of(place, 0).parent.name
+        arguments = (run, trees.tag_name(0), steps, sizes.inner_times)
+        said = peers.inside("windows", place, *arguments, index=index)
+    for title, seconds in said["windows"].items():
+        found[title] = _figures(seconds, said["peak"] / MIB)
+    slowest = max(one.best for title, one in found.items() if title.startswith("1,000"))
+    target = Target("milliseconds of the slowest window", 50, 1000 * slowest, at_least=False)
+    return Result(f"windows of a series of {steps:,} points", found, targets=[target])
+
+
 CASES: dict[str, Callable[[Sizes, Path], Result]] = {
     "cold": cold,
     "tensor": tensor,
@@ -361,4 +409,5 @@ CASES: dict[str, Callable[[Sizes, Path], Result]] = {
     "growth": growth,
     "fallback": fallback,
     "query": query,
+    "windows": windows,
 }

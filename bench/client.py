@@ -51,6 +51,10 @@ class Site:
         asked = urlencode({"requests": json.dumps([request])})
         return self._send("POST", "data/plugin/timeseries/timeSeries", asked)
 
+    def close(self) -> None:
+        """Drop the connection; the next question opens another."""
+        self._connection.close()
+
     def _connect(self) -> None:
         """Connect to a server that may still be about to listen."""
         deadline = time.monotonic() + 60

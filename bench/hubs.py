@@ -7,8 +7,9 @@ import itertools
 import json
 import statistics
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import personal
 import trees
 import views
 from cases import MIB, Action, Figures, Result, Sizes, Target, alternate
-from client import Site
+from client import Site, _content
 from measure import Measured, to_end, until
 from personal import Hub, Memory
 from trees import Tree
@@ -203,7 +204,7 @@ async def _visits(
 
     async def visit(session: aiohttp.ClientSession, board: str) -> None:
         for question, (method, path, form) in itertools.cycle(questions.items()):
-            if time.monotonic() > ends:
+            if time.monotonic() > ends and all(delays.values()):  # each was answered once
                 return
             began = time.perf_counter()
             try:
@@ -282,4 +283,117 @@ def _by_list(hub: Hub, command: list[str], what: str, wanted: int) -> Measured:
     return measured
 
 
-CASES = {"start": start, "hub-boards": many_boards, "hub-crowd": crowd, "hub-lists": lists}
+def jobs(sizes: Sizes, cache: Path) -> Result:
+    """List a job of many members, of which one runs and the others wait: the whole command."""
+    found: dict[str, Figures] = {}
+    most = 100
+    for factor in sizes.factors:
+        most = 100 * factor
+        with peers.new_index(cache) as home, tempfile.TemporaryDirectory() as root:
+            environment = peers.environment(home) | {"ABOARD_ROOT": root}
+            words = ["submit", "--name", "swept", "--repeat", str(most), "--parallel", "1"]
+            to_end([*peers.ABOARD, *words, "--", "sleep", "600"], environment)
+            try:
+                listing = partial(_by_jobs, most, environment)
+                found |= alternate({f"{most:,} members: aboard jobs": listing}, sizes.times)
+            finally:
+                to_end([*peers.ABOARD, "jobs", "stop", "swept", "--now"], environment)
+    best = found[f"{most:,} members: aboard jobs"].best
+    target = Target(f"seconds, a job of {most:,} members", 0.3, best, at_least=False)
+    return Result("a job of many members, listed", found, targets=[target])
+
+
+def _by_jobs(members: int, environment: Mapping[str, str]) -> Measured:
+    measured = to_end([*peers.ABOARD, "jobs", "--json"], environment)
+    [job] = json.loads(measured.output)["jobs"]
+    peers._check("the members of the job", sum(job["states"].values()), members)
+    return measured
+
+
+def series(sizes: Sizes, cache: Path) -> Result:
+    """Curves of many runs in one request, and parts of one very long curve."""
+    tree, longest = sizes.curves, sizes.longest
+    samples = min(1000, tree.steps)
+    place, long_place = trees.make(tree, cache), trees.make(longest, cache)
+    for one in (place, long_place):
+        trees.warm(one)
+    name = f"{samples:,} of {tree.steps:,} points of {tree.runs:,} runs"
+    third, part = longest.steps // 3, longest.steps // 10
+    of_long = f"{samples:,} of {part:,} of {longest.steps:,} points"
+    with (
+        peers.new_index(cache) as home,
+        ExitStack() as running,
+        personal.running(home, root=place) as hub,
+    ):
+        hub.ask("POST", "/roots", {"uri": str(long_place.absolute())})
+        many = {"selectors": [str(place.absolute())], "samples": samples}
+        one = {"selectors": [str(long_place.absolute())], "samples": samples}
+        for runs, body, steps in ((tree.runs, many, tree.steps), (1, one, longest.steps)):
+            _wait_for_points(hub, body, runs, steps)
+        smoothed = {**many, "smoothing": 0.9}
+        window = {**one, "start": third, "stop": third + part - 1}
+        points = tree.runs * samples
+        actions: dict[str, Action] = {
+            f"{name}, arrays": lambda: _curves(hub, {**many, "format": "binary"}, points),
+            f"{name}, JSON": lambda: _curves(hub, many, points),
+            f"{name}, smoothed, arrays": lambda: _curves(
+                hub, {**smoothed, "format": "binary"}, points
+            ),
+            of_long: lambda: _curves(hub, {**window, "format": "binary"}, samples),
+        }
+        if peers.has_data_server():
+            port = peers._free_port()
+            command = views._tensorboard_command(place, port)
+            server = views._running(command, peers.environment(), peers.LOADED)
+            pid = running.enter_context(server)
+            site = Site(port, "/")
+            actions[f"{name}: {STOCK}"] = lambda: _stock_curve(site, tree, pid)
+        found = alternate(actions, max(sizes.times, sizes.inner_times // 2))
+    targets = [
+        Target("seconds, all runs as arrays", 0.3, found[f"{name}, arrays"].best, at_least=False),
+        Target("milliseconds, of the long curve", 50, 1000 * found[of_long].best, at_least=False),
+    ]
+    return Result("curves by request", found, f"{name}, arrays", targets=targets)
+
+
+def _wait_for_points(hub: Hub, body: dict[str, object], runs: int, steps: int) -> None:
+    """Ask until a hub has read everything."""
+    for _ in range(1000):
+        found = hub.ask("POST", "/series", {**body, "samples": 5, "tags": [trees.tag_name(0)]})
+        whole = {one["points"] for one in found["series"]} == {steps}
+        if whole and len(found["series"]) == runs:
+            return
+        time.sleep(0.2)
+    raise peers.Unread(f"the hub never had {runs} runs of {steps} steps")
+
+
+def _curves(hub: Hub, body: dict[str, object], points: int) -> Measured:
+    before, began = hub.cpu(), time.perf_counter()
+    content = hub.send("POST", "/series", {**body, "tags": [trees.tag_name(0)]})
+    seconds = time.perf_counter() - began
+    used = hub.cpu() - before
+    if body.get("format") == "binary":
+        found = (len(content) - 8 - int.from_bytes(content[4:8], "little")) // 16
+    else:
+        found = sum(len(one["y"]) for one in json.loads(content)["series"])
+    peers._check("the points", found, points)
+    return Measured(seconds, hub.memory().peak, used)
+
+
+def _stock_curve(site: Site, tree: Tree, pid: int) -> Measured:
+    began = time.perf_counter()
+    answer = site.ask("curve", trees.tag_name(0))
+    seconds = time.perf_counter() - began
+    curve = json.loads(_content(answer))[0]["runToSeries"]
+    peers._check("tensorboard's curves", len(curve), tree.runs)
+    return Measured(seconds, personal.memory_of(pid).peak, 0.0)
+
+
+CASES = {
+    "series": series,
+    "start": start,
+    "hub-boards": many_boards,
+    "hub-crowd": crowd,
+    "hub-lists": lists,
+    "jobs": jobs,
+}

@@ -98,6 +98,28 @@ def query(tree: str, run: str, tag: str, times: str) -> dict[str, Any]:
         }
 
 
+def windows(tree: str, run: str, tag: str, steps: str, times: str) -> dict[str, Any]:
+    """Read parts of a long series, each several times."""
+    import aboard
+
+    with aboard.open(tree) as logs:
+        one, index, count, end = logs.tag(run, tag), logs.index, int(times), int(steps)
+        found = {
+            "the summary": timed(count, lambda: index.summaries([one])),
+            "1,000 of all points": timed(count, lambda: index.series(one, samples=1000)),
+        }
+        for part in (2, 5, 10, 20, 100, 1000):
+            start, stop = end // 3, end // 3 + end // part
+            found[f"1,000 of {stop - start:,} points"] = timed(
+                count,
+                lambda start=start, stop=stop: index.series(
+                    one, samples=1000, start=start, stop=stop
+                ),
+            )
+        found["all points, whole"] = timed(min(count, 3), lambda: index.series(one))
+        return {"windows": found}
+
+
 def boards(tree: str, count: str) -> dict[str, Any]:
     """Serve several boards of a tree in this process, and ask each for its tags and a curve."""
     import asyncio
@@ -106,14 +128,15 @@ def boards(tree: str, count: str) -> dict[str, Any]:
     import trees
 
     from aboard.index import Index
+    from aboard.index.library import Library, Member
     from aboard.tensorboard.app import make_app
-    from aboard.tensorboard.board import Board, Member
+    from aboard.tensorboard.board import Board
     from aboard.tensorboard.provider import Boards
 
     with Index() as index:
         member = Member.parse(tree)
         index.refresh(member.source)
-        served = Boards(index)
+        served = Boards(Library(index))
         app = make_app(served)
         asked = json.dumps([{"plugin": "scalars", "tag": trees.tag_name(0)}])
 
@@ -138,6 +161,7 @@ if __name__ == "__main__":
         "accumulate": accumulate,
         "grow": grow,
         "query": query,
+        "windows": windows,
         "boards": boards,
     }[name]
     print(json.dumps(chosen(*arguments)))

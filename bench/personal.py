@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from aboard.runs.manifest import Manifest, State
 
 SMALL = Tree(1, 1, 5)
 _STOP_SECONDS = 60
+_MOST_LINKS = 50_000  # to one file; ext4 has 65,000
 _API = "/api/v1"
 
 
@@ -56,6 +58,11 @@ class Hub:
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Ask the API over a connection of its own, as commands do; return what it says."""
+        content = self.send(method, path, body)
+        return json.loads(content) if content else None
+
+    def send(self, method: str, path: str, body: object = None) -> bytes:
+        """Ask the API; return the answer as it came."""
         sent = None if body is None else json.dumps(body)
         headers = {**self.headers, "Content-Type": "application/json"}
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
@@ -64,7 +71,7 @@ class Hub:
             content = answer.read()
         if answer.status >= 300:
             raise RuntimeError(f"{method} {path}: {answer.status} {content[:500]!r}")
-        return json.loads(content)
+        return content
 
     def pages(self, what: str) -> Iterator[dict[str, Any]]:
         """Yield everything of a kind, `runs` or `boards`, a thousand at a time as the SDK does."""
@@ -77,10 +84,20 @@ class Hub:
             if cursor is None:
                 return
 
-    def create(self, selector: str | Path) -> str:
-        """Start an instant board, and return its id."""
+    def create(self, selector: str | Path, **fields: str) -> str:
+        """Start a board, an instant one unless another place is given, and return its id."""
         meant = str(selector.absolute() if isinstance(selector, Path) else selector)
-        return str(self.ask("POST", "/boards", {"selectors": [meant], "new": True})["id"])
+        return str(self.ask("POST", "/boards", {"selectors": [meant], "new": True, **fields})["id"])
+
+    def delete(self, board: str) -> None:
+        """Stop a board, and delete it once it has ended."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        self.ask("POST", f"/boards/{board}/stop", {"now": True})
+        while self.ask("GET", f"/boards/{board}")["ended"] is None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"board {board} does not end")
+            time.sleep(0.1)
+        self.ask("DELETE", f"/boards/{board}")
 
     def site(self, board: str) -> Site:
         """Return a visitor of a board."""
@@ -109,11 +126,19 @@ class Hub:
 
 
 @contextmanager
-def running(home: Path, *, index: Path | None = None, root: Path | None = None) -> Iterator[Hub]:
+def running(
+    home: Path,
+    *,
+    index: Path | None = None,
+    root: Path | None = None,
+    settings: Path | None = None,
+) -> Iterator[Hub]:
     """Run a hub with a new state below `home`, and an index there unless another one is given."""
     home = home.absolute()  # for that is where it runs, so that no ./runs is taken for a root
     variables = peers.environment((index or home / "cache").absolute())
     variables["ABOARD_STATE"] = str(home / "state")
+    if settings:
+        variables["ABOARD_CONFIG"] = str(settings.absolute())
     command = [*peers.ABOARD, "serve", "--personal", "--json", "--port", "0"]
     command += ["--root", str(root.absolute())] if root else []
     with (home / "hub.log").open("w") as log:
@@ -214,7 +239,10 @@ def recorded(count: int, cache: Path) -> Path:
             exit_code=0,
         )
         (directory / "run.json").write_bytes(record.to_json())
-        (directory / events.name).hardlink_to(events)
+        if number % _MOST_LINKS == 0:
+            events = shutil.copy(events, directory / events.name)
+        else:
+            (directory / events.name).hardlink_to(events)
     unfinished.rename(place)
     return place
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import peers
@@ -129,7 +129,7 @@ def serve_proxy(port: int, board_port: int) -> None:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with proxy:
+        async with aclosing(proxy):
             yield
 
     app = Starlette(routes=[Mount("/b/{board}", proxy)], lifespan=lifespan)

@@ -1,6 +1,7 @@
 """Measures reading, asking and logging against TensorBoard's backends and writers, in one go.
 
-    python bench/run.py [--quick] [--only CASE]... [--json FILE] [--times N]
+    python bench/run.py [--quick] [--only CASE]... [--engine NAME]... [--json FILE] [--times N]
+                        [--minutes N]
 
 Prints a table per case, in Markdown: seconds, peak memory, and how many times as long
 each contender takes as ours. All contenders read from a warm page cache and take turns;
@@ -20,7 +21,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import cases
+import catalogs
+import engines
 import hubs
+import pages
 import proxying
 import shipping
 import tracking
@@ -28,6 +32,7 @@ import views
 from cases import FULL, QUICK, Figures, Result
 
 CASES = cases.CASES | views.CASES | tracking.CASES | shipping.CASES | proxying.CASES | hubs.CASES
+CASES |= engines.CASES | catalogs.CASES | pages.CASES
 
 
 def default_cache() -> Path:
@@ -102,12 +107,20 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny trees, once: does it work?")
     parser.add_argument("--only", action="append", choices=CASES, help="this case; may be repeated")
     parser.add_argument("--times", type=int, help="how often each contender is measured")
+    parser.add_argument("--minutes", type=float, help="how long a page of the console stays open")
     parser.add_argument("--json", type=Path, help="write all figures to this file too")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="where trees are kept")
+    parser.add_argument(
+        "--engine", action="append", choices=FULL.engines, help="of the case engines, only this"
+    )
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
     if options.times:
         sizes = sizes._replace(times=options.times)
+    if options.minutes:
+        sizes = sizes._replace(live_minutes=options.minutes)
+    if options.engine:
+        sizes = sizes._replace(engines=tuple(options.engine))
     results = {}
     print(", ".join(f"{name} {value}" for name, value in versions().items()), flush=True)
     for name in options.only or CASES:

@@ -4,8 +4,6 @@ No network takes part: a storage that only counts stands at the other end, and a
 follows each interval's worth of writing. The seconds are those of all rounds together.
 """
 
-# ruff: noqa: D102 - what the verbs of a storage mean is said there
-
 from __future__ import annotations
 
 import resource
@@ -19,9 +17,8 @@ from cases import Figures, Result, Sizes, Target
 from aboard.events import encode
 from aboard.events.records import frame
 from aboard.storage import Entry, Storage
-from aboard.track import ledger
-from aboard.track.ledger import Ledger
-from aboard.track.sending import Sending
+from aboard.track.shipping.segments import Ledger
+from aboard.track.shipping.upload import Uploader
 
 NAME = "events.out.tfevents.1.bench"
 MOST_INTERVALS = 720
@@ -82,9 +79,9 @@ def shipping(sizes: Sizes, cache: Path) -> Result:
 def _shipped(place: Path, amounts: Sequence[int]) -> tuple[Figures, float]:
     files, counter = place / "files", Counter()
     files.mkdir()
-    ledger.create(place / "ledger.json")
+    Ledger.create(place / "ledger.json")
     entries = Ledger(place / "ledger.json")
-    sending = Sending(files, entries, counter)
+    sending = Uploader(files, entries, counter)
     record = frame(encode.event(1.0, 1, [encode.scalar("loss", 1.0)]))
     opened = 0
     seconds: list[float] = []

@@ -136,9 +136,12 @@ def _first_record(tree: Tree, run: int, tag: int) -> bytes:
 def _column(tree: Tree, run: int, tag: int, steps: npt.NDArray[np.int64]) -> Octets:
     """Return the records of one tag, a row for each step."""
     first = int(steps[0])
+    walls, numbers = _walls(run, tag, steps), _numbers(run, tag, steps)
+    if len(steps) == 1:  # by itself, it is made sooner without a matrix
+        record = frame(_event(tree, tag, float(walls[0]), first, float(numbers[0]), bare=True))
+        return np.frombuffer(record, np.uint8)[None]
     template = frame(_event(tree, tag, START, first, PROBE, bare=True))
     rows = np.tile(np.frombuffer(template, np.uint8), (len(steps), 1))
-    walls, numbers = _walls(run, tag, steps), _numbers(run, tag, steps)
     _fill(rows, HEADER + 1, walls.astype("<f8"))
     for place in range(len(encode.varint(first)) if first else 0):
         more = steps >> 7 * (place + 1) > 0

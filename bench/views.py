@@ -133,6 +133,16 @@ def crowd(sizes: Sizes, cache: Path) -> Result:
     return _asked(sizes.crowd, sizes, cache, ["runs", "tags", "curve"], None)
 
 
+def tagged(sizes: Sizes, cache: Path) -> Result:
+    """Very many tags: in one run, and in many runs the same."""
+    found: dict[str, Figures] = {}
+    for tree in sizes.tagged:
+        result = _asked(tree, sizes, cache, ["runs", "tags", "curve"], None)
+        size = f"{tree.runs:,} x {tree.tags:,}"
+        found |= {f"{size}: {name}": figures for name, figures in result.contenders.items()}
+    return Result("asking for runs x tags", found)
+
+
 def _asked(
     tree: Tree, sizes: Sizes, cache: Path, questions: list[str], target: Target | None
 ) -> Result:
@@ -336,6 +346,7 @@ CASES = {
     "opening": opening,
     "curves": curves,
     "crowd": crowd,
+    "tagged": tagged,
     "boards": boards,
     "load": load,
     "live": live,

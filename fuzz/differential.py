@@ -26,6 +26,7 @@ from aboard.events import encode
 from aboard.events.encode import delimited, varint
 from aboard.events.records import crc32c, frame, mask
 from aboard.events.scanner import Chunk, Part, Scanner, Taken, cores
+from aboard.events.sketch import Sketch
 
 FINDINGS = Path(__file__).parent / "out" / "findings"
 BUILT = list(built_events())
@@ -250,6 +251,7 @@ def _comparable_part(part: Part) -> list[object]:
 
 
 def _comparable_columns(chunk: Chunk) -> Iterator[object]:
+    yield repr(Sketch.of(chunk.sketch)) if chunk.sketch else ""
     yield chunk.steps
     yield _without_kinds_of_nan(np.frombuffer(chunk.walls))
     width = {4: np.float32, 8: np.float64, 24: np.int64}[len(chunk.payload) // chunk.size]
@@ -264,16 +266,21 @@ def first_difference(rng: random.Random, content: bytes) -> str:
     """Scan with both cores, in the same blocks; say where they differ, or nothing."""
     damage_start = rng.choice([-1, -1, -1, 0])
     known = [(tag, rng.randrange(3)) for tag in rng.sample(TAGS, rng.choice([0, 0, 2]))]
-    both = [Scanner(damage_start, known, core=cores()[name]) for name in ("c", "python")]
+    limits = rng.choice([(1 << 24, 1 << 28), (100, 1000), (16, 1 << 20)])
+    both = [
+        Scanner(damage_start, known, core=cores()[name], limits=limits) for name in ("c", "python")
+    ]
     start, end, largest = 0, len(content), rng.choice([1 << 17, 1 << 17, 500, 40])
     while True:
         size = min(max(rng.randrange(1, largest + 1), both[0].want), end - start)
         block = content[start : start + size]
         reached = [one.scan(block, start, end) for one in both]
-        at_end = start + size >= end
+        at_end = start + size >= end and not both[0].again
         seen = {
             "reached": reached,
             "want": [one.want for one in both],
+            "again": [one.again for one in both],
+            "digest": [one.digest for one in both],
             "pending": [one.pending for one in both],
             "first wall": [str(one.first_wall) for one in both],
             "resume": [one.resume(reached[0]) for one in both],

@@ -9,10 +9,12 @@
  * framed with right checksums and then left whole or damaged as OP says; random
  * bytes would hardly ever pass the checksums and reach the parser.
  */
+#define _GNU_SOURCE /* memfd_create */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static size_t allocations_left = SIZE_MAX;
 
@@ -26,9 +28,11 @@ static void *scarce_realloc(void *p, size_t n) { return out_of_memory() ? NULL :
 /* So short that the shortcut for long records is taken all the time. */
 #define STRIDE 16
 #define LONG_LENGTH 8
+#define CHUNK_VALUES 8 /* so that a part has several */
 #define malloc scarce_malloc
 #define realloc scarce_realloc
 #include "../src/aboard/events/pack.h"
+#include "../src/aboard/events/small.h"
 #undef malloc
 #undef realloc
 
@@ -130,6 +134,106 @@ static void fold(uint64_t *digest, const void *value, size_t n) {
 }
 #define FOLD(digest, value) fold(&(digest), &(value), sizeof(value))
 
+/* ---- Sketches -------------------------------------------------------------- */
+
+static int is_same_value(double a, double b) { return !memcmp(&a, &b, sizeof a) || (isnan(a) && isnan(b)); }
+
+/* Whether no step at or below that of a point comes after it. */
+static int is_left(const point_columns *c, size_t place) {
+    for (size_t after = place + 1; after < c->count; after++)
+        if (step_at(c, after) <= step_at(c, place)) return 0;
+    return 1;
+}
+
+/* The sketch from its definition: first what is left, then the first of each kind. */
+static sketch plain_sketch(const point_columns *c) {
+    sketch out = {.low = NAN, .high = NAN};
+    double totals[4] = {0};
+    for (size_t i = 0; i < c->count; i++) {
+        if (!is_left(c, i)) continue;
+        double value = value_of(c->payload, c->width, i), wall = wall_at(c, i);
+        int64_t step = step_at(c, i);
+        if (!out.size++) out.first_step = step, out.first_wall = wall, out.first = value;
+        out.last_step = step, out.last_wall = wall, out.last = value;
+        if (isnan(value)) {
+            if (!out.nans++) out.nan_step = step, out.nan_wall = wall;
+        } else if (isinf(value) && value > 0) {
+            if (!out.ups++) out.up_step = step, out.up_wall = wall;
+        } else if (isinf(value)) {
+            if (!out.downs++) out.down_step = step, out.down_wall = wall;
+        } else {
+            if (isnan(out.low) || value < out.low) out.low = value, out.low_step = step, out.low_wall = wall;
+            if (isnan(out.high) || value > out.high) out.high = value, out.high_step = step, out.high_wall = wall;
+        }
+    }
+    out.infinities = out.ups + out.downs;
+    for (size_t i = c->count; i--;)
+        if (is_left(c, i) && isfinite(value_of(c->payload, c->width, i)))
+            totals[i & 3] += value_of(c->payload, c->width, i);
+    out.total = (totals[0] + totals[1]) + (totals[2] + totals[3]);
+    return out;
+}
+
+static void check_sketch(const point_columns *c, const sketch *got) {
+    sketch plain = plain_sketch(c);
+    CHECK(got->size == plain.size && got->size > 0);
+    CHECK(got->first_step == plain.first_step && got->last_step == plain.last_step);
+    CHECK(got->low_step == plain.low_step && got->high_step == plain.high_step);
+    CHECK(got->nans == plain.nans && got->ups == plain.ups && got->downs == plain.downs);
+    CHECK(got->infinities == plain.infinities);
+    CHECK(got->nan_step == plain.nan_step && got->up_step == plain.up_step && got->down_step == plain.down_step);
+    const double pairs[][2] = {
+        {got->first, plain.first}, {got->last, plain.last}, {got->low, plain.low}, {got->high, plain.high},
+        {got->total, plain.total}, {got->first_wall, plain.first_wall}, {got->last_wall, plain.last_wall},
+        {got->low_wall, plain.low_wall}, {got->high_wall, plain.high_wall}, {got->nan_wall, plain.nan_wall},
+        {got->up_wall, plain.up_wall}, {got->down_wall, plain.down_wall},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) CHECK(is_same_value(pairs[i][0], pairs[i][1]));
+}
+
+static uint8_t *copied(const uint8_t *at, size_t n) {
+    return memcpy(malloc(n ? n : 1), at, n);
+}
+
+/* Columns of any bytes, as Python hands them in; each in a copy that ends where it must. */
+static void sketch_input(const uint8_t *data, size_t size, unsigned form) {
+    size_t width = form & 4 ? WIDE : NARROW, is_even = form >> 3 & 1;
+    size_t count = size / (16 + width);
+    if (is_even) count = size < 16 ? 0 : (size - 16) / (8 + width);
+    if (!count || (is_even && count == 2)) return; /* two steps are as long as a first and a stride */
+    size_t steps = is_even ? 16 : 8 * count;
+    uint8_t *columns[] = {copied(data, steps), copied(data + steps, 8 * count),
+                          copied(data + steps + 8 * count, width * count)};
+    point_columns c = {count, width, columns[0], columns[1], columns[2], (int)is_even};
+    sketch got;
+    sketch_points(&c, 0, &got);
+    check_sketch(&c, &got);
+    int rises = 1;
+    for (size_t i = 1; i < count; i++) rises &= step_at(&c, i) > step_at(&c, i - 1);
+    if (rises) {
+        sketch_points(&c, 1, &got);
+        check_sketch(&c, &got);
+    }
+    for (size_t i = 0; i < 3; i++) free(columns[i]);
+}
+
+static void check_sketches(const packed *p) {
+    for (size_t i = 0; i < p->parts.count; i++) {
+        const part *one = &p->parts.at[i];
+        size_t number = one->sketches;
+        for (size_t from = 0; from < one->count; from += CHUNK_VALUES) {
+            size_t left = one->count - from;
+            point_columns c = {.count = left < CHUNK_VALUES ? left : CHUNK_VALUES,
+                               .width = one->width,
+                               .steps = (uint8_t *)(p->steps.at + one->start + from),
+                               .walls = (uint8_t *)(p->walls.at + one->start + from),
+                               .payload = payload_at(p, one, from)};
+            CHECK(number < p->sketches.count);
+            check_sketch(&c, &p->sketches.at[number++]);
+        }
+    }
+}
+
 /* Check packed columns against the values they were packed from, which come in file order. */
 static void check_packed(const packed *p, size_t values) {
     size_t start = 0;
@@ -152,15 +256,17 @@ static void check_packed(const packed *p, size_t values) {
     CHECK(start == values);
 }
 
-static void take_packed(const scanner *s) {
+static void take_packed(scanner *s) {
     packed points = {0}, pointers = {0};
     CHECK(pack_points(s, &points) && pack_pointers(s, &pointers));
     check_packed(&points, s->points.count);
+    check_sketches(&points);
     check_packed(&pointers, s->pointers.count);
+    CHECK(pack_points(s, &points)); /* which series belong to which parts is of the last */
     size_t *taken = calloc(s->series.count + 1, sizeof *taken);
     for (size_t i = 0; i < s->points.count; i++) {
         const point *one = &s->points.at[i];
-        const part *mine = &points.parts.at[one->series + 1];
+        const part *mine = part_of(&points, s, one->series);
         size_t place = taken[one->series]++;
         uint8_t *payload = payload_at(&points, mine, place);
         double wide;
@@ -288,11 +394,13 @@ static scanner continued(const scanner *old, int64_t damage_start) {
 }
 
 /* Block by block, sizes drawn from `random`; as scan_blocks in scanner.py does it.
- * A few times, go on with a new scanner, as after a crash. */
-static outcome scan_in_blocks(const octets *whole, uint32_t random, int restarts) {
+ * A few times, go on with a new scanner, as after a crash. Records from `long_from` on are long. */
+static outcome scan_in_blocks(const octets *whole, uint32_t random, int restarts,
+                              int64_t long_from) {
     outcome out = {0};
     scanner s;
     scanner_open(&s);
+    s.max_unverified = long_from;
     int64_t end = (int64_t)whole->size, start = 0, reached, size;
     for (;;) {
         random = random * 1664525u + 1013904223u;
@@ -300,9 +408,9 @@ static outcome scan_in_blocks(const octets *whole, uint32_t random, int restarts
         if (size < s.want && s.want <= end - start) size = s.want;
         if (size > end - start) size = end - start;
         reached = scan_copy(&s, whole->at + start, (size_t)size, start, end);
-        CHECK(reached >= start && reached <= start + size);
-        if (start + size >= end) break;
-        CHECK(reached > start || s.want > size);
+        CHECK(s.again || (reached >= start && reached <= start + size));
+        if (start + size >= end && !s.again) break;
+        CHECK(s.again || reached > start || s.want > size);
         start = reached;
         if (random >> 8 & 1) take(&s, whole, &out);
         if (restarts && random >> 9 & 1) {
@@ -337,6 +445,38 @@ static outcome scan_grown(const octets *whole, size_t first) {
     finish(&next, reached, &out);
     scanner_close(&next);
     return out;
+}
+
+/* Read as a small file, of which `size` bytes were listed: it may have grown or shrunk since. */
+static void scan_as_small(const octets *whole, size_t size, size_t allocations) {
+    char path[32];
+    int held = memfd_create("events", MFD_CLOEXEC);
+    CHECK(held >= 0 && write(held, whole->at, whole->size) == (ssize_t)whole->size);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", held);
+    uint8_t *room = malloc(size ? size : 1);
+    small_file one = {.path = path, .size = (int64_t)size};
+    allocations_left = allocations;
+    scan_small(&one, room);
+    allocations_left = SIZE_MAX;
+    octets seen = {whole->at, size < whole->size ? size : whole->size};
+    outcome all = scan_whole(&seen);
+    if (one.is_good) {
+        outcome out = {0};
+        CHECK(one.reached == all.offset && all.damage_start < 0 && !all.damage_count);
+        CHECK(one.tail_length == ((size_t)one.reached < TAIL_BYTES ? (size_t)one.reached : TAIL_BYTES));
+        CHECK(!memcmp(one.tail, whole->at + one.reached - one.tail_length, one.tail_length));
+        take(&one.core, &seen, &out);
+        take_series(&one.core, &out);
+        finish(&one.core, one.reached, &out);
+        check_same(&all, &out);
+        CHECK(all.series == out.series);
+    } else {
+        int is_clean = all.damage_start < 0 && !all.damage_count && seen.size - (size_t)all.offset < HEADER;
+        CHECK(allocations != SIZE_MAX || !is_clean);
+    }
+    scanner_close(&one.core);
+    free(room);
+    close(held);
 }
 
 /* Nothing is promised when memory runs out, but that it is said and nothing breaks. */
@@ -431,6 +571,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input in = {data, size};
     unsigned form = next_byte(&in), blocks = next_byte(&in), cut = next_short(&in);
+    const uint8_t *body = in.at;
     file f = build(&in, form & FRAMED);
     CHECK(crc_hardware(form, f.bytes.at, f.bytes.size) ==
           crc_software(form, f.bytes.at, f.bytes.size));
@@ -439,16 +580,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     reference expected = refer(&f);
     check_against(&whole, &expected);
 
-    outcome pieces = scan_in_blocks(&f.bytes, blocks, 0);
+    outcome pieces = scan_in_blocks(&f.bytes, blocks, 0, MAX_UNVERIFIED);
     check_same(&whole, &pieces);
     CHECK(whole.series == pieces.series);
-    outcome restarted = scan_in_blocks(&f.bytes, blocks, 8);
+    outcome restarted = scan_in_blocks(&f.bytes, blocks, 8, MAX_UNVERIFIED);
     check_same(&whole, &restarted);
+    outcome verified = scan_in_blocks(&f.bytes, blocks, 0, 16 + cut % 256);
+    outcome again = scan_in_blocks(&f.bytes, blocks + 1, 0, 16 + cut % 256);
+    check_same(&verified, &again);
     if (!expected.nested) {
         outcome grown = scan_grown(&f.bytes, f.bytes.size * cut / 65535);
         check_same(&whole, &grown);
     }
-    if (form & SCARCE) scan_scarcely(&f.bytes, form >> 2);
+    scan_as_small(&f.bytes, (f.bytes.size + 64) * cut / 65535, SIZE_MAX);
+    sketch_input(body, size < 4 ? 0 : size - 4, form);
+    if (form & SCARCE) {
+        scan_scarcely(&f.bytes, form >> 2);
+        scan_as_small(&f.bytes, f.bytes.size, form >> 2);
+    }
     free(f.bytes.at);
     free(f.whole);
     return 0;

@@ -40,7 +40,7 @@ def built_events() -> Iterator[bytes]:
         encode.audio("sounds", [b"wav"]),
         encode.legacy_image("picture", b"png", 1, 1),
         encode.legacy_audio("sound", b"wav", 8000, 1, 1),
-        encode.legacy_histogram("weight", [1.0], [2.0], [1]),
+        encode.legacy_histogram("weight", (1, 1, 1, 1, 1), [2.0], [1]),
         encode.hparams_start({"lr": 0.1}),
         encode.tensor("matrix", [[1.0, 2.0]], plugin="own", data_class="scalar"),
         encode.tensor("row", [1.0], plugin="scalars"),

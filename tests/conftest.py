@@ -4,7 +4,9 @@ import base64
 import hashlib
 import hmac
 import importlib.util
+import itertools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,69 +26,178 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+from aboard.hub import passwords
 from aboard.index import Index
-from engines import fake_oss, postgres
-from engines.absence import cannot_set_up
-from engines.fake_gcs import FakeGcs
-from engines.fake_oss import FakeOss
+from tests.engines import docker, fake_oss, kubernetes, object_servers, postgres, slurm
+from tests.engines.absence import cannot_set_up
+from tests.engines.fake_gcs import FakeGcs
+from tests.engines.fake_oss import FakeOss
+from tests.engines.fake_vertex import FakeVertex
+from tests.engines.ports import free_port, free_ports
+from tests.engines.rigs import Rig
 
 settings.register_profile("aboard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("aboard")  # a busy machine is no failure
 
-# What runs in the background of a shell ignores it, and all that the tests start would too.
+# Ignored in the background of a shell, or under nohup: all that the tests start would do so too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 BUCKET = "training-logs"
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
-_LONGEST = {"test_hub_kills.py", "test_ship_kills.py", "test_kills.py", "test_shipping_faults.py"}
-_ENGINE_DIRECTORIES = {
-    *("boards", "browser", "cli", "executors", "hub", "integrations", "scenarios", "sdk", "track")
+_LONGEST = {
+    "test_bench.py",
+    "test_compat.py",
+    "test_faults.py",
+    "test_hub_kills.py",
+    "test_kills.py",
+    "test_sick_boards.py",
 }
-"""Tests in which whole programs, ours among them, meet at moments of their own choosing."""
-_ENGINES = {
-    "s3_server",
-    "oss_server",
-    "azurite",
-    "azure",
-    "postgres_server",
-    "slurm",
-    "browser",
-    "state",
-}
-"""Fixtures that start a program of others, or a hub; and the parameters that choose them."""
+_MARK_OF_A_FILE = re.compile(r"^pytestmark = \[?pytest\.mark\.(engine|slow)\b", re.MULTILINE)
 _AMBIENT = dict(os.environ)
+_numbers = itertools.count()
 _CACHE = Path(_AMBIENT.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 _AZURITE = _CACHE / "aboard-dev" / "azurite"
 _CLOUD_VARIABLES = ("AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_", "AZURE_", "OSS_", "ALIBABA_")
-Server = TypeVar("Server", FakeGcs, FakeOss)
+Server = TypeVar("Server", FakeGcs, FakeOss, FakeVertex)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which no test would run: importing them costs every worker seconds."""
+    if collection_path.suffix != ".py":
+        return None
+    expression, mark = config.option.markexpr, _MARK_OF_A_FILE.search(collection_path.read_text())
+    if not (expression and mark):
+        return None
+    return True if f"not {mark[1]}" in expression or mark[1] not in expression else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that nobody waits for it at the end.
+    """Begin with the tests that take longest, so that no worker ends alone with one of them.
 
-    A test of real programs is tried once more if it fails, and that is told: on a busy machine one
-    of them misses a deadline now and then. A defect fails twice. No other test may be lucky.
+    The tests of an engine, `@pytest.mark.engine(NAME)`, share a worker, and so the engine.
     """
     items.sort(key=lambda item: item.path.name not in _LONGEST)
     for item in items:
-        if _uses_an_engine(item):
-            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=5))
+        if mark := item.get_closest_marker("engine"):
+            item.add_marker(pytest.mark.xdist_group(f"engine-{mark.args[0]}"))
 
 
-def _uses_an_engine(item: pytest.Item) -> bool:
-    directory = item.path.relative_to(Path(__file__).parent).parts[0]
-    parameters = getattr(item, "callspec", None)
-    chosen = (
-        {one for one in parameters.params.values() if isinstance(one, str)} if parameters else set()
-    )
-    return (
-        directory in _ENGINE_DIRECTORIES
-        or not _ENGINES.isdisjoint(getattr(item, "fixturenames", ()))
-        or not _ENGINES.isdisjoint({f"{one}_server" for one in chosen} | chosen)
-    )
+_RIGS = [
+    "process",
+    pytest.param("docker", marks=pytest.mark.engine("docker")),
+    pytest.param("kubernetes", marks=pytest.mark.engine("kubernetes")),
+    pytest.param("slurm", marks=pytest.mark.engine("slurm")),
+]
+
+
+@pytest.fixture(scope="session", params=_RIGS)
+def rig(request: pytest.FixtureRequest) -> Rig:
+    """Give an engine on which executors start commands; each is started when a test needs it."""
+    found: Rig = request.getfixturevalue(f"{request.param}_rig")
+    return found
+
+
+@pytest.fixture(scope="session")
+def process_rig() -> Rig:
+    return Rig("process")
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> Iterator[docker.Docker]:
+    """Run a Docker daemon with an image of this checkout."""
+    if absent := docker.missing():
+        cannot_set_up(f"a Docker daemon needs {', '.join(absent)} ({docker.INSTALL})")
+    with docker.dockerd() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def docker_rig(docker_engine: docker.Docker) -> Rig:
+    return Rig("docker", {"host": docker_engine.host, "image": docker_engine.image})
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[kubernetes.Cluster]:
+    """Run a Kubernetes of one node, whose Docker has an image of this checkout."""
+    if lacking := kubernetes.missing():
+        cannot_set_up(lacking)
+    with kubernetes.kubernetes() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[slurm.Cluster]:
+    if missing := slurm.missing():
+        cannot_set_up(f"needs {', '.join(missing)} (Debian: {slurm.INSTALL})")
+    with slurm.slurm() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kubernetes_rig(cluster: kubernetes.Cluster) -> Rig:
+    settings = {"kubeconfig": str(cluster.kubeconfig), "image": cluster.engine.image}
+    return Rig("kubernetes", {**settings, "namespace": cluster.make_namespace("boards")})
+
+
+@pytest.fixture(scope="session")
+def slurm_rig(slurm_cluster: slurm.Cluster) -> Rig:
+    return Rig("slurm", {"configuration": str(slurm_cluster.configuration)})
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> Callable[[int], Iterator[int]]:
+    """Number the rounds of a loop of kills, faults or random cases, in a test marked `soak`.
+
+    `rounds(4)` yields 0 to 3 in `make test`. In `make soak` it goes on from there until this
+    test's share of SOAK_MINUTES is over, and every round has a seed of its own.
+    """
+    soaking = [item for item in request.session.items if item.get_closest_marker("soak")]
+    assert request.node in soaking, "mark the test with pytest.mark.soak"
+    minutes = float(os.environ.get("SOAK_MINUTES", "0"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    deadline = time.monotonic() + minutes * 60 * workers / len(soaking)
+
+    def numbered(few: int) -> Iterator[int]:
+        for number in itertools.count():
+            if number >= few and time.monotonic() >= deadline:
+                return
+            yield number
+
+    return numbered
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Count kills, and points acknowledged and lost; the sums are printed after the tests."""
+    totals = [0, 0, 0]
+    request.node.user_properties.append(("tally", totals))
+
+    def add(*, kills: int, acknowledged: int, lost: int) -> None:
+        for place, number in enumerate((kills, acknowledged, lost)):
+            totals[place] += number
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    ended = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    tallies = [
+        value
+        for report in ended
+        if report.when == "call"
+        for name, value in report.user_properties
+        if name == "tally"
+    ]
+    if tallies:
+        kills, acknowledged, lost = map(sum, zip(*tallies, strict=True))
+        terminalreporter.write_line(
+            f"{kills} kills, {acknowledged} points acknowledged, {lost} points lost"
+        )
 
 
 @pytest.fixture
@@ -107,10 +219,24 @@ def home(environment: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def s3_bucket(s3_server: str, environment: pytest.MonkeyPatch) -> str:
-    environment.setenv("AWS_ENDPOINT_URL", s3_server)
+    return _bucket_at(s3_server, environment)
+
+
+def _bucket_at(server: str, environment: pytest.MonkeyPatch) -> str:
+    environment.setenv("AWS_ENDPOINT_URL", server)
     environment.setenv("AWS_ACCESS_KEY_ID", "testing")
     environment.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     return f"s3://{BUCKET}"
+
+
+@pytest.fixture
+def rclone_bucket(rclone_server: str, environment: pytest.MonkeyPatch) -> str:
+    return _bucket_at(rclone_server, environment)
+
+
+@pytest.fixture
+def seaweedfs_bucket(seaweedfs_server: str, environment: pytest.MonkeyPatch) -> str:
+    return _bucket_at(seaweedfs_server, environment)
 
 
 @pytest.fixture
@@ -144,14 +270,66 @@ def s3_server() -> Iterator[str]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with running(command, port):
         url = f"http://127.0.0.1:{port}"
-        urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT")).close()
+        _create_bucket(url)
         yield url
+
+
+@pytest.fixture(scope="session")
+def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run rclone's S3 server, and give its address."""
+    directory = tmp_path_factory.mktemp("rclone")
+    (directory / BUCKET).mkdir()
+    port = free_port()
+    with running(object_servers.rclone(directory, port), port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def seaweedfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run SeaweedFS, and give the address of its S3 server."""
+    directory = tmp_path_factory.mktemp("seaweedfs")
+    ports = free_ports(8)
+    command = object_servers.seaweedfs(directory, ports)
+    with running(command, ports[0], end=signal.SIGKILL):  # a gentle end takes 25 seconds
+        url = f"http://127.0.0.1:{ports[0]}"
+        wait_until(lambda: _create_bucket(url))  # it listens before it has a master
+        yield url
+    for port in ports:
+        for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+            left.unlink()
+
+
+def _create_bucket(url: str) -> bool:
+    try:
+        urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT")).close()
+    except urllib.error.HTTPError as error:
+        if error.code < 500:
+            raise
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
 def gcs_server() -> Iterator[FakeGcs]:
     with serving(FakeGcs(BUCKET)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def vertex_server() -> Iterator[FakeVertex]:
+    with serving(FakeVertex(blobs=f"{BUCKET}/vertex-blobs")) as server:
+        yield server
+
+
+@pytest.fixture
+def vertex(
+    vertex_server: FakeVertex, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> FakeVertex:
+    """Give a Vertex in which nothing is, and its credentials in the environment."""
+    vertex_server.clear()
+    key = str(vertex_server.write_key(tmp_path))
+    environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+    return vertex_server
 
 
 @pytest.fixture(scope="session")
@@ -228,14 +406,12 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @pytest.fixture
-def closed_port() -> int:
-    return free_port()
+def closed_port() -> Iterator[int]:
+    """Keep a port on which nobody listens, so that nobody else can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port()))
+        yield int(taken.getsockname()[1])
 
 
 @pytest.fixture
@@ -246,7 +422,9 @@ def silent_port() -> Iterator[int]:
 
 
 @contextmanager
-def running(command: list[str], port: int) -> Iterator[None]:
+def running(
+    command: list[str], port: int, *, end: signal.Signals = signal.SIGTERM
+) -> Iterator[None]:
     """Run a server until it is no longer needed; fail with its output if it never listens."""
     environment = {
         name: value for name, value in _AMBIENT.items() if not name.upper().endswith("_PROXY")
@@ -262,10 +440,10 @@ def running(command: list[str], port: int) -> Iterator[None]:
                 pytest.fail(f"{command[0]} ended at once: {log.read().decode()}")
             yield
         finally:
-            process.terminate()
+            process.send_signal(end)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -290,15 +468,33 @@ def serving(server: Server) -> Iterator[Server]:
         thread.join()
 
 
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As pytest's own, which lists the directories of all tests to number the next one."""
+    return _directory(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
+
+
+def _directory(factory: pytest.TempPathFactory, name: str) -> Path:
+    made = factory.getbasetemp() / f"{name}_{next(_numbers)}"  # "a1" and 2 is not "a" and 12
+    made.mkdir(mode=0o700)
+    return made
+
+
 @pytest.fixture(autouse=True)
 def _private_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keep every test off the developer's own index."""
-    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("ABOARD_CACHE", str(_directory(tmp_path_factory, "cache")))
+
+
+@pytest.fixture(autouse=True)
+def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hash passwords as weakly as possible: a strong hash takes a tenth of a second."""
+    monkeypatch.setattr(passwords, "STRENGTH", {"time_cost": 1, "memory_cost": 8, "parallelism": 1})
 
 
 @pytest.fixture
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    with Index(tmp_path_factory.mktemp("index") / "index.db") as opened:
+    with Index(_directory(tmp_path_factory, "index") / "index.db") as opened:
         yield opened

@@ -7,16 +7,27 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slow benchmarks")]
 BENCH = Path(__file__).parents[1] / "bench" / "run.py"
-HUB_CASES = {"start", "hub-boards", "hub-crowd", "hub-lists"}
-CASES = {"long", "growth", "query", "live", "log-steps", "log-silent", "shipping"} | HUB_CASES
+QUICK = ("long", "growth", "query", "windows", "log-silent", "hub-crowd", "series")
+SLOW = ("live", "log-steps", "shipping", "start", "hub-boards", "hub-lists", "engines", "many-runs")
+SLOW += ("jobs", "console", "console-live")
 OURS = {"aboard index", "aboard, in process", "aboard ls, again", "aboard.open, again"}
 
 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory):
-    place = tmp_path_factory.mktemp("bench")
-    cases = [part for name in CASES for part in ("--only", name)]
+    return measured(tmp_path_factory.mktemp("bench"), QUICK)
+
+
+@pytest.fixture(scope="module")
+def slow_document(tmp_path_factory):
+    return measured(tmp_path_factory.mktemp("bench"), SLOW)
+
+
+def measured(place, names):
+    cases = [part for name in names for part in ("--only", name)]
+    cases += ["--engine", "process"]
     options = ["--quick", *cases, "--cache", str(place), "--json", str(place / "out.json")]
     command = [sys.executable, BENCH, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -25,6 +36,12 @@ def document(tmp_path_factory):
     assert all(f"## {case['title']}" in done.stdout for case in document["cases"].values())
     assert not list(place.glob("index-*")), "an index was left behind"
     assert not _running_below(place), "a hub was left behind"
+    assert tuple(document["cases"]) == names
+    for name, case in document["cases"].items():
+        for figures in case["contenders"].values():
+            assert 0 < figures["best"] <= figures["median"]
+            assert figures["peak_mib"] > 1 or name == "engines"
+            assert figures["every"] or name in {"hub-boards", "hub-crowd"}
     return document
 
 
@@ -45,19 +62,13 @@ def test_it_says_which_versions_were_measured(document):
     assert document["quick"]
 
 
-def test_every_contender_has_times_and_memory(document):
-    assert set(document["cases"]) == CASES
+def test_ours_are_measured_beside_tensorboards_loader(document):
     contenders = document["cases"]["long"]["contenders"]
     assert set(contenders) >= OURS | {"TensorBoard's Python loader"}
-    for name, case in document["cases"].items():
-        for figures in case["contenders"].values():
-            assert 0 < figures["best"] <= figures["median"]
-            assert figures["peak_mib"] > 1
-            assert figures["every"] or name in {"hub-boards", "hub-crowd"}
 
 
-def test_writers_are_compared_by_time_and_by_cpu(document):
-    logging = document["cases"]["log-steps"]
+def test_writers_are_compared_by_time_and_by_cpu(slow_document):
+    logging = slow_document["cases"]["log-steps"]
     ours = {"aboard", "aboard, log_metrics"}
     assert set(logging["contenders"]) == ours | {"torch.utils.tensorboard", "tensorboardX"}
     assert all(figures["cpu"] > 0 for figures in logging["contenders"].values())
@@ -76,17 +87,17 @@ def test_growth_is_told_for_every_size(document):
     assert set(target) == {"name", "wanted", "measured", "at_least", "met"}
 
 
-def test_a_board_is_started_in_every_way(document):
+def test_a_board_is_started_in_every_way(slow_document):
     ways = {"the hub's API", "aboard start"}
     started = {f"200 points, {state}: {way}" for state in ("known", "unknown") for way in ways}
-    contenders = document["cases"]["start"]["contenders"]
+    contenders = slow_document["cases"]["start"]["contenders"]
     assert set(contenders) == started | {"200 points: tensorboard --load_fast=true"}
-    [target] = document["cases"]["start"]["targets"]
+    [target] = slow_document["cases"]["start"]["targets"]
     assert target["wanted"] == 20
 
 
-def test_processes_that_were_not_run_are_called_so(document):
-    contenders = document["cases"]["hub-boards"]["contenders"]
+def test_processes_that_were_not_run_are_called_so(slow_document):
+    contenders = slow_document["cases"]["hub-boards"]["contenders"]
     alone, all_of_it = (
         contenders["tensorboard, 1 processes"],
         contenders["tensorboard, 3 processes"],
@@ -102,7 +113,21 @@ def test_a_crowd_is_told_by_question(document):
     assert "no errors" in crowd["notes"][0]
 
 
-def test_lists_are_told_for_every_size(document):
+def test_lists_are_told_for_every_size(slow_document):
     wanted = {f"{count} runs: {way}" for count in (20, 40) for way in ("the API", "aboard runs")}
     wanted |= {f"{count} boards: {way}" for count in (3, 6) for way in ("the API", "aboard list")}
-    assert set(document["cases"]["hub-lists"]["contenders"]) == wanted
+    assert set(slow_document["cases"]["hub-lists"]["contenders"]) == wanted
+
+
+def test_a_job_is_listed_at_every_size(slow_document):
+    wanted = {f"{count} members: aboard jobs" for count in (100, 200)}
+    assert set(slow_document["cases"]["jobs"]["contenders"]) == wanted
+
+
+def test_a_board_on_an_engine_is_measured_beside_tensorboard_on_it(slow_document):
+    case = slow_document["cases"]["engines"]
+    assert set(case["contenders"]) == {"process: aboard", "process: tensorboard"}
+    assert "times the time of tensorboard" in case["contenders"]["process: aboard"]["note"]
+    [target] = case["targets"]
+    assert target["wanted"] == 1.5
+    assert case["notes"] == []

@@ -7,6 +7,7 @@ their units may differ, because they depend on the machine and the hour.
 """
 
 import contextlib
+import dataclasses
 import importlib.util
 import inspect
 import io
@@ -24,9 +25,9 @@ import pytest
 import typer
 
 import aboard
-from aboard.cli.app import add_commands
-from aboard.cli.training import train_all
-from aboard.sdk.finding import stop_personal
+from aboard.cli.app import app
+from aboard.cli.demo import train_all
+from aboard.sdk.personal import stop_personal
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -42,22 +43,27 @@ RUN = [
     "docs/how-to/record-a-program.md",
     "docs/how-to/boards.md",
 ]
-FINDERS = ["doctor", "findings", "symptoms"]
 
 
 def page(name: str) -> str:
     return (DOCS / name).read_text()
 
 
+def test_no_page_installs_aboard_from_a_package_index():
+    for path in PAGES:
+        assert not re.search(r"pip install[^\n]* \"?aboard\b", path.read_text()), path
+
+
 # Complete.
 
 
-def test_the_cli_reference_is_up_to_date():
-    path = ROOT / "tools" / "cli_reference.py"
-    spec = importlib.util.spec_from_file_location("cli_reference", path)
+@pytest.mark.parametrize(("tool", "name"), [("cli", "cli"), ("engine", "engines")])
+def test_what_is_generated_is_up_to_date(tool, name):
+    path = ROOT / "tools" / f"{tool}_reference.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert page("reference/cli.md") == module.reference(), "run `make docs`"
+    assert page(f"reference/{name}.md") == module.reference(), "run `make docs`"
 
 
 def test_every_command_and_option_is_documented():
@@ -75,7 +81,7 @@ def test_every_command_and_option_is_documented():
 def all_commands() -> dict[str, typer.core.TyperCommand]:
     """Return every command by its words, such as `ls` and `runs show`."""
     found = {}
-    pending = [((), typer.main.get_command(add_commands()))]
+    pending = [((), typer.main.get_command(app))]
     while pending:
         above, group = pending.pop()
         for name, command in group.commands.items():
@@ -105,12 +111,12 @@ def settings_in_source() -> set[str]:
         for pattern in patterns
         for name in re.findall(pattern, text)
     }
-    for name in ("env", "rank"):
+    for name in ("environment", "rank"):
         text = sources[ROOT / f"src/aboard/track/{name}.py"]
         found |= set(re.findall(r"\"((?:[A-Z][A-Z0-9]*_[A-Za-z0-9_]+)|RANK)\"", text))
     clouds = sources[ROOT / "src/aboard/storage/settings.py"]
     prefixes = "AWS|AZURE|GOOGLE|CLOUDSDK|STORAGE|OSS|ALIBABA"
-    return found | set(re.findall(rf"\"((?:{prefixes})_[A-Z0-9_]+)\"", clouds))
+    return found | set(re.findall(rf"\b((?:{prefixes})_[A-Z0-9_]*[A-Z0-9])\b", clouds))
 
 
 def test_every_setting_is_documented():
@@ -125,6 +131,8 @@ def test_every_public_name_is_documented():
     reference = page("reference/python.md")
     for name in aboard.__all__:
         assert f"`aboard.{name}" in reference, name
+    for field in dataclasses.fields(aboard.Board):
+        assert f"`{field.name}`" in reference, field.name
     kinds = (aboard.Logs, aboard.EventWriter, aboard.Run, aboard.SummaryWriter)
     for kind in (*kinds, aboard.Board, aboard.Client):
         for name, member in inspect.getmembers(kind):
@@ -168,14 +176,14 @@ def test_every_field_of_listed_runs_is_documented(tmp_path, capsys):
     (tmp_path / "a" / "run1" / "run.json").write_bytes(record.to_json())
     section = page("reference/json.md").split("## `aboard runs`")[1].split("\n## ")[0]
     documented = set(re.findall(r"`(\w+)`", section))
-    for words in ("list", "show a/run1", "tag a --add=tags", "delete a --yes"):
+    for words in ("list", "show a/run1", "tag a --add=tags", "note a text", "delete a --yes"):
         run(["runs", *words.split(), "--root", str(tmp_path), "--json"])
         assert field_names(json.loads(capsys.readouterr().out)) <= documented, words
 
 
 def test_every_field_of_a_recorded_program_is_documented(tmp_path):
     command = [sys.executable, "-m", "aboard", "run", "--json", "--root", tmp_path, "--", "true"]
-    result = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, check=True, timeout=180)
     fields = field_names([json.loads(line) for line in result.stderr.splitlines()])
     section = page("reference/json.md").split("## `aboard run`")[1]
     assert fields <= set(re.findall(r"`(\w+)`", section))
@@ -187,15 +195,15 @@ def test_every_field_of_a_served_board_is_documented(tmp_path):
     demo = [sys.executable, "-m", "aboard", "demo", "--seconds", "0", "--no-browser", "--json"]
     environment = {**os.environ, "ABOARD_CACHE": str(tmp_path / "cache")}
     printed = subprocess.check_output(
-        [*demo, str(tmp_path / "logs")], env=environment, stderr=subprocess.DEVNULL, timeout=60
+        [*demo, str(tmp_path / "logs")], env=environment, stderr=subprocess.DEVNULL, timeout=180
     )
     fields = field_names(orjson.loads(printed))
-    assert fields == {"url", "address", "pid"}
+    assert fields == {"url", "address", "console", "pid"}
     assert fields <= set(re.findall(r"`(\w+)`", page("reference/json.md")))
 
 
 def test_every_finding_is_documented():
-    sources = [(ROOT / "src/aboard/index" / f"{name}.py").read_text() for name in FINDERS]
+    sources = [path.read_text() for path in (ROOT / "src/aboard/doctor").glob("*.py")]
     codes = set(re.findall(r"Finding\(\s*\"([a-z-]+)\"", "".join(sources)))
     assert len(codes) > 20
     assert codes - set(re.findall(r"`([a-z-]+)`", page("how-to/empty-board.md"))) == set()
@@ -225,6 +233,12 @@ def test_links_lead_somewhere(path):
         linked = (path.parent / name).resolve() if name else path
         assert linked.exists(), target
         assert not anchor or anchor in anchors(linked.read_text()), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_files_of_the_checkout_that_a_page_names_exist(path):
+    names = re.findall(r"`((?:bench|deploy|src|tests|tools)/[\w./-]+)", path.read_text())
+    assert [name for name in names if not (ROOT / name).exists()] == []
 
 
 def test_every_page_is_in_the_table_of_contents():
@@ -341,6 +355,6 @@ def in_shell(command: str) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
     return done.stdout

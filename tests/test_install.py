@@ -1,15 +1,21 @@
-"""Installing from source: with a compiler the C core is built, without one its twin serves."""
+"""Installing from source: with a compiler the C core is built, without one its twin serves.
+
+In an image for trainings, Aboard is installed beside numpy alone, and without its dependencies.
+"""
 
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+CONSOLE = ["app-ABCDEFGH.css", "app-ABCDEFGH.js", "index.html"]
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +26,11 @@ def source(tmp_path_factory) -> Path:
         shutil.copy(ROOT / name, copy)
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
+    console = copy / "src" / "aboard" / "hub" / "console"
+    shutil.rmtree(console, ignore_errors=True)
+    console.mkdir()
+    for name in CONSOLE:
+        (console / name).write_text("as built by make console")
     return copy
 
 
@@ -57,9 +68,13 @@ def cores_in(wheel: Path) -> list[str]:
     return [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
 
 
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory) -> Path:
+    return build_wheel(source, tmp_path_factory.mktemp("wheels"))
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_with_a_compiler_the_wheel_has_the_c_cores(source, tmp_path):
-    wheel = build_wheel(source, tmp_path / "wheels")
+def test_with_a_compiler_the_wheel_has_the_c_cores(wheel, tmp_path):
     cores = [f"aboard/events/{core}.abi3.so" for core in ("_encoder", "_scanner")]
     assert sorted(cores_in(wheel)) == cores
     assert "-cp311-abi3-" in wheel.name
@@ -77,9 +92,127 @@ def test_without_a_compiler_the_install_succeeds_and_python_serves(source, tmp_p
     )
 
 
-def test_a_wheel_holds_the_types_marker_and_the_licence(source, tmp_path):
-    shutil.rmtree(source / "build", ignore_errors=True)
-    names = zipfile.ZipFile(build_wheel(source, tmp_path, CC="/bin/false")).namelist()
+def test_a_wheel_holds_the_types_marker_and_the_licence(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
     assert "aboard/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith("tests") for name in names)
+
+
+def test_wheels_and_source_releases_hold_the_built_console(source, wheel, tmp_path):
+    build = "import setuptools.build_meta as build, sys; build.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=source, check=True)
+    (release,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(release) as archive:
+        names = archive.getnames()
+    for held in (zipfile.ZipFile(wheel).namelist(), names):
+        found = [name.rpartition("/")[2] for name in held if "aboard/hub/console/" in name]
+        assert sorted(found) == CONSOLE
+
+
+class TrainingImage:
+    """A virtual environment with the wheel and numpy; nothing is downloaded."""
+
+    def __init__(self, home: Path, wheel: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+        self.home = home
+        self.python = home / "bin" / "python"
+        command = [sys.executable, "-m", "pip", "--python", self.python, "install", "--no-deps"]
+        subprocess.run([*command, "--quiet", "--no-index", wheel], check=True)
+        (packages,) = home.glob("lib/python*/site-packages")
+        link("numpy", packages)
+
+    def run(self, *command: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run(
+            [str(one) for one in command],
+            cwd=self.home,
+            env=own | {"ABOARD_CACHE": str(self.home / "cache")} | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def script(self, code: str, *arguments: str, **variables: str) -> str:
+        done = self.run(self.python, "-P", "-c", code, *arguments, **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def link(package: str, target: Path) -> None:
+    """Make a package of this environment importable from another directory."""
+    installed = distribution(package)
+    for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+        (target / top).symlink_to(installed.locate_file(top))
+
+
+@pytest.fixture(scope="module")
+def image(wheel, tmp_path_factory) -> TrainingImage:
+    return TrainingImage(tmp_path_factory.mktemp("image") / "venv", wheel)
+
+
+TRACKING = """
+import sys
+import numpy as np
+import aboard
+
+for attempt in range(2):
+    with aboard.init("spirals", name="long", root=sys.argv[1], resume=True) as run:
+        for step in range(10 * attempt, 10 * attempt + 10):
+            run.log_metrics({"loss": 1 / (step + 1)}, step=step)
+        run.log_image("picture", np.zeros((8, 8, 3), np.uint8), step=attempt)
+with aboard.SummaryWriter(sys.argv[1] + "/writer") as writer:
+    writer.add_scalar("loss", 0.5, 1)
+    writer.add_histogram("weights", np.arange(9.0), 1)
+with aboard.open(sys.argv[1]) as logs:
+    assert logs.series("spirals/long", "loss").steps.tolist() == list(range(20))
+    assert {tag.name for tag in logs.select(run="writer")} == {"loss", "weights"}
+known = ("aboard", "numpy", "obstore", "_")
+tops = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names
+print(sorted(top for top in tops if not top.startswith(known) and top != "sitecustomize"))
+"""
+
+
+def test_tracking_needs_numpy_alone(image, tmp_path):
+    assert image.script(TRACKING, str(tmp_path)) == "[]\n"
+
+
+def test_a_bucket_needs_obstore_too(image, s3_bucket, tmp_path):
+    place = f"{s3_bucket}/image"
+    failed = image.run(image.python, "-P", "-c", TRACKING, place)
+    expected = "ImportError: this needs obstore, which is not installed: pip install obstore"
+    assert failed.stderr.splitlines()[-1] == expected
+    link("obstore", tmp_path)
+    assert image.script(TRACKING, place, PYTHONPATH=str(tmp_path)) == "[]\n"
+
+
+@pytest.mark.parametrize("command", [["view", "runs"], ["run", "--", "true"], ["--version"], []])
+def test_the_command_line_says_what_to_install(image, command):
+    for start in ([image.home / "bin" / "aboard"], [image.python, "-m", "aboard"]):
+        done = image.run(*start, *command)
+        expected = "aboard: this needs typer, which is not installed: pip install aboard\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
+
+
+IMPORTING = """
+import importlib, pkgutil
+import aboard
+
+for found in pkgutil.walk_packages(aboard.__path__, "aboard.", onerror=lambda name: None):
+    # `open_storage` says it for these two, and the command for the others.
+    if found.name in ("aboard.storage.object", "aboard.storage.clouds", "aboard.__main__"):
+        continue
+    if found.name.startswith("aboard.cli."):
+        continue
+    try:
+        importlib.import_module(found.name)
+    except ImportError as error:
+        assert "pip install" in str(error), (found.name, error)
+        print(found.name)
+"""
+
+
+def test_modules_that_cannot_be_imported_say_what_to_install(image):
+    lacking = image.script(IMPORTING).split()
+    parts = {"boards", "executors", "hub", "integrations", "tensorboard", "web"}
+    assert {name.split(".")[1] for name in lacking} == parts

@@ -11,11 +11,11 @@ from typing import Any
 
 import typer
 
-from aboard.cli.app import add_commands
+from aboard.cli.app import app
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 _INTRODUCTION = """\
-<!-- Written by tools/cli_reference.py; run `make docs` to write it anew. -->
+<!-- Written by tools/cli_reference.py; run `make docs` to generate it again. -->
 # The command line
 
 `python -m aboard` is the same as `aboard`. Options of `aboard` itself come before the command.
@@ -29,7 +29,7 @@ environment variables in [Settings](settings.md).
 
 def reference() -> str:
     """Return the page."""
-    group = typer.main.get_command(add_commands())
+    group = typer.main.get_command(app)
     context = typer.Context(group, info_name="aboard", **group.context_settings)
     parts = [_INTRODUCTION, _section("aboard", group, context)]
     parts += _sections_below("aboard", group, context)

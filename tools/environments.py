@@ -1,48 +1,82 @@
 """Python environments for frameworks too heavy or too old for ours, kept outside the checkout.
 
-One is built once and used by every checkout on the machine; the command prints the path of its
-interpreter. An environment that was not finished, or for other requirements, is built anew.
+Each has the dependencies of Aboard beside its framework, as pip resolves them together; the
+checkout itself is not installed. One is built once and used by every checkout with the same
+requirements; the command prints the path of its interpreter.
 """
 
 import argparse
 import fcntl
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aboard-dev"
-REQUIREMENTS = {
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+TESTS = ["httpx>=0.27", "hypothesis>=6.100", "pillow>=10", "pytest>=8", "pytest-xdist>=3.6"]
+FRAMEWORKS = {
     # TensorFlow 2.15 is the last with Estimator and Keras 2, and the last that Tensorpack runs on.
     "estimator": [
         "tensorflow-cpu==2.15.1",
         "tensorpack==0.11",
         "numpy<2",
-        "obstore>=0.12",
         "opencv-python-headless<4.12",
         "setuptools<80",
     ],
+    "tensorflow-2.16": ["tensorflow-cpu==2.16.2"],
+    "tensorflow-2.18": ["tensorflow-cpu==2.18.1"],
     "tensorflow": ["tensorflow-cpu==2.21.0", "tensorboard==2.21.0"],
+    "jax": ["jax==0.10.2"],
+    "ray": ["ray[tune]==2.60.0"],
+    "xmanager": ["xmanager==0.8.5"],
+    # Google's client of Vertex, for its types: tests/engines/vertex_types.py.
+    "vertex": ["google-cloud-aiplatform>=1.120,<3"],
+    # A peer of bench/catalogs.py.
+    "mlflow": ["mlflow>=3,<4"],
+    # Every dependency in the oldest version that pyproject.toml allows.
+    "oldest": ["protobuf<5", "moto[server]>=5"],
 }
 PYTHON = (3, 11)  # TensorFlow 2.15 has no build for a later one
+
+
+def requirements(name: str) -> list[str]:
+    found = list(PROJECT["dependencies"])
+    if name == "oldest":
+        extras = PROJECT["optional-dependencies"].values()
+        found = [_lowest(one) for one in (*found, *(one for extra in extras for one in extra))]
+    return [*found, *TESTS, *FRAMEWORKS[name]]
+
+
+def _lowest(requirement: str) -> str:
+    found = re.match(r"([\w\[\]-]+)>=([\d.]+)", requirement)
+    if found is None:
+        sys.exit(f"pyproject.toml: {requirement!r} does not begin with its oldest version")
+    return f"{found[1]}=={found[2]}"
 
 
 def interpreter(name: str) -> Path:
     """Return the Python of an environment, building it first if need be."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    home = CACHE / name
+    wanted = "\n".join([*requirements(name), ""])
+    home = CACHE / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
     python = home / "bin" / "python"
     stamp = home / "requirements.txt"
-    wanted = "\n".join([*REQUIREMENTS[name], ""])
     with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building the same one
-        if not stamp.exists() or stamp.read_text() != wanted:
+        if not stamp.exists():
             shutil.rmtree(home, ignore_errors=True)
             # Standard output is for the path alone.
             subprocess.run([base_python(), "-m", "venv", home], check=True, stdout=sys.stderr)
-            install = [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS[name]]
-            subprocess.run(install, check=True, stdout=sys.stderr)
+            pip = [python, "-m", "pip", "install"]
+            if find_spec("uv") is not None:  # it takes seconds, pip minutes
+                pip = [sys.executable, "-m", "uv", "pip", "install", "--python", python]
+            subprocess.run([*pip, "--quiet", *requirements(name)], check=True, stdout=sys.stderr)
             stamp.write_text(wanted)
     return python
 
@@ -59,7 +93,7 @@ def base_python() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=REQUIREMENTS)
+    parser.add_argument("name", choices=FRAMEWORKS)
     try:
         print(interpreter(parser.parse_args().name))
     except subprocess.CalledProcessError as error:

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from aboard.events.writer import EventWriter
     from aboard.index.logs import Logs
     from aboard.index.query import UnknownName
-    from aboard.sdk.awaiting import AsyncClient
+    from aboard.jobs.experiment import Job, experiment, submit
     from aboard.sdk.board import Board
-    from aboard.sdk.client import Client
+    from aboard.sdk.client import AsyncClient, Client
     from aboard.sdk.errors import (
         AuthError,
         BoardFailed,
@@ -36,6 +36,7 @@ __all__ = [
     "Client",
     "EventWriter",
     "HubError",
+    "Job",
     "Logs",
     "NotFound",
     "NotReady",
@@ -44,12 +45,15 @@ __all__ = [
     "SummaryWriter",
     "UnknownName",
     "current_run",
+    "engines",
+    "experiment",
     "init",
     "open",
+    "submit",
 ]
 
 _LAZY = {
-    "AsyncClient": "aboard.sdk.awaiting",
+    "AsyncClient": "aboard.sdk.client",
     "AuthError": "aboard.sdk.errors",
     "Board": "aboard.sdk.board",
     "BoardFailed": "aboard.sdk.errors",
@@ -57,6 +61,7 @@ _LAZY = {
     "Client": "aboard.sdk.client",
     "EventWriter": "aboard.events.writer",
     "HubError": "aboard.sdk.errors",
+    "Job": "aboard.jobs.experiment",
     "Logs": "aboard.index.logs",
     "NotFound": "aboard.sdk.errors",
     "NotReady": "aboard.sdk.errors",
@@ -65,7 +70,9 @@ _LAZY = {
     "SummaryWriter": "aboard.track.summary",
     "UnknownName": "aboard.index.query",
     "current_run": "aboard.track.run",
+    "experiment": "aboard.jobs.experiment",
     "init": "aboard.track.start",
+    "submit": "aboard.jobs.experiment",
 }
 
 
@@ -74,6 +81,13 @@ def open(source: str | Path, **options: Any) -> Logs:  # noqa: A001 - aboard.ope
     from aboard.index.logs import Logs
 
     return Logs(source, **options)
+
+
+def engines() -> list[dict[str, Any]]:
+    """Return the engines of the hub on which boards can run; see `Client.engines`."""
+    from aboard.sdk.client import Client
+
+    return Client().engines()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from keeping import Hub
-from pretending import Clock, PretendExecutor
 
 from aboard.boards.registry import Registry
+from tests.boards.keeping import Hub
+from tests.boards.pretending import Clock, PretendExecutor
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def wait_for() -> Callable[[Callable[[], bool]], None]:
     """Wait until something is so."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not condition():
             assert time.monotonic() < deadline, "it did not come to be so"
             time.sleep(0.01)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aboard.boards
-from engines.killing import tracer
+from tests.engines.killing import tracer
 
 OURS = (str(Path(aboard.boards.__file__).parent), str(Path(__file__).parent / "pretending.py"))
 

@@ -1,14 +1,11 @@
 """A loop that keeps boards going, with a clock that tests set and processes they control."""
 
-from pretending import Clock, PretendExecutor
-
-from aboard.boards.decide import Settings
-from aboard.boards.lifecycle import Lifecycle
+from aboard.boards.lifecycle import Lifecycle, Settings
 from aboard.boards.model import BoardRecord
 from aboard.boards.registry import Registry
-from aboard.boards.wanted import Wanted
+from tests.boards.pretending import Clock, PretendExecutor
 
-SETTINGS = Settings(poll=0.05, poll_soon=0.02, grace=30, start_timeout=300, silence=60)
+SETTINGS = Settings(poll=0.05, poll_soon=0.02, grace=30, start_timeout=300, unhealthy_timeout=60)
 
 
 class Hub:
@@ -17,11 +14,11 @@ class Hub:
     def __init__(self, registry: Registry, executor: PretendExecutor, clock: Clock, **options):
         self.registry, self.executor, self.clock = registry, executor, clock
         options = {"settings": SETTINGS, "clock": clock, "workers": 0, **options}
-        executors = options.pop("executors", {"process": executor})
+        executors = options.pop("executors", {executor.name: executor})
         self.lifecycle = Lifecycle(registry, executors, executor.specify, **options)
 
     def make(self, selector: str = "a", on: str = "process", **values) -> BoardRecord:
-        wanted = Wanted(owner="ann", selectors=(selector,), on=on, **values)
+        wanted = BoardRecord(owner="ann", selectors=(selector,), on=on, **values)
         return self.lifecycle.create(wanted).board
 
     def tick(self, board: BoardRecord, times: int = 1) -> BoardRecord:

@@ -1,7 +1,7 @@
 """An executor whose processes are files, so that tests decide what becomes of them.
 
-It keeps the contract across kills as a real one does: one process for a directory, found again by
-whoever asks. What it was told is in files too, so that another process can look.
+It keeps the contract across kills as a real one does: one process for a start, found again by any
+object. Its processes are files too, so that another process can look.
 """
 
 import fcntl
@@ -11,14 +11,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aboard.boards.model import BoardRecord
-from aboard.executors.base import Address, Executor, ExecutorError, Handle, Spec, State, Status
+from aboard.executors.base import (
+    Address,
+    CommandState,
+    EngineReport,
+    Executor,
+    ExecutorError,
+    Found,
+    Handle,
+    Spec,
+    Status,
+)
 
 
 class PretendExecutor(Executor):
-    name = "process"
+    unit = ("process", "process")
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, name: str = "process", profiles: tuple[str, ...] = ()) -> None:
+        super().__init__(dict.fromkeys(("", *profiles)))
+        self.name = name
         self.root = root
+        self.reached = True
+        self.knows_addresses = True
+        self.specs: list[Spec] = []
+        self.searches = 0
         self.is_deaf = False
         self.is_stubborn = False
         self.refuses = ""
@@ -26,32 +42,41 @@ class PretendExecutor(Executor):
         self.stops: list[tuple[str, bool]] = []
 
     def specify(self, record: BoardRecord) -> Spec:
-        return Spec(record.id, ("aboard", "view"), self.root / record.id)
+        return Spec(
+            record.id,
+            ("aboard", "view"),
+            self.root / record.id,
+            attempt=record.attempt,
+            profile=record.profile,
+        )
 
     def start(self, spec: Spec) -> Handle:
         if self.refuses:
             raise ExecutorError(self.refuses)
+        self.specs.append(spec)
         spec.directory.mkdir(parents=True, exist_ok=True)
         with _locked(spec.directory):
             for alive in spec.directory.glob("alive-*"):
                 return {"board": spec.board, "process": alive.name.removeprefix("alive-")}
             number = str(len(list(spec.directory.glob("started-*"))) + 1)
             (spec.directory / f"started-{number}").touch()
-            (spec.directory / f"alive-{number}").write_text(State.STARTING)
+            (spec.directory / f"alive-{number}").write_text(CommandState.STARTING)
+            (spec.directory / f"attempt-{number}").write_text(str(spec.attempt))
         return {"board": spec.board, "process": number}
 
     def poll(self, handles: Mapping[str, Handle]) -> dict[str, Status]:
         self.polls.append(set(handles))
         if self.is_deaf:
-            return dict.fromkeys(handles, Status(State.UNKNOWN, reason="nobody answers"))
+            return dict.fromkeys(handles, Status(CommandState.UNKNOWN, reason="no such socket"))
         found = {}
         for key, handle in handles.items():
             alive, ended = self._files(handle)
             if alive.exists():
-                found[key] = Status(State(alive.read_text()), memory=1000)
+                state, _, reason = alive.read_text().partition(" ")
+                found[key] = Status(CommandState(state), reason=reason, memory=1000)
             elif ended.exists():
                 code, reason = json.loads(ended.read_text())
-                found[key] = Status(State.ENDED, code, reason)
+                found[key] = Status(CommandState.ENDED, code, reason)
         return found
 
     def stop(self, handle: Handle, *, now: bool = False) -> None:
@@ -63,14 +88,42 @@ class PretendExecutor(Executor):
         yield b""
 
     def address(self, handle: Handle) -> Address | None:
+        if not self.knows_addresses:
+            return None
         return Address("127.0.0.1", 6006, "/", "a-token-for-tests")
+
+    def find_address(self, handle: Handle) -> None:
+        self.knows_addresses = True
+
+    def probe(self, profile: str = "") -> EngineReport:
+        return EngineReport(True, "1")
+
+    def found(self) -> list[Found]:
+        self.searches += 1
+        if self.is_deaf:
+            raise ExecutorError("no such socket")
+        found = []
+        for alive in sorted(self.root.glob("*/alive-*")):
+            number = alive.name.removeprefix("alive-")
+            attempt = int(alive.with_name(f"attempt-{number}").read_text())
+            handle = {"board": alive.parent.name, "process": number}
+            found.append(Found(alive.parent.name, attempt, handle))
+        return found
+
+    def reaches(self, handle: Handle) -> bool:
+        return self.reached
 
     # What tests do.
 
     def is_ready(self, board: str) -> None:
         """Let a board tell its address."""
         (alive,) = (self.root / board).glob("alive-*")
-        alive.write_text(State.RUNNING)
+        alive.write_text(CommandState.RUNNING)
+
+    def waits(self, board: str, reason: str) -> None:
+        """Let a board wait for its engine, or again."""
+        (alive,) = (self.root / board).glob("alive-*")
+        alive.write_text(f"{CommandState.STARTING} {reason}".strip())
 
     def dies(self, board: str, code: int | None, reason: str = "") -> None:
         (alive,) = (self.root / board).glob("alive-*")

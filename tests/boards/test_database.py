@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from aboard.boards import schema
+from aboard.boards import database as schema
 from aboard.boards.database import Database
 from aboard.boards.errors import BadDatabase, DatabaseUnavailable
-from aboard.boards.model import State, Transition
+from aboard.boards.model import BoardRecord, BoardState, Transition
 from aboard.boards.registry import Registry
-from aboard.boards.wanted import Wanted
 
-WANTED = Wanted(owner="ann", selectors=("a",))
+WANTED = BoardRecord(owner="ann", selectors=("a",))
 FORK = multiprocessing.get_context("fork")
 
 
@@ -65,7 +64,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(database, monkeypatch):
 def open_and_make(address: str, start, number: int) -> None:
     start.wait()
     with Registry(address, busy_seconds=60) as registry:
-        registry.create(Wanted(owner=f"user{number}", selectors=("a",)))
+        registry.create(BoardRecord(owner=f"user{number}", selectors=("a",)))
 
 
 def test_hubs_that_start_at_once_make_the_tables_once(database):
@@ -112,9 +111,9 @@ class TestAtOnce:
             yield [one, two]
 
     def test_one_wins_a_transition(self, hubs):
-        states = [State.RUNNING, State.STOPPED, State.STARTING]
+        states = [BoardState.RUNNING, BoardState.STOPPED, BoardState.STARTING]
         for _ in range(5):
-            board = hubs[0].create(Wanted(owner="ann", selectors=("a",)), new=True).board
+            board = hubs[0].create(BoardRecord(owner="ann", selectors=("a",)), new=True).board
             results = together(
                 9, lambda n, board=board: hubs[n % 2].transition(board, Transition(states[n % 3]))
             )
@@ -135,7 +134,7 @@ class TestAtOnce:
         assert hubs[0].list().total == 1
 
     def test_the_last_place_is_taken_once(self, hubs):
-        wanted = Wanted(owner="ann", selectors=("a",), on="process")
+        wanted = BoardRecord(owner="ann", selectors=("a",), on="process")
         results = together(12, lambda n: hubs[n % 2].create(wanted, new=True))
         refused = [one for one in results if isinstance(one, Exception)]
         assert {one.code for one in refused} == {"limit_exceeded"}
@@ -143,7 +142,7 @@ class TestAtOnce:
         assert len(hubs[0].live()) == 5
 
     def test_a_name_is_given_once(self, hubs):
-        wanted = Wanted(owner="ann", selectors=("a",), name="otter")
+        wanted = BoardRecord(owner="ann", selectors=("a",), name="otter")
         results = together(8, lambda n: hubs[n % 2].create(wanted, new=True))
         assert {one.code for one in results if isinstance(one, Exception)} == {"name_taken"}
         assert hubs[0].list().total == 1
@@ -179,7 +178,7 @@ class TestSqlite:
                     use()
             (tmp_path / "away").rename(path.parent)
             assert registry.live() == [board]
-            registry.transition(board, Transition(State.RUNNING))
+            registry.transition(board, Transition(BoardState.RUNNING))
 
     def test_a_file_that_others_keep_locked_is_told(self, tmp_path):
         path = tmp_path / "hub.db"
@@ -222,7 +221,7 @@ class TestPostgres:
                     break
                 except DatabaseUnavailable:
                     assert time.monotonic() < deadline
-            registry.transition(board, Transition(State.RUNNING))
+            registry.transition(board, Transition(BoardState.RUNNING))
 
     def test_a_server_that_is_not_there_is_told_without_the_password(self, closed_port):
         address = f"postgresql://me:hush-hush@127.0.0.1:{closed_port}/x"

@@ -1,66 +1,67 @@
 """The loop that keeps boards going, with a clock that tests set and processes they control."""
 
+import sys
 import threading
+from dataclasses import replace
 
 import pytest
-from keeping import Hub
 
 from aboard.boards.errors import (
     BadValue,
     BoardLimitExceeded,
     DatabaseUnavailable,
     IllegalTransition,
-    NotFound,
+    NoSuchName,
 )
 from aboard.boards.limits import Limits
-from aboard.boards.model import BoardRecord, State, Transition
-from aboard.boards.wanted import Wanted
+from aboard.boards.live import LiveBoards
+from aboard.boards.model import BoardRecord, BoardState, Transition
 from aboard.executors.base import Spec
+from tests.boards.keeping import Hub
+from tests.boards.pretending import PretendExecutor
 
 
 def test_an_isolated_board_is_started_watched_and_stopped(hub, clock):
     board = hub.make(timeout=60.0)
-    assert board.state is State.PENDING
+    assert board.state is BoardState.PENDING
     board = hub.tick(board)
     assert (board.state, board.handle) == (
-        State.STARTING,
+        BoardState.STARTING,
         {"board": board.id, "process": "1"},
     )
-    assert hub.tick(board).state is State.STARTING
+    assert hub.tick(board).state is BoardState.STARTING
     hub.executor.is_ready(board.id)
     clock.pass_by(5)
     board = hub.tick(board)
     assert (board.state, board.started, board.expires) == (
-        State.RUNNING,
+        BoardState.RUNNING,
         clock.now,
         clock.now + 60,
     )
-    assert hub.lifecycle.status(board.id).memory == 1000
     assert hub.lifecycle.address(board).port == 6006
     stopping = hub.lifecycle.stop(board.id, reason="stopped by ann")
-    assert stopping.state is State.STOPPING
+    assert stopping.state is BoardState.STOPPING
     board = hub.tick(board, 2)
-    assert (board.state, board.reason) == (State.STOPPED, "stopped by ann")
+    assert (board.state, board.reason) == (BoardState.STOPPED, "stopped by ann")
     assert hub.executor.stops == [(board.id, False)]
     assert hub.states(board) == ["pending", "starting", "running", "stopping", "stopped"]
-    assert hub.lifecycle.status(board.id) is not None
     hub.lifecycle.tick()
-    assert hub.lifecycle.status(board.id) is None
+    assert hub.lifecycle.known(board.id) is None
 
 
 def test_an_instant_board_runs_at_once_and_needs_no_executor(hub, clock):
     board = hub.make(on="instant")
-    assert (board.state, board.started) == (State.RUNNING, clock.now)
+    assert (board.state, board.started) == (BoardState.RUNNING, clock.now)
     assert hub.lifecycle.known(board.id) == board
     assert hub.lifecycle.address(board) is None
-    assert hub.lifecycle.stop(board.id, reason="enough").state is State.STOPPED
+    assert hub.lifecycle.stop(board.id, reason="enough").state is BoardState.STOPPED
     assert hub.lifecycle.known(board.id) is None
     assert hub.executor.polls == []
 
 
 def test_an_instant_board_of_a_hub_that_was_killed_runs_in_the_end(hub):
-    board = hub.registry.create(Wanted(owner="ann", selectors=("a",))).board
-    assert hub.tick(board).state is State.RUNNING
+    board = hub.registry.create(BoardRecord(owner="ann", selectors=("a",))).board
+    assert hub.tick(board).state is BoardState.RUNNING
 
 
 def test_executors_are_asked_once_for_all_their_boards(hub):
@@ -77,7 +78,7 @@ def test_where_there_is_no_such_executor_a_board_is_refused(hub, registry, execu
     board = hub.make()
     without = Hub(registry, executor, clock, executors={})
     board = without.tick(board)
-    assert (board.state, board.reason) == (State.FAILED, "there is no 'process' here")
+    assert (board.state, board.reason) == (BoardState.FAILED, "there is no 'process' here")
 
 
 def test_a_board_of_an_executor_that_is_switched_off_waits(hub, registry, executor, clock):
@@ -90,7 +91,10 @@ class TestFailing:
     def test_a_start_that_is_refused(self, hub):
         hub.executor.refuses = "there is no room here. Free some."
         board = hub.tick(hub.make())
-        assert (board.state, board.reason) == (State.FAILED, "there is no room here. Free some.")
+        assert (board.state, board.reason) == (
+            BoardState.FAILED,
+            "there is no room here. Free some.",
+        )
 
     def test_a_command_that_cannot_be_made(self, registry, executor, clock):
         def specify(record: BoardRecord) -> Spec:
@@ -100,7 +104,7 @@ class TestFailing:
         hub.lifecycle._specify = specify
         board = hub.tick(hub.make())
         assert (board.state, board.reason) == (
-            State.FAILED,
+            BoardState.FAILED,
             "[Errno 28] No space left on device",
         )
 
@@ -108,27 +112,27 @@ class TestFailing:
         board = hub.tick(hub.make())
         hub.executor.dies(board.id, 1, "exit code 1: no such directory")
         board = hub.tick(board)
-        assert (board.state, board.reason) == (State.FAILED, "exit code 1: no such directory")
+        assert (board.state, board.reason) == (BoardState.FAILED, "exit code 1: no such directory")
 
     def test_one_that_dies_while_it_runs(self, hub):
         board = hub.running()
         hub.executor.dies(board.id, -9, "used 2.1 GiB of 2.0 GiB memory")
         board = hub.tick(board)
-        assert (board.state, board.reason) == (State.FAILED, "used 2.1 GiB of 2.0 GiB memory")
+        assert (board.state, board.reason) == (BoardState.FAILED, "used 2.1 GiB of 2.0 GiB memory")
 
     def test_one_that_nobody_knows_any_more(self, hub):
         board = hub.running()
         hub.executor.vanishes(board.id)
         board = hub.tick(board)
-        assert (board.state, board.reason) == (State.LOST, "process no longer knows it")
+        assert (board.state, board.reason) == (BoardState.LOST, "process no longer knows it")
 
     def test_one_that_never_answers_is_ended_and_failed(self, hub, clock):
         board = hub.tick(hub.make())
         clock.pass_by(300)
-        assert hub.tick(board).state is State.STOPPING
+        assert hub.tick(board).state is BoardState.STOPPING
         board = hub.tick(board, 2)
         assert (board.state, board.reason) == (
-            State.FAILED,
+            BoardState.FAILED,
             "it did not answer within 5m of its start",
         )
         assert hub.executor.alive(board.id) == 0
@@ -137,9 +141,12 @@ class TestFailing:
         board = hub.running(timeout=10.0)
         hub.executor.is_deaf = True
         clock.pass_by(1000)
-        assert hub.tick(board, 5) == board
+        unknown = hub.tick(board, 5)
+        assert (unknown.state, unknown.expires) == (BoardState.RUNNING, board.expires)
+        assert unknown.reason == "process does not answer: no such socket"
         hub.executor.is_deaf = False
-        assert hub.tick(board).state is State.STOPPING
+        clock.pass_by(30)
+        assert hub.tick(board).state is BoardState.STOPPING
 
     def test_one_that_makes_trouble_does_not_keep_others_waiting(self, hub, caplog):
         first, second = hub.make("a"), hub.make("b")
@@ -151,7 +158,7 @@ class TestFailing:
             return real(spec)
 
         hub.executor.start = start
-        assert hub.tick(second).state is State.STARTING
+        assert hub.tick(second).state is BoardState.STARTING
         assert "a mistake in an executor" in caplog.text
         hub.executor.start = real
         assert hub.tick(first).handle is not None
@@ -163,11 +170,11 @@ class TestTime:
         board = hub.running(timeout=3600.0) if on == "process" else hub.make(on=on, timeout=3600.0)
         clock.pass_by(3599)
         hub.lifecycle.touch(board.id)
-        assert hub.tick(board).state is State.RUNNING
+        assert hub.tick(board).state is BoardState.RUNNING
         clock.pass_by(1)
         hub.lifecycle.touch(board.id)
         board = hub.tick(board, 3)
-        assert (board.state, board.reason) == (State.STOPPED, "its time is up: it ran for 1h")
+        assert (board.state, board.reason) == (BoardState.STOPPED, "its time is up: it ran for 1h")
 
     @pytest.mark.parametrize("on", ["process", "instant"])
     def test_an_idle_board_ends_and_a_used_one_does_not(self, hub, clock, on):
@@ -184,27 +191,49 @@ class TestTime:
         hub.lifecycle.tick()
         hub.lifecycle.tick()
         ended = hub.registry.get(idle.id)
-        assert (ended.state, ended.reason) == (State.STOPPED, "nobody used it for 10m")
+        assert (ended.state, ended.reason) == (BoardState.STOPPED, "it was not used for 10m")
         kept = hub.registry.get(used.id)
-        assert (kept.state, kept.last_request) == (State.RUNNING, clock.now)
+        assert (kept.state, kept.last_request) == (BoardState.RUNNING, clock.now)
 
     def test_extending(self, hub, clock):
-        board = hub.running(timeout=60.0)
+        board = hub.make(on="instant", timeout=60.0)
         clock.pass_by(50)
         assert hub.lifecycle.extend(board.id, 100).expires == board.expires + 100
-        clock.pass_by(100)
-        assert hub.tick(board).state is State.RUNNING
-        clock.pass_by(10)
-        assert hub.tick(board).state is State.STOPPING
-        with pytest.raises(IllegalTransition, match="is stopping"):
+        clock.pass_by(109)
+        assert hub.tick(board).state is BoardState.RUNNING
+        clock.pass_by(1)
+        assert hub.tick(board).state is BoardState.STOPPED
+        with pytest.raises(IllegalTransition, match="is stopped"):
             hub.lifecycle.extend(board.id, 100)
+
+    def test_extending_restarts_an_isolated_board_with_the_time_that_is_left_and_more(
+        self, hub, clock
+    ):
+        board = hub.running(timeout=60.0)
+        clock.pass_by(50)
+        extended = hub.lifecycle.extend(board.id, 100)
+        assert (extended.state, extended.expires) == (BoardState.STOPPING, board.expires + 100)
+        assert extended.reason == "its time was extended"
+        hub.tick(board, 4)
+        hub.executor.is_ready(board.id)
+        again = hub.tick(board)
+        assert (again.state, again.attempt) == (BoardState.RUNNING, 2)
+        assert (again.timeout, again.expires) == (110.0, clock.now + 110)
+
+    @pytest.mark.parametrize(
+        ("timeout", "restarts"), [(30.0, False), (60.0, False), (61.0, True), (0.0, True)]
+    )
+    def test_a_longer_timeout_restarts_an_isolated_board(self, hub, timeout, restarts):
+        board = hub.running(timeout=60.0)
+        changed = hub.lifecycle.change(board.id, lambda _: {"timeout": timeout})
+        assert changed.timeout == timeout
+        assert (changed.state is BoardState.STOPPING) is restarts
 
     def test_extending_is_limited_and_needless_without_an_end(self, registry, executor, clock):
         hub = Hub(registry, executor, clock, limits=lambda _: Limits(timeout=100))
         board = hub.running(timeout=60.0)
-        hub.lifecycle.extend(board.id, 40)
         with pytest.raises(BoardLimitExceeded, match="may run for 100s in all"):
-            hub.lifecycle.extend(board.id, 1)
+            hub.lifecycle.extend(board.id, 41)
         for wrong in (-1, float("nan")):
             with pytest.raises(BadValue):
                 hub.lifecycle.extend(board.id, wrong)
@@ -217,10 +246,10 @@ class TestStopping:
         board = hub.running()
         hub.executor.is_stubborn = True
         hub.lifecycle.stop(board.id)
-        assert hub.tick(board, 3).state is State.STOPPING
+        assert hub.tick(board, 3).state is BoardState.STOPPING
         assert hub.executor.stops == [(board.id, False)]
         clock.pass_by(30)
-        assert hub.tick(board, 2).state is State.STOPPED
+        assert hub.tick(board, 2).state is BoardState.STOPPED
         assert hub.executor.stops[1:] == [(board.id, True)]
 
     def test_now_means_now(self, hub):
@@ -229,13 +258,13 @@ class TestStopping:
         hub.lifecycle.stop(board.id)
         hub.lifecycle.tick()
         hub.lifecycle.stop(board.id, now=True)
-        assert hub.tick(board, 2).state is State.STOPPED
+        assert hub.tick(board, 2).state is BoardState.STOPPED
         assert hub.executor.stops == [(board.id, False), (board.id, True)]
 
     def test_before_it_started(self, hub):
         board = hub.make()
-        assert hub.lifecycle.stop(board.id).state is State.STOPPED
-        assert hub.tick(board, 2).state is State.STOPPED
+        assert hub.lifecycle.stop(board.id).state is BoardState.STOPPED
+        assert hub.tick(board, 2).state is BoardState.STOPPED
         assert hub.executor.starts(board.id) == 0
 
     def test_while_it_is_being_started(self, hub):
@@ -248,16 +277,16 @@ class TestStopping:
             return handle
 
         hub.executor.start = start
-        assert hub.tick(board).state is State.STOPPING
+        assert hub.tick(board).state is BoardState.STOPPING
         board = hub.tick(board, 2)
-        assert (board.state, board.reason) == (State.STOPPED, "changed my mind")
+        assert (board.state, board.reason) == (BoardState.STOPPED, "changed my mind")
         assert hub.executor.alive(board.id) == 0
 
     def test_what_has_ended_stays_as_it_is(self, hub):
         board = hub.make(on="instant")
         ended = hub.lifecycle.stop(board.id, reason="first")
         assert hub.lifecycle.stop(board.id, reason="second") == ended
-        with pytest.raises(NotFound):
+        with pytest.raises(NoSuchName):
             hub.lifecycle.stop("nobody")
 
 
@@ -265,16 +294,16 @@ class TestRestarting:
     def test_a_running_board_gets_a_new_process_after_the_old_one_ended(self, hub):
         board = hub.running()
         hub.executor.is_stubborn = True
-        assert hub.lifecycle.restart(board.id, reason="again").state is State.STOPPING
-        assert hub.tick(board, 2).state is State.STOPPING
+        assert hub.lifecycle.restart(board.id, reason="again").state is BoardState.STOPPING
+        assert hub.tick(board, 2).state is BoardState.STOPPING
         assert hub.executor.starts(board.id) == 1
         hub.executor.dies(board.id, 0)
         hub.lifecycle.tick()
         board = hub.tick(board)
-        assert (board.state, board.attempt) == (State.STARTING, 2)
+        assert (board.state, board.attempt) == (BoardState.STARTING, 2)
         assert (hub.executor.starts(board.id), hub.executor.alive(board.id)) == (2, 1)
         hub.executor.is_ready(board.id)
-        assert hub.tick(board).state is State.RUNNING
+        assert hub.tick(board).state is BoardState.RUNNING
         assert hub.states(board) == [
             *("pending", "starting", "running", "stopping"),
             *("pending", "starting", "running"),
@@ -283,31 +312,31 @@ class TestRestarting:
     def test_an_ended_board_starts_anew(self, hub, clock):
         board = hub.running(timeout=10.0)
         hub.executor.dies(board.id, 3, "exit code 3")
-        assert hub.tick(board).state is State.FAILED
+        assert hub.tick(board).state is BoardState.FAILED
         again = hub.lifecycle.restart(board.id, reason="restarted by ann")
-        assert (again.state, again.attempt, again.handle) == (State.PENDING, 2, None)
+        assert (again.state, again.attempt, again.handle) == (BoardState.PENDING, 2, None)
         assert hub.lifecycle.restart(board.id).version == again.version
-        assert hub.tick(board).state is State.STARTING
+        assert hub.tick(board).state is BoardState.STARTING
         reasons = [change.reason for change in hub.registry.history(board.id)]
         assert reasons == ["", "", "", "exit code 3", "restarted by ann", ""]
 
     def test_an_instant_board_is_back_at_once(self, hub):
         board = hub.make(on="instant")
         again = hub.lifecycle.restart(board.id)
-        assert (again.state, again.attempt) == (State.RUNNING, 2)
+        assert (again.state, again.attempt) == (BoardState.RUNNING, 2)
         assert hub.states(board) == ["pending", "running", "stopping", "pending", "running"]
 
     def test_an_instant_board_is_back_when_its_hub_was_killed_meanwhile(self, hub):
         board = hub.make(on="instant")
-        interrupted = Transition(State.STOPPING, outcome=State.PENDING)
+        interrupted = Transition(BoardState.STOPPING, outcome=BoardState.PENDING)
         hub.registry.transition(board, interrupted)
-        assert hub.tick(board, 2).state is State.RUNNING
+        assert hub.tick(board, 2).state is BoardState.RUNNING
 
     def test_it_takes_a_place_again(self, registry, executor, clock):
         hub = Hub(registry, executor, clock, limits=lambda _: Limits(isolated=1))
         first = hub.running("a")
         hub.lifecycle.stop(first.id)
-        assert hub.tick(first, 2).state is State.STOPPED
+        assert hub.tick(first, 2).state is BoardState.STOPPED
         hub.make("b")
         with pytest.raises(BoardLimitExceeded):
             hub.lifecycle.restart(first.id)
@@ -318,12 +347,12 @@ class TestRestarting:
         hub.lifecycle.restart(board.id)
         hub.lifecycle.stop(board.id)
         hub.executor.dies(board.id, 0)
-        assert hub.tick(board).state is State.STOPPED
+        assert hub.tick(board).state is BoardState.STOPPED
         board = hub.running("other")
         hub.lifecycle.stop(board.id)
         hub.lifecycle.restart(board.id)
         hub.executor.dies(board.id, 0)
-        assert hub.tick(board).state is State.PENDING
+        assert hub.tick(board).state is BoardState.PENDING
 
 
 class TestAdopting:
@@ -338,15 +367,15 @@ class TestAdopting:
 
     def test_what_died_meanwhile_is_marked(self, hub, registry, executor, clock):
         board = hub.running()
-        executor.dies(board.id, None, "it ended while nobody looked")
+        executor.dies(board.id, None, "it ended unobserved")
         later = Hub(registry, executor, clock)
         board = later.tick(board)
-        assert (board.state, board.reason) == (State.LOST, "it ended while nobody looked")
+        assert (board.state, board.reason) == (BoardState.LOST, "it ended unobserved")
 
     @pytest.mark.parametrize("did_start", [False, True])
     def test_a_start_that_was_not_finished(self, hub, registry, executor, clock, did_start):
         board = hub.make()
-        starting = registry.transition(board, Transition(State.STARTING))
+        starting = registry.transition(board, Transition(BoardState.STARTING))
         if did_start:
             executor.start(executor.specify(starting))
         later = Hub(registry, executor, clock)
@@ -358,28 +387,28 @@ class TestAdopting:
         self, hub, registry, executor, clock, did_start
     ):
         board = hub.make()
-        starting = registry.transition(board, Transition(State.STARTING))
+        starting = registry.transition(board, Transition(BoardState.STARTING))
         if did_start:
             executor.start(executor.specify(starting))
-        registry.transition(starting, Transition(State.STOPPING, "enough"))
+        registry.transition(starting, Transition(BoardState.STOPPING, "enough"))
         later = Hub(registry, executor, clock)
         board = later.tick(board, 3)
-        assert (board.state, board.reason) == (State.STOPPED, "enough")
+        assert (board.state, board.reason) == (BoardState.STOPPED, "enough")
         assert executor.alive(board.id) == 0
 
     def test_it_is_looked_for_as_long_as_there_is_hope(self, hub, registry, executor, clock):
-        board = registry.transition(hub.make(), Transition(State.STARTING))
+        board = registry.transition(hub.make(), Transition(BoardState.STARTING))
         executor.start(executor.specify(board))
         executor.refuses = "the network is down"
         later = Hub(registry, executor, clock)
-        assert later.tick(board, 3).state is State.STARTING
+        assert later.tick(board, 3).state is BoardState.STARTING
         executor.refuses = ""
         assert later.tick(board).handle is not None
-        lost = registry.transition(hub.make("b"), Transition(State.STARTING))
+        lost = registry.transition(hub.make("b"), Transition(BoardState.STARTING))
         executor.refuses = "the network is down"
         clock.pass_by(300)
         lost = later.tick(lost)
-        assert (lost.state, lost.reason) == (State.FAILED, "the network is down")
+        assert (lost.state, lost.reason) == (BoardState.FAILED, "the network is down")
 
     def test_what_a_deleted_board_started_is_ended(self, hub, registry, executor):
         board = hub.make()
@@ -387,7 +416,7 @@ class TestAdopting:
 
         def start(spec: Spec):
             handle = real(spec)
-            failed = registry.transition(registry.get(board.id), Transition(State.FAILED))
+            failed = registry.transition(registry.get(board.id), Transition(BoardState.FAILED))
             registry.delete(failed)
             return handle
 
@@ -415,7 +444,7 @@ class TestWithoutDatabase:
             seen = hub.lifecycle.snapshot()
             assert seen.problem == "the database does not answer."
             assert seen.at == clock.now - 95
-            assert seen.boards[board.id].state is State.RUNNING
+            assert seen.boards[board.id].state is BoardState.RUNNING
             assert hub.lifecycle.known(board.id) == board
             for ask in (hub.lifecycle.stop, hub.lifecycle.restart):
                 with pytest.raises(DatabaseUnavailable):
@@ -459,7 +488,7 @@ def test_threads_take_boards_through_their_life(registry, executor, clock, wait_
 
     def start(spec: Spec):
         if spec.board == stuck.id:
-            slow.wait(60)
+            slow.wait(180)
         return real(spec)
 
     executor.start = start
@@ -471,10 +500,10 @@ def test_threads_take_boards_through_their_life(registry, executor, clock, wait_
             wait_for(lambda board=board: registry.get(board.id).handle is not None)
             executor.is_ready(board.id)
         for board in boards:
-            wait_for(lambda board=board: registry.get(board.id).state is State.RUNNING)
+            wait_for(lambda board=board: registry.get(board.id).state is BoardState.RUNNING)
             hub.lifecycle.stop(board.id)
         for board in boards:
-            wait_for(lambda board=board: registry.get(board.id).state is State.STOPPED)
+            wait_for(lambda board=board: registry.get(board.id).state is BoardState.STOPPED)
         assert registry.get(stuck.id).handle is None
         slow.set()
     finally:
@@ -483,3 +512,113 @@ def test_threads_take_boards_through_their_life(registry, executor, clock, wait_
     # Closing waits for what is under way.
     assert registry.get(stuck.id).handle is not None
     assert executor.alive(stuck.id) == 1
+
+
+def live(*records: BoardRecord) -> LiveBoards:
+    boards = LiveBoards()
+    boards.end_read(records, 1.0)
+    return boards
+
+
+RECORD = BoardRecord(id="one", name="otter", owner="ann", on="process", state=BoardState.RUNNING)
+
+
+class TestLiveBoards:
+    def test_a_use_counts_while_and_after_it_is_stored(self):
+        boards = live(RECORD)
+        boards.touch("one", 50.0)
+        storing = boards.unsaved()
+        assert boards.last_request(RECORD) == 50.0
+        boards.touch("one", 60.0)
+        boards.saved(storing)
+        assert boards.unsaved() == {"one": 60.0}
+        boards.saved(boards.unsaved())
+        assert boards.unsaved() == {}
+        assert boards.last_request(RECORD) == 60.0
+
+    def test_a_stop_of_a_board_that_a_listing_lacks_is_not_lost(self):
+        boards = live()
+        boards.begin_read()
+        boards.update(RECORD)  # created after the database was read
+        boards.stop_sent(RECORD)
+        boards.end_read([], 2.0)
+        assert boards.was_stop_sent(RECORD)
+
+    def test_a_stop_is_of_one_start(self):
+        boards = live(RECORD)
+        boards.stop_sent(RECORD)
+        again = replace(RECORD, attempt=2)
+        assert not boards.was_stop_sent(again)
+
+    def test_what_belongs_to_an_ended_board_is_dropped(self):
+        boards = live(RECORD)
+        boards.stop_sent(RECORD)
+        boards.unanswered(RECORD, 10.0, 15.0, 1.0, "timed out")
+        boards.touch("one", 50.0)
+        boards.end_read([], 2.0)
+        assert not boards.was_stop_sent(RECORD)
+        assert boards.silence(RECORD) == (0.0, "")
+        assert boards.last_request(RECORD) is None
+
+    def test_threads_share_it_without_losing_a_stop(self):
+        records = [replace(RECORD, id=f"board{number}") for number in range(400)]
+        boards, done = live(*records), threading.Event()
+
+        def read() -> None:
+            while not done.is_set():
+                boards.begin_read()
+                boards.end_read(records, 2.0)
+
+        def stop(some: list[BoardRecord]) -> None:
+            for record in some:
+                boards.stop_sent(record)
+                boards.touch(record.id, 5.0)
+
+        reader = threading.Thread(target=read)
+        stoppers = [threading.Thread(target=stop, args=(records[n::4],)) for n in range(4)]
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in (reader, *stoppers):
+                thread.start()
+            for thread in stoppers:
+                thread.join()
+            done.set()
+            reader.join()
+        finally:
+            sys.setswitchinterval(before)
+        assert all(boards.was_stop_sent(one) for one in records)
+        assert boards.unsaved() == {one.id: 5.0 for one in records}
+
+
+def test_a_board_in_use_is_not_idle_while_its_use_is_being_stored(hub, clock):
+    board = hub.running(idle_timeout=100.0)
+    stale = hub.lifecycle.known(board.id)
+    clock.pass_by(90)
+    hub.lifecycle.touch(board.id)
+    hub.lifecycle.tick()  # stores the use
+    clock.pass_by(20)
+    # A poll that began before the use was stored still holds the older record.
+    hub.lifecycle._poll(hub.lifecycle._places["process"], [stale])
+    assert hub.registry.get(board.id).state is BoardState.RUNNING
+
+
+class TestTwoHubs:
+    """Two hubs over one database, each with a directory of its own."""
+
+    @pytest.fixture
+    def other(self, registry, clock, tmp_path):
+        executor = PretendExecutor(tmp_path / "other")
+        return Hub(registry, executor, clock, owner="other")
+
+    def test_of_two_starts_the_first_stays(self, hub, other):
+        board = hub.make()
+        starting = hub.registry.transition(board, Transition(BoardState.STARTING))
+        first = hub.executor.start(hub.executor.specify(starting))
+        hub.lifecycle._keep(hub.executor, starting, first)
+        other.executor.stop(other.executor.start(other.executor.specify(starting)), now=True)
+        second = other.executor.start(other.executor.specify(starting))
+        assert second != first
+        other.lifecycle._keep(other.executor, starting, second)
+        assert hub.registry.get(board.id).handle == first
+        assert (hub.executor.alive(board.id), other.executor.alive(board.id)) == (1, 0)

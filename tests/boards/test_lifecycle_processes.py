@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from aboard.boards.decide import Settings
-from aboard.boards.lifecycle import Lifecycle
-from aboard.boards.model import BoardRecord, State
+from aboard.boards.lifecycle import Lifecycle, Settings
+from aboard.boards.model import BoardRecord, BoardState, Transition
 from aboard.boards.registry import Registry
-from aboard.boards.wanted import Wanted
 from aboard.executors.base import Spec
-from aboard.executors.process import ProcessExecutor
+from aboard.executors.process.boards import ProcessExecutor
 
 BOARD = """
 import sys, time
@@ -27,12 +25,12 @@ time.sleep(600)
 
 
 class Hub:
-    def __init__(self, home: Path) -> None:
-        self.registry = Registry(home / "hub.db")
+    def __init__(self, home: Path, database: Path | None = None) -> None:
+        self.registry = Registry(database or home / "hub.db")
         self.home = home
         self.lifecycle = Lifecycle(
             self.registry,
-            {"process": ProcessExecutor(grace=30)},
+            {"process": ProcessExecutor(hub=self.registry.hub_id, grace=30)},
             self.specify,
             settings=Settings(poll=0.05, poll_soon=0.02),
         )
@@ -40,13 +38,14 @@ class Hub:
 
     def specify(self, record: BoardRecord) -> Spec:
         command = (sys.executable, "-c", BOARD, *record.selectors)
-        return Spec(record.id, command, self.home / "boards" / record.id)
+        directory = self.home / "boards" / record.id
+        return Spec(record.id, command, directory, attempt=record.attempt)
 
     def make(self, selector: str) -> BoardRecord:
-        wanted = Wanted(owner="ann", selectors=(selector,), on="process")
+        wanted = BoardRecord(owner="ann", selectors=(selector,), on="process")
         return self.lifecycle.create(wanted).board
 
-    def state(self, board: BoardRecord) -> State:
+    def state(self, board: BoardRecord) -> BoardState:
         return self.registry.get(board.id).state
 
     def close(self) -> None:
@@ -75,36 +74,60 @@ def hub(tmp_path) -> Iterator[Hub]:
 
 def test_a_process_is_started_and_stopped(hub, wait_for):
     board = hub.make("a")
-    wait_for(lambda: hub.state(board) is State.RUNNING)
+    wait_for(lambda: hub.state(board) is BoardState.RUNNING)
     board = hub.registry.get(board.id)
     assert hub.lifecycle.address(board).path == "/b/"
     hub.lifecycle.stop(board.id, reason="stopped by ann")
-    wait_for(lambda: hub.state(board) is State.STOPPED)
+    wait_for(lambda: hub.state(board) is BoardState.STOPPED)
     assert not lives(board)
 
 
 def test_one_that_dies_says_why(hub, wait_for):
     board = hub.make("broken")
-    wait_for(lambda: hub.state(board) is State.FAILED)
-    assert "there is no such directory" in hub.registry.get(board.id).reason
+    wait_for(lambda: hub.state(board) is BoardState.FAILED)
+    failed = hub.registry.get(board.id)
+    assert "there is no such directory" in failed.reason
+    assert failed.exit_code == 1
     board = hub.make("a")
-    wait_for(lambda: hub.state(board) is State.RUNNING)
+    wait_for(lambda: hub.state(board) is BoardState.RUNNING)
     os.kill(hub.registry.get(board.id).handle["pid"], signal.SIGKILL)
-    wait_for(lambda: hub.state(board) is State.FAILED)
-    assert "it was killed" in hub.registry.get(board.id).reason
+    wait_for(lambda: hub.state(board) is BoardState.FAILED)
+    killed = hub.registry.get(board.id)
+    assert "it was killed" in killed.reason
+    assert killed.exit_code == -signal.SIGKILL
 
 
 def test_the_next_hub_goes_on_with_what_runs(hub, wait_for):
     board = hub.make("a")
-    wait_for(lambda: hub.state(board) is State.RUNNING)
+    wait_for(lambda: hub.state(board) is BoardState.RUNNING)
     board = hub.registry.get(board.id)
     hub.close()
     hub.__init__(hub.home)
-    wait_for(lambda: hub.lifecycle.status(board.id) is not None)
+    wait_for(lambda: hub.lifecycle.known(board.id) is not None)
     assert hub.registry.get(board.id) == board
     assert lives(board)
     hub.lifecycle.restart(board.id)
     wait_for(lambda: hub.registry.get(board.id).attempt == 2)
-    wait_for(lambda: hub.state(board) is State.RUNNING)
+    wait_for(lambda: hub.state(board) is BoardState.RUNNING)
     assert not lives(board)
-    assert lives(hub.registry.get(board.id))
+    board = hub.registry.get(board.id)
+    assert lives(board)
+    assert board.exit_code is None
+
+
+def test_a_start_of_a_killed_hub_with_another_directory_is_adopted(hub, tmp_path, wait_for):
+    hub.lifecycle.close()
+    draft = BoardRecord(owner="ann", selectors=("a",), on="process")
+    board = hub.registry.create(draft).board
+    board = hub.registry.transition(board, Transition(BoardState.STARTING))
+    # It is killed before it has stored this handle.
+    handle = ProcessExecutor(hub=hub.registry.hub_id).start(hub.specify(board))
+    other = Hub(tmp_path / "other", tmp_path / "hub.db")
+    try:
+        wait_for(lambda: other.state(board) is BoardState.RUNNING)
+        assert other.registry.get(board.id).handle == handle
+        assert [one.handle for one in ProcessExecutor(hub=hub.registry.hub_id).found()] == [handle]
+    finally:
+        other.lifecycle.stop(board.id, now=True)
+        wait_for(lambda: other.state(board) is BoardState.STOPPED)
+        other.close()

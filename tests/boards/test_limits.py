@@ -3,19 +3,14 @@
 import pytest
 
 from aboard.boards.errors import BoardLimitExceeded
-from aboard.boards.limits import Limits, check_extension, check_room, settle
-from aboard.boards.model import BoardRecord, State
-from aboard.boards.wanted import Wanted
+from aboard.boards.limits import Limits, check_ceilings, check_extension, check_room, fill
+from aboard.boards.model import BoardRecord, BoardState
 
 
 def board(number: int, **values) -> BoardRecord:
     common = {"id": f"board{number}", "name": f"otter{number}", "owner": "ann", "on": "process"}
-    common |= {"created": float(number), "changed": 0.0, "state": State.RUNNING}
+    common |= {"created": float(number), "changed": 0.0, "state": BoardState.RUNNING}
     return BoardRecord(**{**common, **values})
-
-
-def wanted(**values) -> Wanted:
-    return Wanted(**{"owner": "ann", "selectors": ("a",), "on": "process", **values})
 
 
 def test_the_last_place_can_be_taken_and_no_other():
@@ -40,19 +35,23 @@ def test_instant_boards_are_counted_apart():
     check_room("ann", "process", [board(n) for n in range(100)], Limits(isolated=None))
 
 
-def test_what_is_not_said_is_the_ceiling():
-    limits = Limits(memory=1 << 30, timeout=3600, idle_timeout=600)
-    settled = settle(wanted(), limits)
-    assert (settled.memory, settled.timeout, settled.idle_timeout) == (1 << 30, 3600, 600)
-    settled = settle(wanted(memory=5, timeout=7.0, idle_timeout=0.0), limits)
-    assert (settled.memory, settled.timeout, settled.idle_timeout) == (5, 7, 0)
-    settled = settle(wanted(), Limits())
-    assert (settled.memory, settled.timeout, settled.idle_timeout) == (0, 0, 0)
+def test_a_board_without_limits_of_its_own_gets_the_ceilings():
+    limits = Limits(memory=1 << 30, cpus=1.5, timeout=3600, idle_timeout=600)
+    assert fill({"on": "process"}, limits) == {
+        "on": "process",
+        "memory": 1 << 30,
+        "cpus": 1.5,
+        "timeout": 3600,
+        "idle_timeout": 600,
+    }
+    chosen = {"on": "process", "memory": 5, "cpus": 1.0, "timeout": 7.0, "idle_timeout": 0.0}
+    assert fill(chosen, limits) == chosen
 
 
 def test_ceilings_are_for_processes_only():
-    settled = settle(wanted(on="instant"), Limits(memory=5, timeout=5, idle_timeout=5))
-    assert (settled.memory, settled.timeout, settled.idle_timeout) == (0, 0, 0)
+    limits = Limits(memory=5, cpus=5, timeout=5, idle_timeout=5)
+    assert fill({}, limits) == {}
+    check_ceilings(board(1, on="instant"), limits)
 
 
 @pytest.mark.parametrize(
@@ -60,13 +59,18 @@ def test_ceilings_are_for_processes_only():
     [
         ({"memory": 2048}, "memory: 2KiB is more than the 1KiB"),
         ({"memory": 0}, "memory: no limit is more than"),
+        ({"cpus": 2.5}, "cpus: 2.5 is more than the 2 that one board may have. Request at most 2."),
+        ({"cpus": 0.0}, "cpus: no limit is more than the 2"),
         ({"timeout": 61.0}, "timeout: 61s is more than the 1m"),
         ({"timeout": 0.0}, "timeout: no limit is more than"),
     ],
 )
 def test_more_than_the_ceiling_is_refused(values, said):
     with pytest.raises(BoardLimitExceeded, match=said):
-        settle(wanted(**values), Limits(memory=1024, timeout=60))
+        check_ceilings(
+            board(1, **{"memory": 1024, "cpus": 0.5, "timeout": 60.0, **values}),
+            Limits(memory=1024, cpus=2, timeout=60),
+        )
 
 
 def test_extending_stops_at_the_ceiling():

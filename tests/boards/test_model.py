@@ -1,5 +1,9 @@
 """The states of a board: no path leaves the graph, and what has ended stays so until a restart."""
 
+import subprocess
+import sys
+from typing import get_type_hints
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,13 +11,18 @@ from hypothesis import strategies as st
 from aboard.boards.errors import IllegalTransition
 from aboard.boards.model import (
     ENDED,
+    FIELDS,
     LEGAL,
     LIVE,
+    BoardChanges,
+    BoardOptions,
     BoardRecord,
-    State,
+    BoardState,
     Transition,
     apply,
-    extended,
+    from_document,
+    parse_request,
+    to_document,
 )
 
 
@@ -23,13 +32,13 @@ def board(**values) -> BoardRecord:
 
 
 def test_every_state_is_live_or_ended_and_has_its_rules():
-    assert LIVE | ENDED == set(State) == LEGAL.keys()
+    assert LIVE | ENDED == set(BoardState) == LEGAL.keys()
     assert not LIVE & ENDED
-    assert all(LEGAL[state] == {State.PENDING} for state in ENDED)
+    assert all(LEGAL[state] == {BoardState.PENDING} for state in ENDED)
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(State), st.floats(0, 100)), max_size=30),
+    st.lists(st.tuples(st.sampled_from(BoardState), st.floats(0, 100)), max_size=30),
     st.sampled_from([0.0, 60.0]),
 )
 def test_no_path_leaves_the_graph(steps, timeout):
@@ -38,7 +47,7 @@ def test_no_path_leaves_the_graph(steps, timeout):
         now += passed
         before = record
         if state in LEGAL[record.state]:
-            record = apply(record, Transition(state, "because", outcome=State.FAILED), now)
+            record = apply(record, Transition(state, "because", outcome=BoardState.FAILED), now)
             assert (record.state, record.changed, record.reason) == (state, now, "because")
             assert record.version == before.version + 1
         else:
@@ -47,28 +56,52 @@ def test_no_path_leaves_the_graph(steps, timeout):
             continue
         assert (record.id, record.name, record.owner, record.created) == ("abc", "otter", "ann", 5)
         assert (record.ended is not None) == (record.state in ENDED)
-        assert record.attempt == before.attempt + (state is State.PENDING)
+        assert record.attempt == before.attempt + (state is BoardState.PENDING)
         if before.state in ENDED:
-            assert record.state is State.PENDING
-        if state is State.RUNNING:
+            assert record.state is BoardState.PENDING
+        if state is BoardState.RUNNING:
             assert record.started == now
             assert record.expires == (now + timeout if timeout else None)
-        if record.state is not State.STOPPING:
-            assert record.outcome is State.STOPPED
+        if record.state is not BoardState.STOPPING:
+            assert record.outcome is BoardState.STOPPED
 
 
 def test_a_restart_forgets_the_last_start():
     record = board(timeout=60.0, on="process")
-    for state in (State.STARTING, State.RUNNING, State.LOST):
+    for state in (BoardState.STARTING, BoardState.RUNNING, BoardState.LOST):
         record = apply(record, Transition(state), 10.0)
     assert (record.started, record.ended, record.expires) == (10.0, 10.0, None)
-    again = apply(record, Transition(State.PENDING, "once more"), 20.0)
+    again = apply(record, Transition(BoardState.PENDING, "once more"), 20.0)
     assert (again.attempt, again.started, again.ended, again.handle) == (2, None, None, None)
 
 
-def test_extending_counts_from_the_end_or_from_now():
-    running = apply(board(timeout=60.0), Transition(State.RUNNING), 100.0)
-    assert extended(running, 30, 110.0).expires == 190.0
-    assert extended(running, 30, 500.0).expires == 530.0
-    forever = apply(board(), Transition(State.RUNNING), 100.0)
-    assert extended(forever, 30, 110.0) is forever
+def test_the_keywords_of_the_sdk_are_the_fields_that_clients_may_set():
+    create = {name for name, field in FIELDS.items() if field.about.create}
+    change = {name for name, field in FIELDS.items() if field.about.change}
+    assert get_type_hints(BoardOptions).keys() == create - {"selectors"}
+    assert get_type_hints(BoardChanges).keys() == change
+    assert change <= create
+
+
+def test_a_document_holds_every_public_field():
+    record = board(started=12.5, on="process", visibility="team", handle={"pid": 1})
+    document = to_document(record)
+    assert "handle" not in document
+    assert document["created"] == "1970-01-01T00:00:05.000Z"
+    assert document["selectors"] == ["a"]
+    values = from_document({**document, "state": "hibernating", "of_a_newer_hub": 1})
+    assert values.pop("state") == "hibernating"
+    assert all(getattr(record, name) == value for name, value in values.items())
+
+
+def test_a_request_may_write_amounts():
+    given = {"timeout": "90m", "idle_timeout": 5, "memory": "2GiB", "name": None}
+    assert parse_request(given) == {"timeout": 5400.0, "idle_timeout": 5.0, "memory": 2 << 30}
+
+
+def test_the_declaration_needs_the_standard_library_alone():
+    code = "import aboard.sdk.client, sys; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"sqlalchemy", "pydantic", "aboard.hub", "aboard.boards.registry"} & set(
+        ended.stdout.split()
+    )

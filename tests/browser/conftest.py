@@ -1,18 +1,13 @@
 """A real browser, and two boards in one process for it to look at."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from looking import Complaints
-from two_boards import Site, serve_two_boards
 
-from engines.chromium import chromium, visitors
-
-# For the tree with every kind of data.
-sys.path.append(str(Path(__file__).parent.parent / "tensorboard"))
+from tests.browser.looking import Complaints
+from tests.browser.two_boards import Site, serve_two_boards
+from tests.engines.chromium import chromium, visitors
 
 
 @pytest.fixture(scope="module")

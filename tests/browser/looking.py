@@ -13,6 +13,7 @@ from typing import Any
 from PIL import Image
 
 Colour = tuple[int, int, int]
+_SECONDS = 180.0  # only a failure takes so long
 
 _WORDS = """
 (root) => {
@@ -33,12 +34,6 @@ _WORDS = """
   return found;
 }
 """
-_SHOWS = f"""
-([root, words]) => {{
-  const found = ({_WORDS})(root);
-  return words.every(word => found.includes(word));
-}}
-"""
 
 
 def words(place: Any) -> list[str]:
@@ -47,20 +42,25 @@ def words(place: Any) -> list[str]:
 
 
 def wait_for_words(place: Any, *expected: str) -> None:
-    """Wait until every one of the words stands by itself somewhere in a place."""
-    from playwright.sync_api import TimeoutError as TooLate
+    """Wait until every one of the words stands by itself somewhere in a place.
 
-    try:
-        page, root = place.page, place.element_handle()
-        page.wait_for_function(_SHOWS, arg=[root, list(expected)], polling=100)
-    except TooLate:
-        missing = sorted(set(expected) - set(words(place)))
-        raise AssertionError(f"{missing} did not appear among {words(place)}") from None
+    The place is found again each time: the page may draw it anew meanwhile.
+    """
+    seen: set[str] = set()
+
+    def shows() -> bool:
+        seen.clear()
+        seen.update(words(place))
+        return seen.issuperset(expected)
+
+    if not _seen_within(place.page, shows, _SECONDS):
+        missing = sorted(set(expected) - seen)
+        raise AssertionError(f"{missing} did not appear among {sorted(seen)}")
 
 
 def eventually(page: Any, look: Callable[[], Any]) -> Any:
     """Look again and again until there is something to see, and return it."""
-    seen = _seen_within(page, look, 60.0)
+    seen = _seen_within(page, look, _SECONDS)
     assert seen, "it did not appear in time"
     return seen
 
@@ -76,9 +76,10 @@ def reload_until(page: Any, look: Callable[[], Any]) -> None:
 
 
 def _seen_within(page: Any, look: Callable[[], Any], seconds: float) -> Any:
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, 50.0
     while not (seen := look()) and time.monotonic() < deadline:
-        page.wait_for_timeout(100)
+        page.wait_for_timeout(pause)
+        pause = min(pause * 1.5, 500.0)  # a look costs the browser time, which it needs to draw
     return seen
 
 
@@ -134,6 +135,7 @@ def run_list(page: Any) -> dict[str, Colour]:
     return {
         run: tuple(int(part) for part in colour[4:-1].split(","))  # such as "rgb(1, 2, 3)"
         for run, colour in rows
+        if colour  # a row that just left the page has none
     }
 
 
@@ -189,4 +191,4 @@ class Complaints:
 
 def _asks_in_vain(status: int, url: str) -> bool:
     """Say whether a page that was left open asks a board that was stopped what is new."""
-    return status == 503 and url.endswith("/data/version")
+    return status == 503 and url.endswith("/data/status")

@@ -1,4 +1,4 @@
-"""Two boards in one process, behind one gate, with data that a test can look for."""
+"""Boards in one process, behind one gate, with data that a test can look for."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,21 +7,26 @@ from pathlib import Path
 
 import numpy as np
 
+from aboard.events import encode
 from aboard.events.writer import EventWriter
-from aboard.index import Index
-from aboard.tensorboard.board import Board, Member
-from aboard.tensorboard.live import Follower
-from aboard.web import Access, Gate, listen, serving, urls
+from aboard.index import Index, Source
+from aboard.index.library import Library
+from aboard.tensorboard.follower import BoardSelection, Follower
+from aboard.web import Gate, TokenAccess, listen, serving, urls
+from tests import summaries
 
 RED, BLUE = (220, 30, 30), (30, 60, 220)
 
 
 @dataclass
 class Site:
-    """A server of two boards: `every` has each kind of data, `second` is being written to."""
+    """A server of boards: `every` has each kind of data, `second` is being written to.
+
+    `band` has a margin chart of more points than a curve gets.
+    """
 
     address: str
-    access: Access
+    access: TokenAccess
     second: Path
 
     def at(self, board: str) -> str:
@@ -29,34 +34,32 @@ class Site:
         return f"{self.address}/b/{board}/"
 
     def link(self, board: str) -> str:
-        """Return an address of a board that opens once."""
-        return f"{self.at(board)}?key={self.access.mint_key()}"
+        """Return the link of a board."""
+        return f"{self.at(board)}?key={self.access.key}"
 
 
 @contextmanager
 def serve_two_boards(root: Path) -> Iterator[Site]:
-    """Write the logs of both boards below a directory, and serve them."""
-    from every_kind import write_every_kind
-
+    """Write the logs of the boards below a directory, and serve them."""
     from aboard.tensorboard.app import make_app
     from aboard.tensorboard.provider import Boards
+    from tests.tensorboard.every_kind import write_every_kind
 
     write_every_kind(root / "every")
     write_second(root / "second")
+    write_band(root / "band")
     with ExitStack() as closing:
         index = closing.enter_context(Index(root / "index.db"))
-        boards = Boards(index)
-        boards.add(Board("every", "Every kind", (Member.parse(str(root / "every")),)))
-        boards.add(Board("second", "The second", (Member.parse(str(root / "second")),)))
-        sources = [member.source for board in boards for member in board.members]
-        for source in sources:
-            index.refresh(source)
-        follower = Follower(index)
+        library = Library(index)
+        boards = Boards(library)
+        follower = Follower(library, boards)
         closing.callback(follower.close)
-        follower.follow(sources)
-        access = Access()
+        for board, title in (("every", "Every kind"), ("second", "The second"), ("band", "Band")):
+            index.refresh(Source(str(root / board)))
+            follower.show(BoardSelection(board, title, Library.parse([str(root / board)])))
+        access = TokenAccess()
         sockets = listen(port=0)
-        app = Gate(make_app(boards, asked=lambda _: follower.asked()), access)
+        app = Gate(make_app(boards, follower=follower, closing=closing), access)
         closing.enter_context(serving(app, sockets))
         yield Site(urls(sockets, "localhost")[0], access, root / "second")
 
@@ -68,12 +71,26 @@ def write_second(root: Path) -> None:
             writer.scalar("loss", 1 / (1 + step), step)
     with EventWriter(root / "colourful") as writer:
         half = np.full((6, 4, 3), RED, np.uint8)
-        writer.images("flag", [np.concatenate([half, np.full_like(half, BLUE)], axis=1)], 7)
+        writer.add(
+            [summaries.images("flag", [np.concatenate([half, np.full_like(half, BLUE)], axis=1)])],
+            7,
+        )
         corners = [[[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]]
         sides = [[[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]]]
-        writer.mesh("pyramid", corners, 7, faces=sides, colors=[[RED] * 4])
+        writer.add(encode.mesh("pyramid", corners, faces=sides, colors=[[RED] * 4]), 7)
     (root / "colourful" / "projector_config.pbtxt").write_text(
         'embeddings { tensor_name: "words" tensor_path: "words.tsv" metadata_path: "labels.tsv" }'
     )
     (root / "colourful" / "words.tsv").write_text("0\t0\t1\n0\t1\t0\n1\t0\t0\n1\t1\t1\n")
     (root / "colourful" / "labels.tsv").write_text("apple\npear\nplum\nquince\n")
+
+
+def write_band(root: Path) -> None:
+    """Write a value between two bounds, all of them noisy, and the chart that draws them."""
+    layout = {"Noise": {"a band": ["Margin", ["value", "lower", "upper"]]}}
+    with EventWriter(root / "noisy") as writer:
+        writer.add([encode.custom_scalars(encode.custom_scalars_layout(layout))], 0)
+        for step, noise in enumerate(np.random.default_rng(3).normal(size=(3000, 3))):
+            value, below, above = noise.tolist()
+            bounds = {"lower": value - 1 - abs(below), "upper": value + 1 + abs(above)}
+            writer.scalars({"value": value, **bounds}, step)

@@ -1,30 +1,23 @@
 """What the command line's tests share: a small log tree, and the command as users run it."""
 
+import fcntl
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import orjson
 import pytest
 
 from aboard import EventWriter
-from engines.real_hub import log_run, own_hub
+from aboard.events import encode
+from tests import summaries
+from tests.engines.command import Result, forked_hubs, run_command
+from tests.engines.real_hub import log_run, own_hub
 
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict:
-        return orjson.loads(self.out)
+_SERVERS = {"view", "demo", "serve"}
 
 
 @pytest.fixture
@@ -36,18 +29,21 @@ def variables(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def aboard(variables: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
-    """Run the command in a directory of its own."""
+    """Run the command in a directory of its own; `process` runs it in a process of its own.
 
-    def run(*arguments: object, **changed: str) -> Result:
-        done = subprocess.run(
-            [sys.executable, "-m", "aboard", *map(str, arguments)],
-            env=variables | changed,
-            cwd=tmp_path,
-            capture_output=True,
-            check=False,
-            timeout=60,
-        )
-        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+    Commands that serve until a signal comes have one in any case, a fork.
+    """
+
+    def run(
+        *arguments: object,
+        process: bool = False,
+        stdin: str = "",
+        cwd: Path = tmp_path,
+        **env: str,
+    ) -> Result:
+        forked = bool(arguments and arguments[0] in _SERVERS)
+        options = {"stdin": stdin, "process": process, "forked": forked}
+        return run_command(arguments, env=variables | env, cwd=cwd, **options)
 
     return run
 
@@ -63,8 +59,8 @@ def tree(tmp_path: Path) -> Path:
     with EventWriter(root / "b") as writer:
         for step, value in enumerate([1.5, np.nan, np.inf, -np.inf]):
             writer.scalar("loss", value, step, wall_time=1_700_000_100 + step)
-        writer.text("notes", "hello", 0)
-        writer.images("picture", [np.zeros((4, 4))], 0)
+        writer.add([encode.text("notes", "hello")], 0)
+        writer.add([summaries.images("picture", [np.zeros((4, 4))])], 0)
     return root
 
 
@@ -113,6 +109,16 @@ def no_hub(variables, tmp_path):
     """Let the command have no hub; end the one that it starts."""
     state = tmp_path / "state"
     variables["ABOARD_STATE"] = str(state)
-    yield state
+    with forked_hubs():
+        yield state
+    end_hub(state)
+
+
+def end_hub(state: Path, how: signal.Signals = signal.SIGTERM) -> None:
+    """End the hub of a directory, if one runs, and wait for its end."""
     if (state / "hub.json").exists():
-        os.kill(json.loads((state / "hub.json").read_text())["pid"], signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(json.loads((state / "hub.json").read_text())["pid"], how)
+    if (state / "hub.lock").exists():
+        with (state / "hub.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # it is held to the end of the process

@@ -44,7 +44,7 @@ def mounted(bucket: Path, place: Path, kind: str = "append"):
             yield
         finally:
             process.terminate()  # which unmounts
-            process.wait(60)
+            process.wait(180)
 
 
 def serve(bucket: Path, place: str, kind: str) -> None:

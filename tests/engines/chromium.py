@@ -1,11 +1,16 @@
 """A real browser, and people who sit down at it one after another."""
 
+import shlex
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from engines.absence import cannot_set_up
+from tests.engines import steady_network
+from tests.engines.absence import cannot_set_up
 
 ARGUMENTS = (
     "--no-sandbox",
@@ -16,7 +21,7 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE = 60_000
+PATIENCE = 180_000
 """Milliseconds to wait for something to appear: for a busy machine, not for a slow board."""
 
 
@@ -28,13 +33,25 @@ def chromium() -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         cannot_set_up("needs the package playwright")
-    program = shutil.which("chromium")
+    # The shell is the same browser without its own windows, at half the processor time.
+    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if program is None:
-        cannot_set_up("needs a browser (Debian: apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        cannot_set_up("needs a browser (Debian: apt-get install chromium-headless-shell)")
+    with sync_playwright() as playwright, _steadily(program) as steady:
+        browser = playwright.chromium.launch(executable_path=steady, args=ARGUMENTS)
         yield browser
         browser.close()
+
+
+@contextmanager
+def _steadily(program: str) -> Iterator[str]:
+    """Give a script that starts a program to which networks stay as they are."""
+    with tempfile.TemporaryDirectory() as directory:
+        script = Path(directory) / "start"
+        words = shlex.join([sys.executable, "-I", "-S", steady_network.__file__, program])
+        script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        script.chmod(0o755)
+        yield str(script)
 
 
 @contextmanager

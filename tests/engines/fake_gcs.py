@@ -30,7 +30,7 @@ class FakeGcs(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.buckets = {name: Bucket() for name in buckets}
         self.lock = Lock()
-        self.generations = count(1)
+        self.generations = count(1_700_000_000_000_000)
 
 
 class _Requests(BaseHTTPRequestHandler):
@@ -72,8 +72,8 @@ class _Requests(BaseHTTPRequestHandler):
             self._answer(200, b"", {"ETag": '"part"'})
             return
         with self.server.lock:
-            create_only = self.headers.get("x-goog-if-generation-match") == "0"
-            if create_only and self.key in self.bucket.objects:
+            held, _ = self.bucket.objects.get(self.key, (0, b""))
+            if self.headers.get("x-goog-if-generation-match", str(held)) != str(held):
                 self._refuse(412, "PreconditionFailed")
                 return
             generation = self._store(content)

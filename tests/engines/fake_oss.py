@@ -6,10 +6,12 @@ a proxy it receives requests for any host name, so no name has to be resolved.
 """
 
 import http.client
+from contextlib import closing, nullcontext
 from http.server import ThreadingHTTPServer
+from threading import Lock
 from urllib.parse import urlsplit
 
-from engines.relay import Relay
+from tests.engines.relay import Relay
 
 ENDPOINT = "oss-cn-test.example"
 
@@ -17,10 +19,14 @@ ENDPOINT = "oss-cn-test.example"
 class FakeOss(ThreadingHTTPServer):
     daemon_threads = True
 
+    def handle_error(self, *_: object) -> None:
+        """The client has gone, or the S3 server."""
+
     def __init__(self, s3_url: str) -> None:
         super().__init__(("127.0.0.1", 0), _Requests)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.s3 = urlsplit(s3_url).netloc
+        self.creating = Lock()  # the S3 server checks for an object, and then writes it
 
 
 class _Requests(Relay):
@@ -45,15 +51,17 @@ class _Requests(Relay):
         create_only = headers.pop("x-oss-forbid-overwrite", "") == "true"
         if create_only:
             headers["If-None-Match"] = "*"
-        connection = http.client.HTTPConnection(self.server.s3, timeout=10)
         query = f"?{address.query}" if address.query else ""
-        connection.request(self.command, f"/{bucket}{address.path}{query}", content, headers)
-        response = connection.getresponse()
-        body = response.read()
+        with (
+            self.server.creating if create_only else nullcontext(),
+            closing(http.client.HTTPConnection(self.server.s3, timeout=10)) as connection,
+        ):
+            connection.request(self.command, f"/{bucket}{address.path}{query}", content, headers)
+            response = connection.getresponse()
+            body = response.read()
         if create_only and response.status == 412:
             self._answer(409, [], b"<Error><Code>FileAlreadyExists</Code></Error>")
         else:
             self._answer(response.status, response.getheaders(), body)
-        connection.close()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _forward  # noqa: N815

@@ -1,4 +1,4 @@
-"""A bucket's server on a bad day: a proxy in front of an S3 server that fails as it is told.
+"""A bucket's server on a bad day: a proxy in front of its server that fails as it is told.
 
 It counts what it is sent, whether it answers or not: that is what a network would have carried.
 """
@@ -8,14 +8,21 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
 
-from engines.relay import Relay
+from tests.engines.relay import Relay
 
-Fault = Literal["", "500", "403", "reset", "hang", "deaf"]
-"""`reset` hangs up without reading, `hang` never answers, `deaf` does as asked and hangs up."""
+Fault = Literal["", "500", "403", "reset", "hang", "deaf", "late"]
+"""`reset` hangs up without reading, `hang` never answers, `deaf` does as asked and hangs up.
+
+`late` keeps what is to be written, and carries it out when `carry_out_late` is called.
+"""
+
+
+Answer = tuple[int, list[tuple[str, str]], bytes]
 
 
 class Faulty:
@@ -29,17 +36,36 @@ class Faulty:
         self.requests: Counter[str] = Counter()
         """By what became of them."""
         self.largest = 0
+        self._late: list[Callable[[], object]] = []
         self.closing = threading.Event()
         self._port = 0
         self._listen()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self.host}"
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self._port}"
 
     @property
     def total(self) -> int:
         return sum(self.sent.values())
+
+    def keep(self, request: Callable[[], object]) -> None:
+        self._late.append(request)
+
+    @property
+    def kept(self) -> int:
+        return len(self._late)
+
+    def carry_out_late(self) -> int:
+        """Carry out what was kept, in reverse order; return how many requests that were."""
+        late, self._late = self._late[::-1], []
+        for request in late:
+            request()
+        return len(late)
 
     def away(self) -> None:
         """Stop listening: connections are refused."""
@@ -85,8 +111,11 @@ class _Requests(Relay):
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         faulty.sent[urlsplit(self.path).path] += len(content)
         faulty.largest = max(faulty.largest, len(content))
-        if fault == "hang":
-            while faulty.fault == "hang" and not faulty.closing.wait(0.02):
+        if fault == "late" and self.command == "PUT":
+            headers, path = self._passed_on(), self.path
+            faulty.keep(lambda: self._ask("PUT", path, content, headers))
+        if fault == "hang" or (fault == "late" and self.command == "PUT"):
+            while faulty.fault == fault and not faulty.closing.wait(0.02):
                 pass
             self._hang_up()
         elif fault == "500":
@@ -97,20 +126,24 @@ class _Requests(Relay):
             self._forward(content, deaf=fault == "deaf")
 
     def _forward(self, content: bytes, *, deaf: bool) -> None:
-        headers = {
-            name: value
-            for name, value in self.headers.items()
-            if name.lower() not in {"connection", "expect"}
-        }
-        connection = http.client.HTTPConnection(self.server.faulty.s3, timeout=60)
-        connection.request(self.command, self.path, content, headers)
-        response = connection.getresponse()
-        body = response.read()
-        connection.close()
+        answer = self._ask(self.command, self.path, content, self._passed_on())
         if deaf:
             self._hang_up()
         else:
-            self._answer(response.status, response.getheaders(), body)
+            self._answer(*answer)
+
+    def _passed_on(self) -> dict[str, str]:
+        held_back = {"connection", "expect"}
+        return {name: one for name, one in self.headers.items() if name.lower() not in held_back}
+
+    def _ask(self, command: str, path: str, content: bytes, headers: dict[str, str]) -> Answer:
+        connection = http.client.HTTPConnection(self.server.faulty.s3, timeout=60)
+        try:
+            connection.request(command, path, content, headers)
+            response = connection.getresponse()
+            return response.status, response.getheaders(), response.read()
+        finally:
+            connection.close()
 
     def _hang_up(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

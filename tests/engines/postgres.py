@@ -7,12 +7,13 @@ unprivileged user is used that its package or the system brings along.
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.engines.ports import free_port
 
 INSTALL = "apt-get install postgresql"
 _USERS = ("postgres", "nobody")
@@ -37,7 +38,7 @@ class Cluster:
         self._home = home
         self._bin = bin_directory
         self._user = user
-        self._port = _free_port()
+        self._port = free_port()
         self._run(
             "initdb", "-D", home / "data", "-U", "aboard", "-A", "trust", "--no-sync", "-E", "UTF8"
         )
@@ -133,8 +134,3 @@ def _exists(user: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -3,8 +3,7 @@
 import contextlib
 import json
 import os
-import subprocess
-import sys
+import re
 import time
 import urllib.error
 import urllib.request
@@ -18,7 +17,8 @@ import pytest
 
 from aboard import EventWriter
 from aboard.runs.manifest import Manifest
-from aboard.sdk.finding import start_personal, stop_personal
+from aboard.sdk.personal import start_personal, stop_personal
+from tests.engines.command import fork_command, forked_hubs
 
 USER, PASSWORD = "ada", "correct horse battery"
 
@@ -39,19 +39,24 @@ def log_run(root: Path, label: str, values: list[float]) -> None:
 
 def get(url: str, token: str = "") -> bytes:
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    with _opener().open(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+    with _opener().open(urllib.request.Request(url, headers=headers), timeout=180) as answer:
         return answer.read()
 
 
-def losses(board: str, token: str, seconds: float = 60.0) -> dict[str, list[float]]:
-    """Return the numbers that a board serves, by run, once they no longer change."""
+def losses(
+    board: str, token: str, seconds: float = 60.0, *, runs: int = 1
+) -> dict[str, list[float]]:
+    """Return the numbers that a board serves, by run, once they no longer change.
+
+    A slow board pauses between its runs: `runs` is how many there are at least.
+    """
     deadline = time.monotonic() + seconds
     before = None
     while True:
         with contextlib.suppress(urllib.error.HTTPError):  # a run whose points are still to come
-            runs = json.loads(get(f"{board}data/runs", token))
-            found = {run: _series(board, token, run) for run in runs}
-            if found and found == before:
+            shown = json.loads(get(f"{board}data/runs", token))
+            found = {run: _series(board, token, run) for run in shown}
+            if len(found) >= runs and found == before:
                 return found
             before = found
         assert time.monotonic() < deadline, f"{board} does not settle: {before}"
@@ -76,7 +81,8 @@ def own_hub(directory: Path, root: Path) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABOARD_STATE", str(directory))
         patch.setenv("ABOARD_CACHE", str(directory / "cache"))
-        start_personal([str(root)])
+        with forked_hubs():
+            start_personal([str(root)])
     try:
         yield directory
     finally:
@@ -91,24 +97,20 @@ def team_hub(directory: Path, settings: str) -> Iterator[TeamHub]:
     directory.mkdir()
     config = directory / "aboard.toml"
     config.write_text(f'port = 0\ndirectory = "{directory / "hub"}"\n{settings}')
-    command = [sys.executable, "-m", "aboard", "serve", "--config", str(config), "--admin", USER]
-    with (
-        (directory / "log").open("wb") as log,
-        subprocess.Popen(
-            [*command, "--json"],
-            env={**os.environ, "ABOARD_CACHE": str(directory / "cache")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-        ) as process,
-    ):
-        try:
-            assert process.stdin
-            process.stdin.write(f"{PASSWORD}\n".encode())
-            process.stdin.close()
-            assert process.stdout
-            line = process.stdout.readline()
-            assert line, (directory / "log").read_text()
-            yield TeamHub(json.loads(line)["address"], directory)
-        finally:
-            process.terminate()
+    words = ["serve", "--config", str(config), "--admin", USER, "--json"]
+    env = {**os.environ, "ABOARD_CACHE": str(directory / "cache")}
+    log = directory / "log"
+    log.touch()
+    process = fork_command(
+        words, env=env, cwd=directory, stdin=f"{PASSWORD}\n", stdout=str(log), stderr=str(log)
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := re.search(r'^{.*"address":"([^"]+)".*}$', log.read_text(), re.M)):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        yield TeamHub(found[1], directory)
+    finally:
+        process.terminate()
+        process.wait(180)

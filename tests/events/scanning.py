@@ -8,7 +8,7 @@ import numpy as np
 from aboard.events import encode
 from aboard.events.records import frame
 from aboard.events.scanner import Damage, Part, Scanner, Series, Taken, cores, scan_blocks
-from aboard.index.chunks import unpack
+from aboard.index.series import unpack
 
 CORES = cores()
 
@@ -28,7 +28,7 @@ def rows(parts: list[Part]) -> list[Row]:
     for part in parts:
         form = 1 if part.last_value is None else 0
         for chunk in part.chunks:
-            columns = unpack(*chunk, form=form)
+            columns = unpack(*chunk[:4], form=form)
             lists = (columns.steps, columns.walls, columns.payload)
             found += [
                 Row(part.series, *one) for one in zip(*(c.tolist() for c in lists), strict=True)
@@ -41,6 +41,7 @@ class Result:
     taken: Taken
     series: list[Series]
     resume: tuple[int, int]
+    digest: int
 
     @property
     def plain(self):
@@ -48,7 +49,7 @@ class Result:
         taken = self.taken
         parts = [*taken.points, *taken.pointers]
         told = [["NaN" if repr(one) == "nan" else one for one in part] for part in parts]
-        return told, taken.damage, taken.events, self.series, self.resume
+        return told, taken.damage, taken.events, self.series, self.resume, self.digest
 
     @property
     def scalars(self) -> list[Row]:
@@ -80,7 +81,8 @@ def scan(data: bytes, *, core: str = "", block: int = 1 << 16, **options) -> Res
     reached = 0
     for scanned in scan_blocks(scanner, readinto, 0, len(data), bytearray(block)):
         reached = scanned.reached
-    return Result(scanner.take(), scanner.series(), scanner.resume(reached))
+    resume = scanner.resume(reached)
+    return Result(scanner.take(), scanner.series(), resume, scanner.digest)
 
 
 def scalar_event(step: int, value: float = 0.5, tag: str = "loss", wall: float = 1.0) -> bytes:

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from aboard.events import encode, media, protos
+from aboard.events.messages import parse_hparams
 
 tensorboard = protos.load()
 
@@ -276,6 +277,8 @@ def test_hparams_of_a_session_keep_their_types():
         "bias": "bool_value",
     }
     assert info.hparams["lr"].number_value == 0.1
+    read = parse_hparams(value.metadata.plugin_data.content)
+    assert read == {"lr": 0.1, "layers": 0, "name": "", "bias": False}
     assert (info.group_name, info.start_time_secs) == ("g", 5.0)
     assert value.tensor == hparams_metadata.NULL_TENSOR
 
@@ -347,7 +350,7 @@ def test_the_old_forms_fill_their_messages():
     audio = parse(encode.legacy_audio("a", b"wav", 8000.0, 2, 30)).audio
     assert (audio.sample_rate, audio.num_channels, audio.length_frames) == (8000.0, 2, 30)
     assert (audio.encoded_audio_string, audio.content_type) == (b"wav", "audio/wav")
-    histo = parse(encode.legacy_histogram("a", [1.0, 2.0, 4.0], [2.0, 4.0], [2, 1])).histo
+    histo = parse(encode.legacy_histogram("a", (1, 4, 3, 7, 21), [2.0, 4.0], [2, 1])).histo
     assert (histo.min, histo.max, histo.num, histo.sum, histo.sum_squares) == (1, 4, 3, 7, 21)
     assert (list(histo.bucket_limit), list(histo.bucket)) == ([2.0, 4.0], [2.0, 1.0])
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scanning import CORES, same_numbers, scan
 
 from aboard.events import encode, protos
+from aboard.events.messages import delimited, varint
 from aboard.events.records import frame
 from aboard.events.tensors import tensor_proto
-from aboard.events.wire import delimited, varint
+from tests.events.scanning import CORES, same_numbers, scan
 
 tensorboard = protos.load()
 pytestmark = pytest.mark.parametrize("core", list(CORES))

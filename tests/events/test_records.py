@@ -4,11 +4,11 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aboard.events import crc, records
-from aboard.events.records import _crc32c_python, frame, mask, read_records, unframe
+from aboard.events.records import _crc32c_python, crc32c, frame, mask, read_records, unframe
 
 
 def test_crc_of_the_standard_check_value():
@@ -17,11 +17,24 @@ def test_crc_of_the_standard_check_value():
     assert _crc32c_python(b"") == records.crc32c(b"") == 0
 
 
-@given(st.binary(max_size=300))
-def test_both_implementations_agree(data):
-    assert records.crc32c(data) == _crc32c_python(data)
+@settings(max_examples=50)
+@given(st.binary(max_size=300) | st.binary(min_size=4096, max_size=4200))
+def test_all_implementations_agree(data):
+    library = pytest.importorskip("google_crc32c", reason="google-crc32c is not installed")
+    assert records.crc32c(data) == _crc32c_python(data) == library.value(data)
 
 
+@pytest.fixture(params=["google-crc32c", "numpy"])
+def one_by_one(request, monkeypatch):
+    """Choose what computes the checksum of a long piece."""
+    if request.param == "numpy":
+        monkeypatch.setattr(crc, "_library", None)
+        monkeypatch.setattr(crc, "_LONG", 2048)
+    elif crc._library is None:
+        pytest.skip("google-crc32c is not installed")
+
+
+@pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 8, 2047, 2048, 2049, 5000, 100_003])
 def test_many_records_are_verified_at_once(length):
     rng = random.Random(length)
@@ -38,8 +51,19 @@ def test_headers_are_found_wherever_they_stand():
     rng = random.Random(7)
     garbage = rng.randbytes(70_000)
     block = garbage + frame(b"x") + rng.randbytes(13) + frame(b"yz")
-    found = [at for places in crc.headers(block, 0) for at in places if at >= len(garbage)]
-    assert found == [len(garbage), len(garbage) + 17 + 13]
+    for start in (0, 69_999, len(garbage)):
+        found = [at for at in crc.headers(block, start, len(block)) if at >= len(garbage)]
+        assert found == [len(garbage), len(garbage) + 17 + 13]
+    assert list(crc.headers(block, len(garbage) + 1, len(garbage) + 30)) == []
+
+
+@pytest.mark.parametrize("sizes", [[0], [1, 0, 5], [4096, 3, 5000], [100_000]])
+def test_a_checksum_can_be_computed_piece_by_piece(sizes):
+    pieces = [random.Random(size).randbytes(size) for size in sizes]
+    state = 0xFFFFFFFF
+    for piece in pieces:
+        state = crc.running(state, piece)
+    assert state ^ 0xFFFFFFFF == crc32c(b"".join(pieces))
 
 
 @given(st.lists(st.binary(max_size=50), max_size=8))

@@ -5,17 +5,18 @@ import os
 import struct
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scanning import CORES, rows, same_numbers, scalar_event, scalar_file, scan
 
-from aboard.events import encode
+from aboard.events import encode, fallback, scanner
 from aboard.events.encode import delimited, varint
-from aboard.events.origins import (
+from aboard.events.messages import (
     CLASS_OTHER,
     CLASS_SCALAR,
     ORIGIN_GRAPH,
@@ -24,7 +25,10 @@ from aboard.events.origins import (
 )
 from aboard.events.records import crc32c, frame, mask
 from aboard.events.scanner import Scanner
+from aboard.events.sketch import Sketch
+from tests.events.scanning import CORES, rows, same_numbers, scalar_event, scalar_file, scan
 
+SKETCHES = [fallback.sketch, scanner.sketch]
 pytestmark = pytest.mark.parametrize("core", list(CORES))
 
 DTYPES = {
@@ -367,6 +371,44 @@ def test_a_part_says_what_it_holds(core, steps, walls):
     assert [one.step for one in rows([part])] == steps
 
 
+numbers = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0])
+
+
+@given(
+    points=st.lists(st.tuples(st.integers(0, 30), numbers), min_size=1, max_size=40),
+    wide=st.booleans(),
+)
+def test_a_sketch_tells_of_what_restarts_leave(core, points, wide):
+    make = partial(encode.scalar_tensor, dtype="float64") if wide else encode.scalar
+    events = [
+        encode.event(float(wall), step, [make("loss", value)])
+        for wall, (step, value) in enumerate(points)
+    ]
+    [part] = scan(b"".join(map(frame, events)), core=core).taken.points
+    [chunk] = part.chunks
+    found = Sketch.of(chunk.sketch)
+    left = [
+        (step, float(wall), value)
+        for wall, (step, value) in enumerate(points)
+        if all(later > step for later, _ in points[wall + 1 :])
+    ]
+    finite = [one for one in left if math.isfinite(one[2])]
+    odd = [[one for one in left if repr(one[2]) == kind] for kind in ("nan", "inf", "-inf")]
+    counts = (found.size, found.nans, found.ups, found.downs, found.infinities)
+    assert counts == (len(left), *map(len, odd), len(odd[1]) + len(odd[2]))
+    total = math.fsum(one[2] for one in finite)
+    assert math.isclose(found.total, total, abs_tol=1e-9 * sum(abs(one[2]) for one in finite))
+    assert same_numbers((found.first_step, found.first_wall, found.first), left[0])
+    assert same_numbers((found.last_step, found.last_wall, found.last), left[-1])
+    low = (found.low_step, found.low_wall, found.low)
+    high = (found.high_step, found.high_wall, found.high)
+    assert same_numbers(low, min(finite, key=itemgetter(2), default=(0, 0, math.nan)))
+    assert same_numbers(high, max(finite, key=itemgetter(2), default=(0, 0, math.nan)))
+    firsts = (one[0][:2] if one else (0, 0) for one in odd)
+    assert found[-6:] == tuple(number for one in firsts for number in one)
+    assert {sketch(*chunk[:4]) for sketch in SKETCHES} == {chunk.sketch}
+
+
 # Properties: what may happen to a file.
 
 kinds = st.sampled_from(["simple", "tensor", "double", "text", "many", "graph", "version"])
@@ -398,7 +440,7 @@ def recorded_files(draw):
     return records
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(records=recorded_files(), block=st.integers(16, 400))
 def test_block_boundaries_do_not_matter(core, records, block):
     data = b"".join(records)
@@ -415,7 +457,7 @@ damages = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(records=recorded_files(), damage=damages, cut=st.integers(0, 40), block=st.integers(16, 300))
 @example(
     records=[scalar_file([i]) for i in range(4)], damage=[("delete", 0.3, b"12")], cut=0, block=64
@@ -460,7 +502,7 @@ def test_damage_never_costs_a_good_record(core, records, damage, cut, block):
     assert 0 <= result.resume[0] <= len(data)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(data=st.binary(max_size=400), block=st.integers(16, 200))
 def test_any_bytes_are_scanned_without_an_error(core, data, block):
     framed = b"".join(frame(piece) for piece in data.split(b"\0"))

@@ -2,11 +2,13 @@
 
 import argparse
 import errno
+import itertools
 import math
 import os
 import re
 import shutil
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from aboard.events import encode, media, protos
 from aboard.events.decode import decode
 from aboard.events.records import read_records
 from aboard.events.writer import EventWriteError, EventWriter
+from tests import summaries
 
 tensorboard = protos.load()
 
@@ -80,15 +83,19 @@ def test_stock_tensorboard_reads_every_kind(tmp_path):
     with EventWriter(tmp_path) as writer:
         for step in range(3):
             writer.scalar("double", 1 / 3 + step, step, dtype="float64")
-            writer.tensor("tensor", [[step, 2]], step, plugin="mine")
-            writer.text("text", f"step {step}", step)
-            writer.histogram("histogram", [step, step + 1.0, step + 1.0], step, buckets=2)
-            writer.images("images", [pixels, pixels], step)
-            writer.audio("audio", [clip], step, rate=8000, labels=["tone"])
-            writer.pr_curve("pr", curve, step)
-            writer.mesh("mesh", vertices, step, faces=[[[0, 1, 2]]], colors=vertices * 9)
-        writer.hparams({"lr": 0.1}, group="g")
-        writer.graph(b"\n\x05\n\x03one")
+            writer.add([encode.tensor("tensor", [[step, 2]], plugin="mine")], step)
+            writer.add([encode.text("text", f"step {step}")], step)
+            writer.add(
+                [summaries.histogram("histogram", [step, step + 1.0, step + 1.0], buckets=2)], step
+            )
+            writer.add([summaries.images("images", [pixels, pixels])], step)
+            writer.add([summaries.audio("audio", [clip], rate=8000, labels=["tone"])], step)
+            writer.add([encode.pr_curve("pr", curve)], step)
+            writer.add(
+                encode.mesh("mesh", vertices, faces=[[[0, 1, 2]]], colors=vertices * 9), step
+            )
+        writer.add([encode.hparams_start({"lr": 0.1}, group="g")], 0)
+        writer.write(encode.graph(time.time(), b"\n\x05\n\x03one"))
         writer.add([encode.hparams_end()], 0)
         writer.add([encode.keras_graph("{}"), encode.custom_scalars(b"layout")], 0)
         writer.write(encode.tagged_run_metadata(1.0, 2, "traced", b"trace"))
@@ -131,17 +138,17 @@ def dashboards(tmp_path):
     with EventWriter(tmp_path / "run") as writer:
         writer.scalar("loss", 0.5, 1, wall_time=9.0)
         writer.scalar("double", 0.1, 1, dtype="float64", wall_time=9.0)
-        writer.text("text", "**bold**", 1)
-        writer.histogram("histogram", [1, 2, 3], 1, buckets=2)
-        writer.images("images", [np.zeros((2, 3, 3))], 1)
-        writer.audio("audio", [np.zeros(10)], 1, rate=8000)
-        writer.pr_curve("pr", np.full((6, 2), 3), 1)
-        writer.mesh("mesh", np.ones((1, 3, 3)), 1, faces=[[[0, 1, 2]]])
+        writer.add([encode.text("text", "**bold**")], 1)
+        writer.add([summaries.histogram("histogram", [1, 2, 3], buckets=2)], 1)
+        writer.add([summaries.images("images", [np.zeros((2, 3, 3))])], 1)
+        writer.add([summaries.audio("audio", [np.zeros(10)], rate=8000)], 1)
+        writer.add([encode.pr_curve("pr", np.full((6, 2), 3))], 1)
+        writer.add(encode.mesh("mesh", np.ones((1, 3, 3)), faces=[[[0, 1, 2]]]), 1)
         info = [encode.hparam_info("lr", interval=(0, 1))]
         writer.add([encode.hparams_experiment(info, [encode.metric_info("loss")])], 0)
-        writer.hparams({"lr": 0.1})
+        writer.add([encode.hparams_start({"lr": 0.1})], 0)
         writer.add([encode.hparams_end()], 0)
-        writer.graph(b"\n\x05\n\x03one")
+        writer.write(encode.graph(time.time(), b"\n\x05\n\x03one"))
         writer.add([encode.keras_graph("{}"), encode.custom_scalars(b"\x12\x03\x0a\x01c")], 0)
     return stock_server(tmp_path)
 
@@ -202,7 +209,7 @@ def test_every_dashboard_of_stock_tensorboard_shows_its_data(dashboards):
 
 def test_metadata_comes_with_the_first_value_of_a_tag_only(tmp_path):
     with EventWriter(tmp_path) as writer:
-        writer.text("a", "one", 0)
+        writer.add([encode.text("a", "one")], 0)
         writer.add([encode.text("a", "two"), encode.text("b", "three"), encode.text("b", "4")], 1)
         path = writer.path
     values = [value for event in events(path) for value in event.summary.value]
@@ -213,8 +220,8 @@ def test_metadata_comes_with_the_first_value_of_a_tag_only(tmp_path):
 def test_a_value_that_could_not_be_encoded_leaves_its_tag_undescribed(tmp_path):
     with EventWriter(tmp_path) as writer:
         with pytest.raises(ValueError, match="does not fit in 64 bits"):
-            writer.text("a", "one", 2**64)
-        writer.text("a", "one", 0)
+            writer.add([encode.text("a", "one")], 2**64)
+        writer.add([encode.text("a", "one")], 0)
         path = writer.path
     assert events(path)[1].summary.value[0].HasField("metadata")
 
@@ -223,7 +230,7 @@ def test_rotation_starts_files_that_sort_and_stand_alone(tmp_path):
     with EventWriter(tmp_path, max_bytes=400) as writer:
         written = []
         for step in range(100):
-            writer.text("notes", f"note {step}", step)
+            writer.add([encode.text("notes", f"note {step}")], step)
             writer.flush()
             written.append(writer.path)
     paths = files(tmp_path)
@@ -241,7 +248,7 @@ def test_rotation_starts_files_that_sort_and_stand_alone(tmp_path):
 
 def test_a_rotated_file_sorts_after_its_predecessor_when_the_clock_goes_back(tmp_path, monkeypatch):
     clock = iter(range(2_000_000_000, 0, -1000))
-    monkeypatch.setattr("aboard.events.eventfiles.time.time", lambda: float(next(clock)))
+    monkeypatch.setattr("aboard.events.files.time.time", lambda: float(next(clock)))
     with EventWriter(tmp_path, max_bytes=1) as writer:
         paths = []
         for step in range(20):
@@ -251,6 +258,23 @@ def test_a_rotated_file_sorts_after_its_predecessor_when_the_clock_goes_back(tmp
     assert paths == sorted(set(paths))
 
 
+def test_a_file_sorts_behind_those_of_a_clock_that_is_ahead(tmp_path):
+    year_ahead = int(time.time()) + 365 * 86400
+    there = tmp_path / f"events.out.tfevents.{year_ahead}.zebra.9.9"
+    there.touch()
+    with EventWriter(tmp_path) as writer:
+        assert writer.path.name > there.name
+    with EventWriter(tmp_path / "other", after=year_ahead) as writer:
+        assert writer.path.name > there.name
+
+
+@pytest.mark.parametrize("odd", ["3.x", "9999999999.x", "17.x", "zebra", "99999999999.x.1.1"])
+def test_a_name_without_a_time_does_not_count(tmp_path, odd):
+    (tmp_path / f"events.out.tfevents.{odd}").touch()
+    with EventWriter(tmp_path) as writer:
+        assert abs(int(writer.path.name.split(".")[3]) - time.time()) < 100
+
+
 def test_many_writers_in_one_second_have_files_of_their_own(tmp_path):
     writers = [EventWriter(tmp_path) for _ in range(50)]
     assert len({writer.path for writer in writers}) == 50
@@ -258,33 +282,35 @@ def test_many_writers_in_one_second_have_files_of_their_own(tmp_path):
         writer.close()
 
 
-def test_a_name_that_is_taken_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("aboard.events.eventfiles._files_in_process", iter([3, 4]))
-    monkeypatch.setattr("aboard.events.eventfiles.time.time", lambda: 1_700_000_000.0)
-    monkeypatch.setattr("aboard.events.eventfiles.socket.gethostname", lambda: "host")
-    monkeypatch.setattr("aboard.events.eventfiles.EventFiles._latest", lambda _: "")  # not yet
-    taken = tmp_path / f"events.out.tfevents.1700000000.host.{os.getpid()}.0003"
-    taken.write_bytes(b"mine")
+def test_names_that_are_taken_are_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("aboard.events.files._files_in_process", itertools.count(3))
+    monkeypatch.setattr("aboard.events.files.time.time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr("aboard.events.files.EventFiles._latest", lambda _: "")  # not yet
+    stem = f"events.out.tfevents.1700000000.{os.uname().nodename}.{os.getpid()}"
+    taken = [tmp_path / f"{stem}.{number:04}" for number in range(3, 6)]
+    for path in taken:
+        path.write_bytes(b"mine")
     with EventWriter(tmp_path) as writer:
-        assert writer.path == taken.with_name(taken.name.replace("0003", "0004"))
-    assert taken.read_bytes() == b"mine"
+        assert writer.path.name.startswith(stem)
+        assert writer.path not in taken
+    assert [path.read_bytes() for path in taken] == [b"mine"] * 3
 
 
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_directory_that_was_removed_is_made_again_for_what_follows(tmp_path, closes):
     run = tmp_path / "logs" / "run"
     writer = EventWriter(run, flush_secs=1000, close_after_flush=closes)
-    writer.text("notes", "gone", 1)
+    writer.add([encode.text("notes", "gone")], 1)
     writer.flush()
     first = writer.path
     shutil.rmtree(tmp_path / "logs")
     for step in range(2, 7):
         writer.scalar("loss", float(step), step)
-    writer.text("notes", "kept", 7)
+    writer.add([encode.text("notes", "kept")], 7)
     writer.flush()
     (path,) = run.iterdir()
     assert path == writer.path != first
-    writer.text("notes", "kept", 8)
+    writer.add([encode.text("notes", "kept")], 8)
     writer.close()
     version, *rest = events(path)
     assert version.file_version == "brain.Event:2"
@@ -305,7 +331,7 @@ def test_rotation_cuts_a_long_flush_into_files(tmp_path):
         for step in range(300):
             writer.scalar("loss", 1.0, step)
             if step % 100 == 50:
-                writer.text("notes", "x", step)
+                writer.add([encode.text("notes", "x")], step)
     paths = files(tmp_path)
     assert all(1000 <= path.stat().st_size < 1200 for path in paths[:-1])
     assert {events(path)[0].file_version for path in paths} == {"brain.Event:2"}
@@ -321,7 +347,7 @@ def test_records_keep_their_order_whatever_their_kind(tmp_path):
         for step in range(0, 60, 6):
             writer.scalar("a", 1.0, step)
             writer.scalars({"a": 1, "b": 2}, step + 1)
-            writer.text("c", "x", step + 2)
+            writer.add([encode.text("c", "x")], step + 2)
             writer.scalar("d", 1, step + 3, dtype="float64")
             writer.write(encode.event(1.0, step + 4, [encode.scalar("e", 1.0)]))
             writer.scalar("a", 2.0, step + 5)
@@ -332,7 +358,7 @@ def test_records_keep_their_order_whatever_their_kind(tmp_path):
 def test_threads_share_a_writer(tmp_path):
     def log(name):
         for step in range(500):
-            writer.text(f"{name}/text", "x", step)
+            writer.add([encode.text(f"{name}/text", "x")], step)
             writer.scalar(f"{name}/scalar", step, step)
 
     with EventWriter(tmp_path, max_bytes=20_000, buffer_bytes=1000) as writer:
@@ -447,14 +473,14 @@ def test_a_uri_is_no_directory(tmp_path, monkeypatch, place):
 def test_what_a_kind_cannot_be_is_named(tmp_path):
     with EventWriter(tmp_path) as writer:
         with pytest.raises(ValueError, match="buckets is at least 1, not 0"):
-            writer.histogram("h", [1.0], 1, buckets=0)
+            writer.add([summaries.histogram("h", [1.0], buckets=0)], 1)
         with pytest.raises(ValueError, match="rate is at least 1, not 0"):
-            writer.audio("a", [np.zeros(3)], 1, rate=0)
+            writer.add([summaries.audio("a", [np.zeros(3)], rate=0)], 1)
         message = "the hyperparameter 'lr' is a NoneType, not a number, a bool or a text: None"
         with pytest.raises(TypeError, match=message):
-            writer.hparams({"lr": None})
+            writer.add([encode.hparams_start({"lr": None})], 0)
         with pytest.raises(TypeError, match=r"step is an integer, not a float: 2\.0"):
-            writer.text("t", "x", 2.0)
+            writer.add([encode.text("t", "x")], 2.0)
     assert len(events(writer.path)) == 1
 
 
@@ -506,13 +532,6 @@ def test_records_wait_in_memory_until_flushed(tmp_path):
         writer.scalar("loss", 1.0, 3)
 
 
-def test_images_of_two_sizes_are_an_error(tmp_path):
-    writer = EventWriter(tmp_path)
-    with pytest.raises(ValueError, match=r"share one size, not \[\(2, 2\), \(2, 3\)\]"):
-        writer.images("a", [np.zeros((2, 2)), np.zeros((2, 3))], 0)
-    writer.close()
-
-
 def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EventWriteError) as raised:
@@ -538,7 +557,7 @@ def test_a_directory_that_cannot_be_listed_is_written_to(tmp_path, monkeypatch):
     def refused(_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("aboard.events.eventfiles.Path.iterdir", refused)
+    monkeypatch.setattr("aboard.events.files.Path.iterdir", refused)
     with EventWriter(tmp_path) as writer:
         writer.scalar("a", 1.0, 1)
     assert writer.path.stat().st_size > 0

@@ -1,15 +1,9 @@
 """A hub over a root with a few runs, and a proxy with boards that can be exchanged."""
 
-import contextlib
-
 import pytest
-from fronts import Front, Scripted, streaming_board
-from hubs import log_run, served
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
-from aboard.hub.proxy import Proxy
-from aboard.web import listen, serving
+from tests.hub.fronts import Scripted, fronting, streaming_board
+from tests.hub.hubs import log_run, served
 
 
 @pytest.fixture
@@ -29,18 +23,7 @@ def hub(tmp_path, root):
 
 @pytest.fixture
 def front():
-    front = Front(0)
-    proxy = Proxy(front.boards.get)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_):
-        async with proxy:
-            yield
-
-    app = Starlette(routes=[Mount("/b/{board}", proxy)], lifespan=lifespan)
-    sockets = listen("127.0.0.1", 0)
-    front.port = sockets[0].getsockname()[1]
-    with serving(app, sockets):
+    with fronting() as front:
         yield front
 
 

@@ -5,10 +5,16 @@ import contextlib
 import socket
 import threading
 
+import aiohttp
 import httpx
 from aiohttp import web
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from aboard.executors import Address
+from aboard.hub.proxy import Proxy
+from aboard.web import listen, serving
+from tests.hub.hubs import QUICK
 
 TOKEN = "the-board's-own-secret"
 
@@ -28,18 +34,48 @@ class Front:
         return self.ask("GET", path, **options)
 
     def ask(self, method, path="", **options):
-        with httpx.Client(timeout=60, trust_env=False) as client:
+        with httpx.Client(**QUICK) as client:
             return client.request(method, self.url + path, **options)
+
+    def talk(self, script, path="echo", **options):
+        """Open a WebSocket, and do with it what the script says."""
+
+        async def main():
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(self.url + path, **options) as connection,
+            ):
+                return await script(connection)
+
+        return asyncio.run(main())
 
     def send(self, text):
         """Send bytes as they are; return all that comes back until the connection ends."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=180) as connection:
             connection.sendall(text)
             received = b""
             with contextlib.suppress(ConnectionError):
                 while block := connection.recv(65536):
                     received += block
             return received
+
+
+@contextlib.contextmanager
+def fronting():
+    """Serve the proxy on a port; which boards it leads to can be changed meanwhile."""
+    front = Front(0)
+    proxy = Proxy(front.boards.get)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_):
+        async with contextlib.aclosing(proxy):
+            yield
+
+    app = Starlette(routes=[Mount("/b/{board}", proxy)], lifespan=lifespan)
+    sockets = listen("127.0.0.1", 0)
+    front.port = sockets[0].getsockname()[1]
+    with serving(app, sockets):
+        yield front
 
 
 class Scripted:
@@ -119,7 +155,7 @@ def streaming_board(app_routes):
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
-    assert started.wait(60)
+    assert started.wait(180)
 
     def stop():
         found["loop"].call_soon_threadsafe(found["stop"].set)

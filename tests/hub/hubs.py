@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,18 +12,37 @@ import httpx
 from aboard import EventWriter
 from aboard.boards.accounts import Role
 from aboard.hub.app import make_app
-from aboard.hub.config import Config, Root
+from aboard.hub.config import Config
 from aboard.hub.service import Hub
+from aboard.index.library import Root
 from aboard.web import listen, serving
+from tests.engines.command import fork_command
 
 PASSWORD = "a-long-password"
+BODIES = {
+    ("POST", "/api/v1/boards"): {"selectors": ["cifar10"]},
+    ("PATCH", "/api/v1/boards/{ref}"): {"title": "x"},  # understood, and wrong
+    ("POST", "/api/v1/boards/{ref}/selection"): {},
+    ("POST", "/api/v1/jobs"): {"command": ["true"], "workdir": "relative"},  # likewise
+    ("PATCH", "/api/v1/runs/{run}"): {},
+    ("POST", "/api/v1/roots"): {"uri": "relative"},  # understood, and wrong
+    ("POST", "/api/v1/series"): {"selectors": ["cifar10"], "tags": ["loss"]},
+    ("PUT", "/api/v1/views"): {"name": "mine", "query": ""},
+    ("POST", "/api/v1/users"): {"name": "new"},
+    ("PATCH", "/api/v1/users/{name}"): {"role": "viewer"},
+    ("PUT", "/api/v1/users/{name}/password"): {"password": "x"},
+    ("POST", "/api/v1/login"): {"user": "nobody", "password": "x"},
+}
+# Options of a client; one that reads the certificates of this machine costs 30 ms.
+QUICK = {"timeout": 180, "trust_env": False, "verify": False}
 
 
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
+def until(condition, seconds=180.0):
+    deadline, pause = time.monotonic() + seconds, 0.02
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.3)  # what is slow is asked for rarely: questions cost time too
     return found
 
 
@@ -61,6 +78,15 @@ def create(client, *selectors, **wish):
     return answer.json()
 
 
+def ask(client, method, path, ref="none"):
+    """Send a request of the route table."""
+    names = dict.fromkeys(("session", "share", "token", "secret", "board", "job", "run"), "none")
+    filled = path.format(ref=ref, name="nobody", **names)
+    if path.endswith("/events"):
+        filled += "?seconds=0"  # or it would not end
+    return client.request(method, filled, json=BODIES.get((method, path)))
+
+
 class Served:
     """A hub of this process on a port, with a user of every role."""
 
@@ -73,9 +99,7 @@ class Served:
         headers = dict(headers or {})
         if who:
             headers["authorization"] = f"Bearer {self.tokens[who]}"
-        return httpx.Client(
-            base_url=self.url, headers=headers, timeout=60, trust_env=False, **options
-        )
+        return httpx.Client(base_url=self.url, headers=headers, **QUICK, **options)
 
 
 @contextmanager
@@ -83,16 +107,18 @@ def served(tmp_path, roots=(), personal=False, **settings):
     config = Config(
         directory=tmp_path / "hub",
         roots=tuple(one if isinstance(one, Root) else Root(str(one), "logs") for one in roots),
-        **settings,
+        **{"host": "127.0.0.1", **settings},
     )
     hub = Hub(config, personal=personal)
+    known = {user.name for user in hub.auth.users()}  # of an earlier life
     for name, role in (
         ("anna", Role.ADMIN),
         ("max", Role.MEMBER),
         ("mia", Role.MEMBER),
         ("vera", Role.VIEWER),
     ):
-        hub.auth.add_user(name, role)
+        if name not in known:
+            hub.auth.add_user(name, role)
     sockets = listen("127.0.0.1", 0)
     found = Served(hub, f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
     for user in hub.auth.users():
@@ -118,34 +144,28 @@ class Process:
         return httpx.Client(
             base_url=self.document["address"],
             headers={"authorization": f"Bearer {token}"},
-            timeout=60,
-            trust_env=False,
+            **QUICK,
         )
 
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(180)
 
 
 @contextmanager
 def personal_hub(tmp_path, root, port=0):
     """Run a personal hub until it is no longer needed."""
     state = tmp_path / "state"
-    command = [sys.executable, "-m", "aboard", "serve", "--personal", "--json"]
-    command += ["--root", str(root), "--port", str(port)]
-    with (
-        (tmp_path / "hub-log").open("ab") as log,
-        subprocess.Popen(
-            command,
-            env={**os.environ, "ABOARD_STATE": str(state)},
-            stdout=subprocess.PIPE,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-        ) as process,
-    ):
-        try:
-            line = process.stdout.readline()
-            assert line, (tmp_path / "hub-log").read_text()
-            yield Process(process, json.loads(line), state)
-        finally:
-            process.kill()
+    log = tmp_path / "hub-log"
+    process = fork_command(
+        ["serve", "--personal", "--json", "--root", str(root), "--port", str(port)],
+        env={**os.environ, "ABOARD_STATE": str(state)},
+        cwd=Path.cwd(),
+        stderr=str(log),
+    )
+    try:
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        yield Process(process, json.loads(line), state)
+    finally:
+        process.end()

@@ -1,55 +1,36 @@
-"""Hubs that are born quickly, to be killed: forked from a process that has imported all they need.
-
-A forked hub is a process of its own that runs the same command as a started one; only what its
-imports would cost is saved. Run as a program, this module is the process that it is forked from.
-"""
+"""Hubs to be killed, and the processes of boards that they leave behind."""
 
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-import traceback
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import httpx
 
-from engines.killing import tracer
+from tests.engines.command import fork_command
+from tests.hub.hubs import QUICK
 
-_NEEDED = (
-    "aboard.cli.serve",
-    "aboard.hub.app",
-    "aboard.tensorboard.plugins",
-    "argon2",
-    "sqlalchemy.dialects.sqlite",
-    "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.auto",
-    "uvicorn.protocols.websockets.auto",
-)
+_REPOSITORY = Path(__file__).parents[2]
 _OURS = ("/aboard/boards/", "/aboard/executors/", "/aboard/hub/service.py")
 
 
 class Life:
     """One life of a hub, from its start to its death."""
 
-    def __init__(self, state, said, pid, wait):
+    def __init__(self, state, process):
         self.state = state
         self.address = ""
-        self._pid = pid
-        self._said = said
-        self._ended = threading.Thread(target=wait)
-        self._ended.start()
+        self._process = process
 
     def is_up(self):
         """Wait until it can be asked; say whether it came to that."""
         while not self.address:
             lives = self.lives()
-            line = self._said.read_text()
+            line = _printed(self.state).read_text()
             if line.endswith("\n"):
                 self.address = json.loads(line)["address"]
             elif not lives:
@@ -59,93 +40,88 @@ class Life:
 
     def log(self):
         """Return what it wrote, in all its lives."""
-        return Path(f"{self.state}-log").read_text()
+        return _log(self.state).read_text()
 
     def client(self):
         token = (self.state / "hub-token").read_text().strip()
         headers = {"authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=self.address, headers=headers, timeout=60, trust_env=False)
+        return httpx.Client(base_url=self.address, headers=headers, **QUICK)
 
     def lives(self, seconds=0.0):
         """Say whether it lives, after waiting a while for its death."""
-        self._ended.join(seconds)
-        return self._ended.is_alive()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.poll() is None
 
     def count(self):
         """Let it begin to count the lines after which it kills itself."""
-        os.kill(self._pid, signal.SIGUSR1)
+        self._process.send_signal(signal.SIGUSR1)
 
     def kill(self):
         """Kill it, unless it has died by itself."""
-        with suppress(ProcessLookupError):
-            if self.lives():
-                os.kill(self._pid, signal.SIGKILL)
-        self._ended.join()
+        self._process.kill()
+        self._process.wait()
 
 
-class Commands:
-    """Starts hubs with the command that users have."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def start(self, state, root, options=()):
-        """Start a hub."""
-        wish = _wish(state, root, options)
-        with Path(wish["said"]).open("wb") as said, Path(wish["log"]).open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "aboard", *wish["arguments"]],
-                env=wish["environment"],
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=log,
-            )
-        return Life(state, Path(wish["said"]), process.pid, process.wait)
-
-
-class Forks:
-    """Forks hubs, one at a time."""
-
-    def __enter__(self):
-        self._parent = subprocess.Popen(
-            [sys.executable, __file__],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+def start(state, root, options=()):
+    """Start a hub with the command that users have."""
+    _printed(state).write_bytes(b"")
+    with _printed(state).open("ab") as printed, _log(state).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "aboard", *_words(root, options)],
+            env=_environment(state),
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=log,
         )
-        return self
-
-    def __exit__(self, *_):
-        self._parent.kill()
-        self._parent.communicate()
-
-    def start(self, state, root, lines=0, functions=()):
-        """Fork a hub.
-
-        With `lines` it kills itself after so many lines of what looks after boards: of its first
-        ones, or with a negative number of those that follow after `Life.count`. With `functions`
-        only those of functions with these names count.
-        """
-        wish = {**_wish(state, root), "lines": lines, "functions": functions}
-        Path(wish["said"]).write_bytes(b"")
-        self._parent.stdin.write(json.dumps(wish) + "\n")
-        self._parent.stdin.flush()
-        pid = int(self._parent.stdout.readline())
-        return Life(state, Path(wish["said"]), pid, self._parent.stdout.readline)
+    return Life(state, process)
 
 
-def _wish(state, root, options=()):
+def dies_after(lines, functions=()):
+    """Return the `first` of a hub that kills itself after some lines of what looks after boards.
+
+    Args:
+        lines: how many; a negative number counts those that follow after `Life.count`.
+        functions: with names, only the lines of functions with these names count.
+    """
+    return f"""
+from tests.engines.killing import die_after
+die_after({lines}, {_OURS}, {functions})
+"""
+
+
+def fork(state, root, options=(), first=""):
+    """Fork a hub that runs the same command, to save what its imports cost.
+
+    It runs `first`, some Python, before the command.
+    """
+    _printed(state).write_bytes(b"")
+    process = fork_command(
+        _words(root, options),
+        env=_environment(state),
+        cwd=_REPOSITORY,
+        stdout=str(_printed(state)),
+        stderr=str(_log(state)),
+        first=first,
+    )
+    return Life(state, process)
+
+
+def _words(root, options):
     where = ["--host", "127.0.0.1", "--port", "0", "--root", str(root)]
-    return {
-        "arguments": ["serve", "--personal", "--json", *where, *options],
-        "environment": {**os.environ, "ABOARD_STATE": str(state)},
-        "said": f"{state}-said",
-        "log": f"{state}-log",
-    }
+    return ["serve", "--personal", "--json", *where, *options]
+
+
+def _environment(state):
+    return {**os.environ, "ABOARD_STATE": str(state)}
+
+
+def _printed(state):
+    return Path(f"{state}-printed")
+
+
+def _log(state):
+    return Path(f"{state}-log")
 
 
 def board_processes(cache):
@@ -167,55 +143,3 @@ def kill_boards(cache):
     for group in board_processes(cache):
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-
-
-def _be_the_parent():
-    for name in _NEEDED:
-        import_module(name)
-    for line in sys.stdin:
-        wish = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            _be_a_hub(wish)
-        print(child, flush=True)
-        os.waitpid(child, 0)
-        print("ended", flush=True)
-
-
-def _be_a_hub(wish):
-    from aboard.cli import main
-
-    try:
-        os.environ.clear()
-        os.environ.update(wish["environment"])
-        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        for number, place in enumerate((os.devnull, wish["said"], wish["log"])):
-            os.dup2(os.open(place, append if number else os.O_RDONLY, 0o600), number)
-        sys.argv = ["aboard", *wish["arguments"]]
-        if wish["lines"]:
-            _die_after(wish["lines"], wish["functions"])
-        main()
-    except BaseException:  # noqa: BLE001 - nothing of the parent may run in the child
-        traceback.print_exc()
-    finally:
-        os._exit(3)
-
-
-def _die_after(lines, functions):
-    left = [lines if lines > 0 else math.inf]
-
-    def begin(number, frame):
-        left[0] = -lines
-
-    def is_counted(code):
-        ours = any(part in code.co_filename for part in _OURS)
-        return ours and (not functions or code.co_name in functions)
-
-    trace = tracer(left, is_counted)
-    signal.signal(signal.SIGUSR1, begin)
-    threading.settrace(trace)
-    sys.settrace(trace)
-
-
-if __name__ == "__main__":
-    _be_the_parent()

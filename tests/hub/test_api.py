@@ -1,10 +1,19 @@
 """The API over HTTP: what boards show, and what is said when something is wrong."""
 
+import asyncio
+import json
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import pytest
-from hubs import create, log_run, points, served, until
 
-from aboard.hub.documents import RunList
+from aboard.hub.api import Busy, Shares
+from aboard.hub.api.runs import RunList
+from aboard.hub.config import BoardDefaults
+from tests.hub.hubs import QUICK, create, log_run, points, served, until
 
 
 def test_a_board_of_an_experiment_serves_the_points_of_its_runs(hub):
@@ -15,10 +24,9 @@ def test_a_board_of_an_experiment_serves_the_points_of_its_runs(hub):
             "max",
             f"/b/{board['id']}/",
         )
-        assert points(client, board["id"]) == {
-            "cifar10/run1": [(0, 1.0), (1, 0.5)],
-            "cifar10/run2": [(0, 2.0), (1, 1.5)],
-        }
+        expected = {"cifar10/run1": [(0, 1.0), (1, 0.5)], "cifar10/run2": [(0, 2.0), (1, 1.5)]}
+        # A first request waits a second or two for the first reading, not for a busy machine.
+        until(lambda: points(client, board["id"]) == expected)
         described = client.get(f"/api/v1/boards/{board['name']}").json()
         assert (described["runs"], described["condition"]) == (2, "")
 
@@ -33,10 +41,43 @@ def test_runs_that_start_later_join_and_new_points_are_served(hub, root):
         until(lambda: len(points(client, board["id"])["cifar10/run3"]) >= 2)
 
 
+@pytest.mark.parametrize("on", ["instant", "process"])
+def test_a_board_of_a_job_is_there_before_its_runs(hub, root, on):
+    wish = {"selectors": ["job:sweep"], "on": on}
+    with hub.client("max") as client:
+        refused = client.post("/api/v1/boards", json=wish)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "nothing_matches")
+        (root / ".jobs/sweep").mkdir(parents=True)
+        (root / ".jobs/sweep/job.json").write_text("{}")
+        board = create(client, "job:sweep", on=on)["id"]
+
+        def described():
+            return client.get(f"/api/v1/boards/{board}").json()
+
+        try:
+            until(lambda: described()["condition"] == "waiting for data")
+            log_run(root, "cifar10/sweep-1", [4.0], job="sweep")
+            until(lambda: described()["runs"] == 1)
+            assert points(client, board) == {"cifar10/sweep-1": [(0, 4.0)]}
+            (listed,) = client.get("/api/v1/boards").json()["boards"]
+            assert (listed["condition"], listed["runs"]) == ("", 1)
+        finally:  # a process would outlive its hub
+            client.post(f"/api/v1/boards/{board}/stop", json={"now": True})
+            until(lambda: described()["state"] == "stopped")
+
+
 def test_a_template_takes_its_fields_from_records(hub):
     with hub.client("max") as client:
         board = create(client, "cifar10", template="{workspace}_{run}_lr={hparams.lr}")
         assert set(points(client, board["id"])) == {"ws1_run1_lr=0.1", "ws1_run2_lr=0.01"}
+
+
+def test_a_template_of_the_settings_holds_where_none_is_given(tmp_path, root):
+    defaults = BoardDefaults(template="{run} of {experiment}")
+    with served(tmp_path, [root], boards=defaults) as hub, hub.client("max") as client:
+        assert set(points(client, create(client, "mnist")["id"])) == {"run1 of mnist"}
+        board = create(client, "mnist", template="{run}")
+        assert set(points(client, board["id"])) == {"run1"}
 
 
 def test_a_board_of_a_place_has_the_names_that_tensorboard_gives(hub, root):
@@ -91,7 +132,7 @@ def test_a_run_is_left_out_of_an_experiment_that_is_shown_and_comes_back(hub):
         assert fewer["selectors"] == ["cifar10", "not:cifar10/run1"]
         until(lambda: set(points(client, board)) == {"cifar10/run2"})
         wrong = client.post(change, json={"remove": ["mnist/run1"]})
-        assert "'mnist/run1' is nothing that" in wrong.json()["error"]["message"]
+        assert "no selector of this board selects 'mnist/run1'" in wrong.json()["error"]["message"]
         back = client.post(change, json={"add": ["cifar10/run1"]}).json()
         assert back["selectors"] == ["cifar10", "cifar10/run1"]
         until(lambda: set(points(client, board)) == {"cifar10/run1", "cifar10/run2"})
@@ -119,6 +160,7 @@ def test_an_isolated_board_that_was_stopped_stays_so_when_its_selection_changes(
         board = create(client, "mnist", on="process")["id"]
         address = f"/api/v1/boards/{board}"
         until(lambda: client.get(address).json()["state"] == "running")
+        assert re.fullmatch(r"process \d+", client.get(address).json()["unit"])
         before = len(client.get(f"{address}/history").json()["events"])
         client.post(f"{address}/selection", json={"add": ["mnist"]})
         assert len(client.get(f"{address}/history").json()["events"]) == before
@@ -211,6 +253,35 @@ def test_runs_and_roots_are_listed(hub, root):
         assert names == ["cifar10/run1", "cifar10/run2", "mnist/run1"]
         roots = client.get("/api/v1/roots").json()["roots"]
         assert [(one["uri"], one["runs"], one["problem"]) for one in roots] == [(str(root), 3, "")]
+
+
+def test_a_path_without_runs_lists_no_run(hub, root):
+    (root / "empty").mkdir()
+    with hub.client("vera") as client:
+        for path in (root / "empty", root / "nothing"):
+            answer = client.get("/api/v1/runs", params={"selector": str(path)})
+            nothing = {"runs": [], "total": 0, "unread": 0, "next": None}
+            assert (answer.status_code, answer.json()) == (200, nothing)
+
+
+def test_a_root_is_added_while_the_hub_runs(hub, tmp_path):
+    log_run(tmp_path / "other" / "logs", "late/run1", [9.0])
+    added = str(tmp_path / "other" / "logs")
+    with hub.client("anna") as client:
+        before = create(client, "mnist")
+        answer = client.post("/api/v1/roots", json={"uri": added})
+        assert (answer.status_code, answer.json()["runs"]) == (201, 1)
+        assert client.post("/api/v1/roots", json={"uri": f"{added}/"}).status_code == 200
+        roots = client.get("/api/v1/roots").json()["roots"]
+        assert [one["name"] for one in roots] == ["logs", "other/logs"]
+        assert points(client, create(client, "late")["id"]) == {"late/run1": [(0, 9.0)]}
+        assert points(client, create(client, added)["id"]) == {"late/run1": [(0, 9.0)]}
+        assert points(client, before["id"]) == {"mnist/run1": [(0, 3.0)]}
+        refused = client.post("/api/v1/roots", json={"uri": "logs"})
+        assert refused.json()["error"]["code"] == "bad_value"
+        assert "a relative path" in refused.json()["error"]["message"]
+    with hub.client("max") as client:
+        assert client.post("/api/v1/roots", json={"uri": "/"}).status_code == 403
 
 
 def test_what_a_run_was_given_is_listed_as_it_was_recorded(hub, root):
@@ -309,11 +380,11 @@ def test_tokens_are_made_used_and_revoked(hub):
     with hub.client("vera") as client:
         made = client.post("/api/v1/tokens", json={"name": "ci", "lasts": "1h"}).json()
         bearer = {"authorization": f"Bearer {made['token']}"}
-        assert httpx.get(f"{hub.url}/api/v1/me", headers=bearer).json()["user"] == "vera"
+        assert httpx.get(f"{hub.url}/api/v1/me", headers=bearer, **QUICK).json()["user"] == "vera"
         listed = client.get("/api/v1/tokens").json()["tokens"]
         assert [(one["name"], one["token"]) for one in listed][-1] == ("ci", None)
         assert client.delete(f"/api/v1/tokens/{made['id']}").status_code == 204
-        refused = httpx.get(f"{hub.url}/api/v1/me", headers=bearer)
+        refused = httpx.get(f"{hub.url}/api/v1/me", headers=bearer, **QUICK)
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "wrong_secret")
 
 
@@ -336,3 +407,156 @@ def test_users_are_added_and_shut_out(hub):
         names = [user["name"] for user in client.get("/api/v1/users").json()["users"]]
         assert names == ["anna", "max", "mia", "vera"]
         assert client.delete("/api/v1/users/anna").status_code == 409
+
+
+def test_the_sources_of_a_board_are_those_it_shows_now(hub, root):
+    with hub.client("max") as client:
+        board = create(client, "mnist")
+        assert [one.rpartition("/")[2] for one in board["sources"]] == ["run1"]
+        log_run(root, "mnist/run2", [1.0])
+
+        def sources():
+            points(client, board["id"])
+            found = client.get(f"/api/v1/boards/{board['id']}").json()["sources"]
+            return [one.rpartition("/")[2] for one in found]
+
+        until(lambda: sources() == ["run1", "run2"])
+
+
+def test_requests_of_one_user_do_not_take_every_thread(tmp_path, monkeypatch):
+    """Sixty of them wait for something slow; another user and the boards are answered."""
+    log_run(tmp_path / "logs", "cifar10/run1", [1.0])
+    with served(tmp_path, [tmp_path / "logs"]) as hub:
+        with hub.client("anna") as client:
+            board = create(client, "cifar10")["id"]
+        go_on, running, most = threading.Event(), [], []
+        really_find = hub.hub.library.find
+
+        def find(selectors):
+            running.append(1)
+            most.append(len(running))
+            go_on.wait(180)
+            running.pop()
+            return really_find(selectors)
+
+        def look():
+            with hub.client("max") as client:
+                return client.get("/api/v1/runs?selector=cifar10").status_code
+
+        monkeypatch.setattr(hub.hub.library, "find", find)
+        with ThreadPoolExecutor(60) as senders, hub.client("anna") as client:
+            sent = [senders.submit(look) for _ in range(60)]
+            try:
+                until(lambda: running)
+                for path in ("/healthz", "/api/v1/boards", f"/b/{board}/data/runs"):
+                    assert client.get(path, timeout=180).status_code == 200
+            finally:
+                go_on.set()
+            assert [one.result() for one in sent] == [200] * 60
+        assert max(most) == 1  # one selection of a user at a time
+
+
+def test_what_waits_is_dropped_when_its_client_has_left(tmp_path, monkeypatch):
+    log_run(tmp_path / "logs", "cifar10/run1", [1.0])
+    made = []
+
+    class Watched(Shares):
+        def __init__(self, *most, **options):
+            super().__init__(*most, **options)
+            made.append(self)
+
+    def send(client, method, path, body=""):
+        connection = socket.create_connection((client.base_url.host, client.base_url.port))
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        secret = f"Authorization: {client.headers['authorization']}"
+        sent = f"{head}{secret}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        connection.sendall(sent.encode())
+        return connection
+
+    monkeypatch.setattr("aboard.hub.app.Shares", Watched)
+    with served(tmp_path, [tmp_path / "logs"]) as hub, hub.client("max") as client:
+        go_on, found = threading.Event(), []
+        really_find = hub.hub.library.find
+
+        def find(selectors):
+            found.extend(one.text for one in selectors)
+            go_on.wait(60)
+            return really_find(selectors)
+
+        monkeypatch.setattr(hub.hub.library, "find", find)
+        with ThreadPoolExecutor(1) as sender:
+            first = sender.submit(client.get, "/api/v1/runs?selector=cifar10")
+            until(lambda: found)
+            body = json.dumps({"selectors": ["gone"], "tags": ["loss"]})
+            large = json.dumps({"selectors": ["gone"] * 5000, "tags": ["loss"]})
+            left = [
+                send(client, "GET", "/api/v1/runs?selector=gone"),
+                send(client, "POST", "/api/v1/series", body),
+                send(client, "POST", "/api/v1/boards", large),
+            ]
+            until(lambda: [one._used["max"][1] for one in made] == [3, 4])
+            for connection in left:
+                connection.close()
+            with hub.client("mia") as other:
+                assert other.get("/api/v1/me").status_code == 200  # so it has seen them leave
+            go_on.set()
+            assert first.result().status_code == 200
+        assert client.get("/api/v1/runs?selector=cifar10").status_code == 200
+        assert client.get("/api/v1/boards").json()["boards"] == []
+        assert found == ["cifar10", "cifar10"]
+
+
+def test_a_large_body_is_read_as_a_small_one(hub):
+    with hub.client("max") as client:
+
+        def ask(body):
+            headers = {"content-type": "application/json"}
+            return client.post("/api/v1/series", content=body, headers=headers)
+
+        for size in (1, 3000):
+            body = json.dumps({"selectors": ["cifar10"] * size, "tags": ["loss"]})
+            assert len(ask(body).json()["series"]) == 2
+            cut = ask(body[:-1])
+            assert (cut.status_code, cut.json()["error"]["message"]) == (
+                422,
+                "the request is not JSON.",
+            )
+            odd = ask(json.dumps({"selectors": ["cifar10"] * size, "tags": [[]] * size}))
+            assert (odd.status_code, odd.json()["error"]["code"]) == (422, "invalid")
+
+
+def test_all_users_together_have_a_share():
+    async def visit():
+        shares, running, most = Shares(most=2, together=3), [], []
+
+        async def compute(who):
+            async with shares.of(who):
+                running.append(who)
+                most.append((len(running), running.count(who)))
+                await asyncio.sleep(0)
+                running.remove(who)
+
+        await asyncio.gather(*(compute(who) for who in ["anna"] * 5 + ["max"] * 5))
+        assert tuple(map(max, zip(*most, strict=True))) == (3, 2)
+
+    asyncio.run(visit())
+
+
+def test_what_waits_for_one_user_is_bounded():
+    async def visit():
+        shares, go_on = Shares(most=1, most_waiting=2), asyncio.Event()
+
+        async def wait(who):
+            async with shares.of(who):
+                await go_on.wait()
+
+        waiting = [asyncio.create_task(wait("max")) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await wait("max")
+        go_on.set()
+        await wait("anna")
+        await asyncio.gather(*waiting)
+        await wait("max")
+
+    asyncio.run(visit())

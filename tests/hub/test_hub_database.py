@@ -2,31 +2,48 @@
 
 import json
 import os
+import signal
 import sqlite3
-import subprocess
-import sys
 import uuid
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
-from hubs import PASSWORD, create, points, until
-from lives import Commands, board_processes, kill_boards
 
+from tests.engines.command import fork_command
+from tests.hub import lives
+from tests.hub.hubs import PASSWORD, QUICK, create, points, until
+from tests.hub.lives import board_processes, kill_boards
+
+IMPATIENT = """
+from functools import partial
+from aboard.hub import service
+service.Registry = partial(service.Registry, busy_seconds=1)
+"""
+# Neither knows whether the other one lives: only the lease counts.
+ON_OTHER_MACHINES = """
+from aboard import system
+from aboard.boards.lifecycle import Lifecycle, Settings
+from aboard.hub import service
+system.has_ended = lambda identity: False
+service.Lifecycle = lambda *given, **options: Lifecycle(
+    *given, **{**options, "settings": Settings(lease=4.0)}
+)
+"""
 MNIST = {"mnist/run1": [(0, 3.0)]}
 
 
 @contextmanager
-def hub(state, root, *options):
+def hub(state, root, *options, first=""):
     """Run a hub until it is no longer needed, and stop its boards with it."""
-    with Commands() as commands:
-        life = commands.start(state, root, options=options)
-        try:
-            assert life.is_up(), life.log()
-            with life.client() as client:
-                yield client
-        finally:
-            life.kill()
+    life = lives.fork(state, root, options, first)
+    try:
+        assert life.is_up(), life.log()
+        with life.client() as client:
+            yield client
+    finally:
+        life.kill()
 
 
 def stop_all(client):
@@ -133,7 +150,7 @@ def test_a_hub_whose_server_is_away_serves_what_it_knows(tmp_path, root, server,
 
 
 def test_a_hub_whose_file_others_keep_locked_serves_what_it_knows(tmp_path, root):
-    with hub(tmp_path / "state", root) as client:
+    with hub(tmp_path / "state", root, first=IMPATIENT) as client:
         instant, isolated = create(client, "cifar10")["id"], running(client, "mnist")
         numbers = points(client, instant)
         file = tmp_path / "state" / "hub.db"
@@ -152,51 +169,87 @@ def test_two_hubs_that_start_at_once_on_a_fresh_server_have_the_same_boards(
     tmp_path, root, postgres
 ):
     options = ("--database", postgres)
-    with Commands() as commands:
-        lives = [commands.start(tmp_path / name, root, options=options) for name in "ab"]
-        try:
-            assert [life.is_up() for life in lives] == [True, True]
-            with lives[0].client() as one, lives[1].client() as other:
-                board = create(one, "cifar10")["id"]
-                until(lambda: other.get(f"/b/{board}/data/runs").status_code == 200)
-                assert points(other, board) == points(one, board)
-                assert create(other, "cifar10")["id"] == board
-                isolated = [running(one, "mnist"), running(other, "cifar10/run1")]
-                assert len(board_processes(os.environ["ABOARD_CACHE"])) == 2
-                assert points(one, isolated[0]) == points(other, isolated[0]) == MNIST
-                lives[0].kill()
-                assert points(other, isolated[0]) == MNIST
-                stop_all(other)
-        finally:
-            for life in lives:
-                life.kill()
+    hubs = [lives.fork(tmp_path / name, root, options) for name in "ab"]
+    try:
+        assert [life.is_up() for life in hubs] == [True, True]
+        with hubs[0].client() as one, hubs[1].client() as other:
+            board = create(one, "cifar10")["id"]
+            until(lambda: other.get(f"/b/{board}/data/runs").status_code == 200)
+            assert points(other, board) == points(one, board)
+            assert create(other, "cifar10")["id"] == board
+            isolated = [running(one, "mnist"), running(other, "cifar10/run1")]
+            assert len(board_processes(os.environ["ABOARD_CACHE"])) == 2
+            assert points(one, isolated[0]) == points(other, isolated[0]) == MNIST
+            hubs[0].kill()
+            assert points(other, isolated[0]) == MNIST
+            stop_all(other)
+    finally:
+        for life in hubs:
+            life.kill()
+
+
+@pytest.mark.parametrize("first", ["", ON_OTHER_MACHINES], ids=["one machine", "two machines"])
+def test_a_board_of_a_killed_hub_goes_on_at_the_other_hub(tmp_path, root, postgres, first):
+    options = ("--database", postgres)
+    hubs = [lives.fork(tmp_path / name, root, options, first) for name in "ab"]
+    try:
+        assert [life.is_up() for life in hubs] == [True, True]
+        with hubs[0].client() as one, hubs[1].client() as other:
+            board, ending = running(one, "mnist"), running(one, "cifar10")
+            before = board_processes(os.environ["ABOARD_CACHE"])
+            assert len(before) == 2
+            hubs[0].kill()
+            assert points(other, board) == MNIST
+            (group,) = group_of(ending) & before
+            os.killpg(group, signal.SIGKILL)
+            # Only the hub that holds the lease notices.
+            failed = until(lambda: has_ended(other, ending))
+            assert failed["state"] in {"failed", "lost"}
+            assert points(other, board) == MNIST
+            assert board_processes(os.environ["ABOARD_CACHE"]) == before - {group}
+            states = [one["state"] for one in history(other, board)]
+            assert states == ["pending", "starting", "running"]
+            stop_all(other)
+    finally:
+        for life in hubs:
+            life.kill()
+
+
+def has_ended(client, board):
+    found = described(client, board)
+    return found if found["ended"] else None
+
+
+def history(client, board):
+    return client.get(f"/api/v1/boards/{board}/history").json()["events"]
+
+
+def group_of(board):
+    """Return the process groups of a board, by the directory for its temporary files."""
+    mark = f"/boards/{board}/".encode()
+    return {
+        group
+        for group in board_processes(os.environ["ABOARD_CACHE"])
+        if mark in Path(f"/proc/{group}/environ").read_bytes()
+    }
 
 
 def test_two_hubs_of_a_team_that_start_at_once_have_the_same_administrator(
     tmp_path, root, postgres
 ):
     (tmp_path / "aboard.toml").write_text(f'roots = ["{root}"]\ndatabase = "{postgres}"\n')
-    command = [sys.executable, "-m", "aboard", "serve", "--config", str(tmp_path / "aboard.toml")]
-    command += ["--port", "0", "--admin", "anna", "--json", "--directory"]
+    words = ["serve", "--config", str(tmp_path / "aboard.toml"), "--port", "0", "--admin", "anna"]
+    words += ["--json", "--directory"]
     with ExitStack() as closing:
         hubs = []
         for name in "ab":
-            hubs.append(
-                subprocess.Popen(
-                    [*command, str(tmp_path / name)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            closing.enter_context(hubs[-1])
-            closing.callback(hubs[-1].kill)
-        for one in hubs:
-            one.stdin.write(f"{PASSWORD}\n")
-            one.stdin.close()
-        lines = [one.stdout.readline() for one in hubs]
-        for line in lines:
+            directory = str(tmp_path / name)
+            stdin = f"{PASSWORD}\n"
+            hub = fork_command([*words, directory], env=os.environ, cwd=tmp_path, stdin=stdin)
+            closing.callback(hub.end)
+            hubs.append(hub)
+        for hub in hubs:
             login = {"user": "anna", "password": PASSWORD}
-            address = json.loads(line)["address"]
-            answer = httpx.post(f"{address}/api/v1/login", json=login, timeout=60)
+            address = json.loads(hub.stdout.readline())["address"]
+            answer = httpx.post(f"{address}/api/v1/login", json=login, **QUICK)
             assert answer.json()["role"] == "admin"

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hubs import create, points, served, until
 
-from aboard.executors.inherited import inherited
-from aboard.hub.config import Root
+from aboard.executors.process.boards import inherited
+from aboard.index.library import Root
 from aboard.storage.clouds import credentials
+from tests.hub.hubs import create, points, served, until
 
 SECRETS = {
     "DATABASE_URL": "postgresql://aboard:db-password@db/aboard",

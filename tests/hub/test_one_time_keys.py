@@ -2,13 +2,14 @@
 
 import pytest
 import sqlalchemy as sa
-from hubs import served
 
-from aboard.boards import accounts, schema
+from aboard.boards import accounts
+from aboard.boards import database as schema
 from aboard.boards.accounts import Role, Session
 from aboard.boards.registry import Registry
-from aboard.hub.visitors import KEY_SECONDS, Keys
-from aboard.web.access import Redeemed
+from aboard.hub.auth import KEY_SECONDS, Auth
+from aboard.web.gate import BadKey
+from tests.hub.hubs import served
 
 NOW = 1_000_000.0
 
@@ -27,26 +28,26 @@ def count(registry, table):
 def test_a_user_cannot_have_keys_without_end(registry, monkeypatch):
     monkeypatch.setattr(accounts, "_MOST_KEYS", 3)
     ticks = iter(range(100))
-    keys = Keys(registry.accounts, clock=lambda: NOW + next(ticks) / 10)
+    keys = Auth(registry, clock=lambda: NOW + next(ticks) / 10)
     ann = registry.accounts.add_user("ann", Role.MEMBER)
     bob = registry.accounts.add_user("bob", Role.MEMBER)
-    of_bob, _ = keys.mint(bob)
-    first, second = (keys.mint(ann)[0] for _ in range(2))
-    assert keys.redeem(second) is Redeemed.OPENED
-    third, fourth = (keys.mint(ann)[0] for _ in range(2))
-    assert keys.redeem(second) is Redeemed.UNKNOWN  # what was used goes first
-    fifth, expires = keys.mint(ann)
+    of_bob, _ = keys.mint_key(bob)
+    first, second = (keys.mint_key(ann)[0] for _ in range(2))
+    assert keys.redeem(second) is None
+    third, fourth = (keys.mint_key(ann)[0] for _ in range(2))
+    assert keys.redeem(second) is BadKey.UNKNOWN  # what was used goes first
+    fifth, expires = keys.mint_key(ann)
     assert expires > NOW + KEY_SECONDS
-    assert count(registry, schema.one_time_key) == 4
-    assert keys.redeem(first) is Redeemed.UNKNOWN
+    assert count(registry, schema.metadata.tables["one_time_key"]) == 4
+    assert keys.redeem(first) is BadKey.UNKNOWN
     for kept in (third, fourth, fifth, of_bob):
-        assert keys.redeem(kept) is Redeemed.OPENED
+        assert keys.redeem(kept) is None
 
 
 def test_a_session_is_begun_with_the_key_and_only_once(registry):
-    keys = Keys(registry.accounts, clock=lambda: NOW)
-    key, _ = keys.mint(registry.accounts.add_user("ann", Role.MEMBER))
-    for number, told in enumerate((Redeemed.OPENED, Redeemed.USED)):
+    keys = Auth(registry, clock=lambda: NOW)
+    key, _ = keys.mint_key(registry.accounts.add_user("ann", Role.MEMBER))
+    for number, told in enumerate((None, BadKey.USED)):
         session = Session(f"id{number}", "", f"digest{number}", NOW, NOW + 60)
         assert keys.redeem(key, session) is told
     (opened,) = registry.accounts.sessions("ann")
@@ -55,7 +56,7 @@ def test_a_session_is_begun_with_the_key_and_only_once(registry):
 
 def test_a_link_still_opens_after_a_database_that_failed_half_way(tmp_path, root):
     with served(tmp_path, [root]) as hub, hub.client() as browser:
-        key, _ = hub.hub.keys.mint(hub.hub.auth.user("max"))
+        key, _ = hub.hub.auth.mint_key(hub.hub.auth.user("max"))
         engine = hub.hub.registry._database._engine
 
         def fail(connection, cursor, statement, *_):

@@ -3,7 +3,7 @@
 import pytest
 
 from aboard.boards.accounts import Role, Share, User
-from aboard.boards.errors import NotFound
+from aboard.boards.errors import NoSuchName
 from aboard.boards.model import BoardRecord, Visibility
 from aboard.hub.permissions import TABLE, Action, Forbidden, Guest, may, require, seen_by
 
@@ -47,10 +47,10 @@ ON_BOARDS = {
 }
 WITHOUT = {
     "viewer": {"SEE_RUNS", "OWN_TOKENS"},
-    "member": {"SEE_RUNS", "OWN_TOKENS", "CREATE", "CHANGE_RUNS"},
+    "member": {"SEE_RUNS", "OWN_TOKENS", "CREATE", "CHANGE_RUNS", "SHARE_VIEWS"},
     "admin": {
-        *("SEE_RUNS", "OWN_TOKENS", "CREATE", "CHANGE_RUNS"),
-        *("MANAGE_USERS", "MANAGE_HUB"),
+        *("SEE_RUNS", "OWN_TOKENS", "CREATE", "CHANGE_RUNS", "SHARE_VIEWS"),
+        *("MANAGE_USERS", "MANAGE_HUB", "SUBMIT", "DELETE_RUNS"),
     },
 }
 CASES = {"own": MINE, "team": TEAMS, "other": HERS}
@@ -75,7 +75,7 @@ def test_every_action_has_a_rule():
 def test_what_one_may_not_see_is_not_there():
     me = User("me", Role.MEMBER, 0.0)
     for action in (Action.SEE, Action.STOP, Action.DELETE):
-        with pytest.raises(NotFound, match="there is no board 'abc'"):
+        with pytest.raises(NoSuchName, match="there is no board 'abc'"):
             require(me, action, HERS)
     with pytest.raises(Forbidden, match=r"me may not stop board abc \(otter\) as member\. Ask its"):
         require(me, Action.STOP, TEAMS)
@@ -92,9 +92,9 @@ def test_a_link_shows_one_board_and_nothing_else():
         if action is not Action.SEE:
             about = MINE if action.name in ON_BOARDS["admin"] else None
             assert not may(guest, action, about)
-            with pytest.raises(Forbidden, match="with a link one may not"):
+            with pytest.raises(Forbidden, match="a link does not allow to"):
                 require(guest, action, about)
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchName):
         require(guest, Action.STOP, board("me", identity="other"))
 
 

@@ -1,20 +1,20 @@
 """Boards behind the hub's address: what passes, what does not, and what breaks."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import sys
 
 import httpx
 import pytest
-from fronts import TOKEN, answer
-from hubs import until
 
 from aboard import EventWriter
 from aboard.executors import Address, Spec
-from aboard.executors.process import ProcessExecutor
-from aboard.hub.forwarding import path_below, public_cookie
-from aboard.hub.proxy import NotServing, Proxy
+from aboard.executors.process.boards import ProcessExecutor
+from aboard.hub.proxy import NotServing, Proxy, path_below, public_cookie
+from tests.hub.fronts import TOKEN, answer
+from tests.hub.hubs import QUICK, until
 
 # A real board
 
@@ -44,7 +44,7 @@ def test_a_real_board_shows_the_same_behind_the_proxy(front, real):
     asked = {"requests": json.dumps([{"plugin": "scalars", "tag": "loss"}])}
     path = "data/plugin/timeseries/timeSeries"
     proxied = front.ask("POST", path, data=asked)
-    assert proxied.json() == httpx.post(direct + path, data=asked, headers=bearer).json()
+    assert proxied.json() == httpx.post(direct + path, data=asked, headers=bearer, **QUICK).json()
     points = proxied.json()[0]["runToSeries"]["run1"]
     assert [(one["step"], one["value"]) for one in points[:2]] == [(0, 1.0), (1, 0.5)]
     page = front.get()
@@ -56,7 +56,7 @@ def test_a_real_board_shows_the_same_behind_the_proxy(front, real):
 def test_what_is_compressed_passes_as_it_is(front, real):
     headers = {"accept-encoding": "gzip"}
     with (
-        httpx.Client() as client,
+        httpx.Client(**QUICK) as client,
         client.stream("GET", front.url + "index.js", headers=headers) as got,
     ):
         compressed = b"".join(got.iter_raw())
@@ -210,7 +210,7 @@ def test_headers_that_could_be_two_do_not_pass(scripted, front):
                 (b"x-c", b"1"),
             ],
         }
-        async with Proxy(front.boards.get) as proxy:
+        async with contextlib.aclosing(Proxy(front.boards.get)) as proxy:
             await proxy(scope, receive, send)
 
     asyncio.run(ask())
@@ -347,6 +347,24 @@ def test_a_board_that_starts_says_when_to_come_again(front):
     assert (got.status_code, got.headers["retry-after"]) == (503, "2")
     assert "This board is starting." in got.text
     assert 'http-equiv="refresh"' in got.text
+
+
+def test_a_board_that_waits_shows_what_for_and_the_last_lines_of_its_log(front):
+    log = ("pulling <image>", "`rm -rf`")
+    front.boards["one"] = NotServing("starting", "Resources & <script>alert(1)</script>", log)
+    page = front.get(headers=PAGE).text
+    assert "Resources &amp; &lt;script&gt;alert(1)&lt;/script&gt;." in page
+    assert "<pre>pulling &lt;image&gt;\n`rm -rf`</pre>" in page
+    assert "<script" not in page
+    assert 'http-equiv="refresh"' in page
+    error = front.get().json()["error"]
+    assert error["hint"].startswith("Resources & <script>alert(1)</script>. This page opens")
+
+
+def test_a_board_that_only_another_hub_reaches_says_so(front):
+    front.boards["one"] = NotServing("elsewhere")
+    got = front.get(headers=PAGE)
+    assert (got.status_code, "Only another hub reaches this board." in got.text) == (503, True)
 
 
 @pytest.mark.parametrize("state", ["stopping", "stopped", "failed", "lost", "unheard-of"])

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import hubs
 import pytest
-from hubs import create, personal_hub, points, until
 
-from aboard.boards.decide import Settings
-from aboard.hub import asking
+from aboard.boards.lifecycle import Settings
+from aboard.hub import service
 from aboard.hub.service import Hub
+from tests.hub import hubs
+from tests.hub.hubs import create, personal_hub, points, until
 
 # Boards are real, but for what their title says they suffer from.
 SICKNESS = """
@@ -42,7 +42,9 @@ if "view" in sys.orig_argv:
         symptom = pathlib.Path(__file__).with_name("grow")
         threading.Thread(target=grow, args=(symptom,), daemon=True).start()
 """
-QUICK = Settings(poll=0.2, poll_soon=0.1, start_timeout=60, quiet=1.0, silence=600)
+QUICK = Settings(
+    poll=0.2, poll_soon=0.1, grace=1, start_timeout=60, unhealthy=1.0, unhealthy_timeout=600
+)
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def hub_with(tmp_path, root, monkeypatch, sickness):
     @contextmanager
     def serve(**patience):
         monkeypatch.setattr(hubs, "Hub", partial(Hub, settings=replace(QUICK, **patience)))
-        monkeypatch.setattr(asking, "_SECONDS", 0.5)
+        monkeypatch.setattr(service, "_PROBE_SECONDS", 0.5)
         with hubs.served(tmp_path, [root]) as served, served.client("max") as client:
             try:
                 yield client
@@ -122,7 +124,7 @@ def assert_told(client, board, state, *words):
 def test_a_board_that_is_killed_or_hangs_is_told_everywhere_and_restarted(
     hub_with, tmp_path, number, reason
 ):
-    with hub_with(silence=3) as client:
+    with hub_with(unhealthy_timeout=3) as client:
         board, pid = running_board(client, tmp_path / "hub")
         os.kill(pid, number)
         assert_told(client, board, "failed", reason)
@@ -162,7 +164,7 @@ def test_a_board_that_never_tells_where_it_is_fails(hub_with, tmp_path):
 
 
 def test_a_board_that_never_answers_fails(hub_with, tmp_path):
-    with hub_with(silence=3) as client:
+    with hub_with(unhealthy_timeout=3) as client:
         board = create(client, "mnist", on="process", title="never answers")["id"]
         until(lambda: described(client, board)["condition"] == "not answering")
         pid = pid_of(tmp_path / "hub", board)

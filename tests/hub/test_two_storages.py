@@ -1,10 +1,9 @@
 """A board over a directory and a bucket with credentials of its own, a live run in it."""
 
-from hubs import create, log_run, points, served, until
-
 from aboard import EventWriter
-from aboard.hub.config import Root
+from aboard.index.library import Root
 from aboard.storage import open_storage
+from tests.hub.hubs import create, log_run, points, served, until
 
 
 def test_a_directory_and_a_bucket_on_one_board(tmp_path, s3_server, environment):

@@ -1,12 +1,15 @@
 """The index through crashes, damage and full disks: nothing lost, nothing doubled."""
 
 import errno
+import json
+import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,30 +17,38 @@ import pytest
 
 from aboard.events import encode
 from aboard.events.records import frame
-from aboard.index import Index, Source, schema
+from aboard.index import Index, Source, reader, schema
+from aboard.index.catalog import store_runs, values_of
+from aboard.index.columns import CHUNK, fold, fold_chunk
 from aboard.index.logs import Logs
+from aboard.runs.catalog import KnownRun, natural
 
-# Reads a tree in small batches, and dies inside SQLite after a given amount of its work.
-DIE = """
-import os, signal, sys
-from aboard.index import Index, Source, reading, schema, workers
-reading.BATCH_VALUES = workers.LOCAL_BLOCK = 3000
-path, tree, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-real = schema.open_file
-def open_file(path):
-    connection = real(path)
-    connection.execute("PRAGMA wal_autocheckpoint = 20")
-    left = [steps]
-    def die():
-        left[0] -= 1
-        if left[0] <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-    connection.set_progress_handler(die, 1)
-    return connection
-schema.open_file = open_file
-from pathlib import Path
-Index(Path(path)).refresh(Source.parse(tree))
-"""
+
+def die_after(steps: int) -> None:
+    """Let this process die inside SQLite after a given amount of its work."""
+    real = schema.open_file
+
+    def open_file(path: Path) -> sqlite3.Connection:
+        connection = real(path)
+        connection.execute("PRAGMA wal_autocheckpoint = 20")
+        left = [steps]
+
+        def die() -> None:
+            left[0] -= 1
+            if left[0] <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        connection.set_progress_handler(die, 1)
+        return connection
+
+    schema.open_file = open_file
+
+
+def read_and_die(path: Path, tree: Path, steps: int) -> None:
+    """Read a tree in small batches until the end."""
+    reader.BATCH_VALUES = reader.BLOCK = 3000
+    die_after(steps)
+    Index(path).refresh(Source.parse(str(tree)))
 
 
 def tree_of(directory: Path, runs: int, steps: int) -> None:
@@ -64,20 +75,22 @@ def assert_whole(path: Path, tree: Path, steps: int) -> None:
     assert stored == 2 * steps * len(list(tree.iterdir()))
 
 
-def test_killed_at_any_moment_nothing_is_lost_or_doubled(tmp_path):
+@pytest.mark.soak
+def test_killed_at_any_moment_nothing_is_lost_or_doubled(tmp_path, rounds):
     tree, steps = tmp_path / "logs", 1500
     tree_of(tree, 3, steps)
-    rng = random.Random(4)
-    survived = killed = 0
-    for case in range(25):
+    survived = killed = cases = 0
+    for case in rounds(5):
+        rng = random.Random(case)
         path = tmp_path / f"index{case}" / "index.db"
-        for _ in range(2):
-            work = str(rng.choice([rng.randrange(1, 200), rng.randrange(200, 900)]))
-            done = subprocess.run(
-                [sys.executable, "-c", DIE, path, tree, work], capture_output=True, check=False
+        for span in ((1, 200), (200, 900)):
+            child = multiprocessing.get_context("fork").Process(
+                target=read_and_die, args=(path, tree, rng.randrange(*span))
             )
-            assert done.returncode in (0, -signal.SIGKILL), done.stderr
-            killed += done.returncode != 0
+            child.start()
+            child.join()
+            assert child.exitcode in (0, -signal.SIGKILL)
+            killed += child.exitcode != 0
             if path.exists():
                 with Index(path) as index:
                     source = Source.parse(str(tree))
@@ -86,8 +99,104 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled(tmp_path):
                         np.testing.assert_array_equal(series.steps, np.arange(len(series.steps)))
                         survived += len(series.steps)
         assert_whole(path, tree, steps)
-    assert killed > 25
+        shutil.rmtree(path.parent)
+        cases += 1
+    assert killed >= cases
     assert survived > 0
+
+
+def change_runs_and_die(path: Path, case: int, steps: int) -> None:
+    """Store, replace, forget and fold runs until the end."""
+    chance = random.Random(case)
+    die_after(steps)
+    with Index(path) as index:
+        while True:
+            run = chance.choice([store_some, store_some, forget_one, fold_some])
+            index._do(partial(run, chance=chance))
+
+
+def store_some(connection: sqlite3.Connection, chance: random.Random) -> None:
+    rows = []
+    for _ in range(chance.randrange(1, 20)):
+        number = chance.randrange(60)
+        hparams = {"lr": chance.random(), "opt": chance.choice(["adam", "sgd", 3, True])}
+        run = KnownRun(
+            "/data/runs",
+            f"e{number % 3}/run{number}",
+            f"e{number % 3}",
+            f"run{chance.randrange(60)}",
+            chance.choice(["running", "completed"]),
+            hparams_json=json.dumps(hparams if number % 4 else {}),
+            metrics_json=json.dumps({f"m{number % 5}": chance.random()}),
+            tags_json=chance.choice(["{}", '{"best": true}']),
+        )
+        rows.append(("v", run))
+    store_runs(
+        connection, "/data/runs", list({run.directory: (v, run) for v, run in rows}.values())
+    )
+
+
+def forget_one(connection: sqlite3.Connection, chance: random.Random) -> None:
+    known = connection.execute("SELECT root, directory FROM run").fetchall()
+    if known:
+        store_runs(connection, "/data/runs", [], [chance.choice(known)])
+
+
+def fold_some(connection: sqlite3.Connection, chance: random.Random) -> None:
+    if chance.random() < 0.5:
+        fold_chunk(connection, chance.randrange(2))
+    else:
+        fold(connection, 0)
+
+
+def assert_columns_are_what_rows_are(path: Path) -> None:
+    with Index(path) as index:
+        ids = [
+            one for (one,) in index._do(lambda one: one.execute("SELECT id FROM run").fetchall())
+        ]
+        runs = dict(zip(ids, index.runs_of(ids), strict=True))
+        expected: dict[str, dict[int, object]] = {}
+        for row, run in runs.items():
+            for name, value in values_of(run).items():
+                expected.setdefault(name, {})[row] = value
+        for name, held in expected.items():
+            cells = index.columns.cells(name)
+            values = {row: cells.get(row) for row in range(len(cells.codes))}
+            assert {row: one for row, one in values.items() if one is not None} == held
+        order = sorted(ids, key=lambda row: (natural(runs[row].label), *runs[row][:2]))
+        assert index.columns.order().tolist() == order
+        counts = index.columns.counts(np.array(ids, np.int64))
+        assert counts == {name: len(held) for name, held in expected.items()}
+
+
+@pytest.mark.soak
+def test_killed_at_any_moment_columns_are_those_of_a_new_fold(tmp_path, rounds):
+    killed = cases = 0
+    for case in rounds(2):
+        path = tmp_path / f"index{case}" / "index.db"
+        chance = random.Random(case)
+        with Index(path) as index:  # so that the runs are in two chunks
+            sql = f"INSERT INTO sqlite_sequence VALUES ('run', {CHUNK - 30})"
+            index._do(lambda connection, sql=sql: connection.execute(sql))
+        for _ in range(3):
+            child = multiprocessing.get_context("fork").Process(
+                target=change_runs_and_die,
+                args=(path, chance.randrange(1 << 30), chance.randrange(1, 30_000)),
+            )
+            child.start()
+            child.join()
+            killed += child.exitcode == -signal.SIGKILL
+            assert_columns_are_what_rows_are(path)
+        with sqlite3.connect(path) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            for table in ("run_column", "run_presence", "fold"):
+                connection.execute(f"DELETE FROM {table}")
+        with Index(path) as index:
+            index._do(lambda connection: fold(connection, 0))
+        assert_columns_are_what_rows_are(path)
+        shutil.rmtree(path.parent)
+        cases += 1
+    assert killed == 3 * cases
 
 
 @pytest.mark.parametrize(

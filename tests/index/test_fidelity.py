@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from aboard.events import encode, protos
+from aboard.events.records import frame
 from aboard.events.writer import EventWriter
 from aboard.index.logs import Logs
+from tests import summaries
 
 tensorboard = protos.load()
 
@@ -124,8 +126,8 @@ def test_our_own_writer(tmp_path, index):
             writer.scalar("loss", step / 7, step)
             writer.add([encode.scalar_tensor("wide", step / 7, "float64")], step)
             if step % 50 == 0:
-                writer.text("note", f"step {step}", step)
-                writer.histogram("weights", np.arange(step + 1.0), step)
+                writer.add([encode.text("note", f"step {step}")], step)
+                writer.add([summaries.histogram("weights", np.arange(step + 1.0))], step)
     assert len(list((tmp_path / "run").iterdir())) > 3
     assert_equals_stock(Logs(tmp_path, index=index), "run", tmp_path / "run")
 
@@ -212,3 +214,53 @@ def test_random_restarts_are_what_rustboard_serves(seed, tmp_path, index):
         path = Path(writer.path)
         shutil.move(path, path.with_name(f"events.out.tfevents.{1700000000 + number}.host.1.0"))
     assert_equals_rustboard(logdir, tmp_path / "port", index)
+
+
+def tensor_events(tag, first, shape, plugin="", data_class=0):
+    """Return three events with one number each, described by metadata if a plugin is given."""
+    summaries_ = []
+    for step in range(first, first + 3):
+        event = tensorboard.event_pb2.Event(step=step, wall_time=float(step))
+        value = event.summary.value.add(tag=tag)
+        value.tensor.dtype = 1
+        value.tensor.float_val.append(step / 2)
+        for size in shape:
+            value.tensor.tensor_shape.dim.add(size=size)
+        if plugin:
+            value.metadata.plugin_data.plugin_name = plugin
+            value.metadata.data_class = data_class
+        summaries_.append(frame(event.SerializeToString()))
+    return b"".join(summaries_)
+
+
+@pytest.mark.parametrize("described", ["first", "second", "late", "once"])
+@pytest.mark.parametrize(
+    ("shape", "plugin", "data_class"),
+    [([1], "scalars", 1), ([], "scalars", 1), ([1], "own", 2), ([], "own", 2), ([], "own", 1)],
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_metadata_counts_for_all_files_of_a_run(
+    tmp_path, index, described, shape, plugin, data_class, live
+):
+    """Metadata may be in one file only, or come after the first values of its own file."""
+    bare = tensor_events("a", 0, shape), tensor_events("a", 3, shape)
+    told = [tensor_events("a", first, shape, plugin, data_class) for first in (0, 3)]
+    other = tensor_events("b", 0, [2], "own", 2)
+    contents = {
+        "first": [told[0], other + bare[1]],
+        "second": [bare[0] + other, told[1]],
+        "late": [other + bare[0] + told[1]],
+        "once": [told[0] + bare[1]],
+    }[described]
+    logs = None
+    for number, content in enumerate(contents):
+        path = tmp_path / f"events.out.tfevents.170000000{number}.host"
+        for end in (len(content) // 2, len(content)) if live else (len(content),):
+            path.write_bytes(content[:end])
+            if live:
+                logs = logs or Logs(tmp_path, index=index)
+                logs.refresh()
+    logs = logs or Logs(tmp_path, index=index)
+    assert_equals_stock(logs, ".", tmp_path)
+    assert logs.refresh().files_read == 0
+    assert index.point_counts([logs.tag(".", "a")]) == [6]

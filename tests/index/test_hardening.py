@@ -12,7 +12,7 @@ from aboard.events.records import frame
 from aboard.events.writer import EventWriter
 from aboard.index import Index, Source, UnknownName
 from aboard.index.logs import Logs
-from aboard.storage.base import BadUri, NotFound
+from aboard.storage.base import BadUri, NoSuchPath
 from aboard.storage.uri import open_storage
 
 
@@ -115,7 +115,7 @@ def test_a_source_that_is_away_for_a_while_stays_in_the_index(tmp_path, index):
         writer.scalar("loss", 1.0, 1)
     logs = Logs(tmp_path / "logs", index=index)
     (tmp_path / "logs").rename(tmp_path / "elsewhere")
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchPath):
         logs.refresh()
     assert [run.name for run in logs.runs] == ["run"]
     (tmp_path / "elsewhere").rename(tmp_path / "logs")
@@ -155,7 +155,7 @@ def test_a_bad_source_does_not_leave_its_index_open(tmp_path, monkeypatch):
     closed = []
     real = Index.close
     monkeypatch.setattr(Index, "close", lambda self: (closed.append(self), real(self)))
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchPath):
         Logs(tmp_path / "nowhere")
     assert len(closed) == 1
 

@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from aboard.events import encode
 from aboard.events.writer import EventWriter
-from aboard.index import Index, Source, UnknownName, reading
+from aboard.index import Index, Source, UnknownName, reader
 from aboard.index.logs import Logs
 
 
@@ -26,7 +27,7 @@ def tree(tmp_path):
                 writer.scalar("loss", 10.0 * file + step, step)
     with EventWriter(root / "b") as writer:
         writer.scalar("loss", 7.0, 1)
-        writer.text("note", "hello", 2)
+        writer.add([encode.text("note", "hello")], 2)
     return root
 
 
@@ -116,9 +117,8 @@ def test_what_is_half_read_anew_is_read_to_its_end(path, tmp_path, monkeypatch):
     with Index(path) as index:
         index.refresh(source)
         (tag,) = index.tags(source)
-        monkeypatch.setattr(reading, "LOCAL_BLOCK", 4096)
-        monkeypatch.setattr("aboard.index.workers.LOCAL_BLOCK", 4096)
-        monkeypatch.setattr(reading, "BATCH_VALUES", 500)
+        monkeypatch.setattr(reader, "BLOCK", 4096)
+        monkeypatch.setattr(reader, "BATCH_VALUES", 500)
 
         def interrupt(_report):
             raise Interrupted
@@ -147,6 +147,7 @@ def test_what_is_gone_is_an_error(path, tree):
         series = index.many_series([b, a], samples=100)
         assert series[0] is None
         assert series[1].values.tolist() == LOSS_OF_A
+        assert index.many_series([b], samples=100, together=True) == [None]
 
 
 def test_an_index_that_is_removed_is_filled_for_whoever_holds_a_tag(path, tree):

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import aboard
+from aboard.events import encode
 from aboard.events.writer import EventWriter
 from aboard.index.logs import UnknownName
+from tests import summaries
 
 
 @pytest.fixture
@@ -21,8 +23,8 @@ def tree(tmp_path):
             for step in range(50):
                 writer.scalar("train/loss", np.exp(-rate * step), step, wall_time=100.0 + step)
                 writer.scalar("train/rate", rate, step)
-            writer.text("note", f"this is {run}", 3)
-            writer.histogram("weights", np.arange(100.0), 7)
+            writer.add([encode.text("note", f"this is {run}")], 3)
+            writer.add([summaries.histogram("weights", np.arange(100.0))], 7)
     return tmp_path
 
 
@@ -69,7 +71,7 @@ def test_unknown_names_are_told_with_the_nearest(tree):
             logs.series("slow", "train/los")
         with pytest.raises(UnknownName, match="no tag 'zzz' in run 'slow'; it has 'note'"):
             logs.series("slow", "zzz")
-        with pytest.raises(UnknownName, match="is no scalar but a tensor of plugin 'text'"):
+        with pytest.raises(UnknownName, match="is not a scalar but a tensor of plugin 'text'"):
             logs.series("slow", "note")
 
 
@@ -120,7 +122,7 @@ def test_a_negative_zero_keeps_its_sign(tmp_path):
         assert math.copysign(1, tag.last_wall_time) == -1
 
 
-@pytest.mark.parametrize("count", [1, 2, 100, 5000, 20_000])
+@pytest.mark.parametrize("count", [1, 2, 100, 5000])
 @pytest.mark.parametrize("stride", ["even", "uneven"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_arrays_belong_to_whoever_asked(tmp_path, count, stride, dtype):

@@ -2,8 +2,11 @@
 
 import json
 
-from trainings import f32
+import pytest
 
+from tests.integrations.trainings import f32
+
+pytestmark = pytest.mark.slow
 STEPS = 20
 WORKER = {
     "cluster": {"chief": ["localhost:1"], "worker": ["localhost:2"]},
@@ -54,4 +57,6 @@ def test_a_process_that_is_not_told_the_directory_says_so(trainings, estimator_p
     told = {"TF_CONFIG": json.dumps(WORKER)}
     said = trainings.run("estimator_dir", python=estimator_python, exit_code=1, **told)
     expected = "set ABOARD_LOGDIR to the same directory for all of them"
-    assert said.strip().endswith(f"process 1 does not know the run of the first one: {expected}")
+    assert said.strip().endswith(
+        f"process 1 does not know the directory of the first one: {expected}"
+    )

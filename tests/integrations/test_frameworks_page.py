@@ -4,15 +4,15 @@ import ast
 import re
 from pathlib import Path
 
-from trainings import ROOT
-
 import aboard
+from tests.integrations.trainings import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "frameworks.md").read_text()
+LAUNCHERS = (ROOT / "docs" / "how-to" / "launchers.md").read_text()
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+def blocks(kind: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 def test_the_example_of_pytorch_runs(tmp_path, monkeypatch):
@@ -27,7 +27,7 @@ def test_the_example_of_pytorch_runs(tmp_path, monkeypatch):
 
 def test_every_module_is_on_the_page_and_has_the_names_that_are_imported_there():
     found = set()
-    for block in (*blocks("py"), *blocks("python")):
+    for block in (*blocks("py"), *blocks("python"), *blocks("py", LAUNCHERS)):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and node.module.startswith("aboard."):
                 source = ROOT / "src" / Path(*node.module.split(".")).with_suffix(".py")

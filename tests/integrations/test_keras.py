@@ -1,7 +1,10 @@
 """Keras 3 on PyTorch, and the Keras 2 of TensorFlow 2.15: our callback, and TensorBoard's own."""
 
 import pytest
-from trainings import Trainings, f32
+
+from tests.integrations.trainings import Trainings, f32
+
+pytestmark = pytest.mark.engine("frameworks")
 
 EPOCHS = 4
 
@@ -39,9 +42,13 @@ def test_a_callback_logs_epochs_batches_weights_and_settings(request, trainings,
     assert record["hparams"]["epochs"] == EPOCHS
 
 
-@pytest.mark.parametrize("logger", ["tensorboard", "tensorboard-elsewhere"])
+@pytest.mark.parametrize(
+    "logger",
+    ["tensorboard", pytest.param("tensorboard-elsewhere", marks=pytest.mark.slow)],
+)
 def test_tensorboards_own_callback_lands_in_the_run(request, trainings, logger):
-    fit(request, trainings, "2", logger, under_aboard=True)
+    elsewhere = logger == "tensorboard-elsewhere"
+    fit(request, trainings, "2", logger, under_aboard=True, adopted=elsewhere)
     told = trainings.told()
     assert trainings.points("train", "epoch_loss") == by_epoch(told["loss"])
     assert trainings.points("validation", "epoch_loss") == by_epoch(told["val_loss"])

@@ -1,12 +1,17 @@
 """Lightning, under both of its names, in one process and in two."""
 
 import pytest
-from trainings import f32
+
+from tests.integrations.trainings import f32
+
+pytestmark = pytest.mark.engine("frameworks")
 
 RUN = "regression/run1"
 
 
-@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+@pytest.mark.parametrize(
+    "package", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.slow)]
+)
 def test_the_logger_keeps_metrics_hyperparameters_and_graph(trainings, package):
     trainings.run("lightning_fit", package, "tests")
     losses = {step: f32(loss) for step, loss in enumerate(trainings.told("told-0.json"))}
@@ -35,6 +40,7 @@ def test_a_training_that_fails_is_a_failed_run(trainings):
     assert (record["state"], record["reason"]) == ("failed", "RuntimeError: no such batch")
 
 
+@pytest.mark.slow
 def test_processes_that_lightning_starts_itself_log_once(trainings):
     trainings.run("lightning_fit", "lightning", "two")
     losses = {step: f32(loss) for step, loss in enumerate(trainings.told("told-0.json"))}

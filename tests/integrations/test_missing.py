@@ -12,6 +12,7 @@ WANTED = {
     "lightning": ("lightning", "lightning"),
     "estimator": ("tensorflow", "'tensorflow<2.16'"),
     "tensorpack": ("tensorpack", "tensorpack"),
+    "xmanager": ("xmanager", "xmanager"),
 }
 
 

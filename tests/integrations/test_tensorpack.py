@@ -1,7 +1,10 @@
 """Tensorpack, on a real TensorFlow: its monitors, with ours among them."""
 
-from trainings import Trainings, f32
+import pytest
 
+from tests.integrations.trainings import Trainings, f32
+
+pytestmark = pytest.mark.slow
 RUN = "tensorpack/run1"
 
 

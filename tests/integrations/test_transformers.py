@@ -1,7 +1,10 @@
 """The Trainer of Hugging Face: with our callback, by name, and with TensorBoard's own."""
 
 import pytest
-from trainings import Trainings, f32
+
+from tests.integrations.trainings import Trainings, f32
+
+pytestmark = pytest.mark.engine("frameworks")
 
 
 def expected(history: list[dict[str, float]], name: str) -> dict[int, float]:
@@ -55,7 +58,9 @@ def test_a_training_after_one_that_failed_is_another_run(trainings):
     assert trainings.record("default/run2")["state"] == "completed"
 
 
-@pytest.mark.parametrize("reporter", ["tensorboard", "callback"])
+@pytest.mark.parametrize(
+    "reporter", ["tensorboard", pytest.param("callback", marks=pytest.mark.slow)]
+)
 def test_a_training_below_aboard_run_lands_in_its_run(trainings, reporter):
     trainings.run("trainer", "evaluates", reporter, under_aboard=True)
     history = trainings.told()
@@ -69,6 +74,7 @@ def test_a_training_below_aboard_run_lands_in_its_run(trainings, reporter):
     assert [path.name for path in trainings.root.glob("*/[!.]*")] == ["run1"]
 
 
+@pytest.mark.slow
 def test_two_processes_log_once(request, trainings):
     trainings.launch(request, "torchrun", "trainer", "fits", "aboard")
     history = trainings.told()

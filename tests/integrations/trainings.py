@@ -11,12 +11,32 @@ from typing import Any
 import pytest
 
 import aboard
+from tests.engines.forkserver import RUN_PATH, fork, program
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 UNDER_ABOARD = [sys.executable, "-m", "aboard", "run"]
 _LAUNCHERS = ("SLURM_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "OMPI_", "PMI_", "TF_CONFIG")
 _ABOARD = ("ABOARD_ROOT", "ABOARD_RUN", "ABOARD_LOGDIR", "ABOARD_ATTEMPT")
+_TORCHRUN = "torch.distributed.launcher.api"
+_FRAMEWORKS = {
+    "ddp": (_TORCHRUN,),
+    "estimator_dir": ("tensorflow",),
+    "estimator_fit": ("tensorflow",),
+    "keras_fit": ("keras",),
+    "tensorflow_arrays": ("tensorflow",),
+    "tensorpack_fit": ("tensorflow", "tensorpack"),
+    "summary_writer": ("torch",),
+    "trainer": (_TORCHRUN, "transformers.trainer", "transformers.models.bert"),
+}
+
+
+def _frameworks_of(script: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    if script == "lightning_fit":  # either package, and not the other
+        return ("torch", "lightning.pytorch" if arguments[0] == "lightning" else arguments[0])
+    if script == "torchrun":
+        return _FRAMEWORKS[arguments[0]]
+    return _FRAMEWORKS[script]
 
 
 class Trainings:
@@ -46,31 +66,50 @@ class Trainings:
         before: list[str] | None = None,
         python: str = sys.executable,
         under_aboard: bool = False,
+        adopted: bool = False,
         exit_code: int = 0,
         **variables: str,
     ) -> str:
-        """Run a script to its end; return what it wrote to stderr."""
-        interpreter = [python] if python else []
-        before = UNDER_ABOARD if under_aboard else before
-        command = [*(before or []), *interpreter, SCRIPTS / f"{script}.py", *arguments]
-        done = subprocess.run(
-            command,
-            cwd=self.directory,
-            env=self.variables | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert done.returncode == exit_code, f"{done.stdout}\n{done.stderr}"
-        return done.stderr
+        """Run a script to its end; return what it wrote to stderr.
+
+        Its process is forked from one that has imported its framework, also when something else
+        starts it, unless `aboard run` adopts the files that it finds open below itself.
+        """
+        path = str(SCRIPTS / f"{script}.py")
+        env = self.variables | variables
+        preload = _frameworks_of(script, arguments)
+        if under_aboard or before:
+            start = [python] if adopted else program(env=env, preload=preload, python=python)
+            command = [*(before or UNDER_ABOARD), *start, path, *arguments]
+            done = subprocess.run(
+                command,
+                cwd=self.directory,
+                env=env,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+            code, out, err = done.returncode, done.stdout, done.stderr
+        else:
+            process = fork(
+                RUN_PATH,
+                path,
+                *arguments,
+                cwd=self.directory,
+                env=env,
+                preload=preload,
+                python=python,
+            )
+            out, err = process.communicate(timeout=300)
+            code = process.wait()
+        assert code == exit_code, f"{out}\n{err}"
+        return err
 
     def launch(self, request: pytest.FixtureRequest, launcher: str, *arguments: str) -> None:
         """Run a script in two processes."""
         if launcher == "torchrun":
-            two = ["--standalone", "--nproc-per-node", "2"]
-            launch = [sys.executable, "-m", "torch.distributed.run", *two]
-            self.run(*arguments, python="", before=launch)
+            self.run("torchrun", *arguments)
         else:
             self.run(*arguments, before=request.getfixturevalue("slurm"))
 

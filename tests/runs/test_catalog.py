@@ -1,10 +1,16 @@
-"""Which files make a run: recorded ones, raw ones, and those of neither kind."""
+"""Runs as catalogs list them, and which files below a root make one."""
 
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.runs.catalog import find_roots, find_runs
-from aboard.runs.known import KnownRun
+from aboard.runs.catalog import KnownRun, find_roots, find_runs
+from aboard.runs.manifest import Manifest
 from aboard.storage import Entry
 
 EVENTS = "events.out.tfevents.1"
@@ -78,3 +84,36 @@ def test_roots_are_those_given_or_of_the_environment_or_runs(tmp_path, monkeypat
     assert find_roots([], {"ABOARD_ROOT": "s3://bucket/my runs/"}) == ["s3://bucket/my runs"]
     given = ["a", "gs://b/c", "./a/"]
     assert find_roots(given, {"ABOARD_ROOT": "z"}) == [str(tmp_path / "a"), "gs://b/c"]
+
+
+LONE = json.loads(r'"half \ud800 a \udfff character"')
+WRITTEN_OUT = r"half \ud800 a \udfff character"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("né 😀 中", "né 😀 中"),
+        (r"C:\users\udo", r"C:\users\udo"),
+        (LONE, WRITTEN_OUT),
+        (f'😀{LONE}\\"', f'😀{WRITTEN_OUT}\\"'),
+    ],
+)
+def test_text_that_is_not_unicode_is_written_out(text, shown):
+    record = json.dumps(
+        {
+            "name": "run1",
+            "hparams": {text: [{"deep": text}]},
+            "tags": {"key": text},
+            "metrics": {text: 1.5},
+        }
+    )
+    run = KnownRun.of_record("/root", "run1", Manifest.from_json(record.encode()))
+    for known, found, expected in (
+        (run.hparams_json, run.hparams, {shown: [{"deep": shown}]}),
+        (run.tags_json, run.tags, {"key": shown}),
+        (run.metrics_json, run.metrics, {shown: 1.5}),
+    ):
+        assert orjson.loads(known) == found == expected
+        assert orjson.loads(orjson.dumps(orjson.Fragment(known))) == expected

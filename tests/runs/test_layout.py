@@ -1,11 +1,15 @@
-"""Names of runs: what may be one, and how many processes get one each."""
+"""Where runs lie: names that only one process gets, and runs that are deleted whole."""
+
+from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from aboard.runs.catalog import KnownRun
 from aboard.runs.layout import (
     BadName,
     RunExists,
@@ -13,10 +17,12 @@ from aboard.runs.layout import (
     claim,
     claim_next,
     create_record,
+    delete_run,
+    job_file,
     unclaimed_name,
 )
 from aboard.runs.manifest import Manifest, read
-from aboard.storage import open_storage
+from aboard.storage import NoSuchPath, PermissionDenied, open_storage
 from aboard.storage.local import LocalStorage
 
 HERE = Path(__file__).parent
@@ -68,15 +74,21 @@ def test_names_in_a_bucket(s3_bucket: str) -> None:
         claim(storage, "a", "baseline", Manifest)
 
 
-def test_a_thousand_processes_get_a_thousand_names_on_disk(tmp_path: Path) -> None:
-    names = claimed_by_many(str(tmp_path), 1000, at_once=1000)
-    assert len(set(names)) == 1000
-    there = {path.parent.name for path in tmp_path.glob("sweep/*/run.json")}
-    assert there == set(names)
+@pytest.mark.soak
+def test_processes_that_start_at_once_get_a_name_each_on_disk(
+    tmp_path: Path, rounds: Callable[[int], Iterator[int]]
+) -> None:
+    for number in rounds(1):
+        count, root = (1000 if number else 200), tmp_path / str(number)
+        names = claimed_by_many(str(root), count, at_once=count)
+        assert len(set(names)) == count
+        there = {path.parent.name for path in root.glob("sweep/*/run.json")}
+        assert there == set(names)
 
 
-def test_a_thousand_at_once_get_a_thousand_names_in_a_bucket(
-    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.soak
+def test_processes_that_start_at_once_get_a_name_each_in_a_bucket(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, rounds: Callable[[int], Iterator[int]]
 ) -> None:
     """Threads of a few processes: a thousand clients would only show what the machine can take."""
     command = [sys.executable, str(HERE / "tiny_s3.py")]
@@ -84,17 +96,20 @@ def test_a_thousand_at_once_get_a_thousand_names_in_a_bucket(
         try:
             assert server.stdout
             monkeypatch.setenv("AWS_ENDPOINT_URL", server.stdout.readline().strip())
-            names = claimed_by_many("s3://bucket/runs", 10, at_once=10, threads=100)
-            listing = list(open_storage("s3://bucket/runs").list("sweep"))
+            for number in rounds(1):
+                threads, root = (100 if number else 20), f"s3://bucket/runs{number}"
+                names = claimed_by_many(root, 10, at_once=10, threads=threads)
+                assert len(set(names)) == 10 * threads
+                listing = open_storage(root).list("sweep")
+                there = {f"sweep/{name}/run.json" for name in names}
+                assert {entry.name for entry in listing} == there
         finally:
             server.terminate()
-    assert len(set(names)) == 1000
-    assert {entry.name for entry in listing} == {f"sweep/{name}/run.json" for name in names}
 
 
 def test_many_processes_get_names_from_a_real_server(s3_bucket: str) -> None:
-    names = claimed_by_many(f"{s3_bucket}/crowd", 60, at_once=20)
-    assert len(set(names)) == 60
+    names = claimed_by_many(f"{s3_bucket}/crowd", 20, at_once=20)
+    assert len(set(names)) == 20
     listing = open_storage(f"{s3_bucket}/crowd").list("sweep")
     assert {entry.name.split("/")[1] for entry in listing} == set(names)
 
@@ -148,9 +163,53 @@ def test_a_name_that_is_none(name: str, problem: str) -> None:
     assert text.endswith("Use letters, digits, '-', '_', '.', '=' and the like.")
 
 
+def test_the_record_of_a_job_lies_beside_the_runs() -> None:
+    assert job_file("abc") == ".jobs/abc/job.json"
+    for name in ("", "..", "a/../b"):
+        with pytest.raises(BadName, match="the name of the job, "):
+            job_file(name)
+
+
 def test_a_name_that_needs_no_claim_is_one_of_its_own() -> None:
     assert unclaimed_name("baseline").startswith("baseline-")
     names = {unclaimed_name(None) for _ in range(50)}
     assert len(names) == 50
     for name in names:
         check_name(name, "run")
+
+
+@pytest.fixture
+def run(tmp_path):
+    storage = open_storage(str(tmp_path))
+    record = Manifest("run1", "a")
+    storage.write("a/run1/run.json", record.to_json())
+    for name in ("model.pt", "train/events.out.tfevents.1", "eval/events.out.tfevents.1"):
+        storage.write(f"a/run1/{name}", b"1234")
+    return KnownRun.of_record(storage.uri, "a/run1", record)
+
+
+def test_files_and_bytes_are_counted(run, tmp_path):
+    size = (tmp_path / "a/run1/run.json").stat().st_size
+    deleted = delete_run(run)
+    assert (deleted.files, deleted.bytes, deleted.problems) == (4, size + 12, [])
+    assert list((tmp_path / "a").iterdir()) == []
+    with pytest.raises(NoSuchPath):
+        delete_run(run)
+
+
+def test_the_record_stays_until_all_else_is_gone(run, tmp_path, monkeypatch):
+    original = LocalStorage.delete
+
+    def delete(self, name):
+        if name.startswith("a/run1/eval/"):
+            raise PermissionDenied(f"{self.uri}/{name}", "permission denied")
+        original(self, name)
+
+    monkeypatch.setattr(LocalStorage, "delete", delete)
+    deleted = delete_run(run)
+    assert (deleted.files, deleted.bytes, len(deleted.problems)) == (2, 8, 1)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["a/run1/eval/events.out.tfevents.1", "a/run1/run.json"]
+    monkeypatch.undo()
+    assert delete_run(run).problems == []
+    assert list((tmp_path / "a").iterdir()) == []

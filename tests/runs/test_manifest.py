@@ -1,21 +1,26 @@
-"""The record of a run: what is read, what is kept, and what many see who use it at once."""
+"""The record of a run: what is written is read again, and values of a user as JSON holds them."""
 
+from __future__ import annotations
+
+import argparse
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.runs import manifest
-from aboard.runs.manifest import Attempt, BadManifest, Manifest, State
-from aboard.storage import NotFound, open_storage
+from aboard.runs.manifest import Attempt, BadManifest, Manifest, State, plain_tags, plain_values
+from aboard.storage import NoSuchPath, StorageError, open_storage
 
 KNOWN = set(json.loads(Manifest("x").to_json()))
 KNOWN_OF_ATTEMPTS = {
@@ -86,8 +91,8 @@ def test_any_bytes_are_a_record_or_a_bad_one(content: bytes) -> None:
         ('{"name": "x", "schema": true}', "the field 'schema' cannot be True"),
         ('{"name": 3}', "this is not the record of a run, which has a 'name'"),
         ('["name"]', "this is not the record of a run, which has a 'name'"),
-        ('{"name": "x", "loss": NaN}', "this is not JSON (NaN is no number of JSON)"),
-        ('{"name": "x", "loss": 1e999}', "this is not JSON (1e999 is no number of JSON)"),
+        ('{"name": "x", "loss": NaN}', "this is not JSON (NaN is not a JSON number)"),
+        ('{"name": "x", "loss": 1e999}', "this is not JSON (1e999 is not a JSON number)"),
         ('{"name": ', "this is not JSON (Expecting value: line 1 column 10 (char 9))"),
     ],
 )
@@ -156,6 +161,19 @@ def test_attempts_are_kept_one_after_the_other() -> None:
     assert [attempt.state for attempt in record.attempts] == ["killed", "failed", "running"]
 
 
+def test_a_run_keeps_the_job_that_was_given_and_its_attempts_those_of_the_engine() -> None:
+    record = Manifest("x")
+    record.begin(at=NOW, host="a", pid=1, job="sweep", engine_job="2300_4")
+    record.begin(at=NOW, host="a", pid=2, engine_job="2400")
+    assert (record.job, [one.job for one in record.attempts]) == ("sweep", ["2300_4", "2400"])
+    record.begin(at=NOW, host="a", pid=3, job="other")
+    assert (record.job, record.attempts[-1].job) == ("other", "other")
+    record = Manifest("x")
+    for engine_job in ("17", "18"):
+        record.begin(at=NOW, host="a", pid=1, engine_job=engine_job)
+        assert (record.job, record.attempts[-1].job) == (engine_job, engine_job)
+
+
 def test_an_attempt_that_is_not_the_last_leaves_the_run_alone() -> None:
     record = Manifest("x")
     record.begin(at=NOW, host="a", pid=1)
@@ -180,9 +198,9 @@ def test_a_heart_that_beats_is_running_whatever_was_noted() -> None:
 
 def test_there_is_no_record(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchPath):
         manifest.read(storage, "a/run1")
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchPath):
         manifest.update(storage, lambda _: None, "a/run1")
 
 
@@ -195,23 +213,66 @@ def count_up(directory: str, name: str, times: int) -> None:
 
 def test_processes_that_update_at_once_lose_nothing_and_tear_nothing(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(Manifest("x", tags={"n": 0}).to_json())
-    program = "import sys, test_manifest; test_manifest.count_up(sys.argv[1], sys.argv[2], 100)"
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path), name], cwd=Path(__file__).parent
-        )
-        for name in "abc"
-    ]
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=count_up, args=(str(tmp_path), name, 40)) for name in "abc"]
+    for writer in writers:
+        writer.start()
     reads = 0
-    while any(writer.poll() is None for writer in writers):
+    while any(writer.is_alive() for writer in writers):
         Manifest.from_json((tmp_path / "run.json").read_bytes())
         reads += 1
-    assert [writer.returncode for writer in writers] == [0, 0, 0]
-    assert reads > 100
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert reads > 20
     record = manifest.read(open_storage(str(tmp_path)))
-    assert record.tags == {"n": 300}
-    assert record.metrics == {"a": 99, "b": 99, "c": 99}
+    assert record.tags == {"n": 120}
+    assert record.metrics == {"a": 39, "b": 39, "c": 39}
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_change_in_a_bucket_does_not_undo_another(s3_bucket: str) -> None:
+    storage = open_storage(f"{s3_bucket}/records")
+    storage.write("run.json", Manifest("run1").to_json())
+
+    def change(record: Manifest) -> None:
+        if "theirs" not in record.tags:  # another process is faster, just this time
+            manifest.update(storage, lambda other: other.tags.update(theirs=True))
+        record.tags["ours"] = True
+
+    manifest.update(storage, change)
+    assert manifest.read(storage).tags == {"theirs": True, "ours": True}
+
+
+def test_a_change_that_is_carried_out_twice_is_made_once(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(f"{s3_bucket}/repeated")
+    storage.write("run.json", Manifest("run1").to_json())
+    replace = storage.replace
+
+    def repeated(name: str, data: bytes, version: str) -> str:
+        replace(name, data, version)
+        return replace(name, data, version)
+
+    def begin(record: Manifest) -> None:
+        record.begin(at=NOW, host="h", pid=1)
+
+    monkeypatch.setattr(storage, "replace", repeated)
+    manifest.update(storage, begin)
+    assert len(manifest.read(storage).attempts) == 1
+
+
+def test_a_server_that_refuses_conditions_in_its_own_way_has_the_change(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(f"{s3_bucket}/refused")
+    storage.write("run.json", Manifest("run1").to_json())
+
+    def refuse(name: str, data: bytes, version: str) -> str:
+        raise StorageError(name, "400 InvalidArgument: If-Match", "")
+
+    monkeypatch.setattr(storage, "replace", refuse)
+    manifest.update(storage, lambda record: record.tags.update(ours=True))
+    assert manifest.read(storage).tags == {"ours": True}
 
 
 def test_a_child_forked_during_an_update_does_not_keep_the_lock(tmp_path: Path) -> None:
@@ -235,3 +296,68 @@ def test_a_child_forked_during_an_update_does_not_keep_the_lock(tmp_path: Path) 
     child[0].join()
     again.join()
     assert not held
+
+
+def test_values_become_what_json_holds() -> None:
+    class Kind:
+        def __str__(self) -> str:
+            return "adam"
+
+    given_values = {
+        "lr": np.float32(0.5), "n": np.int64(3), "ok": np.bool_(True), "none": None, "inf": 1e999,
+        "kind": Kind(), "list": [1, 2], "optimizer": {"name": "sgd", "betas": {"a": 1}}, 3: "three",
+    }  # fmt: skip
+    plain = plain_values(given_values)
+    assert plain == {
+        "lr": 0.5, "n": 3, "ok": True, "none": None, "inf": "inf", "kind": "adam", "list": "[1, 2]",
+        "optimizer.name": "sgd", "optimizer.betas.a": 1, "3": "three",
+    }  # fmt: skip
+    assert plain["ok"] is True
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+
+
+def test_tags_are_names_or_names_with_values() -> None:
+    assert plain_tags(None) == {}
+    assert plain_tags("good") == {"good": True}
+    assert plain_tags(["good", "old"]) == {"good": True, "old": True}
+    assert plain_tags({"size": 3, "who": "me"}) == {"size": 3, "who": "me"}
+
+
+@pytest.mark.parametrize("value", [np.array([0.5]), torch.tensor(0.5), torch.tensor([[0.5]])])
+def test_what_holds_one_number_is_that_number(value: Any) -> None:
+    assert plain_values({"lr": value}) == {"lr": 0.5}
+
+
+def test_what_holds_several_numbers_is_text() -> None:
+    several = {"a": np.array([1, 2]), "b": torch.tensor([1, 2]), "c": torch.zeros(1, device="meta")}
+    plain = plain_values(several)
+    assert (plain["a"], plain["b"]) == ("[1 2]", "tensor([1, 2])")
+    assert plain["c"].startswith("tensor(")
+
+
+@dataclass
+class Optimizer:
+    lr: float = 0.1
+    betas: dict[str, float] = field(default_factory=lambda: {"first": 0.9})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        argparse.Namespace(depth=3, optimizer=Optimizer()),
+        SimpleNamespace(depth=3, optimizer=argparse.Namespace(lr=0.1, betas={"first": 0.9})),
+        MappingProxyType({"depth": 3, "optimizer": Optimizer()}),
+    ],
+)
+def test_everything_with_names_inside_is_taken(given: Any) -> None:
+    expected = {"depth": 3, "optimizer.lr": 0.1, "optimizer.betas.first": 0.9}
+    assert plain_values(given) == expected
+    assert plain_values(Optimizer(0.5)) == {"lr": 0.5, "betas.first": 0.9}
+
+
+@pytest.mark.parametrize("given", [[("lr", 1)], "lr=1", 3, Optimizer])
+def test_what_has_no_names_is_refused(given: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"an argparse\.Namespace or an instance of a dataclass, not"
+    ):
+        plain_values(given)

@@ -72,7 +72,7 @@ def test_values_are_made_safe(value, shown):
 
 
 KNOWN = (
-    "Known are workspace, experiment, run, logdir, job, user, host, state, created, source,"
+    "Known: workspace, experiment, run, logdir, job, user, host, state, created, source,"
     " hparams.<name>, tags.<name>, metrics.<tag>."
 )
 FORMATS = "Write one such as ':.3g', or ':' at the end of a name that has a colon in it."
@@ -87,7 +87,7 @@ AT_A_BRACE = "name template {!r}, character {}: {}"
         ("{run}}", 6, "'}' closes nothing. Write '}}' for a brace."),
         ("a_{rn}", 3, f"there is no field 'rn'. Did you mean 'run'? {KNOWN}"),
         ("{hparam.lr}", 1, f"there is no field 'hparam.lr'. Did you mean 'hparams.'? {KNOWN}"),
-        ("{hparams.lr:.3q}", 1, f"'.3q' is no format for a number. {FORMATS}"),
+        ("{hparams.lr:.3q}", 1, f"'.3q' is not a number format. {FORMATS}"),
     ],
 )
 def test_bad_templates(template, place, message):

@@ -1,19 +1,13 @@
 """Somebody at a terminal and at a browser, in whose stories everything is real."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engines.chromium import chromium, visitors
-
-# For what is seen on a page.
-sys.path.append(str(Path(__file__).parent.parent / "browser"))
-
-from looking import Complaints
-from person import Person
+from tests.browser.looking import Complaints
+from tests.engines.chromium import chromium, visitors
+from tests.scenarios.person import Person
 
 
 @pytest.fixture(scope="module")

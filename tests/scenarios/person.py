@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from looking import data_table, eventually, run_list, wait_for_words
+from tests.browser.looking import data_table, eventually, run_list, wait_for_words
+from tests.engines.command import forked_hubs, run_command
 
 Points = list[tuple[int, float]]
 _HIDDEN = ("ABOARD_", "XDG_", "SLURM_", "SSH_")
@@ -56,8 +57,13 @@ class Person:
 
     def types(self, line: str, answers: str = "") -> Typed:
         """Type a command as it stands, and wait for its end."""
+        words = shlex.split(line)
+        if words[0] == "aboard" and words[1] != "run":
+            with forked_hubs():
+                ended = run_command(words[1:], env=self.variables, cwd=self.place, stdin=answers)
+            return Typed(*ended)
         done = subprocess.run(
-            shlex.split(line),
+            words,
             cwd=self.place,
             env=self.variables,
             input=answers,
@@ -98,15 +104,12 @@ class Person:
             yield Training(process)
             assert process.stdin
             process.stdin.close()
-            assert process.wait(60) == 0
+            assert process.wait(180) == 0
 
     def leaves(self) -> None:
         """End the hub, and the processes of boards, which would outlive it."""
-        listed = self.types("aboard list --json")
-        boards = listed.json["boards"] if listed.code == 0 else []
-        if apart := [board["id"] for board in boards if board["on"] != "instant"]:
-            self.does(f"aboard kill {' '.join(apart)}")
-        self.types("aboard hub stop")
+        if (self.state / "hub.json").exists():
+            self.does("aboard hub stop --boards")
 
     def points(self, url: str, tag: str = "loss") -> dict[str, Points]:
         """Return what a board serves of a tag, by run."""
@@ -117,7 +120,7 @@ class Person:
             {"authorization": f"Bearer {self.token}"},
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=60) as answer:
+        with opener.open(request, timeout=180) as answer:
             return series(json.load(answer))
 
     def gets(self, url: str, expected: dict[str, Points], tag: str = "loss") -> None:

@@ -6,8 +6,11 @@ What users of Alibaba's PAI know as `pai.tensorboard.TensorBoard`, written here 
 import json
 
 import pytest
-from looking import open_tab, pixel, wait_for_words
-from person import Person, chart, opens, sees
+
+from tests.browser.looking import open_tab, pixel, wait_for_words
+from tests.scenarios.person import Person, chart, opens, sees
+
+pytestmark = pytest.mark.engine("chromium")
 
 TRAIN = """
 import os
@@ -145,7 +148,7 @@ def test_a_board_of_a_path_is_created_looked_at_and_deleted(user, new_visitor, c
     assert user.does(f"python delete.py {created['id']}").out == "not_found 404\n"
     page.goto(created["app_uri"])
     complaints.expect("404")
-    assert page.get_by_role("heading").inner_text() == "There is nothing here."
+    assert page.get_by_role("heading").inner_text() == "Page not found."
     assert created["id"] not in user.does("aboard list --all").out
 
 

@@ -8,10 +8,12 @@ import os
 import signal
 
 import pytest
-from looking import eventually, reload_until
-from person import Person, chart, opens, read_link, sees, series
 
 from aboard import EventWriter
+from tests.browser.looking import eventually, reload_until
+from tests.scenarios.person import Person, chart, opens, read_link, sees, series
+
+pytestmark = pytest.mark.engine("chromium")
 
 SWEEP = """
 import aboard
@@ -124,7 +126,7 @@ def test_the_same_trial_of_several_experiments(user, new_visitor):
 def test_a_trial_that_does_not_exist_is_told_with_its_nearest(user):
     done = user.types("aboard start cifar10 --trial-ids 9 --no-browser")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "aboard: 'cifar10/run9' matches no run. The nearest is 'cifar10/run3'.\n"
+    assert done.err == "aboard: 'cifar10/9' matches no run. The nearest is 'cifar10/run3'.\n"
 
 
 def test_a_board_of_before_is_opened_again(user, new_visitor):
@@ -170,7 +172,7 @@ def test_a_board_with_a_process_of_its_own_has_a_log_and_can_be_killed(
     assert "apart is served at http://" in user.does("aboard logs apart --tail 1").out
     page.goto(board.url)
     complaints.expect("503")
-    assert page.get_by_role("heading").inner_text() == "This board was stopped."
+    assert page.get_by_role("heading").inner_text() == "This board is stopped."
     assert page.get_by_text(f"aboard restart {board.id}").is_visible()
 
     user.does("aboard restart apart")
@@ -193,7 +195,7 @@ def test_a_board_whose_process_died_says_so_and_what_to_do(user, new_visitor, co
 
     eventually(page, failed)
     complaints.heard.clear()  # of the refusals until then
-    why = "It was killed, by someone or because the machine ran out of memory."
+    why = "It was killed, by a user or because the machine ran out of memory."
     assert page.get_by_text(why, exact=True).is_visible()
     assert page.get_by_text(f"aboard restart {board.id}").is_visible()
     assert user.does("aboard describe doomed --json").json["state"] == "failed"

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from looking import wait_for_words
-from person import Person, Started, chart, opens, read_link, sees
 
-from engines.real_hub import PASSWORD, USER, log_run, team_hub
+from tests.browser.looking import wait_for_words
+from tests.engines.real_hub import PASSWORD, USER, log_run, team_hub
+from tests.scenarios.person import Person, Started, chart, opens, read_link, sees
+
+pytestmark = pytest.mark.engine("chromium")
 
 GRACES = "another horse battery"
 
@@ -59,7 +61,7 @@ def test_a_member_logs_in_and_comes_to_the_board_that_was_asked_for(
     page = new_visitor()
     page.goto(graces.url)
     complaints.expect("401")
-    assert heading(page) == "This is for users of this hub."
+    assert heading(page) == "Log in to this hub."
     log_in(page, "grace", "not the password")
     page.get_by_role("heading", name="The name or the password is wrong.").wait_for()
     complaints.expect("401")
@@ -77,14 +79,16 @@ def test_only_boards_that_one_may_see_are_listed_and_opened(
     complaints.expect("401")
     log_in(page, "grace", GRACES)
     page.wait_for_url(f"{team.url}/")
-    assert heading(page) == "Boards"
-    assert page.get_by_role("listitem").all_inner_texts() == ["graces\nmnist · grace · running"]
+    page.get_by_role("link", name="Boards").click()
+    listed = page.get_by_label("Boards", exact=True).locator("tbody tr")
+    wait_for_words(listed, "graces")
+    assert [words[0] for words in map(str.split, listed.all_inner_texts())] == ["graces"]
     assert page.goto(adas.url).status == 404
     complaints.expect("404")
-    assert heading(page) == "There is nothing here."
+    assert heading(page) == "Page not found."
     assert "adas" not in page.content()
-    page.goto(f"{team.url}/")
-    page.get_by_role("link", name="graces").click()
+    page.goto(f"{team.url}/boards?board={graces.id}")
+    page.get_by_role("complementary").get_by_role("link", name="Open").click()
     wait_for_words(page.locator("runs-data-table"), "mnist/run1")
 
     done = team.grace.types("aboard open adas --no-browser")
@@ -125,7 +129,7 @@ def test_a_share_shows_one_board_to_somebody_without_an_account(
     complaints.expect("401")
     assert page.goto(share["url"]).status == 404
     complaints.expect("404")
-    assert heading(page) == "This link shows nothing."
+    assert heading(page) == "This link does not show a board."
 
 
 def test_a_share_ends_when_its_time_is_over(team, adas, new_visitor, complaints):
@@ -134,8 +138,8 @@ def test_a_share_ends_when_its_time_is_over(team, adas, new_visitor, complaints)
     page.wait_for_timeout(1100)
     assert page.goto(share["url"]).status == 404
     complaints.expect("404")
-    assert heading(page) == "This link shows nothing."
-    assert page.get_by_text("It may have expired. Ask for a new one.").is_visible()
+    assert heading(page) == "This link does not show a board."
+    assert page.get_by_text("It may have expired. Ask its owner for a new one.").is_visible()
 
 
 def test_whoever_logs_out_is_a_stranger_again(team, graces, new_visitor, complaints):
@@ -145,7 +149,8 @@ def test_whoever_logs_out_is_a_stranger_again(team, graces, new_visitor, complai
     log_in(page, "grace", GRACES)
     page.wait_for_url(f"{team.url}/")
     (cookie,) = page.context.cookies()
-    page.get_by_role("button", name="Log out").click()
+    page.get_by_title("You", exact=True).click()
+    page.get_by_role("menuitem", name="Log out").click()
     page.wait_for_url(f"{team.url}/login")
     complaints.expect("401")
     assert page.context.cookies() == []

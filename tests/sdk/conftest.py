@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aboard.sdk.client import Client
-from engines.real_hub import log_run, own_hub
+from tests.engines.real_hub import log_run, own_hub
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import stat
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.error import HTTPError
@@ -9,10 +10,10 @@ from urllib.error import HTTPError
 import pytest
 
 import aboard
-from aboard.sdk.client import log_in
+from aboard.sdk.client import log_in, open_hub_for
 from aboard.sdk.errors import Unreachable
-from aboard.sdk.finding import find_hub, find_personal, forget_login, write_login
-from engines.real_hub import PASSWORD, USER, get, log_run, losses, own_hub, team_hub
+from aboard.sdk.personal import find_hub, find_personal, forget_login, write_login
+from tests.engines.real_hub import PASSWORD, USER, get, log_run, losses, own_hub, team_hub
 
 
 def served(board):
@@ -31,6 +32,15 @@ def test_a_created_board_serves_the_numbers_of_its_runs(client, root):
         "cifar10/run2": [2.0, 1.5, 1.25],
         "mnist/run1": [3.0],
     }
+
+
+def test_the_selectors_may_be_called_uri(client, root):
+    assert aboard.Board.create(uri=root).id == aboard.Board.create(root).id
+    assert client.create(uri=str(root)).id == client.create([root]).id
+    with pytest.raises(TypeError, match="selectors or uri"):
+        aboard.Board.create()
+    with pytest.raises(TypeError, match="selectors or uri"):
+        client.create("mnist", uri="mnist")
 
 
 def test_selectors_choose_among_the_runs_of_the_hub(client):
@@ -118,6 +128,17 @@ def test_a_link_opens_a_board_and_a_share_does_until_it_is_revoked(client):
     client.unshare(board, share["id"])
     with pytest.raises(HTTPError):
         get(share["url"])
+
+
+def test_links_through_a_tunnel_have_the_address_of_its_end(client):
+    board = aboard.Board.create("mnist")
+    assert client.url.startswith("http://localhost:")
+    # Such an address stands for another machine or port that is forwarded to the hub.
+    client.hub = client.hub._replace(url=client.url.replace("localhost", "127.0.0.1"))
+    link, share = client.link(board), client.share(board)["url"]
+    assert link.startswith(f"{client.url}/b/{board.id}/?key=")
+    assert share.startswith(f"{client.url}/s/")
+    assert b"<html" in get(link).lower()
 
 
 def test_boards_can_be_changed(client):
@@ -271,3 +292,62 @@ def test_a_team_hub_is_entered_with_a_password_and_keeps_its_limits(tmp_path, ro
         with pytest.raises(aboard.AuthError, match="not below a root"):
             aboard.Board.create(tmp_path, client=client)
         board.delete()
+
+
+# Jobs.
+
+
+TRAIN = """
+import os, sys
+print("lr", sys.argv[1], flush=True)
+sys.exit(sys.argv[1] == "0.5" and not os.path.exists("ok"))
+"""
+
+
+def test_a_job_is_submitted_followed_and_tried_again(client, root, tmp_path):
+    command = [sys.executable, "-c", TRAIN, "{lr}"]
+    swept = {"name": "swept", "experiment": "jobs", "sweep": {"lr": [0.1, 0.5]}}
+    job = client.submit(command, root=root, workdir=tmp_path, **swept)
+    assert (job["id"], job["count"], job["root"]) == ("swept", 2, str(root))
+    board = client.create("job:swept", name="of-a-job")
+    with pytest.raises(aboard.HubError, match="has a job 'swept' already") as raised:
+        client.submit(command, root=root, workdir=tmp_path, **swept)
+    assert (raised.value.status, raised.value.code) == (409, "name_taken")
+    with pytest.raises(aboard.NotReady, match="job swept is"):
+        client.wait_job("swept", seconds=0)
+    ended = client.wait_job("swept", seconds=60)
+    assert (ended["state"], ended["exit_code"]) == ("failed", 1)
+    assert ended["states"] == {"completed": 1, "failed": 1}
+    assert b"".join(client.job_logs("swept", 2)) == b"lr 0.5\n"
+    (failed,) = client.job_members("swept", states=["failed"])
+    assert (failed["number"], failed["run"]) == (2, "jobs/swept-2")
+    (tmp_path / "ok").touch()
+    assert client.retry_job("swept")["attempts"] == 2
+    assert client.wait_job("job:swept", seconds=60)["state"] == "completed"
+    assert client.stop_job("swept")["state"] == "completed"
+    assert {run["job"] for run in client.runs("job:swept")} == {"swept"}
+    assert len(client.get(board).sources) == 2
+
+    async def listed():
+        hub = aboard.AsyncClient(client)
+        log = b"".join([chunk async for chunk in hub.job_logs("swept", 1)])
+        return [one["id"] for one in await hub.jobs(states=["completed"])], log
+
+    assert asyncio.run(listed()) == (["swept"], b"lr 0.1\n")
+    client.delete_job("swept")
+    with pytest.raises(aboard.HubError, match="there is no job 'swept'"):
+        client.job("swept")
+    assert len(client.runs("job:swept")) == 2
+    with pytest.raises(aboard.HubError, match="has a run 'jobs/swept-1' already") as raised:
+        client.submit(command, root=root, workdir=tmp_path, **swept)
+    assert (raised.value.status, raised.value.code) == (409, "name_taken")
+
+
+def test_a_board_of_a_job_brings_its_root_to_a_hub_of_ones_own(client, tmp_path):
+    place = tmp_path / "elsewhere"
+    (place / ".jobs/later").mkdir(parents=True)
+    (place / ".jobs/later/job.json").write_text("{}")
+    hub = open_hub_for(["job:later"], roots=[str(place)])
+    board = hub.create(["job:later"])
+    assert str(place) in {one["uri"] for one in client.roots()}
+    assert board.refresh().condition == "waiting for data"

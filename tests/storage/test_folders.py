@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aboard.storage import Entry, NotFound, StorageError, folders
-from aboard.storage.folders import Folder, Folders
-from aboard.storage.local import LocalStorage, scan
+from aboard.storage import Entry, NoSuchPath, StorageError, local
+from aboard.storage.local import Folder, Folders, LocalStorage, scan
 
 ANY_AGE = -(10**18)
 """As if everything had changed long ago."""
@@ -18,7 +17,7 @@ ANY_AGE = -(10**18)
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_UNSETTLED_NS", ANY_AGE)
+    monkeypatch.setattr(local, "_UNSETTLED_NS", ANY_AGE)
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         names.append(directory.name)
         return scan(directory, *wanted)
 
-    monkeypatch.setattr(folders, "scan", spying)
+    monkeypatch.setattr(local, "scan", spying)
     return names
 
 
@@ -76,8 +75,8 @@ def tree(tmp_path: Path) -> Tree:
 
 def test_what_did_not_change_is_not_read_again(settled, tree, read) -> None:
     first = tree.look()
-    assert first == [one for one in tree.storage.list() if "." not in one.name]
     assert sorted(read) == ["", "a", "a/b", "c"]
+    assert first == [one for one in tree.storage.list() if "." not in one.name]
     read.clear()
     assert tree.look() == first
     assert read == []
@@ -115,7 +114,7 @@ def test_where_a_name_is_all_that_is_asked_for_it_is_all_there_is(settled, tree)
 def test_what_changed_a_moment_ago_is_not_trusted(
     tree, read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "_UNSETTLED_NS", -ANY_AGE)
+    monkeypatch.setattr(local, "_UNSETTLED_NS", -ANY_AGE)
     tree.look()
     assert tree.known == {}
     read.clear()
@@ -147,7 +146,7 @@ def test_directories_with_links_are_read_each_time(settled, tree, tmp_path, read
 def test_directories_on_another_file_system_are_read_each_time(
     settled, tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "file_system_of", lambda _: "nfs4")
+    monkeypatch.setattr(local, "file_system_of", lambda _: "nfs4")
     tree.look()
     assert tree.known == {}
 
@@ -173,7 +172,7 @@ def test_directories_that_are_gone_are_forgotten(settled, tree) -> None:
     assert tree.names() == ["top", "c/four"]
     assert sorted(tree.known) == ["", "c"]
     shutil.rmtree(tree.path)
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchPath):
         tree.look()
 
 
@@ -190,7 +189,7 @@ def test_a_directory_in_the_place_of_another_is_seen(settled, tree) -> None:
 def test_whatever_happens_and_how_quickly_the_listing_is_right(
     tmp_path, seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "_UNSETTLED_NS", 25_000_000)  # more than a tick of any clock
+    monkeypatch.setattr(local, "_UNSETTLED_NS", 25_000_000)  # more than a tick of any clock
     chance = random.Random(seed)
     tree = Tree(tmp_path / "root")
     tree.write("start")

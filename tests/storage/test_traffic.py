@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from aboard.storage import NotFound, open_storage, traffic
+from aboard.storage import NoSuchPath, open_storage, traffic
 from aboard.storage.traffic import Traffic
 
 
@@ -48,9 +48,9 @@ def test_every_verb_is_counted(bucket, counted):
 
 
 def test_what_fails_is_a_request_too(bucket, counted):
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchPath):
         open_storage(bucket).read("nothing")
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchPath):
         list(open_storage(bucket).list())
     assert counted() == {"read": (2, 0), "list": (1, 0)}
 

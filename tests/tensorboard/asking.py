@@ -3,13 +3,17 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from aboard import EventWriter
-from aboard.tensorboard.board import Board, Member
+from aboard.index.library import Member
+from aboard.tensorboard.app import make_app
+from aboard.tensorboard.board import Board
+from aboard.tensorboard.provider import Boards
 from aboard.tensorboard.stock import make_stock_app
 
 SECONDS = 0.1
@@ -50,6 +54,18 @@ class Client:
         self._runner.close()
 
 
+class Fast(Client):
+    """The fast engine over some boards."""
+
+    def __init__(self, boards: Boards, board: str = "board") -> None:
+        self._closing = ExitStack()
+        super().__init__(make_app(boards, closing=self._closing), board)
+
+    def close(self) -> None:
+        super().close()
+        self._closing.close()
+
+
 class Stock(Client):
     """The stock engine over some places, loaded."""
 
@@ -68,7 +84,7 @@ class Stock(Client):
         self.stock.close()
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

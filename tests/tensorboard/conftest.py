@@ -12,7 +12,7 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 @pytest.fixture
 def serve(index) -> Iterator:
     """Serve directories as one board: `serve(logdir, …)`."""
-    from serving import Ours, one_board
+    from tests.tensorboard.serving import Ours, one_board
 
     opened = []
 
@@ -28,7 +28,7 @@ def serve(index) -> Iterator:
 @pytest.fixture(scope="session")
 def every_kind(tmp_path_factory) -> Path:
     """A tree with every kind of data."""
-    from every_kind import write_every_kind
+    from tests.tensorboard.every_kind import write_every_kind
 
     root = tmp_path_factory.mktemp("every-kind") / "logs"
     write_every_kind(root)

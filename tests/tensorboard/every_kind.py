@@ -7,6 +7,7 @@ import numpy as np
 
 from aboard.events import encode, media, protos
 from aboard.events.writer import EventWriter
+from tests import summaries
 
 protos.keep_tensorflow_out()
 
@@ -63,35 +64,49 @@ def _pictures_and_sounds(writer: EventWriter, began: float, place: int) -> None:
         wall = began + step
         samples = range(min(step + 1, 3))
         shades = [np.full((3, 4, 3), 20 * sample + step, np.uint8) for sample in samples]
-        writer.images("pictures", shades, step, wall_time=wall)
-        writer.images("grey/one", [np.full((2, 2), step + place, np.uint8)], step, wall_time=wall)
+        writer.add([summaries.images("pictures", shades)], step, wall_time=wall)
+        writer.add(
+            [summaries.images("grey/one", [np.full((2, 2), step + place, np.uint8)])],
+            step,
+            wall_time=wall,
+        )
         clips = [np.sin(np.arange(50) * (sample + 1) / 9) for sample in range(2)]
         labels = ["a *low* tone", "a high tone"]
-        writer.audio("sound", clips, step, rate=8000, labels=labels, wall_time=wall)
+        writer.add(
+            [summaries.audio("sound", clips, rate=8000, labels=labels)], step, wall_time=wall
+        )
 
 
 def _tensors(writer: EventWriter, began: float, place: int) -> None:
     spread = np.random.default_rng(place)
     for step in STEPS:
         wall = began + step
-        writer.histogram("weights", spread.normal(size=200) * (1 + step), step, wall_time=wall)
-        writer.histogram("constant", np.ones(7), step, wall_time=wall)
-        writer.text("note", f"**step** {step}, <b>run</b> {place}", step, wall_time=wall)
-        writer.text("table", [["a", "b"], ["1", f"`{step}`"]], step, wall_time=wall)
-        writer.text("lines", ["one", "two"], step, wall_time=wall)
-        rates = np.linspace(1, 0, 5)
-        curve = [100 * rates, 50 * rates, 50 * (1 - rates), 100 * (1 - rates), rates, rates]
-        writer.pr_curve("curve", curve, step, wall_time=wall)
-        writer.mesh(
-            "shape",
-            spread.random((2, 4, 3)),
+        writer.add(
+            [summaries.histogram("weights", spread.normal(size=200) * (1 + step))],
             step,
-            faces=[[[0, 1, 2]]] * 2,
-            colors=spread.integers(0, 255, (2, 4, 3)),
-            config={"camera": {"fov": 60}},
             wall_time=wall,
         )
-        writer.mesh("cloud", spread.random((1, 5, 3)), step, wall_time=wall)
+        writer.add([summaries.histogram("constant", np.ones(7))], step, wall_time=wall)
+        writer.add(
+            [encode.text("note", f"**step** {step}, <b>run</b> {place}")], step, wall_time=wall
+        )
+        writer.add([encode.text("table", [["a", "b"], ["1", f"`{step}`"]])], step, wall_time=wall)
+        writer.add([encode.text("lines", ["one", "two"])], step, wall_time=wall)
+        rates = np.linspace(1, 0, 5)
+        curve = [100 * rates, 50 * rates, 50 * (1 - rates), 100 * (1 - rates), rates, rates]
+        writer.add([encode.pr_curve("curve", curve)], step, wall_time=wall)
+        writer.add(
+            encode.mesh(
+                "shape",
+                spread.random((2, 4, 3)),
+                faces=[[[0, 1, 2]]] * 2,
+                colors=spread.integers(0, 255, (2, 4, 3)),
+                config={"camera": {"fov": 60}},
+            ),
+            step,
+            wall_time=wall,
+        )
+        writer.add(encode.mesh("cloud", spread.random((1, 5, 3))), step, wall_time=wall)
 
 
 def _old_forms(writer: EventWriter, began: float) -> None:
@@ -102,7 +117,7 @@ def _old_forms(writer: EventWriter, began: float) -> None:
         values = [
             encode.legacy_image("old/image", picture, 3, 2, 1),
             encode.legacy_audio("old/audio", clip, 8000.0, 1, 20),
-            encode.legacy_histogram("old/histogram", [0, 1, 2], [0.5, 1.5, 2.5], [1, 1, 1]),
+            encode.legacy_histogram("old/histogram", (0, 2, 3, 3, 5), [0.5, 1.5, 2.5], [1, 1, 1]),
         ]
         writer.add(values, step, wall_time=wall)
 
@@ -112,7 +127,7 @@ def _graphs(writer: EventWriter, began: float) -> None:
     node = graph.node.add(name="a/const", op="Const", device="/device:GPU:0")
     node.attr["value"].tensor.string_val.append(b"long " * 300)
     graph.node.add(name="b", op="Identity", input=["a/const"])
-    writer.graph(graph.SerializeToString(), wall_time=began)
+    writer.write(encode.graph(began, graph.SerializeToString()))
     profile = config_pb2.RunMetadata()
     device = profile.step_stats.dev_stats.add(device="/device:GPU:0")
     device.node_stats.add(node_name="b", all_start_micros=5, all_end_rel_micros=7)

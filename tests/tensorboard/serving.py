@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -11,13 +12,14 @@ import httpx
 
 from aboard.events import protos
 from aboard.index import Index
+from aboard.index.library import Library, Member
 from aboard.tensorboard.app import make_app
-from aboard.tensorboard.board import Board, Member
+from aboard.tensorboard.board import Board
 from aboard.tensorboard.provider import Boards
 
 protos.keep_tensorflow_out()
 
-from tensorboard import default  # noqa: E402
+from tensorboard import version  # noqa: E402
 from tensorboard.backend import application  # noqa: E402
 from tensorboard.backend.event_processing import (  # noqa: E402
     data_provider,
@@ -25,6 +27,7 @@ from tensorboard.backend.event_processing import (  # noqa: E402
 )
 from werkzeug.test import Client  # noqa: E402
 
+VERSION: str = version.VERSION
 EVERYTHING = dict.fromkeys(
     ("scalars", "histograms", "images", "audio", "text", "pr_curves", "mesh", "distributions"),
     1_000_000,
@@ -56,7 +59,8 @@ class Ours:
         self.boards = boards
         self.board = board
         self.root = f"/b/{board}/"
-        self.app = make_app(boards, **options)
+        self._closing = ExitStack()
+        self.app = make_app(boards, closing=self._closing, **options)
         self._runner = asyncio.Runner()
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://aboard"
@@ -64,6 +68,7 @@ class Ours:
 
     def close(self) -> None:
         self._runner.run(self._client.aclose())
+        self._closing.close()
         self._runner.close()
 
     def ask(self, address: str, **request: Any) -> Answer:
@@ -115,7 +120,7 @@ class Stock:
             window_title="",
         )
         provider = data_provider.MultiplexerDataProvider(self._multiplexer, logdir)
-        plugins = default.get_static_plugins()
+        plugins = protos.static_plugins()
         self._client = Client(application.TensorBoardWSGIApp(flags, plugins, provider))
 
     def reload(self) -> None:
@@ -138,7 +143,7 @@ def _answer(response: Any) -> Answer:
 
 def one_board(index: Index, *logdirs: object, board: str = "board", **options: Any) -> Boards:
     """Serve one board of some directories, read into the index."""
-    boards = Boards(index)
+    boards = Boards(Library(index))
     members = tuple(Member.parse(str(logdir)) for logdir in logdirs)
     for member in members:
         index.refresh(member.source)

@@ -2,28 +2,35 @@
 
 import json
 import tracemalloc
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl
 
 import numpy as np
 import pytest
-from asking import websocket
-from serving import Ours
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aboard.events.writer import EventWriter
+from aboard.index.library import Library, Member
+from aboard.tensorboard import app
 from aboard.tensorboard.assets import Assets
-from aboard.tensorboard.board import Board, Member
+from aboard.tensorboard.board import Board
 from aboard.tensorboard.provider import Boards
+from tests import summaries
+from tests.tensorboard.asking import websocket
+from tests.tensorboard.serving import Ours
 
 IMAGES = "data/plugin/images/images"
 SERIES = "data/plugin/timeseries/timeSeries"
-VERSION = "data/version"
+STATUS = "data/status"
 REQUEST = json.dumps([{"plugin": "scalars", "tag": "loss"}])
 
 
 def write(directory, value):
     with EventWriter(directory) as writer:
         writer.scalar("loss", value, 0, wall_time=5.0)
-        writer.images("image", [np.full((2, 2), value, np.uint8)], 0, wall_time=5.0)
+        writer.add(
+            [summaries.images("image", [np.full((2, 2), value, np.uint8)])], 0, wall_time=5.0
+        )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +41,7 @@ def assets():
 @pytest.fixture
 def ours(tmp_path, index, assets):
     """Two boards of one run each, `mine` and `yours`."""
-    boards = Boards(index)
+    boards = Boards(Library(index))
     for place, name in enumerate(("mine", "yours")):
         write(tmp_path / name / f"run of {name}", place + 1)
         member = Member.parse(str(tmp_path / name))
@@ -154,18 +161,32 @@ def test_boards_come_and_go(ours):
     assert [one.id for one in boards] == ["mine", "third"]
 
 
-def test_whoever_follows_is_told_that_somebody_looks(ours, assets):
-    looks = []
-    watched = Ours(ours.boards, "mine", assets=assets, asked=looks.append)
-    for path in ("", "index.html", "data/runs", "index.js", "data/plugin/text/tags", VERSION):
+class Requests:
+    """Stands for a follower."""
+
+    def __init__(self):
+        self.boards = []
+        self.problems = []
+
+    def requested(self, board):
+        self.boards.append(board)
+
+    def conditions(self, board):
+        return self.problems if board == "mine" else []
+
+
+def test_the_follower_is_notified_of_requests(ours, assets):
+    follower = Requests()
+    watched = Ours(ours.boards, "mine", assets=assets, follower=follower)
+    for path in ("", "index.html", "data/runs", "index.js", "data/plugin/text/tags", STATUS):
         watched.get(path)
-    assert looks == ["mine"] * 5
+    assert follower.boards == ["mine"] * 5
     watched.close()
 
 
 def test_the_version_changes_with_what_a_board_shows_and_only_then(ours):
     def version(board):
-        return ours.ask(f"/b/{board}/{VERSION}").json
+        return ours.ask(f"/b/{board}/{STATUS}").json["version"]
 
     mine, yours = version("mine"), version("yours")
     ours.refresh()
@@ -175,6 +196,16 @@ def test_the_version_changes_with_what_a_board_shows_and_only_then(ours):
     ours.refresh()
     assert version("mine") != mine
     assert version("yours") == yours
+
+
+def test_the_status_has_the_runs_and_the_problems_of_a_board(ours, assets):
+    follower = Requests()
+    watched = Ours(ours.boards, "mine", assets=assets, follower=follower)
+    assert (watched.get(STATUS).json["runs"], watched.get(STATUS).json["problems"]) == (1, [])
+    follower.problems = ["s3://nothing: there is no such bucket."]
+    assert watched.get(STATUS).json["problems"] == follower.problems
+    assert watched.ask(f"/b/yours/{STATUS}").json["problems"] == []
+    watched.close()
 
 
 def test_an_answer_is_compressed_for_those_who_take_it(ours):
@@ -208,9 +239,7 @@ def test_another_board_costs_next_to_nothing(ours):
     assert runs(ours, "/b/copy99/data/runs") == ["run of mine"]
 
 
-@pytest.mark.parametrize(
-    "path", ["data/environment", "data/runs", VERSION, f"{SERIES}?requests=[]"]
-)
+@pytest.mark.parametrize("path", ["data/environment", "data/runs", STATUS, f"{SERIES}?requests=[]"])
 def test_our_own_routes_are_read_and_no_more(ours, path):
     ours.board, ours.root = "mine", "/b/mine/"
     for method in ("GET", "HEAD"):
@@ -229,3 +258,37 @@ def test_a_board_has_no_websockets(ours, board, caplog):
         {"type": "websocket.close", "code": 4404}
     ]
     assert caplog.text == ""
+
+
+def parse_form(body):
+    headers = [(b"content-type", b"Application/x-www-form-urlencoded; charset=utf-8")]
+    return app._parse_form({"type": "http", "method": "POST", "headers": headers}, body)
+
+
+@given(st.lists(st.sampled_from([b"%", b"%C3%A9", b"2F", b"+", b"=", b"&", b"a", b"\xc3"])))
+def test_a_form_is_parsed_in_pieces_as_it_is_in_one(parts):
+    body = b"".join(parts)
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(app, "_FORM_PIECE", 3)
+        found = parse_form(body).multi_items()
+    fields = parse_qsl(body.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
+    decoded = [tuple(text.encode("latin-1").decode("utf-8", "replace") for text in one)
+               for one in fields]  # fmt: skip
+    assert found == decoded
+
+
+def test_a_form_of_escapes_takes_little_memory():
+    tracemalloc.start()
+    form = parse_form(b"requests=" + b"%5B" * 1_000_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert form["requests"] == "[" * 1_000_000
+    assert peak < 20 << 20
+
+
+def test_a_form_has_a_most_of_fields(ours):
+    path = "/b/mine/data/plugin/scalars/scalars_multirun"
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    refused = ours.ask(path, method="POST", content=b"runs=a&" * 100_001, headers=headers)
+    text = "Invalid argument: the form has more than 100,000 fields. Request less"
+    assert (refused.status, refused.text) == (413, text)

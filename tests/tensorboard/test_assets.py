@@ -4,11 +4,12 @@ import gzip
 import zipfile
 
 import pytest
-from serving import Ours
 
+from aboard.index.library import Library
 from aboard.tensorboard.assets import INDEX, Assets
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.provider import Boards
+from tests.tensorboard.serving import Ours
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def assets():
 
 @pytest.fixture
 def ours(index, assets):
-    boards = Boards(index)
+    boards = Boards(Library(index))
     boards.add(Board("board", "A board", ()))
     opened = Ours(boards, assets=assets)
     yield opened

@@ -1,12 +1,19 @@
 """A board is a selection under names of its own, and its listing follows the index."""
 
 import shutil
+import time
 
 import pytest
 
 from aboard.events.writer import EventWriter
 from aboard.index import Source
-from aboard.tensorboard.board import Board, Listing, Member
+from aboard.index.library import Library, Member
+from aboard.runs import manifest
+from aboard.runs.manifest import Manifest
+from aboard.runs.naming import Template
+from aboard.storage import open_storage
+from aboard.tensorboard import board as board_module
+from aboard.tensorboard.board import Board, Listing, member_labels
 
 
 def write(directory, step=0, **tags):
@@ -27,7 +34,7 @@ def listing(index):
     def listing(*members, **options):
         for member in members:
             index.refresh(member.source)
-        return Listing(Board("board", "A board", members, **options), index)
+        return Listing(Board("board", "A board", members, **options), Library(index))
 
     return listing
 
@@ -88,13 +95,12 @@ def test_nothing_is_read_again_while_nothing_changes(logs, listing, index):
 
 def test_deleted_runs_and_new_ones(logs, listing, index):
     shown = listing(member(logs))
-    assert shown.find("two", "loss") is not None
+    assert "loss" in shown.runs()["two"].tags
     shutil.rmtree(logs / "two")
     write(logs / "three", loss=1.0)
     index.refresh(Source(str(logs)))
     assert list(shown.runs()) == ["one", "three"]
-    assert shown.find("two", "loss") is None
-    assert shown.find("one", "nothing") is None
+    assert "two" not in shown.runs()
 
 
 def test_many_runs_are_listed_as_few_are(tmp_path, listing):
@@ -133,3 +139,181 @@ def test_a_board_of_many_runs_asks_no_more_often_than_one_of_few(
     write(tmp_path / "logs" / "run7", step=1, accuracy=1.0)
     index.refresh(members[7].source)
     assert set(many.runs()["m7"].tags) == {"loss", "accuracy"}
+
+
+def log_run(root, label, *logdirs, loss=1.0, **fields):
+    """Write a run with a record, and one point in each of its log directories."""
+    experiment, _, name = label.rpartition("/")
+    record = Manifest(name, experiment, heartbeat=time.time(), **fields)
+    open_storage(str(root)).write(f"{label}/run.json", record.to_json())
+    for logdir in logdirs:
+        with EventWriter(root / label / logdir) as writer:
+            writer.scalar("loss", loss, 3)
+
+
+# Names of several members.
+
+
+@pytest.mark.parametrize(
+    ("members", "labels"),
+    [
+        (["runs/mnist/run1", "runs/cifar10/run1"], ["mnist/run1", "cifar10/run1"]),
+        (["/a/runs/x", "/b/runs/x", "/c/y"], ["a/runs/x", "b/runs/x", "y"]),
+        (["s3://team/runs", "/home/ada/runs"], ["team/runs", "ada/runs"]),
+        (["s3://team/runs", "gs://team/runs"], ["s3/team/runs", "gs/team/runs"]),
+        (["s3://team/runs", "/team/runs"], ["s3/team/runs", "team/runs"]),
+        # What is in `a` may be called `b`, too.
+        (["/1/a", "/2/b", "/3/x/a/b"], ["a", "2/b", "x/a/b"]),
+        (["new=/1/a", "old=/2/a"], ["new", "old"]),
+        (["new=/1/a", "/2/new", "/3/new"], ["new", "2/new", "3/new"]),
+        (["x=/1/a", "x=/2/a"], ["x", "x_2"]),
+        (["/", "/a"], ["root", "a"]),
+    ],
+)
+def test_labels_are_the_shortest_that_tell_members_apart(members, labels, monkeypatch):
+    monkeypatch.chdir("/")
+    assert member_labels([Member.parse(one) for one in members]) == labels
+
+
+def test_runs_of_equal_labels_get_more_of_their_uris():
+    roots = ("/a/runs", "/b/runs", "s3://team/runs")
+    members = [Member(Source(f"{root}/cifar10/run1"), "cifar10/run1") for root in roots]
+    members.append(Member(Source("/a/runs/mnist/run1"), "mnist/run1"))
+    expected = [f"{one}/runs/cifar10/run1" for one in ("a", "b", "team")]
+    assert member_labels(members) == [*expected, "mnist/run1"]
+
+
+def test_no_run_appears_below_the_name_of_another(tmp_path, listing):
+    for experiment in ("mnist", "cifar10"):
+        for stage in ("", "train", "eval"):
+            write(tmp_path / experiment / "run1" / stage, loss=1.0)
+    shown = listing(member(tmp_path / "mnist/run1"), member(tmp_path / "cifar10/run1"))
+    stages = ("", "/eval", "/train")
+    expected = {f"{one}/run1{stage}" for one in ("mnist", "cifar10") for stage in stages}
+    assert set(shown.runs()) == expected
+    assert shown.count_runs()[1] == 2
+
+
+# Names from the records of runs.
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = tmp_path / "runs"
+    hparams = {"lr": 0.01, "epochs": 2500}
+    log_run(
+        root, "cifar10/run23", "train", "test", workspace="ws1", job="2300", user="ada",
+        host="node7", created=1_700_000_000.0, hparams=hparams, tags={"team": "vision"},
+    )  # fmt: skip
+    log_run(root, "cifar10/run24", "train", hparams={"lr": 1})
+    with EventWriter(root / "raw" / "one") as writer:
+        writer.scalar("loss", 1.0, 0)
+    return root
+
+
+@pytest.fixture
+def names(index):
+    """Return the names on a board of sources, under a template."""
+
+    def names(template, *sources, roots=()):
+        board = Board(
+            "board",
+            "A board",
+            tuple(Member.parse(str(source)) for source in sources),
+            Template.parse(template),
+        )
+        library = Library(index, map(str, roots))
+        for member in board.members:
+            index.refresh(member.source)
+            library.refresh_records(member.source)
+        return list(Listing(board, library).runs())
+
+    return names
+
+
+def test_records_give_the_fields_of_a_template(names, root):
+    assert names("{workspace}_{run}_{logdir}", root) == [
+        "ws1_run23_test",
+        "ws1_run23_train",
+        "-_run24_train",
+        "-_one_-",
+    ]
+    template = "{workspace}_{run}_{logdir}_lr={hparams.lr}_epochs={hparams.epochs}"
+    assert names(template, root)[1] == "ws1_run23_train_lr=0.01_epochs=2500"
+    assert names("{job} {user} {host} {state} {tags.team}", root / "cifar10" / "run23")[0] == (
+        "2300 ada node7 running vision"
+    )
+    assert names("{created}", root)[0].startswith("2023-11-1")
+
+
+@pytest.mark.parametrize("opened", ["", "cifar10", "cifar10/run23", "cifar10/run23/train"])
+def test_the_nearest_record_above_counts_whatever_is_opened(names, root, opened):
+    assert "ws1_run23_train" in names("{workspace}_{run}_{logdir}", root / opened)
+
+
+def test_a_catalog_that_is_kept_up_to_date_is_used(names, root, index):
+    index.refresh_catalog(str(root))
+    chosen = names("{workspace}_{run}_{logdir}", root / "cifar10" / "run23", roots=[root])
+    assert chosen == ["ws1_run23_test", "ws1_run23_train"]
+    assert index.known_runs([str(root / "cifar10" / "run23")]) == []
+
+
+def test_a_state_that_changes_changes_the_name(index, root, monkeypatch):
+    run = root / "cifar10" / "run23"
+    source = Source(str(run))
+    index.refresh(source)
+    library = Library(index)
+    library.refresh_records(source)
+    board = Board("board", "", (Member(source),), Template.parse("{run} {logdir} {state}"))
+    listing = Listing(board, Library(index))
+    first = listing.runs()
+    assert list(first) == ["run23 test running", "run23 train running"]
+    assert listing.runs() is first
+    manifest.update(open_storage(str(run)), lambda record: record.end("failed", 1))
+    library.refresh_records(source)
+    assert list(listing.runs()) == ["run23 test failed", "run23 train failed"]
+    manifest.update(
+        open_storage(str(run)), lambda record: record.begin(at=time.time(), host="", pid=1)
+    )
+    library.refresh_records(source)
+    assert list(listing.runs()) == ["run23 test running", "run23 train running"]
+    later = time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert list(listing.runs()) == ["run23 test lost", "run23 train lost"]
+
+
+def test_other_templates_read_no_record(index, root, monkeypatch):
+    def never(*_):
+        raise AssertionError("a record was read")
+
+    index.refresh(Source(str(root)))
+    monkeypatch.setattr(type(index), "catalog_changes", never)
+    monkeypatch.setattr(type(index), "known_runs", never)
+    for template in (None, Template.parse("{experiment}/{run}/{logdir} {metrics.loss}")):
+        board = Board("board", "", (Member(Source(str(root))),), template)
+        assert len(Listing(board, Library(index)).runs()) == 4
+
+
+def test_joining_reads_nothing_again_of_those_that_are_there(root, index):
+    index.refresh(Source(str(root)))
+    first = Member(Source(str(root / "cifar10" / "run23")), "a")
+    second = Member(Source(str(root / "cifar10" / "run24")), "b")
+    listing = Listing(Board("board", "", (first,)), Library(index))
+    before = listing.runs()["a/train"]
+    listing.show(Board("board", "", (first, second)))
+    assert list(listing.runs()) == ["a/test", "a/train", "b/train"]
+    assert listing.runs()["a/train"].tags is before.tags
+
+
+def test_a_run_with_too_many_tags_is_named(logs, listing, index, monkeypatch):
+    monkeypatch.setattr(board_module, "MOST_TAGS", 3)
+    write(logs / "many", **{f"tag{number}": 1.0 for number in range(5)})
+    shown = listing(member(logs))
+    assert sorted(shown.runs()["many"].tags) == ["tag0", "tag1", "tag2"]
+    assert sorted(shown.runs()) == ["many", "one", "two", "two/eval"]
+    (problem,) = shown.problems()
+    assert problem.startswith(f"{logs / 'many'}: this run has 5 tags; the board shows the first 3")
+    shutil.rmtree(logs / "many")
+    index.refresh(Source(str(logs)))
+    assert "many" not in shown.runs()
+    assert shown.problems() == []

@@ -7,11 +7,12 @@ from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
-from every_kind import write_every_kind
 
 from aboard.events import encode
 from aboard.events.writer import EventWriter
 from aboard.tensorboard import provider
+from tests import summaries
+from tests.tensorboard.every_kind import write_every_kind
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +30,13 @@ def write(directory, *points, **more):
         for step, value in points:
             writer.scalar("loss", value, step, wall_time=1000.0 + step)
         for step, picture in more.get("images", ()):
-            writer.images("image", [np.full((2, 2), picture, np.uint8)], step, wall_time=5.0)
+            writer.add(
+                [summaries.images("image", [np.full((2, 2), picture, np.uint8)])],
+                step,
+                wall_time=5.0,
+            )
         for step, text in more.get("texts", ()):
-            writer.text("note", text, step, wall_time=5.0)
+            writer.add([encode.text("note", text)], step, wall_time=5.0)
     return writer.path
 
 
@@ -123,7 +128,7 @@ def test_values_that_are_not_what_they_say(logdir, serve, caplog):
             described = encode.metadata(plugin)
             value = encode.EncodedValue(tag, encode.delimited(1, tag.encode()) + broken, described)
             writer.add([value], 0)
-        writer.text("note", "good", 1)
+        writer.add([encode.text("note", "good")], 1)
         writer.add([encode.tensor("floats", [1.5, 2.5], plugin="images", data_class="")], 0)
     ours = serve(logdir)
     shown = ours.get("data/plugin/text/text", run=".", tag="note").json

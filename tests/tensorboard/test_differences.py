@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving import Stock
 
 from aboard.events import encode
 from aboard.events.writer import EventWriter
+from tests import summaries
+from tests.tensorboard.serving import Stock
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
@@ -107,9 +108,9 @@ def test_spikes_survive_down_sampling(logdir, serve):
 def test_what_is_left_of_images_histograms_and_texts_is_spread_evenly(logdir, serve):
     with EventWriter(logdir) as writer:
         for step in range(100):
-            writer.images("shade", [np.full((2, 2), step, np.uint8)], step)
-            writer.text("note", f"step {step}", step)
-            writer.histogram("weights", [float(step)], step)
+            writer.add([summaries.images("shade", [np.full((2, 2), step, np.uint8)])], step)
+            writer.add([encode.text("note", f"step {step}")], step)
+            writer.add([summaries.histogram("weights", [float(step)])], step)
     limits = dict.fromkeys(("images", "text", "histograms"), 10)
     servers = serve(logdir, samples=limits), Stock(str(logdir), samples=limits)
     for path, tag in (
@@ -136,8 +137,8 @@ def test_what_is_left_of_images_histograms_and_texts_is_spread_evenly(logdir, se
 def test_of_values_without_a_step_the_last_is_shown(logdir, serve):
     # A writer that is told no step writes 0.
     with EventWriter(logdir) as writer:
-        writer.text("note", "first", 0)
-        writer.text("note", "second", 0)
+        writer.add([encode.text("note", "first")], 0)
+        writer.add([encode.text("note", "second")], 0)
     path, query = "data/plugin/text/text", {"run": ".", "tag": "note"}
     mine, theirs = (
         server.get(path, **query).json for server in (serve(logdir), Stock(str(logdir)))
@@ -212,9 +213,9 @@ def test_a_bad_request_is_answered(every_kind, serve, path, query, status):
 
 def test_a_series_that_cannot_be_told_costs_no_other(logdir, serve):
     with EventWriter(logdir) as writer:
-        writer.histogram("mixed", [1.0, 2.0], 0)
-        writer.images("mixed", [np.zeros((2, 2), np.uint8)], 1)
-        writer.histogram("sound", [1.0, 2.0], 0)
+        writer.add([summaries.histogram("mixed", [1.0, 2.0])], 0)
+        writer.add([summaries.images("mixed", [np.zeros((2, 2), np.uint8)])], 1)
+        writer.add([summaries.histogram("sound", [1.0, 2.0])], 0)
     path = "data/plugin/timeseries/timeSeries"
     asked = [{"plugin": "histograms", "tag": tag, "run": "."} for tag in ("mixed", "sound")]
     mixed, sound = serve(logdir).get(path, requests=json.dumps(asked)).json

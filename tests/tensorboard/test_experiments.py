@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from serving import Stock
 
 from aboard.events import encode
 from aboard.events.writer import EventWriter
+from tests.tensorboard.serving import Stock
 
 RUNS = {
     "a": ({"lr": 0.1, "old": 1.0}, ["acc"]),

@@ -5,13 +5,12 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from asking import Client, Stock
 from PIL import Image
-from serving import one_board
 
 from aboard import EventWriter
-from aboard.tensorboard.app import make_app
 from aboard.track.media import MediaLog
+from tests.tensorboard.asking import Fast, Stock
+from tests.tensorboard.serving import one_board
 
 RNG = np.random.default_rng(1)
 VECTORS = RNG.normal(size=(5, 3)).astype("f4")
@@ -47,7 +46,7 @@ def served(request, index, log, tmp_path):
         if request.param == "stock":
             opened.append(Stock(tmp_path / "work", place))
         else:
-            opened.append(Client(make_app(one_board(index, place))))
+            opened.append(Fast(one_board(index, place)))
         return opened[-1]
 
     yield serve
@@ -114,4 +113,4 @@ def test_a_disk_that_cannot_be_written_stops_nothing(log, capsys):
     config = log.writer.directory / "projector_config.pbtxt"
     config.mkdir()
     log.log_embedding("e", VECTORS)
-    assert capsys.readouterr().err.startswith("aboard: the embedding 'e' was not logged: ")
+    assert capsys.readouterr().err.startswith("aboard: the embedding 'e' was not written: ")

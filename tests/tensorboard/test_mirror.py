@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from asking import wait_for
 
 from aboard.events import encode
 from aboard.events.records import frame
-from aboard.storage.base import Entry, NotFound, Storage, StorageError, Unreachable
+from aboard.storage.base import Entry, NoSuchPath, Storage, StorageError, Unreachable
 from aboard.storage.uri import open_storage
 from aboard.tensorboard import mirror as mirror_module
-from aboard.tensorboard.mirror import Mirror, MirrorFollower
+from aboard.tensorboard.mirror import Mirror, MirrorUpdater
+from tests.tensorboard.asking import wait_for
 
 TORCH = Path(__file__).parent.parent / "fixtures" / "torch"
 EVENTS = "a/events.out.tfevents.1"
@@ -112,7 +112,7 @@ def test_a_file_of_the_same_size_but_another_version_is_copied_anew(tmp_path):
 
 
 def test_a_replaced_file_is_never_seen_half(tmp_path, monkeypatch):
-    monkeypatch.setattr(mirror_module, "REMOTE_BLOCK", 300)
+    monkeypatch.setattr(mirror_module, "_BLOCK", 300)
     storage = Scripted({EVENTS: events(*range(50))})
     mirror = Mirror(storage, tmp_path)
     mirror.update()
@@ -127,7 +127,7 @@ def test_a_replaced_file_is_never_seen_half(tmp_path, monkeypatch):
 
 
 def test_a_copy_that_broke_off_goes_on_from_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(mirror_module, "REMOTE_BLOCK", 300)
+    monkeypatch.setattr(mirror_module, "_BLOCK", 300)
     whole = events(*range(50))
     storage = Scripted({EVENTS: whole, "b/events.out.tfevents.1": events(1)})
     storage.broken.add(EVENTS)
@@ -199,7 +199,7 @@ def test_a_follower_reports_updates_and_stops(tmp_path):
     storage = Scripted({EVENTS: events(1)})
     updates = []
     before = threading.active_count()
-    follower = MirrorFollower(Mirror(storage, tmp_path), 0.05, updates.append, lambda: False)
+    follower = MirrorUpdater(Mirror(storage, tmp_path), 0.05, updates.append, lambda: False)
     wait_for(lambda: updates)
     storage.files[EVENTS] += events(2)
     wait_for(lambda: (tmp_path / EVENTS).read_bytes() == events(1, 2))
@@ -211,7 +211,7 @@ def test_a_follower_leaves_the_bucket_alone_while_nobody_looks(tmp_path):
     storage = Scripted({EVENTS: events(1)})
     updates = []
     looks = threading.Event()
-    follower = MirrorFollower(
+    follower = MirrorUpdater(
         Mirror(storage, tmp_path), 0.01, updates.append, lambda: not looks.is_set()
     )
     wait_for(lambda: updates)
@@ -227,10 +227,10 @@ def test_a_follower_leaves_the_bucket_alone_while_nobody_looks(tmp_path):
 def test_a_bucket_that_does_not_exist_is_a_problem_and_no_end(tmp_path):
     updates = []
     mirror = Mirror(open_storage(f"memory://{tmp_path.name}/nothing"), tmp_path / "copy")
-    follower = MirrorFollower(mirror, 0.05, updates.append, lambda: False)
+    follower = MirrorUpdater(mirror, 0.05, updates.append, lambda: False)
     wait_for(lambda: len(updates) > 1)
     follower.close()
-    assert isinstance(updates[0].problems[0], NotFound)
+    assert isinstance(updates[0].problems[0], NoSuchPath)
 
 
 def test_one_event_file_of_a_bucket_is_copied_alone(tmp_path):

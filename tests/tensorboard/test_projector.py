@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import Client, Stock, wait_for, write_scalars
-from serving import one_board
 
+from aboard.index.library import Member
 from aboard.storage.uri import open_storage
 from aboard.tensorboard import projector
-from aboard.tensorboard.app import make_app
-from aboard.tensorboard.board import Board, Member
+from aboard.tensorboard.board import Board
+from tests.tensorboard.asking import Fast, Stock, wait_for, write_scalars
+from tests.tensorboard.serving import one_board
 
 TORCH = Path(__file__).parent.parent / "fixtures" / "torch"
 TENSOR = "embedding:00001"
@@ -22,7 +22,7 @@ CONFIG = "projector_config.pbtxt"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(projector, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(projector, "_POLL_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def engine(request, index, tmp_path):
         if request.param == "stock":
             opened.append(Stock(tmp_path / "work", *places, **options))
         else:
-            opened.append(Client(make_app(one_board(index, *places, **options))))
+            opened.append(Fast(one_board(index, *places, **options)))
         return opened[-1]
 
     yield open_board
@@ -194,7 +194,7 @@ def test_each_board_has_its_own_embeddings(index, logs, tmp_path):
     boards = one_board(index, logs)
     index.refresh(Member.parse(str(tmp_path / "plain")).source)
     boards.add(Board("plain", "Plain", (Member.parse(str(tmp_path / "plain")),)))
-    with_embeddings, plain = Client(make_app(boards)), Client(make_app(boards), "plain")
+    with_embeddings, plain = Fast(boards), Fast(boards, "plain")
     plain.app = with_embeddings.app
     assert is_enabled(with_embeddings)
     assert not is_enabled(plain)
@@ -217,14 +217,14 @@ def in_a_bucket(logs, bucket):
 
 def test_the_fast_engine_says_what_to_do_for_a_bucket(index, logs, tmp_path):
     bucket = in_a_bucket(logs, f"memory://{tmp_path.name}/logs")
-    client = Client(make_app(one_board(index, bucket)))
+    client = Fast(one_board(index, bucket))
     assert not is_enabled(client)
     for answer in (client.projector("runs"), client.projector("index.js")):
         assert bucket in answer.text
         assert "Open the board with `--engine stock`, which copies them." in answer.text
     assert client.projector("runs").status_code == 400
     assert client.projector("index.js").headers["content-type"].startswith("application/javascript")
-    mixed = Client(make_app(one_board(index, bucket, f"here={logs}")))
+    mixed = Fast(one_board(index, bucket, f"here={logs}"))
     assert mixed.projector("runs").json() == ["here/run"]
     for one in (client, mixed):
         one.close()

@@ -1,18 +1,26 @@
 """The provider answers for the boards, runs and tags that are asked for, and no others."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from serving import one_board
 from tensorboard import errors
 from tensorboard.data.provider import RunTagFilter
+from tensorboard.plugins.custom_scalar import layout_pb2
 
 from aboard.events import encode
 from aboard.events.writer import EventWriter
 from aboard.tensorboard.board import Board
-from aboard.tensorboard.keys import BlobKey, Signer
-from aboard.tensorboard.provider import BoardDataProvider, BoardRequest, current_request
+from aboard.tensorboard.provider import (
+    BlobKey,
+    BoardDataProvider,
+    BoardRequest,
+    Signer,
+    current_request,
+)
+from tests import summaries
+from tests.tensorboard.serving import one_board
 
 SIGNER = Signer(b"secret")
 
@@ -115,7 +123,7 @@ def test_as_many_values_as_are_asked_for(ask, limit, count):
     images = ask("read_blob_sequences", "images", ["."], ["grey/one"], downsample=limit)
     histograms = ask("read_tensors", "histograms", ["."], ["weights"], downsample=limit)
     assert len(scalars) == len(images["."]["grey/one"]) == count
-    assert len(histograms.get(".", {}).get("weights", [])) == count
+    assert len(histograms["."]["weights"]) == count
     if count:
         assert scalars[-1].step == images["."]["grey/one"][-1].step == 20
 
@@ -123,14 +131,31 @@ def test_as_many_values_as_are_asked_for(ask, limit, count):
 @pytest.mark.parametrize("verb", ["read_scalars", "read_tensors", "read_blob_sequences"])
 def test_a_number_of_points_must_be_asked_for(ask, verb):
     plugin = {"read_scalars": "scalars", "read_tensors": "text"}.get(verb, "images")
-    with pytest.raises(TypeError, match="downsample"):
-        ask(verb, plugin)
+    for limit in (None, 2.5, "7"):
+        for tags in (None, ["no such tag"]):
+            with pytest.raises(TypeError, match="downsample"):
+                ask(verb, plugin, tags=tags, downsample=limit)
+    with pytest.raises(ValueError, match="cannot sample a series down to -1"):
+        ask(verb, plugin, downsample=-1)
+
+
+def test_a_value_that_is_no_scalar_is_an_error_for_its_readers_alone(tmp_path, index):
+    with EventWriter(tmp_path / "logs") as writer:
+        writer.scalar("loss", 1.0, 0)
+        writer.add([encode.tensor("pair", [1.0, 2.0], plugin="scalars", data_class="scalar")], 0)
+    provider = BoardDataProvider(one_board(index, tmp_path / "logs"))
+    query = {"experiment_id": "board", "plugin_name": "scalars"}
+    assert names(provider.list_scalars(**query)) == {(".", "loss"), (".", "pair")}
+    with pytest.raises(ValueError, match=r"'pair' of run '\.' has values that are not scalars"):
+        provider.read_scalars(**query, downsample=10)
+    loss = provider.read_scalars(**query, downsample=10, run_tag_filter=RunTagFilter(tags=["loss"]))
+    assert names(loss) == names(provider.read_last_scalars(**query)) == {(".", "loss")}
 
 
 def test_ten_images_of_many_are_shown_as_in_tensorboard(tmp_path, serve):
     with EventWriter(tmp_path / "logs") as writer:
         for step in range(35):
-            writer.images("image", [np.full((2, 2), step, np.uint8)], step)
+            writer.add([summaries.images("image", [np.full((2, 2), step, np.uint8)])], step)
     shown = serve(tmp_path / "logs").get("data/plugin/images/images", run=".", tag="image").json
     assert len(shown) == 10
     assert (shown[0]["step"], shown[-1]["step"]) == (0, 34)
@@ -140,7 +165,7 @@ def test_the_values_of_one_step_are_found_by_it(tmp_path, index):
     for steps in ((0, 1, 2, 3), (2, 5, 5)):  # which was started again at 2
         with EventWriter(tmp_path / "logs") as writer:
             for step in steps:
-                writer.text("note", f"step {step}", step)
+                writer.add([encode.text("note", f"step {step}")], step)
     runs = one_board(index, tmp_path / "logs").get("board").runs()
     tag = runs["."].tags["note"]
     every = index.pointers(tag)
@@ -165,7 +190,7 @@ def test_the_last_value_may_be_no_number(tmp_path, index):
 def test_an_event_may_have_no_time(tmp_path, serve):
     with EventWriter(tmp_path / "logs") as writer:
         writer.scalar("loss", 1.0, 0, wall_time=math.nan)
-        writer.text("note", "text", 0, wall_time=math.nan)
+        writer.add([encode.text("note", "text")], 0, wall_time=math.nan)
         writer.scalar("other", 2.0, 0, wall_time=5.0)
     ours = serve(tmp_path / "logs")
     assert ours.points("loss") == [(0, 1.0)]
@@ -183,8 +208,8 @@ def test_one_odd_value_hides_no_other(tmp_path, serve, caplog):
         encode.tensor_proto([b"\xff half a letter"]),
     ]
     with EventWriter(tmp_path / "logs") as writer:
-        writer.text("note", "good", 0)
-        writer.images("picture", [np.zeros((2, 2))], 0)
+        writer.add([encode.text("note", "good")], 0)
+        writer.add([summaries.images("picture", [np.zeros((2, 2))])], 0)
         for step, proto in enumerate(odd, 1):
             for tag in ("note", "picture"):
                 fields = encode.delimited(1, tag.encode()) + encode.delimited(8, proto)
@@ -204,13 +229,19 @@ def test_one_odd_value_hides_no_other(tmp_path, serve, caplog):
 
 def test_a_blob_is_read_in_a_request_to_its_board(provider, request_to):
     key = SIGNER.sign(BlobKey("board", ".", "pictures", 5, 2))
-    with pytest.raises(errors.NotFoundError):
-        provider.read_blob(blob_key=key)
     request_to("empty")
     with pytest.raises(errors.NotFoundError, match="no such blob on this board"):
         provider.read_blob(blob_key=key)
     request_to("board")
     assert provider.read_blob(blob_key=key).startswith(b"\x89PNG")
+
+
+def test_a_thread_of_a_plugin_reads_a_blob(provider, request_to):
+    request_to("board")
+    key = SIGNER.sign(BlobKey("board", ".", "pictures", 5, 2))
+    with ThreadPoolExecutor(1) as threads:  # which has no context of a request
+        blob = threads.submit(provider.read_blob, blob_key=key).result()
+    assert blob.startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -234,3 +265,70 @@ def test_one_request_sees_one_state_of_the_board(provider, request_to, index, tm
     assert len(provider.list_runs(experiment_id="board")) == 1
     request_to("board")
     assert len(provider.list_runs(experiment_id="board")) == 2
+
+
+# Margin charts.
+
+
+def write_band(writer, steps, tags=("value", "lower", "upper")):
+    random = np.random.default_rng(7)
+    for step in steps:
+        middle, *widths = random.normal(size=3).tolist()
+        numbers = (middle, middle - abs(widths[0]), middle + abs(widths[1]))
+        writer.scalars(dict(zip(tags, numbers, strict=True)), step, wall_time=float(step))
+
+
+def margin_chart(*series):
+    layout = layout_pb2.Layout()
+    chart = layout.category.add(title="Bands").chart.add(title="band")
+    for value, lower, upper in series:
+        chart.margin.series.add(value=value, lower=lower, upper=upper)
+    return encode.custom_scalars(layout.SerializeToString())
+
+
+def drawn(ours, run="trained"):
+    answer = ours.get("data/plugin/custom_scalars/scalars", run=run, tag="value|lower|upper").json
+    return {tag: [point[1] for point in points] for tag, points in answer["tag_to_events"].items()}
+
+
+def test_a_long_margin_chart_has_one_set_of_steps(tmp_path, serve):
+    with EventWriter(tmp_path / "logs" / "layout") as writer:
+        writer.add([margin_chart(("value", "lower", "upper"))], 0)
+    with EventWriter(tmp_path / "logs" / "trained") as writer:
+        write_band(writer, range(3000))
+        for step in range(3000):
+            writer.scalar("other", math.sin(step), step)
+    ours = serve(tmp_path / "logs")
+    shown = drawn(ours)
+    assert len(shown["value"]) == 1000
+    assert shown["value"] == shown["lower"] == shown["upper"]
+    query = {"run": "trained", "format": "csv"}
+    for tag in shown:
+        rows = ours.get("data/plugin/custom_scalars/download_data", tag=tag, **query).text
+        steps = [int(line.split(",")[1]) for line in rows.splitlines()[1:]]
+        assert steps == shown["value"]
+    other = ours.get("data/plugin/scalars/scalars", run="trained", tag="other").json
+    assert [point[1] for point in other] != shown["value"]
+
+
+def test_the_chart_of_a_growing_run_has_one_set_of_steps(tmp_path, serve):
+    tags = [f"{kind}{number}" for number in range(2) for kind in ("value", "lower", "upper")]
+    with EventWriter(tmp_path / "logs" / "trained") as writer:
+        writer.add([margin_chart(tags[:3], (tags[0], *tags[4:]))], 0)
+        write_band(writer, range(1500), tags[:3])
+        write_band(writer, range(1500), tags[3:])
+        writer.scalar(tags[0], 5.0, 1500)
+        writer.flush()
+        ours = serve(tmp_path / "logs")
+        shown = drawn(ours)
+    alone = shown.pop(tags[3])
+    assert len(shown) == 5
+    assert all(steps == shown[tags[0]] for steps in shown.values())
+    assert alone != shown[tags[0]]
+
+
+def test_a_layout_that_cannot_be_read_hides_no_curve(tmp_path, serve):
+    with EventWriter(tmp_path / "logs" / "trained") as writer:
+        writer.add([encode.custom_scalars(b"\xff no layout")], 0)
+        write_band(writer, range(1200))
+    assert {len(steps) for steps in drawn(serve(tmp_path / "logs")).values()} == {1000}

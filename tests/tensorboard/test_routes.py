@@ -5,13 +5,15 @@ import math
 
 import numpy as np
 import pytest
-from serving import EVERYTHING, Stock
 
 from aboard.events import encode
 from aboard.events.records import frame
 from aboard.events.writer import EventWriter
+from aboard.tensorboard import app, routes
+from tests.tensorboard.serving import EVERYTHING, Stock
 
 SERIES = "data/plugin/timeseries/timeSeries"
+MULTIRUN = "data/plugin/scalars/scalars_multirun"
 TAGS = "data/plugin/timeseries/tags"
 
 
@@ -48,6 +50,10 @@ def test_a_curve_of_many_points_is_sampled(logdir, serve):
         ('"text"', "'requests' must be a list of objects"),
         ("[[]]", "'requests' must be a list of objects"),
         ('{"a": 1}', "'requests' must be a list of objects"),
+        (
+            '[{"plugin": "images", "tag": "a"}, {"plugin": "scalars", "tag": "b", "run": 5}]',
+            "'run' must be the name of a run, not 5",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_understood(every_kind, serve, text, reason):
@@ -148,3 +154,28 @@ def test_a_tag_whose_metadata_is_damaged_does_not_spoil_the_board(logdir, serve)
     ours = serve(logdir)
     assert ours.get(TAGS).json["scalars"]["runTagInfo"] == {".": ["good"]}
     assert set(ours.get("data/plugin/scalars/tags").json["."]) == {"good"}
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+def test_an_answer_in_many_parts_is_the_same(every_kind, serve, monkeypatch, encoding):
+    """A large one is computed slice by slice, so that others have their turn."""
+    request = json.dumps([{"plugin": "scalars", "tag": tag} for tag in ("loss", "wide", "none")])
+    form = {"requests": request}
+    headers = {"accept-encoding": encoding}
+
+    def answers(ours):
+        runs = {"tag": "loss", "runs": [".", "sweep/first", "empty"]}
+        return [
+            ours.ask(f"{ours.root}{path}", method="POST", data=data, headers=headers)
+            for path, data in ((SERIES, form), (MULTIRUN, runs), (SERIES, form))
+        ]
+
+    whole = answers(serve(every_kind))
+    assert all("content-length" in answer.headers for answer in whole)
+    monkeypatch.setattr(app, "_SLICE_SECONDS", 0)
+    monkeypatch.setattr(routes, "_POINTS_AT_ONCE", 2)
+    in_parts = answers(serve(every_kind))
+    assert [answer.body for answer in in_parts] == [answer.body for answer in whole]
+    assert [len(one["runToSeries"]) for one in in_parts[0].json] == [5, 5, 0]
+    # The last one is the first again, from the cache.
+    assert ["content-length" in answer.headers for answer in in_parts] == [False, False, True]

@@ -7,18 +7,18 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from asking import Client, Stock, wait_for, websocket, write_scalars
-from serving import one_board
 
 from aboard import EventWriter
 from aboard.events import encode
 from aboard.events.records import frame
+from aboard.index.library import Member
 from aboard.runs.naming import Template
 from aboard.storage.uri import open_storage
 from aboard.tensorboard import plugins
-from aboard.tensorboard.app import make_app
-from aboard.tensorboard.board import Board, Member
+from aboard.tensorboard.board import Board
 from aboard.tensorboard.stock import make_stock_app
+from tests.tensorboard.asking import Fast, Stock, wait_for, websocket, write_scalars
+from tests.tensorboard.serving import one_board
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
@@ -50,7 +50,7 @@ def fast(index):
     opened = []
 
     def open_board(*places, **options):
-        opened.append(Client(make_app(one_board(index, *places, **options))))
+        opened.append(Fast(one_board(index, *places, **options)))
         return opened[-1]
 
     yield open_board
@@ -77,14 +77,14 @@ def tree_of(directory):
 
 def test_the_version_changes_with_what_was_read(stock, logs):
     client = stock(logs)
-    before = client.json("data/version")
-    assert client.json("data/version") == before
+    before = client.json("data/status")
+    assert client.json("data/status") == before
     write_scalars(logs / "late", 7)
     wait_for(lambda: client.steps("late") == [7])
-    wait_for(lambda: client.json("data/version") != before)
-    before = client.json("data/version")
+    wait_for(lambda: client.json("data/status") != before)
+    before = client.json("data/status")
     shutil.rmtree(logs / "late")
-    wait_for(lambda: client.json("data/version") != before)
+    wait_for(lambda: client.json("data/status") != before)
 
 
 def test_a_directory_shows_what_tensorboard_shows(stock, logs):
@@ -377,15 +377,17 @@ def test_how_far_the_reading_is_can_be_followed(logs, tmp_path):
     (tmp_path / "empty").mkdir()
     members = [Member.parse(str(place)) for place in (logs, tmp_path / "empty")]
     board = Board("board", "A board", tuple(members), exclude=("logs/a*",))
-    told = []
-    app = make_stock_app(board, samples=None, work_directory=tmp_path / "work", told=told.append)
+    states = []
+    app = make_stock_app(
+        board, samples=None, work_directory=tmp_path / "work", on_load=states.append
+    )
     try:
-        wait_for(lambda: told and told[-1].loaded)
+        wait_for(lambda: states and states[-1].loaded)
     finally:
         app.close()
-    assert [state.read for state in told[:2]] == [0, 1]
-    assert not told[0].loaded
-    last = told[-1]
+    assert [state.read for state in states[:2]] == [0, 1]
+    assert not states[0].loaded
+    last = states[-1]
     assert (last.shown, last.read) == (2, 2)
     assert {member for member, _ in last.found} == {members[0]}
     names = ["logs", "logs/a", "logs/a/train", "logs/deep/er/b"]

@@ -1,6 +1,9 @@
 """Which process of many this is, as each launcher tells it."""
 
 import json
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,15 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training import points, train
 
-from aboard.track.rank import LAUNCHERS, Rank, find_rank, given_rank
+import aboard
+from aboard.track.rank import LAUNCHERS, Rank, check_rank, find_rank
+from tests.engines import environments
+from tests.engines.forkserver import fork
+from tests.track.training import ended, environment, points
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 
 
 def tensorflow(kind: str, index: int, cluster: dict[str, list[str]] = CLUSTER) -> dict[str, str]:
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+def vertex(kind: str, index: int) -> dict[str, str]:
+    cluster = {"workerpool0": ["a:1"], "workerpool1": ["b:1", "c:1"]}
+    spec = {"cluster": cluster, "environment": "cloud", "task": {"type": kind, "index": index}}
+    return {"CLUSTER_SPEC": json.dumps(spec)}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +42,7 @@ def tensorflow(kind: str, index: int, cluster: dict[str, list[str]] = CLUSTER) -
         ({"PMI_RANK": "2", "PMI_SIZE": "4"}, "MPICH", 2, 4),
         ({"JSM_NAMESPACE_RANK": "5", "JSM_NAMESPACE_SIZE": "6"}, "LSF", 5, 6),
         ({"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2"}, "JAX", 1, 2),
+        ({"SUBMITIT_LOCAL_GLOBALID": "1", "SUBMITIT_LOCAL_NTASKS": "2"}, "submitit", 1, 2),
         ({"SLURM_PROCID": "7", "SLURM_NTASKS": "16"}, "Slurm", 7, 16),
         ({"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, "Lightning", 1, 2),
         (tensorflow("chief", 0), "TF_CONFIG", 0, 4),
@@ -38,6 +51,9 @@ def tensorflow(kind: str, index: int, cluster: dict[str, list[str]] = CLUSTER) -
         (tensorflow("ps", 0), "TF_CONFIG", 3, 4),
         (tensorflow("worker", 0, {"worker": ["a:1", "b:1"]}), "TF_CONFIG", 0, 2),
         (tensorflow("evaluator", 0), "TF_CONFIG", 3, 4),
+        (vertex("workerpool0", 0), "CLUSTER_SPEC", 0, 3),
+        (vertex("workerpool1", 1), "CLUSTER_SPEC", 2, 3),
+        (vertex("workerpool1", 0) | tensorflow("worker", 0), "TF_CONFIG", 1, 4),
     ],
 )
 def test_every_launcher_is_known(
@@ -106,19 +122,20 @@ def test_a_launch_is_told_from_another() -> None:
     [(0, 0), (3, 3), ("0", 0), ("12", 12), (-1, 0), ("-1", 0), (np.int64(2), 2)],
 )
 def test_a_rank_that_is_given(given: Any, number: int) -> None:
-    assert given_rank(given) == number
+    assert check_rank(given) == number
 
 
 @pytest.mark.parametrize("given", ["first", "", 1.5, [0]])
 def test_a_rank_that_is_none(given: Any) -> None:
     with pytest.raises(ValueError, match="not a whole number, 0 for the process that logs"):
-        given_rank(given)
+        check_rank(given)
 
 
-SPAWNED = """
+SPAWN = """
 import sys
 import aboard
 import torch.distributed as dist
+import torch.multiprocessing
 
 def work(rank, meet):
     dist.init_process_group('gloo', init_method=meet, rank=rank, world_size=2)
@@ -128,6 +145,8 @@ def work(rank, meet):
     dist.destroy_process_group()
     run.finish()
     assert (run.active, run.rank) == (rank == 0, rank)
+
+torch.multiprocessing.start_processes(work, (sys.argv[1],), nprocs=2, start_method='fork')
 """
 
 
@@ -135,11 +154,10 @@ def work(rank, meet):
 def test_processes_that_a_script_spawns_know_their_ranks(
     tmp_path: Path, slurm: dict[str, str]
 ) -> None:
-    (tmp_path / "spawned.py").write_text(SPAWNED)
-    script = "import spawned, torch.multiprocessing as processes\n"
-    script += "processes.spawn(spawned.work, (sys.argv[1],), nprocs=2)"
-    ended = train(script, tmp_path, f"file://{tmp_path}/meet", **slurm)
-    assert ended.code == 0, ended.err
+    meet = f"file://{tmp_path}/meet"
+    variables = environment(**slurm)
+    done = ended(fork(SPAWN, meet, cwd=tmp_path, env=variables, preload=("torch.distributed",)))
+    assert done.code == 0, done.err
     assert points(tmp_path, "x/b", "loss") == [(0, 0.0)]
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["b"]
 
@@ -170,3 +188,33 @@ def test_a_group_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (alone.number, find_rank()) == (0, Rank(2, 4, "JAX", "JAX-host:1234"))
     del state.num_processes
     assert find_rank().number == 2
+
+
+_JOIN = """
+import sys, jax
+from aboard.track.rank import find_rank
+address, number = sys.argv[1], int(sys.argv[2])
+jax.distributed.initialize(address, 2, number)
+print(*find_rank()[:4])
+jax.distributed.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_real_group_of_jax() -> None:
+    python = environments.python("jax")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    source = str(Path(aboard.__file__).parents[1])
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": source, "JAX_PLATFORMS": "cpu"}
+    ranks = [
+        subprocess.Popen(
+            [python, "-c", _JOIN, address, str(number)],
+            env=variables,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    said = [rank.communicate(timeout=300)[0] for rank in ranks]
+    assert said == [f"{number} 2 JAX JAX-{address}\n" for number in range(2)]

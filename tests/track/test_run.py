@@ -5,6 +5,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
@@ -14,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reading import read_stock
-from training import points, record, start, train
 
 import aboard
 from aboard.runs.layout import RunExists
-from aboard.track import say
-from aboard.track.launch import NoLaunch
+from aboard.track import console
+from aboard.track.rank import NoLaunch
 from aboard.track.run import Run, SilentRun
+from tests.track.reading import read_stock
+from tests.track.training import points, record, start, train
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +68,7 @@ def test_stages_steps_and_counters(tmp_path: Path) -> None:
         (
             {"loss": 1, "acc": 2},
             {"step_name": "epoch"},
-            "there is no metric 'epoch' to be the step; there are loss, acc",
+            "there is no metric 'epoch' for the step; the metrics are loss, acc",
         ),
         ({"loss": 1}, {"stage": "../x"}, "the name of the stage, '..', begins with a dot. "),
     ],
@@ -85,11 +87,11 @@ def test_what_is_not_logged(
 @pytest.mark.parametrize(
     ("metrics", "options", "problem"),
     [
-        ([("a", 1)], {}, "metrics are a mapping from names to numbers, not a list: [('a', 1)]"),
-        ([("a", 1)], {"step_name": "a"}, "metrics are a mapping from names to numbers, not a li"),
-        (0.5, {"step": 1}, "metrics are a mapping from names to numbers, not a float: 0.5"),
-        ({"a": 1}, {"stage": None}, "the stage is None, not a text such as 'train'"),
-        ({"a": 1}, {"stage": 3}, "the stage is 3, not a text such as 'train'"),
+        ([("a", 1)], {}, "metrics must be a mapping of names to numbers, not a list: [('a', 1)]"),
+        ([("a", 1)], {"step_name": "a"}, "metrics must be a mapping of names to numbers, not a li"),
+        (0.5, {"step": 1}, "metrics must be a mapping of names to numbers, not a float: 0.5"),
+        ({"a": 1}, {"stage": None}, "the stage is None, not a string such as 'train'"),
+        ({"a": 1}, {"stage": 3}, "the stage is 3, not a string such as 'train'"),
     ],
 )
 def test_what_is_of_the_wrong_kind(
@@ -140,7 +142,7 @@ def test_numbers_for_names_can_be_read_again(tmp_path: Path) -> None:
 
 def test_a_finished_run_says_so(tmp_path: Path) -> None:
     run = aboard.init(root=tmp_path)
-    with pytest.raises(ValueError, match="a run ends completed, failed, killed, not 'lost'"):
+    with pytest.raises(ValueError, match="a run ends as completed, failed, killed, not as 'lost'"):
         run.finish("lost")
     run.finish()
     run.finish("failed")
@@ -151,7 +153,7 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
         lambda: run.log_hparams({"a": 1}),
         lambda: run.tag("late"),
     ):
-        with pytest.raises(ValueError, match="the run default/run1 is finished; open another one"):
+        with pytest.raises(ValueError, match="the run default/run1 is finished; open another run"):
             log()
     found = record(tmp_path / "default/run1")
     assert (found["state"], found["hparams"], found["tags"]) == ("completed", {}, {})
@@ -249,21 +251,23 @@ def test_the_fallback_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(say, "_said", set())
+    monkeypatch.setattr(console, "_printed", set())
     for _ in range(2):
         aboard.init().finish()
-    expected = f"logs go to {tmp_path}/runs, since neither root= nor ABOARD_ROOT says where."
+    expected = f"logs go to {tmp_path}/runs, since neither root= nor ABOARD_ROOT is set."
     assert capfd.readouterr().err == f"aboard: {expected}\n"
     assert {path.name for path in (tmp_path / "runs/default").iterdir()} == {"run1", "run2"}
 
 
 def test_importing_costs_nothing_heavy(tmp_path: Path) -> None:
     script = (
-        "aboard.init('x', root='.').finish()\n"
+        "import sys, aboard; aboard.init('x', root='.').finish()\n"
         "heavy = {'torch', 'tensorboard', 'typer', 'rich', 'obstore', 'tensorflow', 'keras'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    assert train(script, tmp_path).out == "[]\n"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 # Ranks.
@@ -322,15 +326,14 @@ def test_all_ranks_agree_on_one_run(tmp_path: Path) -> None:
 def test_an_announcement_of_an_earlier_launch_is_not_believed(tmp_path: Path) -> None:
     script = """
 from aboard.storage import open_storage
-from aboard.track import launch
-from aboard.track.rank import Rank
+from aboard.track.rank import Rank, announce_name, wait_for_name
 storage, rank = open_storage('.'), Rank(1, 2, 'x', 'launch')
 real = time.time
 time.time = lambda: real() - float(sys.argv[1])
-launch.announce(storage, 'x', rank, 'old')
+announce_name(storage, 'x', rank, 'old')
 time.time = real
 try:
-    print(launch.wait_for_name(storage, 'x', rank, seconds=0.5))
+    print(wait_for_name(storage, 'x', rank, seconds=0.5))
 except TimeoutError as error:
     print(error)
 """
@@ -350,9 +353,9 @@ def test_ranks_of_a_bucket_that_is_away_agree_all_the_same(
     }
     told |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
     script = """
-from aboard.track import launch
-wait = launch.wait_for_name
-launch.wait_for_name = lambda *told: wait(*told, seconds=0.1)
+from aboard.track import start
+wait = start.wait_for_name
+start.wait_for_name = lambda *told: wait(*told, seconds=0.1)
 run = aboard.init('x', root='s3://bucket/runs', ranks='all')
 print(run.name, run.uri)
 sys.stdout.flush()
@@ -364,15 +367,15 @@ os._exit(0)
     assert first == second == f"{name} s3://bucket/runs/x/{name}\n"
     for text in (said, also_said):
         assert text.startswith("aboard: s3://bucket")
-        assert f"The run is called {name}, and its logs are sent when that changes.\n" in text
+        assert f"The run is named {name}; its logs are sent when the bucket is back.\n" in text
 
 
 def test_no_rank_logs_to_a_run_that_the_first_one_is_refused(tmp_path: Path) -> None:
     aboard.init("x", "a", tmp_path).finish()
     script = """
-from aboard.track import launch
-wait = launch.wait_for_name
-launch.wait_for_name = lambda *told: wait(*told, seconds=2)
+from aboard.track import start
+wait = start.wait_for_name
+start.wait_for_name = lambda *told: wait(*told, seconds=2)
 aboard.init('x', 'a', '.', ranks='all').log_metrics({'loss': 1})
 """
     ranks = [start(script, tmp_path, **LAUNCH | {"RANK": str(rank)}) for rank in range(2)]
@@ -389,7 +392,7 @@ def test_ranks_that_are_only_guessed_do_not_mix(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("NODE_RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    with pytest.raises(NoLaunch, match=r"ranks='all' would mix them up\. Give rank="):
+    with pytest.raises(NoLaunch, match=r"ranks='all' would mix them up\. Pass rank="):
         aboard.init("x", root=tmp_path, ranks="all")
     for rank in (0, 2):
         with aboard.init("x", "a", tmp_path, ranks="all", rank=rank) as run:
@@ -400,7 +403,7 @@ def test_ranks_that_are_only_guessed_do_not_mix(
 
 def test_ranks_that_cannot_agree_say_so(tmp_path: Path) -> None:
     ended = train(RANKED, tmp_path, RANK="1", WORLD_SIZE="2")
-    assert "ranks='all' needs a name that every rank knows" in ended.err.splitlines()[-1]
+    assert "ranks='all' needs a run name that every rank knows" in ended.err.splitlines()[-1]
 
 
 # Disks that refuse.
@@ -450,7 +453,7 @@ print('trained')
     assert 1 <= len(lines) <= 5
     assert all(line.startswith("aboard: ") for line in lines)
     assert "No space left on device" in lines[0]
-    assert re.search(r"[1-9]\d* of the records logged last could not be written to", ended.err)
+    assert re.search(r"[1-9]\d* of the last records cannot be written to", ended.err)
     record(tiny_disk / "x/run1")
     found = points(tiny_disk, "x/run1", "loss")
     assert found == [(step, float(step)) for step in range(len(found))]

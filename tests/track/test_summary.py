@@ -1,22 +1,34 @@
 """`SummaryWriter` writes what PyTorch's writes: the same calls, read back by both readers."""
 
 import inspect
+import json
+import subprocess
 import sys
 import types
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorboardX
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
-from reading import assert_equal, read_ours, read_stock
+from tensorboard.backend.event_processing import event_file_loader
+from tensorboard.compat.proto.event_pb2 import SessionLog
+from tensorboard.summary.writer import event_file_writer
 from torch.utils import tensorboard as theirs
 from torch.utils.tensorboard import summary as torch_summary
 
 import aboard
-from aboard.track.curves import torch_histogram
+from aboard.events.encode import torch_histogram
+from aboard.storage.uri import open_storage
+from aboard.track import summary
+from aboard.track.summary import FileWriter
+from tests.track.reading import assert_equal, read_ours, read_stock
+from tests.track.training import train
 
 NOW = 1_700_000_000.0
 RNG = np.random.default_rng(1)
@@ -32,14 +44,15 @@ def methods(writer):
 
 def test_every_method_has_the_parameters_of_pytorchs():
     expected, found = methods(theirs.SummaryWriter), methods(aboard.SummaryWriter)
-    assert set(expected) == set(found)
+    assert set(found) == {*expected, "use_metadata", "export_scalars_to_json"}  # tensorboardX's
     for name, signature in expected.items():
         for parameter in signature.parameters.values():
             own = found[name].parameters[parameter.name]
             assert own.kind == parameter.kind
             if (name, parameter.name) != ("__init__", "flush_secs"):
                 assert own.default == parameter.default, (name, parameter.name)
-        assert list(found[name].parameters) == list(signature.parameters)
+        own = [one.name for one in found[name].parameters.values() if one.kind != one.KEYWORD_ONLY]
+        assert own == list(signature.parameters)
 
 
 @pytest.fixture
@@ -61,6 +74,7 @@ def twice(tmp_path, index):
 def test_scalars(twice):
     numbers = [0.5, 3, np.float32(1.5), np.int64(7), np.array([2.5]), torch.tensor(0.25)]
     numbers += [torch.tensor([1.0], requires_grad=True), float("nan"), float("inf"), 1e300, True]
+    numbers += ["1.5", "-2e3", b"2.5", np.str_("3"), np.array(["4.5"]), " nan "]
 
     def call(writer):
         for step, number in enumerate(numbers):
@@ -142,7 +156,7 @@ def test_buckets_are_those_of_pytorch(numbers, most):
     assert found.limits.tolist() == list(expected.bucket_limit)
     assert found.counts.tolist() == list(expected.bucket)
     moments = [expected.min, expected.max, expected.num, expected.sum, expected.sum_squares]
-    assert list(found[:5]) == moments
+    assert list(found.moments) == moments
 
 
 def test_histograms_that_pytorch_stops_at(tmp_path, index):
@@ -278,13 +292,14 @@ def test_precision_and_recall(twice):
         writer.add_pr_curve("numpy", labels, predictions, 1, walltime=NOW)
         tensors = torch.from_numpy(labels), torch.from_numpy(predictions)
         writer.add_pr_curve("tensors", *tensors, 1, num_thresholds=11, walltime=NOW)
+        writer.add_pr_curve("one", labels, predictions, 1, num_thresholds=1, walltime=NOW)
         writer.add_pr_curve("many", labels, predictions, 1, num_thresholds=500, walltime=NOW)
         writer.add_pr_curve("edges", np.array([0, 1]), np.array([0.0, 1.0]), 1, walltime=NOW)
         writer.add_pr_curve("weights", labels, predictions, 1, weights=predictions, walltime=NOW)
         rows = np.arange(6 * 127.0).reshape(6, 127)
         writer.add_pr_curve_raw("raw", *rows, 1, walltime=NOW)
 
-    assert len(twice(call, times=True)) == 6
+    assert len(twice(call, times=True)) == 7
 
 
 def test_meshes(twice):
@@ -326,13 +341,11 @@ def test_hyperparameters_without_a_name_get_a_run_each(tmp_path, index):
     with aboard.SummaryWriter(tmp_path) as writer:
         writer.add_hparams({"lr": np.float32(0.5), "flag": np.bool_(True)}, {"loss": 1})
         writer.add_hparams({"lr": 0.25}, {"loss": 2})
-        with pytest.raises(TypeError, match="should be dictionaries"):
+        with pytest.raises(TypeError, match="must be dictionaries"):
             writer.add_hparams([], {})
-        with pytest.raises(
-            TypeError, match=r"the hyperparameter 'lr' should be a bool, int, float"
-        ):
+        with pytest.raises(TypeError, match=r"the hyperparameter 'lr' must be a bool, int, float"):
             writer.add_hparams({"lr": [1, 2]}, {})
-        with pytest.raises(TypeError, match=r"hparam_domain_discrete\['lr'\] should list what"):
+        with pytest.raises(TypeError, match=r"hparam_domain_discrete\['lr'\] must list values"):
             writer.add_hparams({"lr": 0.5}, {}, {"lr": ["a"]})
     for found in (read_stock(tmp_path), read_ours(tmp_path, index)):
         starts = [
@@ -379,7 +392,7 @@ def test_the_graph_of_a_module(twice):
 
 def test_models_without_a_graph(tmp_path):
     with aboard.SummaryWriter(tmp_path) as writer:
-        with pytest.raises(ValueError, match="graph of a Linear is found by running it: give an"):
+        with pytest.raises(ValueError, match="graph of a Linear is found by running it: pass an"):
             writer.add_graph(torch.nn.Linear(1, 1))
         with pytest.raises(
             TypeError, match=r"cannot make a graph of a builtins.int; expected a to"
@@ -407,46 +420,10 @@ def test_the_graph_of_an_onnx_file(twice, tmp_path, monkeypatch):
         aboard.SummaryWriter(tmp_path).add_onnx_graph("model.onnx")
 
 
-def test_embeddings(tmp_path):
-    matrix = torch.from_numpy(RNG.normal(size=(5, 3)).astype(np.float32))
-    pictures = torch.from_numpy(RNG.random((5, 3, 4, 6)).astype(np.float32))
-    for name, kind in (("theirs", theirs.SummaryWriter), ("ours", aboard.SummaryWriter)):
-        with kind(str(tmp_path / name)) as writer:
-            writer.add_embedding(matrix, list("abcde"), pictures, 3, "a/b")
-            writer.add_embedding(
-                matrix, [[n, n / 2] for n in range(5)], None, 4, "t", ["n", "half"]
-            )
-            writer.add_embedding(matrix, label_img=pictures[:, :1])
-
-    def files(root):
-        found = {path.relative_to(root): path for path in root.rglob("*") if path.is_file()}
-        return {path: at for path, at in found.items() if "tfevents" not in path.name}
-
-    expected, found = files(tmp_path / "theirs"), files(tmp_path / "ours")
-    assert set(found) == set(expected)
-    for path, at in expected.items():
-        if path.suffix == ".png":
-            with Image.open(at) as one, Image.open(found[path]) as other:
-                np.testing.assert_array_equal(np.asarray(other), np.asarray(one))
-        else:
-            assert found[path].read_text() == at.read_text()
-
-
-def test_embeddings_that_do_not_fit(tmp_path):
-    with aboard.SummaryWriter(tmp_path) as writer:
-        with pytest.raises(ValueError, match="embedding 'e': expected labels for 2 vectors, got 1"):
-            writer.add_embedding(np.zeros((2, 2)), ["a"], tag="e")
-        with pytest.raises(ValueError, match="'default': expected images for 2 vectors, got 1"):
-            writer.add_embedding(np.zeros((2, 2)), label_img=np.zeros((1, 3, 2, 2)))
-        with pytest.raises(ValueError, match=r"expected a matrix, one vector a row, got the shape"):
-            writer.add_embedding(np.zeros(2))
-    assert not (tmp_path / "projector_config.pbtxt").exists()
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda w: w.add_scalar("t", "x"), "scalar 't': expected numbers, got a str"),
+        (lambda w: w.add_scalar("t", "x"), "scalar 't': could not convert string to float: 'x'"),
         (
             lambda w: w.add_scalar("t", [1, 2]),
             "scalar 't': expected a single number, got the shape",
@@ -472,3 +449,286 @@ def test_bad_input_is_told_with_its_tag(tmp_path, call, message):
     ):
         call(writer)
     assert message in str(error.value)
+
+
+def test_writing_after_closing_goes_on_in_another_file(tmp_path, index):
+    writer = aboard.SummaryWriter(tmp_path, filename_suffix=".mine")
+    writer.add_scalar("a", 1, 1)
+    writer.close()
+    writer.close()
+    writer.add_scalar("a", 2, 2)
+    writer.add_scalars("b", {"c": 3}, 3)
+    writer.close()
+    assert writer.file_writer is None
+    files = sorted(path.name for path in tmp_path.glob("*tfevents*"))
+    assert len(files) == 2
+    assert all(name.endswith(".mine") for name in files)
+    assert read_ours(tmp_path, index)[".", "a"].points[1].step == 2
+
+
+def test_flush_brings_everything_to_the_disk(tmp_path, index):
+    writer = aboard.SummaryWriter(tmp_path, flush_secs=1000)
+    writer.add_scalar("a", 1, 1)
+    writer.add_scalars("b", {"c": 3}, 3)
+    writer.flush()
+    assert set(read_ours(tmp_path, index)) == {(".", "a"), ("b_c", "b")}
+    writer.close()
+
+
+def test_a_purged_step(tmp_path, index, monkeypatch):
+    # PyTorch's file names end in a counter; files of one second sort wrong when it reaches 10.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+    for name, kind in (("theirs", theirs.SummaryWriter), ("ours", aboard.SummaryWriter)):
+        for purge_step, numbers in ((None, range(5)), (2, range(2, 4))):
+            with kind(str(tmp_path / name), purge_step=purge_step) as writer:
+                for step in numbers:
+                    writer.add_scalar("a", step * (purge_step or 1), step)
+        found = read_ours(tmp_path / name, index)
+        assert [(one.step, one.value) for one in found[".", "a"].points] == [
+            (0, 0),
+            (1, 1),
+            (2, 4),
+            (3, 6),
+        ]
+        assert session_starts(tmp_path / name) == [2]
+
+
+def session_starts(directory):
+    events = (
+        event
+        for path in directory.glob("*tfevents*")
+        for event in event_file_loader.EventFileLoader(str(path)).Load()
+    )
+    return [event.step for event in events if event.session_log.status == SessionLog.START]
+
+
+def test_where_logs_go_by_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ABOARD_LOGDIR", "PAI_OUTPUT_TENSORBOARD", "AIP_TENSORBOARD_LOG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("XT_OUTPUT_MNT", raising=False)
+    with aboard.SummaryWriter(comment="_more") as ours, theirs.SummaryWriter() as plain:
+        assert Path(ours.log_dir).parent == Path(plain.log_dir).parent == Path("runs")
+        assert Path(ours.log_dir).name.endswith(Path(plain.log_dir).name[14:] + "_more")
+        assert list(Path(ours.get_logdir()).glob("*tfevents*"))
+    monkeypatch.setenv("AIP_TENSORBOARD_LOG_DIR", str(tmp_path / "platform"))
+    with aboard.SummaryWriter(comment="ignored") as writer:
+        assert writer.get_logdir() == str(tmp_path / "platform")
+    monkeypatch.setenv("ABOARD_LOGDIR", str(tmp_path / "ours"))
+    with aboard.SummaryWriter() as writer:
+        assert writer.get_logdir() == str(tmp_path / "ours")
+    with aboard.SummaryWriter(tmp_path / "told") as writer:
+        assert writer.get_logdir() == tmp_path / "told"
+    with aboard.SummaryWriter(f"file://{tmp_path}/uri") as writer:
+        writer.add_scalar("a", 1)
+    assert list((tmp_path / "uri").glob("*tfevents*"))
+
+
+def test_protobufs_of_their_own_makers(tmp_path, index):
+    """Loggers on top of PyTorch's writer build summaries and hand them to its file writer."""
+    from tensorboard.compat.proto import event_pb2
+
+    records = torch_summary.hparams({"lr": 0.1}, {"loss": 1.0})
+    for name, kind in (("theirs", theirs.SummaryWriter), ("ours", aboard.SummaryWriter)):
+        with kind(str(tmp_path / name)) as writer:
+            for record in records:
+                writer.file_writer.add_summary(record)
+            writer._get_file_writer().add_summary(torch_summary.scalar("loss", 2.0), 5, NOW)
+            event = event_pb2.Event(summary=torch_summary.text("note", "hello"))
+            writer.file_writer.add_event(event, torch.tensor(7), NOW)
+            event = event_pb2.Event(summary=torch_summary.scalar("raw", 4.0), step=8, wall_time=NOW)
+            writer.file_writer.event_writer.add_event(event)
+            with pytest.raises(TypeError, match=r"[Ee]xpected an"):
+                writer.file_writer.event_writer.add_event("loss")
+            assert writer.file_writer.event_writer.get_logdir() == str(tmp_path / name)
+            writer.file_writer.flush()
+            writer.file_writer.add_summary(torch_summary.scalar("loss", 3.0), 6, NOW)
+            assert writer.file_writer.get_logdir() == str(tmp_path / name)
+    found = read_stock(tmp_path / "ours")
+    assert_equal(found, read_stock(tmp_path / "theirs"))
+    assert_equal(read_ours(tmp_path / "ours", index), found)
+
+
+def test_a_file_writer_is_reopened(tmp_path, index):
+    writer = FileWriter(tmp_path, flush_secs=1000)
+    writer.add_summary(torch_summary.scalar("a", 1.0), 1)
+    writer.reopen()
+    writer.close()
+    writer.reopen()
+    writer.add_summary(torch_summary.scalar("a", 2.0), 2)
+    writer.close()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert [one.step for one in read_ours(tmp_path, index)[".", "a"].points] == [1, 2]
+
+
+def test_a_bucket(tmp_path, index, s3_bucket, monkeypatch):
+    monkeypatch.setenv("ABOARD_SHIP_SECS", "0.1")
+    place = f"{s3_bucket}/{tmp_path.name}"
+    with aboard.SummaryWriter(place) as writer:
+        writer.add_scalar("a", 1.0, 1)
+        writer.add_scalars("b", {"c": 2.0}, 1)
+        writer.add_embedding(np.zeros((2, 2)))
+        assert writer.log_dir == place
+        spool = Path(writer.get_logdir())
+        (spool / "more.txt").write_text("mine")
+    assert not spool.exists()
+    storage = open_storage(place)
+    assert storage.read("more.txt") == b"mine"
+    assert b"tensors.tsv" in storage.read("projector_config.pbtxt")
+    assert set(read_ours(place, index)) == {(".", "a"), ("b_c", "b")}
+
+
+def test_a_bucket_has_everything_when_a_program_ends_without_closing(tmp_path, index, s3_bucket):
+    place = f"{s3_bucket}/{tmp_path.name}"
+    code = f"w = aboard.SummaryWriter({place!r}); w.add_scalar('a', 1.0, 1)"
+    assert train(code, tmp_path).code == 0
+    assert set(read_ours(place, index)) == {(".", "a")}
+
+
+def test_a_disk_that_cannot_be_written_stops_nothing(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with aboard.SummaryWriter(tmp_path / "file" / "run") as writer:
+        writer.add_scalar("a", 1)
+        writer.add_scalars("b", {"c": 2})
+        writer.add_hparams({"lr": 1}, {"loss": 1})
+        writer.add_embedding(np.zeros((2, 2)))
+        writer.flush()
+    said = capsys.readouterr().err.splitlines()
+    assert said
+    assert all(line.startswith("aboard: ") for line in said)
+    assert any("the embedding 'default' was not written" in line for line in said)
+    assert not any("written again" in line for line in said)
+    (tmp_path / "file").unlink()
+
+
+# tensorboardX.
+
+
+def test_the_arguments_of_tensorboardx(tmp_path, index):
+    for name, kind in (("theirs", tensorboardX.SummaryWriter), ("ours", aboard.SummaryWriter)):
+        with kind(logdir=str(tmp_path / name)) as writer:
+            with writer.use_metadata(global_step=7, walltime=NOW) as same:
+                assert same is writer
+                writer.add_scalar("a", 1.0)
+                writer.add_scalar("a", 2.0, 8)
+                writer.add_histogram("h", np.arange(5.0), walltime=NOW + 1)
+            with writer.file_writer.use_metadata(global_step=9, walltime=NOW + 2):
+                writer.file_writer.add_summary(tensorboardX.summary.scalar("a", 3.0))
+            writer.add_scalar("a", 4.0, 10, NOW)
+            writer.add_hparams({"lr": 0.1}, {"loss": 1.0}, name="trial", global_step=3)
+    ours, expected = read_stock(tmp_path / "ours"), read_stock(tmp_path / "theirs")
+    points = {key: [(p.step, p.wall_time) for p in one.points] for key, one in ours.items()}
+    assert points[".", "a"] == [(7, NOW), (8, NOW), (9, NOW + 2), (10, NOW)]
+    assert points[".", "h"] == [(7, NOW + 1)]
+    assert_equal(
+        {key: ours[key] for key in points if key[0] == "."},
+        {key: expected[key] for key in points if key[0] == "."},
+        times=True,
+    )
+    assert set(ours) == set(expected)
+    assert_equal(read_ours(tmp_path / "ours", index), ours)
+
+
+def test_metadata_ends_with_its_block(tmp_path, index):
+    with aboard.SummaryWriter(tmp_path) as writer:
+        with suppress(KeyError), writer.use_metadata(global_step=5):
+            writer.add_scalars("group", {"x": 1.0})
+            writer.add_text("note", "hello")
+            raise KeyError
+        writer.add_scalar("a", 1.0)
+        with pytest.raises(ValueError, match="needs a global_step"), writer.use_metadata():
+            pass
+    found = read_ours(tmp_path, index)
+    steps = {key: [point.step for point in one.points] for key, one in found.items()}
+    assert steps == {(".", "a"): [0], (".", "note/text_summary"): [5], ("group_x", "group"): [5]}
+
+
+def test_scalars_are_exported_once(tmp_path, capsys, monkeypatch):
+    documents = {}
+    for name, kind in (("theirs", tensorboardX.SummaryWriter), ("ours", aboard.SummaryWriter)):
+        with kind(logdir=str(tmp_path / name)) as writer:
+            for step in range(3):
+                writer.add_scalars("group", {"x": step / 2, "y": float("inf")}, step, NOW + step)
+            writer.add_scalar("alone", 1.0, 1)
+            writer.export_scalars_to_json(tmp_path / "all.json")
+            documents[name] = json.loads((tmp_path / "all.json").read_text())
+            writer.export_scalars_to_json(tmp_path / "all.json")
+            assert json.loads((tmp_path / "all.json").read_text()) == {}
+    assert set(documents["ours"]) == {f"{tmp_path}/ours/group_x", f"{tmp_path}/ours/group_y"}
+    assert list(documents["ours"].values()) == list(documents["theirs"].values())
+    monkeypatch.setattr(summary, "_MOST_EXPORTED", 2)
+    with aboard.SummaryWriter(tmp_path / "many") as writer:
+        for step in range(3):
+            writer.add_scalars("group", {"x": 1.0}, step, NOW)
+        writer.export_scalars_to_json(tmp_path / "many.json")
+    assert len(json.loads((tmp_path / "many.json").read_text())[f"{tmp_path}/many/group_x"]) == 2
+    assert "has the first 2 points; the event files have all." in capsys.readouterr().err
+
+
+def test_a_writer_that_writes_nothing(tmp_path, s3_bucket):
+    for place in (tmp_path / "run", f"{s3_bucket}/{tmp_path.name}"):
+        with aboard.SummaryWriter(place, write_to_disk=False, purge_step=3) as writer:
+            writer.add_scalar("a", 1.0, 1)
+            writer.add_scalars("b", {"c": 2.0})
+            writer.add_histogram("h", [1, 2])
+            writer.add_hparams({"lr": 0.1}, {"loss": 1.0})
+            writer.add_embedding(np.zeros((2, 2)))
+            writer.add_graph(b"")
+            writer.file_writer.add_summary(torch_summary.scalar("a", 3.0))
+            writer.flush()
+            assert writer.get_logdir() == place
+            with pytest.raises(ValueError, match="scalar 'a'"):
+                writer.add_scalar("a", "x")
+        writer.add_scalar("a", 2.0, 2)
+        writer.export_scalars_to_json(tmp_path / "b.json")
+    assert not (tmp_path / "run").exists()
+    assert list(open_storage(s3_bucket).list(tmp_path.name)) == []
+
+
+ALONE = """
+import sys
+for name in ("torch", "tensorflow", "jax", "matplotlib", "tensorboard", "google.protobuf", "PIL"):
+    sys.modules[name] = None
+import aboard
+with aboard.SummaryWriter(sys.argv[1]) as w:
+    w.add_scalar("scalar", 1.0, 1)
+    w.add_histogram("histogram", [1, 2, 3])
+    w.add_image("image", [[[0.5]], [[0.5]], [[0.5]]])
+    w.add_video("video", [[[[[0.5]]]]])
+    w.add_audio("audio", [0.5, 0.5])
+    w.add_text("text", "hello")
+    w.add_pr_curve("curve", [0, 1], [0.1, 0.9])
+    w.add_mesh("mesh", [[[1, 2, 3]]])
+    w.add_custom_scalars_multilinechart(["a"])
+    w.add_embedding([[1, 2], [3, 4]], ["a", "b"], [[[[0.5]]], [[[0.5]]]])
+    w.add_graph(b"")
+    w.add_hparams({"lr": 1}, {"loss": 1}, run_name=".")
+"""
+
+
+def test_nothing_else_needs_to_be_installed(tmp_path, index):
+    subprocess.run([sys.executable, "-c", ALONE, tmp_path], check=True)
+    assert {tag for _, tag in read_ours(tmp_path, index)} == {
+        "scalar",
+        "histogram",
+        "image",
+        "video",
+        "audio",
+        "text/text_summary",
+        "curve",
+        "mesh_VERTEX",
+        "custom_scalars__config__",
+        "__run_graph__",
+        "_hparams_/experiment",
+        "_hparams_/session_start_info",
+        "_hparams_/session_end_info",
+        "loss",
+    }
+
+
+def test_images_in_a_list_whose_axes_are_named_for_each(tmp_path, index):
+    images = [RNG.random((3, 10, 12)) for _ in range(3)]
+    for name, kind in (("theirs", tensorboardX.SummaryWriter), ("ours", aboard.SummaryWriter)):
+        with kind(str(tmp_path / name)) as writer:
+            writer.add_images("list", images, 1, NOW, dataformats="CHW")
+    assert_equal(read_ours(tmp_path / "ours", index), read_stock(tmp_path / "theirs"))

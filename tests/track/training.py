@@ -3,15 +3,14 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aboard
-from aboard.track.env import FOREIGN_LOGDIRS
+from aboard.track.environment import FOREIGN_LOGDIRS
+from tests.engines.forkserver import Forked, fork
 
 _AMBIENT = ("ABOARD_R", "ABOARD_L", "ABOARD_A", "SLURM_", "TORCHELASTIC_", *FOREIGN_LOGDIRS)
 
@@ -27,27 +26,32 @@ def environment(**changed: str) -> dict[str, str]:
     return kept | changed
 
 
-def start(script: str, cwd: Path, *arguments: str, **changed: str) -> subprocess.Popen[str]:
+def start(script: str, cwd: Path, *arguments: str, **changed: str) -> Forked:
     """Start a script; `aboard`, `atexit`, `os`, `signal`, `sys` and `time` are imported for it."""
     header = "import atexit, os, signal, sys, time\nimport aboard\n"
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", header + script, *arguments],
-        cwd=cwd,
-        env=environment(**changed),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return fork(header + script, *arguments, cwd=cwd, env=environment(**changed))
 
 
 def train(script: str, cwd: Path, *arguments: str, **changed: str) -> Ended:
     """Run a script to its end."""
-    process = start(script, cwd, *arguments, **changed)
+    return ended(start(script, cwd, *arguments, **changed))
+
+
+def run_aboard(cwd: Path, *arguments: str, **changed: str) -> Ended:
+    """Run the `aboard` command to its end."""
+    script = "import runpy; runpy.run_module('aboard', run_name='__main__')"
+    process = fork(
+        script, *arguments, cwd=cwd, env=environment(**changed), preload=("aboard.cli.run",)
+    )
+    return ended(process)
+
+
+def ended(process: Forked) -> Ended:
     out, err = process.communicate(timeout=120)
-    return Ended(process.returncode, out, err)
+    return Ended(process.wait(), out, err)
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 180) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -55,20 +59,17 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
-def said(process: subprocess.Popen[str], line: str) -> None:
+def said(process: Forked, line: str) -> None:
     """Wait until a process prints a line."""
-    assert process.stdout
     for found in process.stdout:
         if found.strip() == line:
             return
-    assert process.stderr
     raise AssertionError(process.stderr.read())
 
 
-def kill(process: subprocess.Popen[str], number: signal.Signals) -> Ended:
+def kill(process: Forked, number: signal.Signals) -> Ended:
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    return Ended(process.returncode, out, err)
+    return ended(process)
 
 
 def record(run: Path) -> dict[str, Any]:

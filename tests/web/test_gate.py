@@ -8,12 +8,25 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
-from visiting import BEARER, ORIGIN, PAGE, TOKEN, Visitor, call, gate_to, let_in, never, raw_scope
 
-from aboard.web.access import Access
-from aboard.web.brake import Brake
-from aboard.web.gate import LOGIN_PATH
+from aboard.web import gate as web_gate
+from aboard.web.gate import Throttle
+from aboard.web.tokens import TokenAccess
+from tests.web.visiting import (
+    BEARER,
+    ORIGIN,
+    PAGE,
+    TOKEN,
+    Visitor,
+    access_with,
+    call,
+    gate_to,
+    let_in,
+    never,
+    raw_scope,
+)
 
+LOGIN_PATH = TokenAccess.login.path
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"]
 PATHS = ["/", "/b/board/", "/font-roboto/x.woff2", "/no/such/thing", "/_aboard/other", "/index.js"]
 
@@ -35,9 +48,9 @@ def test_loopback_is_a_stranger_like_any_other() -> None:
 def test_programs_are_told_how_to_send_the_token() -> None:
     assert Visitor(gate_to()).get("/", accept="*/*").json() == {
         "error": {
-            "code": "unauthorized",
-            "message": "This needs a link or a token.",
-            "hint": "Send the token in a header: Authorization: Bearer TOKEN",
+            "code": "not_authenticated",
+            "message": "A link or a token is needed.",
+            "hint": "Send a token in a header: Authorization: Bearer TOKEN",
         }
     }
 
@@ -50,10 +63,8 @@ def test_people_are_told_what_this_is_and_get_a_form() -> None:
     assert '<form method="post" action="../../_aboard/login">' in response.text
     assert 'value="/b/board/?tab=x"' in response.text
     wrong = Visitor(gate_to()).get("/b/board/?tab=x&key=", **PAGE)
-    assert "This link is not right." in wrong.text
+    assert "This link is not valid." in wrong.text
     assert 'value="/b/board/?tab=x"' in wrong.text
-    own = Visitor(gate_to(how_to_enter="Ask <Ada>.")).get("/", **PAGE)
-    assert "Ask &lt;Ada&gt;." in own.text
 
 
 class TestWrites:
@@ -115,10 +126,10 @@ class TestAddresses:
     @pytest.mark.parametrize("host", ["evil.test", "evil.test:6006", 'e"><script>', ""])
     def test_the_host_header_appears_nowhere(self, host: str) -> None:
         routes = [Mount("/b", routes=[Route("/x/", lambda _: PlainTextResponse("here"))])]
-        access = Access(TOKEN)
+        access = access_with()
         gate = gate_to(Starlette(routes=routes), access)
         cookie = "; ".join(f"{k}={v}" for k, v in let_in(gate, "http://h:6006").cookies.items())
-        key = access.mint_key()
+        key = access.key
         for headers in (PAGE, {}, BEARER, {"cookie": cookie}, {**BEARER, "origin": "http://a"}):
             for method in ("GET", "POST"):
                 for query in (b"", f"key={key}".encode()):
@@ -170,6 +181,35 @@ def test_every_response_carries_the_headers_of_safety() -> None:
         assert not any(name.startswith("access-control") for name in response.headers)
 
 
+class TestBodies:
+    """A body is limited, whether its length is given or not."""
+
+    @pytest.fixture(autouse=True)
+    def limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(web_gate, "MAX_BODY_BYTES", 10)
+        monkeypatch.setattr(web_gate, "MAX_BOARD_BODY_BYTES", 20)
+
+    def send(self, path: str, size: int, *, with_length: bool) -> int:
+        async def read(scope: Any, receive: Any, send: Any) -> None:
+            while (await receive()).get("more_body"):
+                pass
+            await PlainTextResponse("read")(scope, receive, send)
+
+        headers = {**BEARER, **({"content-length": str(size)} if with_length else {})}
+        pieces = [
+            {"type": "http.request", "body": b"x", "more_body": left > 1}
+            for left in range(size, 0, -1)
+        ]
+        sent = call(gate_to(read), raw_scope(path, method="POST", headers=headers), *pieces)
+        return int(sent[0]["status"])
+
+    @pytest.mark.parametrize("with_length", [True, False])
+    def test_a_larger_one_is_refused(self, with_length: bool) -> None:
+        sizes = [("/x", 10), ("/x", 11), ("/b/x/", 20), ("/b/x/", 21)]
+        statuses = [self.send(path, size, with_length=with_length) for path, size in sizes]
+        assert statuses == [200, 413, 200, 413]
+
+
 class TestFailures:
     def test_an_error_becomes_a_page_without_a_traceback(
         self, caplog: pytest.LogCaptureFixture
@@ -199,8 +239,8 @@ class TestWrongSecrets:
         async def sleep(seconds: float) -> None:
             waited.append(seconds)
 
-        access = Access(TOKEN)
-        gate = gate_to(access=access, brake=Brake(clock=lambda: 0.0, sleep=sleep))
+        access = access_with(throttle=Throttle(clock=lambda: 0.0, sleep=sleep))
+        gate = gate_to(access=access)
         visitor = Visitor(gate)
         visitor.get("/?key=wrong")
         visitor.get("/", authorization="Bearer wrong")
@@ -208,13 +248,13 @@ class TestWrongSecrets:
         assert waited == [0.1, 0.2, 0.4]
         visitor.get("/")
         visitor.get("/", **BEARER)
-        assert visitor.get(f"/?key={access.mint_key()}").status_code == 303
+        assert visitor.get(f"/?key={access.key}").status_code == 303
         assert visitor.get("/").status_code == 200
         assert waited == [0.1, 0.2, 0.4]
 
     def test_a_hundred_of_them_do_not_hold_up_a_right_one(self) -> None:
-        access = Access(TOKEN)
-        gate = gate_to(never, access, brake=Brake(first=3600, longest=3600))
+        access = access_with(throttle=Throttle(first=3600, longest=3600))
+        gate = gate_to(never, access)
 
         async def rush() -> tuple[int, list[int]]:
             guesses = [
@@ -222,7 +262,7 @@ class TestWrongSecrets:
                 for number in range(100)
             ]
             await asyncio.sleep(0.1)
-            right = await Visitor(gate).ask_async("GET", f"/?key={access.mint_key()}")
+            right = await Visitor(gate).ask_async("GET", f"/?key={access.key}")
             turned_away = [guess.result().status_code for guess in guesses if guess.done()]
             for guess in guesses:
                 guess.cancel()
@@ -237,8 +277,8 @@ class TestWrongSecrets:
 class TestManyGuesses:
     """Of a token that somebody thought of, only so many guesses are looked at."""
 
-    def counting(self, token: str) -> tuple[Access, list[str]]:
-        access = Access(token)
+    def counting(self, throttle: Throttle) -> tuple[TokenAccess, list[str]]:
+        access = access_with(throttle=throttle)
         compared: list[str] = []
         is_token = access.is_token
 
@@ -250,11 +290,9 @@ class TestManyGuesses:
         return access, compared
 
     def test_a_guess_too_many_is_not_compared(self) -> None:
-        access, compared = self.counting(TOKEN)
-        gate = gate_to(
-            access=access,
-            brake=Brake(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0),
-        )
+        throttle = Throttle(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
+        access, compared = self.counting(throttle)
+        gate = gate_to(access=access)
         visitor = Visitor(gate)
         answers = [visitor.get("/", authorization=f"Bearer guess{n}") for n in range(10)]
         assert [one.status_code for one in answers] == [401] * 3 + [429] * 7
@@ -271,8 +309,8 @@ class TestManyGuesses:
 
     def test_the_right_one_gets_its_turn(self) -> None:
         now = [0.0]
-        brake = Brake(clock=lambda: now[0], first=0.0, turns=3, per_second=1.0, patience=0.0)
-        visitor = Visitor(gate_to(brake=brake))
+        throttle = Throttle(clock=lambda: now[0], first=0.0, turns=3, per_second=1.0, patience=0.0)
+        visitor = Visitor(gate_to(throttle=throttle))
         while visitor.get("/", authorization="Bearer guess").status_code != 429:
             pass
         assert visitor.get("/", **BEARER).status_code == 429
@@ -281,23 +319,23 @@ class TestManyGuesses:
             assert visitor.get("/", **BEARER).status_code == 200
 
     def test_sessions_and_links_do_not_wait(self) -> None:
-        access = Access(TOKEN)
-        brake = Brake(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
-        gate = gate_to(access=access, brake=brake)
+        throttle = Throttle(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
+        access = access_with(throttle=throttle)
+        gate = gate_to(access=access)
         holder = let_in(gate)
         stranger = Visitor(gate)
         while stranger.get("/", authorization="Bearer guess").status_code != 429:
             pass
         assert holder.get("/").status_code == 200
         assert holder.get("/", **BEARER).status_code == 200
-        assert Visitor(gate).get(f"/?key={access.mint_key()}").status_code == 303
-        link = {"token": f"http://board.test/?key={access.mint_key()}"}
+        assert Visitor(gate).get(f"/?key={access.key}").status_code == 303
+        link = {"token": f"http://board.test/?key={access.key}"}
         assert Visitor(gate).ask("POST", LOGIN_PATH, data=link).status_code == 303
 
     def test_a_token_that_nobody_guesses_waits_for_nobody(self) -> None:
-        access = Access()
-        brake = Brake(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
-        gate = gate_to(access=access, brake=brake)
+        throttle = Throttle(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
+        access = access_with(None, throttle=throttle)
+        gate = gate_to(access=access)
         visitor = Visitor(gate)
         for number in range(20):
             wrong = visitor.get("/", authorization=f"Bearer guess{number}")
@@ -362,8 +400,8 @@ def everything_logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCa
 def test_no_secret_is_ever_logged_or_sent_back(
     everything_logged: pytest.LogCaptureFixture,
 ) -> None:
-    access = Access(TOKEN)
-    key, spare = access.mint_key(), access.mint_key()
+    access = access_with()
+    key = access.key
     gate = gate_to(access=access)
     visitor = Visitor(gate)
     responses = [
@@ -372,17 +410,17 @@ def test_no_secret_is_ever_logged_or_sent_back(
         visitor.get(f"/b/?key={key}", **PAGE),
         visitor.get("/b/", **PAGE),
         Visitor(gate).get(f"/b/?a=1&key={key}", **PAGE),
-        Visitor(gate).get(f"/?x=1&key={spare}&y=2", **BEARER),
+        Visitor(gate).get(f"/?x=1&key={key}&y=2", **BEARER),
         Visitor(gate).get("/", authorization=f"Bearer {TOKEN}x"),
-        Visitor(gate_to(never, access)).get(f"/?key={spare}", **BEARER),
+        Visitor(gate_to(never, access)).get(f"/?key={key}", **BEARER),
         Visitor(gate).ask("POST", LOGIN_PATH, data={"token": f"{TOKEN}x"}, headers=PAGE),
     ]
     (session,) = visitor.cookies.values()
     for response in responses:
         sent = [value for name, value in response.headers.items() if name != "set-cookie"]
-        for secret in (key, spare, TOKEN, session):
+        for secret in (key, TOKEN, session):
             assert secret not in response.text
             assert secret not in " ".join(sent)
-    for secret in (key, spare, TOKEN, session):
+    for secret in (key, TOKEN, session):
         assert secret not in re.sub("HTTP Request: .*", "", everything_logged.text)
     assert "refused a wrong secret from" in everything_logged.text

@@ -10,10 +10,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from visiting import BEARER, Visitor, call, gate_to, raw_scope
 
 from aboard.web import pages
-from aboard.web.pages import Problem, TokenForm
+from aboard.web.pages import LoginForm, Problem
+from tests.web.visiting import BEARER, Visitor, call, gate_to, raw_scope
 
 PAGE = {"accept": "text/html"}
 ALL = [value for value in vars(pages).values() if isinstance(value, Problem)]
@@ -41,7 +41,7 @@ class Outline(HTMLParser):
 
 @pytest.mark.parametrize("problem", ALL, ids=lambda problem: problem.code)
 def test_a_page_is_complete_in_itself(problem: Problem) -> None:
-    reply = problem.reply(as_page=True, form=TokenForm("./x", "/b/"))
+    reply = problem.reply(as_page=True, form=LoginForm("./x", "/b/"))
     text = reply.body.decode()
     outline = Outline(text)
     assert outline.open == []
@@ -78,7 +78,7 @@ def test_people_get_a_page() -> None:
     start, body = call(pages.NOT_FOUND, raw_scope("/", headers=PAGE))
     assert start["status"] == 404
     assert (b"content-type", b"text/html; charset=utf-8") in start["headers"]
-    assert b"There is nothing here." in body["body"]
+    assert b"Page not found." in body["body"]
 
 
 def test_errors_are_never_cached() -> None:
@@ -92,15 +92,14 @@ def test_head_gets_the_length_but_no_body() -> None:
     assert int(dict(start["headers"])[b"content-length"]) > 0
 
 
-def test_loading_tries_again_by_itself() -> None:
-    reply = pages.LOADING.reply(as_page=True)
-    assert b'<meta http-equiv="refresh" content="2">' in reply.body
-    assert ("retry-after", "2") in reply.headers
+def test_a_page_may_reload_by_itself() -> None:
+    problem = Problem(503, "starting", "The board starts.", "Wait a moment.", reload=2)
+    assert b'<meta http-equiv="refresh" content="2">' in problem.reply(as_page=True).body
 
 
 def test_text_cannot_become_markup() -> None:
     problem = Problem(400, "<i>", "<script>alert(1)</script>", '"><img src=x>')
-    form = TokenForm("./x", '/b/?"><script>')
+    form = LoginForm("./x", '/b/?"><script>')
     text = problem.reply(as_page=True, form=form).body.decode()
     assert "<script" not in text
     assert "<img" not in text

@@ -3,17 +3,28 @@ from urllib.parse import unquote, urljoin
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from visiting import raw_scope
 
 from aboard.web.request import (
     is_clean_path,
     local_target,
     read_request,
+    secured,
+    session_cookie_name,
     split_key,
     withhold_secrets,
 )
+from tests.web.visiting import raw_scope
 
-COOKIE = "aboard-6006-abcdef01"
+COOKIE = session_cookie_name(raw_scope("/"))
+HOST = b"board.test:6006"
+SAFE = {
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"SAMEORIGIN",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"referrer-policy": b"same-origin",
+    b"cache-control": b"private",
+}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +105,7 @@ def test_the_key_is_taken_out_of_a_query(query: str, rest: str, key: str | None)
 )
 def test_the_address_without_the_key_is_the_same_below_any_prefix(path: bytes) -> None:
     scope = raw_scope(unquote(path.decode()), raw_path=path, query_string=b"a=%2F/?&key=x")
-    address = read_request(scope, COOKIE).own_address
+    address = read_request(scope).own_address
     for prefix in ("http://board.test", "https://proxy.test/user/me/6006"):
         asked = f"{prefix}{path.decode()}?a=1&key=x"
         assert urljoin(asked, address) == f"{prefix}{path.decode()}?a=%2F/?"
@@ -159,12 +170,12 @@ def test_the_rest_of_a_query_reaches_the_application_as_it_was_written() -> None
 def test_cookies_that_others_planted_do_not_hide_ours() -> None:
     planted = "; ".join(f"{COOKIE}=planted{number}" for number in range(180))
     scope = raw_scope("/", headers={"cookie": f"{planted}; {COOKIE}=ours"})
-    assert "ours" in read_request(scope, COOKIE).sessions
+    assert "ours" in read_request(scope).sessions
 
 
 def test_there_is_an_end_to_cookies() -> None:
     scope = raw_scope("/", headers={"cookie": ";".join(f"{COOKIE}={n}" for n in range(10_000))})
-    assert len(read_request(scope, COOKIE).sessions) <= 256
+    assert len(read_request(scope).sessions) <= 256
 
 
 @pytest.mark.parametrize(
@@ -188,10 +199,52 @@ def test_what_browsers_say_about_where_a_request_comes_from(
     headers: dict[str, str], elsewhere: bool
 ) -> None:
     scope = raw_scope("/", headers={"host": "board.test:6006", **headers})
-    assert read_request(scope, COOKIE).from_elsewhere is elsewhere
+    assert read_request(scope).is_cross_origin is elsewhere
 
 
 def test_an_origin_that_is_no_address_is_another() -> None:
-    from aboard.web.request import _is_from_elsewhere
+    from aboard.web.request import _is_cross_origin
 
-    assert _is_from_elsewhere([(b"origin", b"http://["), (b"host", b"localhost")])
+    assert _is_cross_origin([(b"origin", b"http://["), (b"host", b"localhost")])
+
+
+def test_every_response_gets_them() -> None:
+    assert dict(secured([], HOST)) == SAFE
+
+
+def test_what_the_application_decided_is_kept_where_that_is_safe() -> None:
+    policy = (b"content-security-policy", b"default-src 'self'")
+    own = [policy, (b"Cache-Control", b"no-cache"), (b"Referrer-Policy", b"no-referrer")]
+    headers = secured(own, HOST)
+    assert policy in headers
+    assert dict(headers)[b"cache-control"] == b"no-cache"
+    assert dict(headers)[b"referrer-policy"] == b"no-referrer"
+    assert len(headers) == len(dict(headers))
+
+
+def test_what_the_application_may_not_decide_is_replaced() -> None:
+    loose = [
+        (b"X-Frame-Options", b"ALLOWALL"),
+        (b"Cross-Origin-Resource-Policy", b"cross-origin"),
+        (b"Access-Control-Allow-Origin", b"*"),
+        (b"access-control-allow-credentials", b"true"),
+        (b"Cache-Control", b"Public, max-age=60"),
+    ]
+    assert dict(secured(loose, HOST)) == SAFE | {b"cache-control": b"private, max-age=60"}
+
+
+@pytest.mark.parametrize(
+    ("location", "sent"),
+    [
+        (b"http://board.test:6006/b/x/?a=1", b"/b/x/?a=1"),
+        (b"https://BOARD.test:6006/", b"/"),
+        (b"http://board.test:6006", b"/"),
+        (b"http://board.test:6006//elsewhere.test/", b"/elsewhere.test/"),
+        (b"//board.test:6006/b", b"/b"),
+        (b"/b/x", b"/b/x"),
+        (b"../x", b"../x"),
+        (b"https://docs.test/page", b"https://docs.test/page"),
+    ],
+)
+def test_redirects_never_repeat_the_host_they_were_asked_for(location: bytes, sent: bytes) -> None:
+    assert dict(secured([(b"location", location)], HOST))[b"location"] == sent

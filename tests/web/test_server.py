@@ -14,13 +14,12 @@ from typing import Any
 
 import httpx
 import pytest
-from visiting import TOKEN, echo
 
 from aboard.web import (
-    Access,
     Gate,
     ListenError,
     ServeError,
+    TokenAccess,
     ending_in_order,
     forwarding_hint,
     listen,
@@ -29,10 +28,12 @@ from aboard.web import (
 )
 from aboard.web import server as web_server
 from aboard.web.server import DEFAULT_PORT, exposure
+from tests.hub.hubs import QUICK
+from tests.web.visiting import TOKEN, echo
 
 SCRIPT = """
 import asyncio, sys
-from aboard.web import Access, Gate, listen, serve, urls
+from aboard.web import Gate, TokenAccess, listen, serve, urls
 
 async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -43,7 +44,7 @@ async def app(scope, receive, send):
 
 sockets = listen(port=0)
 ready = lambda: print(urls(sockets, "localhost")[0], flush=True)
-ended = serve(Gate(app, Access(sys.argv[1])), sockets, on_ready=ready)
+ended = serve(Gate(app, TokenAccess(sys.argv[1])), sockets, on_ready=ready)
 print(ended.name, flush=True)
 """
 
@@ -111,22 +112,22 @@ class TestListen:
         with held(free_range), pytest.raises(ListenError) as caught:
             listen("localhost", free_range)
         assert str(caught.value) == (
-            f"port {free_range} on localhost is taken. "
+            f"port {free_range} on localhost is in use. "
             "Choose another one, or give none to use the first that is free."
         )
 
     def test_two_listeners_never_share_a_port(self) -> None:
         sockets = listen(port=0)
-        with pytest.raises(ListenError, match="is taken"):
+        with pytest.raises(ListenError, match="is in use"):
             listen("localhost", port_of(sockets))
-        with pytest.raises(ListenError, match="is taken"):
+        with pytest.raises(ListenError, match="is in use"):
             listen("127.0.0.1", port_of(sockets))
         close(sockets)
 
     def test_a_port_can_be_used_again_at_once(self) -> None:
-        with serving(Gate(echo, Access(TOKEN)), sockets := listen(port=0)):
+        with serving(Gate(echo, TokenAccess(TOKEN)), sockets := listen(port=0)):
             port = port_of(sockets)
-            httpx.get(f"http://127.0.0.1:{port}/", trust_env=False)
+            httpx.get(f"http://127.0.0.1:{port}/", **QUICK)
         close(listen("localhost", port))
 
     @needs_ipv6
@@ -220,7 +221,7 @@ class TestAddresses:
         assert exposure("::1") is None
         assert "every network of this machine" in (exposure("0.0.0.0") or "")
         assert "every network of this machine" in (exposure("::") or "")
-        assert "the network, as node7: whoever can reach it" in (exposure("node7") or "")
+        assert "the network, as node7: every machine there can reach" in (exposure("node7") or "")
 
     def test_forwarding_hint(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("socket.gethostname", lambda: "node7")
@@ -230,6 +231,17 @@ class TestAddresses:
         assert forwarding_hint(came, 6006) == "ssh -N -L 6006:127.0.0.1:6006 ada@node7"
         other = {"SSH_CONNECTION": "fe80::1 51000 fe80::2 2222"}
         assert forwarding_hint(other, 6007) == "ssh -N -L 6007:127.0.0.1:6007 -p 2222 ada@node7"
+
+    def test_forwarding_hint_from_a_compute_node(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("socket.gethostname", lambda: "node7")
+        monkeypatch.setattr("getpass.getuser", lambda: "ada")
+        job = {"SLURM_JOB_ID": "17", "SLURM_SUBMIT_HOST": "login2.example.org"}
+        hop = "ssh -N -L 6006:127.0.0.1:6006 -J ada@login2.example.org"
+        assert forwarding_hint(job, 6006) == f"{hop} ada@node7"
+        other = job | {"SSH_CONNECTION": "10.0.0.5 51000 10.0.0.7 2222"}
+        assert forwarding_hint(other, 6006) == f"{hop}:2222 ada@node7"
+        submitted_here = {"SLURM_JOB_ID": "17", "SLURM_SUBMIT_HOST": "node7.example.org"}
+        assert forwarding_hint(submitted_here, 6006) is None
 
     def test_forwarding_hint_of_a_user_without_a_name(
         self, monkeypatch: pytest.MonkeyPatch
@@ -246,7 +258,7 @@ class TestAddresses:
 class TestServing:
     def test_a_stranger_on_the_same_machine_stays_outside(self) -> None:
         sockets = listen(port=0)
-        with serving(Gate(echo, Access(TOKEN)), sockets):
+        with serving(Gate(echo, TokenAccess(TOKEN)), sockets):
             for listener in sockets:
                 address = listener.getsockname()
                 with socket.create_connection(address[:2], timeout=10) as stranger:
@@ -257,13 +269,13 @@ class TestServing:
                 assert b"\r\nserver:" not in answer.lower()
 
     def test_the_way_in(self) -> None:
-        access = Access(TOKEN)
+        access = TokenAccess(TOKEN)
         sockets = listen(port=0)
         with (
             serving(Gate(echo, access), sockets),
-            httpx.Client(base_url=urls(sockets, "localhost")[0], trust_env=False) as client,
+            httpx.Client(base_url=urls(sockets, "localhost")[0], **QUICK) as client,
         ):
-            opened = client.get(f"/b/x/?a=1&key={access.mint_key()}", follow_redirects=True)
+            opened = client.get(f"/b/x/?a=1&key={access.key}", follow_redirects=True)
             assert opened.json()["query"] == "a=1"
             assert str(opened.url).endswith("/b/x/?a=1")
             assert client.get("/b/x/").status_code == 200
@@ -274,7 +286,7 @@ class TestServing:
     )
     def test_addresses_that_no_client_would_send(self, target: bytes) -> None:
         sockets = listen(port=0)
-        with serving(Gate(echo, Access(TOKEN)), sockets):
+        with serving(Gate(echo, TokenAccess(TOKEN)), sockets):
             for secret, status in ((b"", b"401"), (b"Authorization: Bearer %s\r\n", b"400")):
                 header = secret.replace(b"%s", TOKEN.encode())
                 with socket.create_connection(sockets[0].getsockname(), timeout=10) as client:
@@ -284,7 +296,7 @@ class TestServing:
     def test_a_websocket_without_a_secret_is_refused(self) -> None:
         sockets = listen(port=0)
         with (
-            serving(Gate(echo, Access(TOKEN)), sockets),
+            serving(Gate(echo, TokenAccess(TOKEN)), sockets),
             socket.create_connection(sockets[0].getsockname(), timeout=10) as client,
         ):
             client.sendall(
@@ -294,8 +306,8 @@ class TestServing:
             assert client.recv(65536)[:12] in {b"HTTP/1.1 401", b"HTTP/1.1 403"}
 
     def test_no_log_line_holds_a_secret(self, caplog: pytest.LogCaptureFixture) -> None:
-        access = Access(TOKEN)
-        key = access.mint_key()
+        access = TokenAccess(TOKEN)
+        key = access.key
         sockets = listen(port=0)
         with caplog.at_level(logging.DEBUG), serving(Gate(echo, access), sockets):
             for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
@@ -315,7 +327,7 @@ class TestServing:
 
         sockets = listen(port=0)
         with (
-            pytest.raises(ServeError, match=r"could not start\. Its log says why\."),
+            pytest.raises(ServeError, match=r"could not start\. See its log\."),
             serving(broken, sockets),
         ):
             pass
@@ -343,7 +355,7 @@ class TestEnding:
                 process.kill()
 
     def ask(self, port: int, path: str) -> socket.socket:
-        client = socket.create_connection(("127.0.0.1", port), timeout=20)
+        client = socket.create_connection(("127.0.0.1", port), timeout=180)
         header = f"Authorization: Bearer {TOKEN}"
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode())
         received = b""
@@ -358,7 +370,7 @@ class TestEnding:
         with self.process(tmp_path) as (process, port):
             with self.ask(port, "/"), socket.create_connection(("127.0.0.1", port)):
                 process.send_signal(number)
-                out, err = process.communicate(timeout=20)
+                out, err = process.communicate(timeout=180)
             assert process.returncode == 0
             assert out == f"{number.name}\n"
             assert err == ""
@@ -368,7 +380,7 @@ class TestEnding:
     def test_a_request_that_never_ends_does_not_keep_it(self, tmp_path: Path) -> None:
         with self.process(tmp_path) as (process, port), self.ask(port, "/slow"):
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=180)
         assert (process.returncode, out, err) == (0, "SIGINT\n", "")
 
     def test_a_second_interrupt_ends_it_at_once(self, tmp_path: Path) -> None:
@@ -376,7 +388,7 @@ class TestEnding:
             process.send_signal(signal.SIGINT)
             time.sleep(0.3)
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=180)
         assert (process.returncode, out, err) == (0, "SIGINT\n", "")
 
     def test_a_closed_terminal_does_not_end_what_ignores_it(self, tmp_path: Path) -> None:
@@ -386,7 +398,7 @@ class TestEnding:
                 process.send_signal(signal.SIGHUP)
                 self.ask(port, "/").close()
                 process.send_signal(signal.SIGTERM)
-                out, err = process.communicate(timeout=20)
+                out, err = process.communicate(timeout=180)
         finally:
             signal.signal(signal.SIGHUP, before)
         assert (process.returncode, out, err) == (0, "SIGTERM\n", "")

@@ -7,9 +7,8 @@ from typing import Any
 
 import httpx
 
-from aboard.web.access import Access
-from aboard.web.brake import Brake
-from aboard.web.gate import Gate
+from aboard.web.gate import Gate, Throttle
+from aboard.web.tokens import TokenAccess
 
 PAGE = {"accept": "text/html,application/xhtml+xml"}
 TOKEN = "a-token-that-nobody-guesses"
@@ -34,9 +33,14 @@ async def never(scope: Any, receive: Any, send: Any) -> None:
     raise AssertionError("a request came through")
 
 
-def gate_to(app: Any = echo, access: Access | None = None, **options: Any) -> Gate:
-    options.setdefault("brake", Brake(first=0.0))
-    return Gate(app, access or Access(TOKEN), **options)
+def access_with(token: str | None = TOKEN, **options: Any) -> TokenAccess:
+    """Return access whose throttle does not wait."""
+    options.setdefault("throttle", Throttle(first=0.0))
+    return TokenAccess(token, **options)
+
+
+def gate_to(app: Any = echo, access: TokenAccess | None = None, **options: Any) -> Gate:
+    return Gate(app, access or access_with(**options))
 
 
 class Visitor:
@@ -74,7 +78,9 @@ class Visitor:
 def let_in(gate: Gate, origin: str = ORIGIN) -> Visitor:
     """Return a visitor with a cookie."""
     visitor = Visitor(gate, origin)
-    form = {"token": gate._access.token}
+    access = gate._access
+    assert isinstance(access, TokenAccess)
+    form = {"token": access.token}
     assert visitor.ask("POST", "/_aboard/login", data=form).status_code == 303
     return visitor
 

@@ -1,4 +1,1 @@
-"""Boards as the hub remembers them: what they are, where they stand, and who may have how many.
-
-The registry needs the extra `hub` (SQLAlchemy); import what you need from its module.
-"""
+"""Boards as the hub stores them: the model, the registry, the lifecycle, limits and accounts."""

@@ -1,26 +1,262 @@
-"""A SQLite file or a PostgreSQL database, opened, migrated, and spoken to in transactions.
+"""The hub's database: migrations, tables and rows, and transactions over SQLite or PostgreSQL.
 
-Callers see typed errors only: `DatabaseUnavailable` for what may pass, `BadDatabase` for what
-will not. A connection that died is replaced by itself. What the tables mean is left to others.
+A table's columns derive from the dataclass of its rows. A migration is SQL that both engines
+understand; a released one never changes. Callers see typed errors only: `DatabaseUnavailable` for
+what may pass, `BadDatabase` for what will not.
 """
 
 from __future__ import annotations
 
-import fcntl
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import fields
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
-import sqlalchemy as sa
-from sqlalchemy import exc, pool
-
-from aboard.boards import schema
 from aboard.boards.errors import BadDatabase, DatabaseUnavailable
+from aboard.boards.model import new_id
+from aboard.requirements import requires
 from aboard.storage.place import make_private
+from aboard.system import file_lock
+
+with requires("sqlalchemy"):
+    import sqlalchemy as sa
+    from sqlalchemy import exc, pool
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE board (
+            id TEXT PRIMARY KEY,
+            name TEXT NOT NULL,
+            owner TEXT NOT NULL,
+            state TEXT NOT NULL,
+            live INTEGER NOT NULL,
+            reason TEXT NOT NULL,
+            changed DOUBLE PRECISION NOT NULL,
+            created DOUBLE PRECISION NOT NULL,
+            started DOUBLE PRECISION,
+            ended DOUBLE PRECISION,
+            selectors TEXT NOT NULL,
+            sources TEXT NOT NULL,
+            selection TEXT NOT NULL,
+            template TEXT NOT NULL,
+            title TEXT NOT NULL,
+            engine TEXT NOT NULL,
+            runs_on TEXT NOT NULL,
+            memory BIGINT NOT NULL,
+            timeout DOUBLE PRECISION NOT NULL,
+            idle_timeout DOUBLE PRECISION NOT NULL,
+            expires DOUBLE PRECISION,
+            last_request DOUBLE PRECISION,
+            handle TEXT,
+            visibility TEXT NOT NULL,
+            version BIGINT NOT NULL,
+            attempt BIGINT NOT NULL,
+            outcome TEXT NOT NULL
+        )
+        """,
+        "CREATE UNIQUE INDEX board_name ON board (owner, name) WHERE live = 1",
+        "CREATE INDEX board_live ON board (owner, selection) WHERE live = 1",
+        "CREATE INDEX board_created ON board (created, id)",
+        """
+        CREATE TABLE change (
+            board TEXT NOT NULL REFERENCES board (id) ON DELETE CASCADE,
+            version BIGINT NOT NULL,
+            attempt BIGINT NOT NULL,
+            state TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            at DOUBLE PRECISION NOT NULL,
+            PRIMARY KEY (board, version)
+        )
+        """,
+        """
+        CREATE TABLE creation (
+            owner TEXT NOT NULL,
+            idempotency_key TEXT NOT NULL,
+            body TEXT NOT NULL,
+            board TEXT NOT NULL REFERENCES board (id) ON DELETE CASCADE,
+            at DOUBLE PRECISION NOT NULL,
+            PRIMARY KEY (owner, idempotency_key)
+        )
+        """,
+        "CREATE INDEX creation_board ON creation (board)",
+        """
+        CREATE TABLE account (
+            name TEXT PRIMARY KEY,
+            role TEXT NOT NULL,
+            password TEXT,
+            created DOUBLE PRECISION NOT NULL,
+            removed DOUBLE PRECISION
+        )
+        """,
+        """
+        CREATE TABLE token (
+            id TEXT PRIMARY KEY,
+            account TEXT NOT NULL REFERENCES account (name) ON DELETE CASCADE,
+            name TEXT NOT NULL,
+            prefix TEXT NOT NULL,
+            digest TEXT NOT NULL UNIQUE,
+            created DOUBLE PRECISION NOT NULL,
+            expires DOUBLE PRECISION,
+            revoked DOUBLE PRECISION,
+            last_used DOUBLE PRECISION
+        )
+        """,
+        "CREATE INDEX token_account ON token (account)",
+        """
+        CREATE TABLE visit (
+            id TEXT PRIMARY KEY,
+            account TEXT NOT NULL REFERENCES account (name) ON DELETE CASCADE,
+            digest TEXT NOT NULL UNIQUE,
+            created DOUBLE PRECISION NOT NULL,
+            expires DOUBLE PRECISION NOT NULL
+        )
+        """,
+        "CREATE INDEX visit_account ON visit (account)",
+        """
+        CREATE TABLE share (
+            id TEXT PRIMARY KEY,
+            board TEXT NOT NULL REFERENCES board (id) ON DELETE CASCADE,
+            made_by TEXT NOT NULL REFERENCES account (name) ON DELETE CASCADE,
+            digest TEXT NOT NULL UNIQUE,
+            created DOUBLE PRECISION NOT NULL,
+            expires DOUBLE PRECISION,
+            revoked DOUBLE PRECISION
+        )
+        """,
+        "CREATE INDEX share_board ON share (board)",
+        "CREATE INDEX share_made_by ON share (made_by)",
+    ),
+    (
+        """
+        CREATE TABLE one_time_key (
+            digest TEXT PRIMARY KEY,
+            account TEXT NOT NULL REFERENCES account (name) ON DELETE CASCADE,
+            created DOUBLE PRECISION NOT NULL,
+            expires DOUBLE PRECISION NOT NULL,
+            used DOUBLE PRECISION
+        )
+        """,
+        "CREATE INDEX one_time_key_account ON one_time_key (account)",
+    ),
+    (
+        "ALTER TABLE board ADD COLUMN cpus DOUBLE PRECISION NOT NULL DEFAULT 0",
+        "ALTER TABLE board ADD COLUMN urgent BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE board ADD COLUMN lease_owner TEXT",
+        "ALTER TABLE board ADD COLUMN lease_ends DOUBLE PRECISION NOT NULL DEFAULT 0",
+        "ALTER TABLE board ADD COLUMN exit_code BIGINT",
+        "CREATE TABLE hub (id TEXT PRIMARY KEY)",
+    ),
+    (
+        "ALTER TABLE board ADD COLUMN question_where TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE board ADD COLUMN question_sort TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE board ADD COLUMN question_limit BIGINT NOT NULL DEFAULT 0",
+    ),
+    (
+        "ALTER TABLE board ADD COLUMN group_by TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE board ADD COLUMN band TEXT NOT NULL DEFAULT 'std'",
+        "ALTER TABLE board ADD COLUMN show TEXT NOT NULL DEFAULT 'groups'",
+    ),
+    (
+        """
+        CREATE TABLE saved_view (
+            owner TEXT NOT NULL REFERENCES account (name) ON DELETE CASCADE,
+            name TEXT NOT NULL,
+            query TEXT NOT NULL,
+            visibility TEXT NOT NULL,
+            changed DOUBLE PRECISION NOT NULL,
+            PRIMARY KEY (owner, name)
+        )
+        """,
+    ),
+)
+
+metadata = sa.MetaData()
+_TYPES: dict[Any, type[sa.types.TypeEngine[Any]]] = {float: sa.Double, int: sa.BigInteger}
+Row = TypeVar("Row")
+
+
+class _Column(NamedTuple):
+    field: str
+    column: str
+    kind: Any
+    nullable: bool
+    dump: Callable[[Any], Any] | None
+    load: Callable[[Any], Any] | None
+
+
+_COLUMNS: dict[type, Sequence[_Column]] = {}
+
+
+def _columns(kind: type) -> Sequence[_Column]:
+    if kind not in _COLUMNS:
+        _COLUMNS[kind] = list(_derive_columns(kind))
+    return _COLUMNS[kind]
+
+
+def _derive_columns(kind: Any) -> Iterator[_Column]:
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        about = one.metadata.get("about")
+        if about is not None and not about.stored:
+            continue
+        hint = hints[one.name]
+        nullable = NoneType in get_args(hint)
+        plain = get_args(hint)[0] if nullable else hint
+        dump, load = _codec(get_origin(plain) or plain)
+        column = (about and about.column) or one.name
+        yield _Column(one.name, column, plain, nullable, dump, load)
+
+
+def _codec(kind: type) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
+    if issubclass(kind, StrEnum):
+        return str, kind
+    if kind is tuple:
+        return json.dumps, lambda text: tuple(json.loads(text))
+    return (json.dumps, json.loads) if kind is dict else (None, None)
+
+
+def table(name: str, kind: type, keys: tuple[str, ...], *more: sa.Column[Any]) -> sa.Table:
+    """Declare the table of a dataclass; tuples and dictionaries are stored as JSON."""
+    columns: list[sa.Column[Any]] = [
+        sa.Column(
+            one.column,
+            _TYPES.get(one.kind, sa.Text),
+            nullable=one.nullable,
+            primary_key=one.column in keys,
+        )
+        for one in _columns(kind)
+    ]
+    return sa.Table(name, metadata, *columns, *more)
+
+
+def to_row(thing: object) -> dict[str, Any]:
+    row = {}
+    for name, column, _, _, dump, _ in _columns(type(thing)):
+        value = getattr(thing, name)
+        row[column] = value if value is None or dump is None else dump(value)
+    return row
+
+
+def from_row(kind: type[Row], row: sa.Row[Any]) -> Row:
+    """Return the dataclass of a row, which may have more columns."""
+    values = dict(zip(row._fields, row, strict=True))
+    found = {}
+    for name, column, _, _, _, load in _columns(kind):
+        value = values[column]
+        found[name] = value if value is None or load is None else load(value)
+    return kind(**found)
+
+
+migration = sa.Table("migration", metadata, sa.Column("number", sa.Integer, primary_key=True))
+_hub = sa.Table("hub", metadata, sa.Column("id", sa.Text, primary_key=True))
 
 BUSY_SECONDS = 15.0
 _MIGRATION_LOCK, _OWNER_LOCK = 0x41424F41, 0x41424F42
@@ -29,16 +265,14 @@ _BAD_SQLITE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FOR
 
 
 class Database:
-    """A database, migrated to the tables of `schema`.
+    """A database with all migrations made.
 
-    Args:
-        address: a path or `sqlite:///path`, or `postgresql://user:password@host/name`.
-        busy_seconds: how long to wait for a connection, and for a lock that others hold.
-
-    Raises:
-        DatabaseUnavailable: it cannot be reached.
-        BadDatabase: it is of a newer version, or not ours.
+    `address` is a path or `sqlite:///path`, or `postgresql://user:password@host/name`. A caller
+    waits for up to `busy_seconds` for a connection, and for a lock that others hold. `id` is made
+    with the tables: all hubs of a database share it.
     """
+
+    id: str
 
     def __init__(
         self, address: str | os.PathLike[str], *, busy_seconds: float = BUSY_SECONDS
@@ -46,12 +280,12 @@ class Database:
         url = _url(address)
         plain = url.set(drivername=url.get_backend_name())
         self.name = plain.render_as_string(hide_password=True)
-        """The address without its password."""
         self.is_sqlite = url.get_backend_name() == "sqlite"
         with self._translated():
             if self.is_sqlite:
                 path = Path(url.database or "").expanduser().absolute()
-                with _alone(path):
+                make_private(path.parent)
+                with file_lock(path.with_name(f"{path.name}.lock")):
                     self._engine = _sqlite(path, busy_seconds)
                     self._migrate()
             else:
@@ -59,23 +293,24 @@ class Database:
                 self._migrate()
 
     def close(self) -> None:
-        """Close every connection that is not in use."""
         self._engine.dispose()
+
+    @property
+    def now(self) -> sa.ColumnElement[float]:
+        """The database's clock, in seconds since 1970: the same for all hubs."""
+        if self.is_sqlite:
+            return (sa.func.julianday("now", type_=sa.Double) - 2440587.5) * 86400.0
+        return sa.cast(sa.extract("epoch", sa.func.now()), sa.Double)
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Lend a connection for reading."""
         reading = self._engine.execution_options(reads=True)
         with self._translated(), reading.begin() as connection:
             yield connection
 
     @contextmanager
     def write(self, *, owner: str | None = None) -> Iterator[sa.Connection]:
-        """Lend a connection for one transaction.
-
-        Args:
-            owner: nobody else who names the same owner writes meanwhile.
-        """
+        """Lend a connection for one transaction, which excludes others of the same owner."""
         with self._translated(), self._engine.begin() as connection:
             if owner is not None and not self.is_sqlite:  # SQLite has one writer anyway
                 lock = sa.func.pg_advisory_xact_lock(_OWNER_LOCK, sa.func.hashtext(owner))
@@ -93,9 +328,9 @@ class Database:
     def _make_tables(self, connection: sa.Connection) -> None:
         if not self.is_sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        schema.migration.create(connection, checkfirst=True)
-        made = connection.scalar(sa.select(sa.func.max(schema.migration.c.number))) or 0
-        known = len(schema.MIGRATIONS)
+        migration.create(connection, checkfirst=True)
+        made = connection.scalar(sa.select(sa.func.max(migration.c.number))) or 0
+        known = len(MIGRATIONS)
         if made > known:
             raise BadDatabase(
                 f"{self.name} was used by a newer version of aboard "
@@ -103,9 +338,14 @@ class Database:
                 "Upgrade aboard, or use another database.",
             )
         for number in range(made + 1, known + 1):
-            for statement in schema.MIGRATIONS[number - 1]:
+            for statement in MIGRATIONS[number - 1]:
                 connection.exec_driver_sql(statement)
-            connection.execute(sa.insert(schema.migration).values(number=number))
+            connection.execute(sa.insert(migration).values(number=number))
+        known_id = connection.scalar(sa.select(_hub.c.id))
+        if known_id is None:
+            known_id = new_id()
+            connection.execute(sa.insert(_hub).values(id=known_id))
+        self.id = known_id
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -145,7 +385,7 @@ def _url(address: str | os.PathLike[str]) -> sa.URL:
         return url.set(drivername="postgresql+psycopg")
     if url.drivername == "sqlite" and url.database not in {None, "", ":memory:"}:
         return url
-    raise BadDatabase(f"{url.drivername!r} is no database that can be used.", _ADDRESSES)
+    raise BadDatabase(f"{url.drivername!r} is not a supported database.", _ADDRESSES)
 
 
 _ADDRESSES = "Use a path, or postgresql://user:password@host/name"
@@ -228,16 +468,3 @@ def _postgres(url: sa.URL, busy_seconds: float) -> sa.Engine:
         max_overflow=24,
         pool_timeout=busy_seconds,
     )
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Keep other processes from creating or migrating the same file meanwhile."""
-    make_private(path.parent)
-    lock = path.with_name(f"{path.name}.lock")
-    descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -1,6 +1,6 @@
-"""What can go wrong with boards and what is remembered of them, as types a program can tell apart.
+"""The errors of boards and their registry.
 
-Each carries a code for the API, one line that says what was wrong, and a hint what to do.
+Each has a code for the API, one line that says what is wrong, and a hint what to do.
 """
 
 from __future__ import annotations
@@ -14,13 +14,7 @@ if TYPE_CHECKING:
 
 
 class BoardsError(Exception):
-    """Anything a user or a caller can mend.
-
-    Attributes:
-        code: what it is, for programs.
-        message: what was wrong.
-        hint: what to do; may be empty.
-    """
+    """An error that a user or a caller can resolve."""
 
     code: ClassVar[str] = "error"
 
@@ -33,18 +27,14 @@ class BoardsError(Exception):
         return f"{self.message} {self.hint}".rstrip()
 
 
-class NotFound(BoardsError):  # noqa: N818 - named by what is wrong
-    """Nothing of that name, or nothing that the one who asks may see."""
+class NoSuchName(BoardsError):  # noqa: N818 - named by what is wrong
+    """There is no such thing, or the user may not see it."""
 
     code = "not_found"
 
 
 class Ambiguous(BoardsError):  # noqa: N818 - named by what is wrong
-    """A prefix of several ids or names.
-
-    Attributes:
-        matches: the boards that are meant by it.
-    """
+    """A prefix of several ids or names."""
 
     code = "ambiguous"
 
@@ -58,25 +48,25 @@ class Ambiguous(BoardsError):  # noqa: N818 - named by what is wrong
 
 
 class Conflict(BoardsError):  # noqa: N818 - named by what is wrong
-    """Somebody else changed the same thing meanwhile; read it again."""
+    """Another request changed the same thing meanwhile; read it again."""
 
     code = "conflict"
 
 
 class IllegalTransition(Conflict):
-    """A change of state that a board in its state cannot make."""
+    """A transition that the state of a board does not allow."""
 
     code = "illegal_transition"
 
 
 class NameTaken(Conflict):
-    """A name that a live board of the same owner, or another user, has."""
+    """A name that another live board of the owner, or another user, has."""
 
     code = "name_taken"
 
 
 class IdempotencyMismatch(Conflict):
-    """A key for creating a board that was used for a different one before."""
+    """An idempotency key that was used for a different board."""
 
     code = "idempotency_mismatch"
 
@@ -88,17 +78,19 @@ class BadValue(BoardsError):  # noqa: N818 - named by what is wrong
 
 
 class BoardLimitExceeded(BoardsError):  # noqa: N818 - named by what is wrong
-    """More than a user may have.
-
-    Attributes:
-        boards: the user's boards that count towards the limit, oldest first.
-    """
+    """More than a user may have; `boards` are those that count, oldest first."""
 
     code = "limit_exceeded"
 
     def __init__(self, message: str, hint: str = "", boards: Sequence[BoardRecord] = ()) -> None:
         super().__init__(message, hint)
         self.boards = tuple(boards)
+
+
+class Busy(BoardsError):  # noqa: N818 - named by what is wrong
+    """More work than is done at once; the same call may work later."""
+
+    code = "busy"
 
 
 class DatabaseUnavailable(BoardsError):  # noqa: N818 - named by what is wrong

@@ -1,57 +1,254 @@
-"""The loop that brings boards to where they should be: started, watched, stopped, adopted.
+"""The life of boards: a loop that starts, watches, stops and adopts them.
 
-Every step is remembered before it is taken, and can be taken again: a hub that was killed goes on
-where the registry says, because starting what runs already gives its handle and stopping what
-ended is no error. Which step is due is `decide`'s business; commands are the executors'.
+`decide` says which transition is due, and `Lifecycle` runs the loop. It stores every step before it
+takes it, and every step can be repeated, so a killed hub goes on where the registry says.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aboard.boards.decide import Settings, decide
+from aboard import system
 from aboard.boards.errors import (
     BadValue,
     BoardsError,
     Conflict,
     DatabaseUnavailable,
     IllegalTransition,
-    NotFound,
+    NoSuchName,
 )
 from aboard.boards.limits import Limits, check_extension
-from aboard.boards.model import INSTANT, BoardRecord, State, Transition, extended
+from aboard.boards.live import Leases, LiveBoards, Snapshot
+from aboard.boards.model import (
+    ENDED,
+    INSTANT,
+    LONGEST_TEXT,
+    BoardRecord,
+    BoardState,
+    Transition,
+    check_number,
+    plain,
+)
 from aboard.boards.registry import Created, Registry
-from aboard.boards.silence import Silence
-from aboard.boards.snapshot import Seen, Snapshot
-from aboard.boards.wanted import Wanted, check_number
-from aboard.executors.base import Address, Executor, ExecutorError, Handle, Spec, Status
+from aboard.executors import places, unknown_place
+from aboard.executors.base import (
+    LOG_HOST,
+    Address,
+    CommandState,
+    Executor,
+    ExecutorError,
+    Handle,
+    Spec,
+    Status,
+)
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 20
-"""How often a change is tried again that others come before."""
-_CHANGING = frozenset({State.PENDING, State.STARTING, State.STOPPING})
+_ATTEMPTS = 20  # of a change, while others change the same board
+_CHANGING = frozenset({BoardState.PENDING, BoardState.STARTING, BoardState.STOPPING})
+_SOON_SECONDS = 10.0  # how long a change of state is expected to take
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 2.0, 30.0
+_UNANSWERED = "does not answer"
+_NOT_YET = "; not yet: "  # between the reason of a stop and why it has to wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The intervals and timeouts of the loop, in seconds; 0 for no timeout."""
+
+    poll: float = 2.0
+    poll_soon: float = 0.25  # while a board starts or stops
+    grace: float = 30.0  # then it is killed, if its executor has not
+    start_timeout: float = 300.0  # until a started board reports its address
+    lease: float = 15.0  # then another hub goes on with the boards of one that is gone
+    unreached: float = 600.0  # without a hub that reaches a board, until it is lost
+    orphans: float = 60.0  # between two searches for what no board has
+    unhealthy: float = 10.0  # without an answer until a board counts as not answering
+    unhealthy_timeout: float = 60.0  # without an answer until a board is stopped
+
+    @property
+    def adoption_timeout(self) -> float:
+        return self.start_timeout or 300.0
+
+
+def decide(
+    record: BoardRecord,
+    status: Status | None,
+    now: float,
+    settings: Settings,
+    *,
+    silent: float = 0.0,
+    why: str = "",
+) -> Transition | None:
+    """Return the transition that is due, if one is.
+
+    `status` is None if the executor does not know the board. It has no meaning for an instant
+    board, and before an executor has the board. `silent` is for how many seconds it has not
+    answered, and `why` the reason if it is known.
+    """
+    if record.on == INSTANT:
+        return _instant(record, now)
+    if record.state is BoardState.PENDING:
+        return Transition(BoardState.STARTING)
+    if not record.is_live or (status is not None and status.state is CommandState.UNKNOWN):
+        return None
+    if record.state is BoardState.STOPPING:
+        ended = status is None or status.state is CommandState.ENDED
+        return Transition(record.outcome, record.reason.partition(_NOT_YET)[0]) if ended else None
+    if status is None:
+        return Transition(BoardState.LOST, f"{record.on} no longer knows it")
+    return (
+        _starting(record, status, now, settings)
+        if record.state is BoardState.STARTING
+        else _running(record, status, now, settings.unhealthy_timeout, silent, why)
+    )
+
+
+def _instant(record: BoardRecord, now: float) -> Transition | None:
+    match record.state:
+        case BoardState.PENDING:
+            return Transition(BoardState.RUNNING)
+        case BoardState.RUNNING:
+            over = _time_is_up(record, now)
+            return Transition(BoardState.STOPPED, over) if over else None
+        case BoardState.STOPPING:
+            return Transition(record.outcome, record.reason)
+        case _:
+            return None
+
+
+def _starting(
+    record: BoardRecord, status: Status, now: float, settings: Settings
+) -> Transition | None:
+    match status.state:
+        case CommandState.RUNNING:
+            return Transition(BoardState.RUNNING)
+        case CommandState.ENDED:
+            return Transition(BoardState.FAILED, why_ended(status))
+    if status.reason or record.reason:  # it waits for its engine, or did until now
+        return None
+    if settings.start_timeout and now - record.changed >= settings.start_timeout:
+        waited = span(settings.start_timeout)
+        reason = f"it did not answer within {waited} of its start"
+        return Transition(BoardState.STOPPING, reason, outcome=BoardState.FAILED)
+    return None
+
+
+def _running(
+    record: BoardRecord, status: Status, now: float, timeout: float, silent: float, why: str
+) -> Transition | None:
+    if status.state is CommandState.ENDED:
+        match status.exit_code:
+            case 0:
+                return Transition(BoardState.STOPPED, status.reason or "it ended by itself")
+            case None:  # its end was not observed, as when the machine was switched off
+                return Transition(BoardState.LOST, why_ended(status))
+        return Transition(BoardState.FAILED, why_ended(status))
+    if status.state is CommandState.STARTING:
+        return Transition(BoardState.STARTING, status.reason or "its engine starts it again")
+    if timeout and silent >= timeout:
+        reason = f"it did not answer for {span(timeout)}" + (f": {why}" if why else "")
+        return Transition(BoardState.STOPPING, reason, outcome=BoardState.FAILED)
+    over = _time_is_up(record, now)
+    return Transition(BoardState.STOPPING, over) if over else None
+
+
+def _time_is_up(record: BoardRecord, now: float) -> str:
+    """Return why a running board must end, or an empty text."""
+    if record.expires is not None and now >= record.expires:
+        ran = record.expires - (record.started or record.created)
+        return f"its time is up: it ran for {span(ran)}"
+    used = max(record.last_request or 0.0, record.started or record.created)
+    if record.idle_timeout and now - used >= record.idle_timeout:
+        return f"it was not used for {span(record.idle_timeout)}"
+    return ""
+
+
+def why_ended(status: Status) -> str:
+    if status.reason:
+        return status.reason
+    match status.exit_code:
+        case None:
+            return "it ended for an unknown reason"
+        case code if code < 0:
+            return f"it was ended by signal {-code}"
+        case code:
+            return f"it ended with exit code {code}"
+
+
+def why_waiting(place: str, status: Status) -> str:
+    """Return what a board waits for, if it does, as its engine says."""
+    if status.state is CommandState.STARTING:
+        return status.reason
+    return why_unanswered(place, status)
+
+
+def why_unanswered(place: str, status: Status) -> str:
+    """Return why the status of a board is unknown, if it is."""
+    if status.state is not CommandState.UNKNOWN:
+        return ""
+    said = status.reason
+    return said if _UNANSWERED in said else f"{place} {_UNANSWERED}: {said}"
+
+
+def why_stopping(reason: str, place: str, problem: str) -> str:
+    """Return the reason of a stop, with what its engine does not answer, if it does not."""
+    reason = reason.partition(_NOT_YET)[0]
+    return f"{reason}{_NOT_YET}{problem}; it ends when {place} answers" if problem else reason
+
+
+def span(seconds: float) -> str:
+    """Write a duration as users do: 90 seconds are '90s', an hour is '1h'."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
+def _is_longer(record: BoardRecord, values: Mapping[str, Any]) -> bool:
+    """Return whether changes give a board more time than its engine does."""
+    timeout = values.get("timeout", record.timeout)
+    return bool(record.timeout) and (not timeout or timeout > record.timeout)
+
+
+@dataclass(slots=True)
+class _Place:
+    """What the polls of one executor remember; one of them runs at a time."""
+
+    executor: Executor
+    orphans: dict[str, Handle] = field(default_factory=dict)
+    searched: float | None = None  # when it was last searched for orphans
+    failed: float = 0.0  # when it did not answer
+    pause: float = 0.0
+
+    def is_paused(self, now: float) -> bool:
+        return 0.0 <= now - self.failed < self.pause  # not by a clock that was set back
+
+    def is_search_due(self, now: float, seconds: float) -> bool:
+        return self.searched is None or not 0.0 <= now - self.searched < seconds
+
+    def note_answer(self, statuses: Iterable[Status], now: float) -> None:
+        """Wait longer and longer while nothing that was queried is known."""
+        states = {status.state for status in statuses}
+        if states == {CommandState.UNKNOWN}:
+            self.failed = now
+            self.pause = min(max(2 * self.pause, _FIRST_BACKOFF), _LONGEST_BACKOFF)
+        else:
+            self.pause = 0.0
 
 
 class Lifecycle:
-    """The boards of a hub, kept going.
+    """The loop that keeps the boards of a hub running.
 
-    Args:
-        registry: remembers them.
-        executors: where isolated boards run, by name.
-        specify: says how a board's command is started; always the same for the same board.
-        limits: what a user may have.
-        settings: how patient to be; of an executor's own if it is in `settings_of`.
-        settings_of: by executor.
-        probe: says whether a board that should run answers; where there is one, a board that is
-            silent for too long is ended.
-        clock: seconds since 1970.
-        workers: threads that wait for executors; without any, `tick` does all there is to do.
+    `specify` returns how a board's command is started, always the same for the same board. With a
+    `probe`, an unhealthy board is stopped: it returns why a board does not answer, or nothing.
+    `owner` is the process that holds leases. Without `workers`, `tick` does everything itself.
     """
 
     def __init__(
@@ -62,9 +259,9 @@ class Lifecycle:
         *,
         limits: Callable[[str], Limits] = lambda _: Limits(),
         settings: Settings | None = None,
-        settings_of: Mapping[str, Settings] | None = None,
-        probe: Callable[[Address], bool] | None = None,
+        probe: Callable[[Address], str] | None = None,
         clock: Callable[[], float] = time.time,
+        owner: str = "",
         workers: int = 8,
     ) -> None:
         self._registry = registry
@@ -72,200 +269,191 @@ class Lifecycle:
         self._specify = specify
         self._limits = limits
         self._settings = settings or Settings()
-        self._settings_of = settings_of or {}
         self._probe = probe
         self._clock = clock
         self._pool = ThreadPoolExecutor(workers, "boards") if workers else None
-        # Boards that hang keep whoever asks them waiting, and nobody else.
-        self._asking = ThreadPoolExecutor(workers, "asking") if workers else None
-        self._lock = threading.Lock()
+        # Boards that hang block the threads that probe them, and no others.
+        self._probes = ThreadPoolExecutor(workers, "probes") if workers else None
+        self._live = LiveBoards()
+        owner = owner or system.process_identity()
+        self._leases = Leases(registry, owner, self._settings.lease)
+        self._places = {name: _Place(executor) for name, executor in executors.items()}
+        self._lock = threading.Lock()  # of what is under way, and whether more may begin
         self._busy: set[Hashable] = set()
-        self._seen = Seen()
-        self._statuses: dict[str, Status] = {}
-        self._silence = Silence()
-        self._stop_now: set[str] = set()
-        self._asked_to_stop: set[tuple[str, int]] = set()
-        self._wake = threading.Event()
         self._closing = False
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # What users ask for.
-
-    def create(self, wanted: Wanted, *, new: bool = False, key: str | None = None) -> Created:
-        """Make a board, or find the one that is meant; see `Registry.create`.
-
-        Raises:
-            BadValue: it cannot run where it is wanted, or something else cannot be meant.
-            BoardLimitExceeded: its owner may not have it.
-        """
-        places = [INSTANT, *sorted(self._executors)]
-        if wanted.on not in places:
-            hint = f"Use one of: {', '.join(places)}."
-            raise BadValue(f"boards cannot run on {wanted.on[:80]!r} here.", hint)
-        made = self._registry.create(wanted, new=new, key=key, limits=self._limits(wanted.owner))
+    def create(self, draft: BoardRecord, *, new: bool = False, key: str | None = None) -> Created:
+        """Create a board, or find the live one of the same selection; see `Registry.create`."""
+        self._check_place(draft)
+        begin = None if draft.is_isolated else Transition(BoardState.RUNNING)
+        limits = self._limits(draft.owner)
+        made = self._registry.create(draft, new=new, key=key, limits=limits, begin=begin)
         return Created(self._begin(made.board), made.is_new)
 
+    def _check_place(self, draft: BoardRecord) -> None:
+        executor = self._executors.get(draft.executor)
+        known = executor is not None and draft.profile in executor.profiles
+        if draft.on == INSTANT or (known and not draft.on.endswith(":")):
+            return
+        named = places({name: one.profiles for name, one in sorted(self._executors.items())})
+        raise BadValue(*unknown_place(draft.on, [INSTANT, *named]))
+
     def stop(self, board_id: str, *, reason: str = "", now: bool = False) -> BoardRecord:
-        """Make a board end; one that has ended stays as it is.
-
-        Args:
-            board_id: which.
-            reason: why, for its history.
-            now: without time to end by itself.
-
-        Raises:
-            NotFound: there is no such board.
-        """
-        if now:
-            self._stop_now.add(board_id)
+        """Stop a board, with `now` without the time of grace; an ended one stays as it is."""
 
         def step(record: BoardRecord) -> BoardRecord:
             if not record.is_live:
                 return record
-            if record.state is State.STOPPING:
-                if record.outcome is not State.PENDING:
+            if record.state is BoardState.STOPPING:
+                restarts = record.outcome is BoardState.PENDING
+                outcome = BoardState.STOPPED if restarts else record.outcome
+                urgent = record.urgent or int(now)
+                if (outcome, urgent) == (record.outcome, record.urgent):
                     return record
-                return self._registry.update(record, outcome=State.STOPPED)
-            at_once = record.state is State.PENDING or not record.is_isolated
-            state = State.STOPPED if at_once else State.STOPPING
-            return self._registry.transition(record, Transition(state, reason))
+                return self._registry.update(record, outcome=outcome, urgent=urgent)
+            at_once = record.state is BoardState.PENDING or not record.is_isolated
+            state = BoardState.STOPPED if at_once else BoardState.STOPPING
+            problem = record.reason if _UNANSWERED in record.reason and not at_once else ""
+            because = Transition(state, why_stopping(reason, record.executor, problem))
+            return self._registry.transition(record, because, urgent=int(now))
 
         return self._insist(board_id, step)
 
     def restart(self, board_id: str, *, reason: str = "") -> BoardRecord:
-        """Start a board anew, after stopping it if it has not ended; its history is kept.
-
-        Raises:
-            NotFound: there is no such board.
-            BoardLimitExceeded: its owner may not have one more.
-            NameTaken: its name was given to another board after it ended.
-        """
+        """Start a board again, after stopping it if it has not ended; its history stays."""
 
         def step(record: BoardRecord) -> BoardRecord:
             match record.state:
-                case State.PENDING:
+                case BoardState.PENDING:
                     return record
-                case State.STOPPING if record.outcome is not State.PENDING:
-                    record = self._registry.update(record, outcome=State.PENDING)
-                case State.STARTING | State.RUNNING:
-                    # Never through an end: it would stay there if the hub were killed now.
-                    stopping = Transition(State.STOPPING, reason, outcome=State.PENDING)
+                case BoardState.STOPPING if record.outcome is not BoardState.PENDING:
+                    record = self._registry.update(record, outcome=BoardState.PENDING)
+                case BoardState.STARTING | BoardState.RUNNING:
+                    # Not through an end: it would stay there if the hub were killed now.
+                    stopping = Transition(BoardState.STOPPING, reason, outcome=BoardState.PENDING)
                     record = self._registry.transition(record, stopping)
-            if record.state is State.STOPPING and record.is_isolated:
+            if record.state is BoardState.STOPPING and record.is_isolated:
                 return record
+            self._check_place(record)
             again = self._registry.transition(
-                record, Transition(State.PENDING, reason), limits=self._limits(record.owner)
+                record, Transition(BoardState.PENDING, reason), limits=self._limits(record.owner)
             )
             return self._begin(again)
 
         return self._insist(board_id, step)
 
     def extend(self, board_id: str, seconds: float) -> BoardRecord:
-        """Give a board more time to run; one without an end has enough.
+        """Give a board more time to run; one without a time limit stays as it is.
 
-        Raises:
-            NotFound: there is no such board.
-            Conflict: it does not run.
-            BoardLimitExceeded: it would run longer than a board may.
+        An isolated board restarts: its engine holds the limit of its start.
         """
         check_number(seconds, "the time to add")
 
         def step(record: BoardRecord) -> BoardRecord:
-            if record.state is not State.RUNNING:
+            if record.state is not BoardState.RUNNING:
                 hint = f"Start it with: aboard restart {record.id}"
                 raise IllegalTransition(f"board {record.id} is {record.state}.", hint)
-            expires = extended(record, seconds, self._clock()).expires
-            if expires is None:
+            if record.expires is None:
                 return record
+            now = self._clock()
+            expires = max(record.expires, now) + seconds
             check_extension(record, expires, self._limits(record.owner))
-            return self._registry.update(record, expires=expires)
+            if not record.is_isolated:
+                return self._registry.update(record, expires=expires)
+            again = Transition(
+                BoardState.STOPPING, "its time was extended", outcome=BoardState.PENDING
+            )
+            return self._registry.transition(record, again, expires=expires, timeout=expires - now)
 
         return self._insist(board_id, step)
 
     def change(
         self,
         board_id: str,
-        wanted: Callable[[BoardRecord], Mapping[str, Any]],
+        changes: Callable[[BoardRecord], Mapping[str, Any]],
         *,
         restart: str = "",
     ) -> BoardRecord:
-        """Change what a board is, not how it stands; see `Registry.update`.
+        """Change fields of a board; see `Registry.update`.
 
-        Args:
-            board_id: which.
-            wanted: gives the new values of its fields, for the board as it is.
-            restart: why one with a process, if it runs, starts anew with them.
-
-        Raises:
-            NotFound: there is no such board.
-            BadValue: a value cannot be meant.
-            NameTaken: the owner has a live board of that name.
+        `changes` returns the new values for the board as it is now; `restart` says why a running
+        process restarts with them, and is empty if it does not. With more time, it always does.
         """
 
         def step(record: BoardRecord) -> BoardRecord:
-            changes = wanted(record)
-            runs = record.state in {State.STARTING, State.RUNNING}
-            if changes and restart and record.is_isolated and runs:
-                stopping = Transition(State.STOPPING, restart, outcome=State.PENDING)
-                return self._registry.transition(record, stopping, **changes)
-            return self._registry.update(record, **changes) if changes else record
+            values = changes(record)
+            runs = record.state in {BoardState.STARTING, BoardState.RUNNING}
+            reason = restart or ("its time was extended" if _is_longer(record, values) else "")
+            if values and reason and record.is_isolated and runs:
+                stopping = Transition(BoardState.STOPPING, reason, outcome=BoardState.PENDING)
+                return self._registry.transition(record, stopping, **values)
+            return self._registry.update(record, **values) if values else record
 
         return self._insist(board_id, step)
 
     def touch(self, board_id: str) -> None:
-        """Note that a board is being used; cheap enough for every request."""
-        self._seen.touch(board_id, self._clock())
-
-    # What is known without asking the database.
+        """Note that a board is used; cheap enough for every request."""
+        self._live.touch(board_id, self._clock())
 
     def snapshot(self) -> Snapshot:
-        """Return the live boards as they were last seen."""
-        return self._seen.snapshot()
+        return self._live.snapshot()
 
     def known(self, board_id: str) -> BoardRecord | None:
-        """Return a live board as it was last seen; cheap enough for every request."""
-        return self._seen.get(board_id)
+        """Return a live board as it was last read; cheap enough for every request."""
+        return self._live.get(board_id)
 
-    def status(self, board_id: str) -> Status | None:
-        """Return what an isolated board's executor said last."""
-        return self._statuses.get(board_id)
+    def is_unhealthy(self, record: BoardRecord) -> bool:
+        if record.state is not BoardState.RUNNING:
+            return False
+        return self._live.silence(record)[0] >= self._settings.unhealthy
 
-    def is_silent(self, record: BoardRecord) -> bool:
-        """Say whether a running board has not answered for a while."""
-        quiet = self._settings_for(record).quiet
-        return record.state is State.RUNNING and self._silence.of(record) >= quiet
+    def why_silent(self, record: BoardRecord) -> str:
+        """Return why an unhealthy board does not answer."""
+        return self._live.silence(record)[1]
+
+    def reaches(self, record: BoardRecord) -> bool:
+        """Return whether this hub can open and watch an isolated board; see `Executor.reaches`."""
+        executor = self._executors.get(record.executor)
+        if executor is None:
+            return False
+        try:
+            return record.handle is None or executor.reaches(record.handle)
+        except ExecutorError:  # `poll` says what is wrong with the handle
+            return True
 
     def address(self, record: BoardRecord) -> Address | None:
-        """Return where an isolated board listens, if it does.
-
-        Raises:
-            ExecutorError: its executor could not tell.
-        """
-        executor = self._executors.get(record.on)
+        executor = self._executors.get(record.executor)
         if executor is None or record.handle is None:
             return None
         return executor.address(record.handle)
 
-    # The loop.
+    def unit(self, record: BoardRecord) -> str:
+        """Return what the engine calls the last start of a board: `job 17`."""
+        executor = self._executors.get(record.executor)
+        word, key = executor.unit if executor is not None else ("", "")
+        return f"{word} {record.handle[key]}" if record.handle and key in record.handle else ""
 
     def start(self) -> None:
-        """Keep the boards going in a thread, until `close`."""
         self._thread = threading.Thread(target=self._loop, name="boards", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what is under way. Boards with a process of their own go on without the hub."""
-        self._closing = True
+        """Finish what is under way. Isolated boards run on without the hub."""
+        with self._lock:
+            self._closing = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        for pool in (self._pool, self._asking):
+        for pool in (self._pool, self._probes):
             if pool is not None:
                 pool.shutdown()
         try:
             self._flush()
+            self._leases.release()
         except DatabaseUnavailable as error:
-            _log.warning("when boards were last used is not remembered: %s", error)
+            _log.warning("when boards were last used is not stored: %s", error)
 
     def _loop(self) -> None:
         while not self._closing:
@@ -273,55 +461,167 @@ class Lifecycle:
             try:
                 self.tick()
             except Exception:  # noqa: BLE001 - whatever it was, the other boards go on
-                _log.exception("the boards could not be looked after; trying again")
-            boards = self._seen.snapshot().boards.values()
-            soon = any(record.state in _CHANGING for record in boards)
+                _log.exception("the boards could not be checked; trying again")
+            now = self._clock()
+            soon = any(
+                record.state in _CHANGING and now - record.changed < _SOON_SECONDS
+                for record in self._live.snapshot().boards.values()
+            )
             self._wake.wait(self._settings.poll_soon if soon else self._settings.poll)
 
     def tick(self) -> None:
-        """Look at every live board once, and take the steps that are due."""
+        """Check every live board once, and take the steps that are due."""
         try:
             self._flush()
-            live = self._registry.live(self._seen.about_to_read())
+            live = self._registry.live(self._live.begin_read())
+            self._live.end_read(live, self._clock())
+            isolated = [record for record in live if record.is_isolated]
+            self._leases.renew({record.id for record in isolated if self.reaches(record)})
         except DatabaseUnavailable as error:
-            self._seen.could_not_read(str(error))
+            self._live.read_failed(str(error))
             return
-        self._seen.was_read(live, self._clock())
-        self._forget_all_but({record.id for record in live})
-        places: dict[str, list[BoardRecord]] = {}
         for record in live:
-            if record.is_isolated:
-                places.setdefault(record.on, []).append(record)
-            elif self._due(record, None) is not None:
+            if not record.is_isolated and self._due(record, None) is not None:
                 self._do(record.id, self._decided, record, None)
-        for name, records in places.items():
-            self._do((name,), self._look, name, records)
+        held: dict[str, list[BoardRecord]] = {}
+        for record in filter(self._leases.holds, isolated):
+            held.setdefault(record.executor, []).append(record)
+        for name, place in self._places.items():
+            searches = place.is_search_due(self._clock(), self._settings.orphans)
+            if name in held or place.orphans or searches:
+                self._do((name,), self._poll, place, held.get(name, []))
+        for record in isolated:
+            if record.state is BoardState.RUNNING and not self._leases.holds(record):
+                work = (("address", record.id), self._find_address, record)
+                self._do(*work, pool=self._probes)  # an engine that hangs delays no start
+        unreached = [record for record in isolated if not self.reaches(record)]
+        if unreached:
+            self._do("unreached", self._give_up, unreached)
 
-    def _look(self, name: str, records: list[BoardRecord]) -> None:
-        """Ask one executor about its boards, and take the steps that are due."""
-        executor = self._executors.get(name)
-        if executor is None:
-            for record in records:
-                if record.state is State.PENDING:
-                    self._move(record, Transition(State.FAILED, f"there is no {name!r} here"))
-            return
-        handles = {record.id: record.handle for record in records if record.handle is not None}
-        statuses = executor.poll(handles) if handles else {}
-        with self._lock:
-            self._statuses.update(statuses)
+    def _poll(self, place: _Place, records: list[BoardRecord]) -> None:
+        """Query an executor once for all its boards, and take the steps that are due."""
+        executor, now = place.executor, self._clock()
         for record in records:
             if record.handle is None:
                 self._do(record.id, self._launch, executor, record)
-            elif self._decided(record, statuses.get(record.id)):
+        # What a user stops since then is tried at once: the engine may be back.
+        stops = any(
+            record.state is BoardState.STOPPING and record.changed > place.failed
+            for record in records
+        )
+        if place.is_paused(now) and not stops:
+            return
+        if place.is_search_due(now, self._settings.orphans):
+            place.searched = now
+            self._find_orphans(place)
+        started = {record.id: record.handle for record in records if record.handle is not None}
+        handles = {**started, **place.orphans}
+        if not handles:
+            return
+        statuses = executor.poll(handles)
+        place.note_answer(statuses.values(), self._clock())
+        for key in list(place.orphans):
+            status = statuses.get(key)
+            if status is None or status.state is CommandState.ENDED:
+                del place.orphans[key]
+        for record in records:
+            if record.handle is not None:
+                self._follow(executor, record, record.handle, statuses.get(record.id))
+
+    def _follow(
+        self, executor: Executor, record: BoardRecord, handle: Handle, status: Status | None
+    ) -> None:
+        """Take the step that is due after a poll."""
+        if self._decided(record, status):
+            return
+        if record.state is BoardState.STOPPING:
+            problem = "" if status is None else why_unanswered(executor.name, status)
+            reason = why_stopping(record.reason, executor.name, problem)
+            self._explain(record, reason, record.changed)
+            self._do(record.id, self._send_stop, executor, record, handle)
+            return
+        if status is not None:
+            # A board that its engine let wait gets the whole time for its start afterwards.
+            waits = record.state is BoardState.STARTING
+            changed = self._clock() if waits else record.changed
+            self._explain(record, why_waiting(executor.name, status), changed)
+        if record.state is BoardState.RUNNING and self._probe is not None:
+            probing = (executor, record, self._probe, self._clock())
+            self._do(("probe", record.id), self._check_health, *probing, pool=self._probes)
+
+    def _explain(self, record: BoardRecord, reason: str, changed: float) -> None:
+        """Store what a board waits for, if that is news."""
+        reason = plain(reason)[:LONGEST_TEXT]
+        if reason == record.reason:
+            return
+        try:
+            self._live.update(self._registry.explain(record, reason, changed))
+        except (Conflict, NoSuchName):
+            return
+        _log.info("board %s is %s: %s", record.id, record.state, reason)
+
+    def _find_orphans(self, place: _Place) -> None:
+        """Stop what an executor runs for this hub and no live board has.
+
+        Where no board ever ran, there is nothing to find, and a query may cost much.
+        """
+        used = {on.partition(":")[0] for on in self._registry.places()}
+        if place.executor.name not in used:
+            return
+        try:
+            found = place.executor.found()
+        except ExecutorError as error:
+            _log.info("%s is not searched for orphans: %s", place.executor.name, error)
+            return
+        if not found:
+            return
+        # Read after the search: a board is stored before it is started.
+        live = {(record.id, record.attempt): record.handle for record in self._registry.live()}
+        for one in found:
+            key = (one.board, one.attempt)
+            known = live.get(key)
+            if key in live and (known is None or place.executor.is_same(known, one.handle)):
                 continue
-            elif record.state is State.STOPPING:
-                self._do(record.id, self._make_end, executor, record, record.handle)
-            elif record.state is State.RUNNING and self._probe is not None:
-                asking = (executor, record, self._probe, self._clock())
-                self._do(("ask", record.id), self._ask, *asking, pool=self._asking)
+            _log.warning(
+                "%s runs start %d of board %s, which no live board has: it is stopped",
+                place.executor.name,
+                one.attempt,
+                one.board,
+            )
+            place.orphans[f"{one.board}-{one.attempt}"] = one.handle
+            try:
+                place.executor.stop(one.handle, now=True)
+            except ExecutorError as error:
+                _log.warning("start %d of board %s: %s", one.attempt, one.board, error)
+
+    def _find_address(self, record: BoardRecord) -> None:
+        """Let this hub serve a board that another one holds."""
+        if record.handle is None or not self.reaches(record):
+            return
+        executor = self._executors[record.executor]
+        try:
+            if executor.address(record.handle) is None:
+                executor.find_address(record.handle)
+        except ExecutorError as error:
+            _log.info("board %s cannot be opened here: %s", record.id, error)
+
+    def _give_up(self, records: list[BoardRecord]) -> None:
+        """End the boards that no hub reaches: their executor or their machine is gone."""
+        lost = self._leases.take_unreached(
+            [record.id for record in records], self._settings.unreached
+        )
+        for record in records:
+            if record.id not in lost:
+                continue
+            if record.state is BoardState.PENDING:
+                reason = f"there is no {record.executor!r} here"
+                self._move(record, Transition(BoardState.FAILED, reason))
+            else:
+                reason = f"no hub has reached it for {span(self._settings.unreached)}"
+                self._decided(record, Status(CommandState.ENDED, None, reason))
 
     def _decided(self, record: BoardRecord, status: Status | None) -> bool:
-        """Take the step that is due, and say whether one was."""
+        """Take the step that is due; return whether one was."""
         due = self._due(record, status)
         if due is None:
             return False
@@ -329,58 +629,65 @@ class Lifecycle:
         return True
 
     def _due(self, record: BoardRecord, status: Status | None) -> Transition | None:
-        seen = replace(record, last_request=self._seen.last_request(record))
-        silent = self._silence.of(record)
-        return decide(seen, status, self._clock(), self._settings_for(record), silent=silent)
+        record = replace(record, last_request=self._live.last_request(record))
+        silent, why = self._live.silence(record)
+        due = decide(record, status, self._clock(), self._settings, silent=silent, why=why)
+        if due is None or status is None or status.state is not CommandState.ENDED:
+            return due
+        return replace(due, exit_code=status.exit_code)
 
-    def _ask(
+    def _check_health(
         self,
         executor: Executor,
         record: BoardRecord,
-        probe: Callable[[Address], bool],
-        asked: float,
+        probe: Callable[[Address], str],
+        began: float,
     ) -> None:
-        """Find out whether a running board answers."""
         address = executor.address(record.handle) if record.handle is not None else None
         if address is None:
             return
-        if probe(address):
-            self._silence.answered(record)
+        if problem := probe(address):
+            self._live.unanswered(record, began, self._clock(), self._settings.poll, problem)
         else:
-            poll = self._settings_for(record).poll
-            self._silence.unanswered(record, asked, self._clock(), poll)
+            self._live.answered(record)
 
     def _launch(self, executor: Executor, record: BoardRecord) -> None:
         """Start a board that has no handle yet, or find what a killed hub started for it."""
         started: BoardRecord | None = record
-        if record.state is State.PENDING:
-            started = self._move(record, Transition(State.STARTING))
-        if started is None:
+        if record.state is BoardState.PENDING:
+            started = self._move(record, Transition(BoardState.STARTING))
+        if started is None or not self._leases.holds(record):
             return
         try:
             handle = executor.start(self._specify(started))
         except (ExecutorError, BoardsError, OSError, ValueError) as error:
-            # A killed hub may have started it: as long as that can be found out, it is tried.
+            # A killed hub may have started it: try for as long as that may be found out.
             waited = self._clock() - started.changed
-            if record.state is State.PENDING or waited >= self._settings_for(record).patience:
+            if record.state is BoardState.PENDING or waited >= self._settings.adoption_timeout:
                 self._not_started(started, str(error))
+            elif record.state is BoardState.STARTING:
+                self._explain(record, str(error), record.changed)
             return
         self._keep(executor, started, handle)
 
     def _keep(self, executor: Executor, started: BoardRecord, handle: Handle) -> None:
-        """Remember a handle; what was started for a board that is gone is ended."""
+        """Store a handle, or stop what was started for a board that is gone."""
         for _ in range(_ATTEMPTS):
             try:
                 record = self._registry.get(started.id)
-            except NotFound:
+            except NoSuchName:
                 record = None
             if record is None or record.attempt != started.attempt or not record.is_live:
-                if record is None or record.handle != handle:
+                known = record.handle if record is not None else None
+                if known is None or not executor.is_same(known, handle):
                     executor.stop(handle, now=True)
                 return
+            if record.handle not in (None, handle):  # another hub has started it as well
+                executor.stop(handle, now=True)
+                return
             try:
-                self._seen.changed(self._registry.update(record, handle=handle))
-            except (Conflict, NotFound):
+                self._live.update(self._registry.update(record, handle=handle))
+            except (Conflict, NoSuchName):
                 continue
             self._wake.set()
             return
@@ -390,41 +697,38 @@ class Lifecycle:
             record = self._registry.get(started.id)
             if record.attempt != started.attempt or not record.is_live:
                 return
-            stopping = record.state is State.STOPPING
-            due = Transition(record.outcome if stopping else State.FAILED, reason)
+            stopping = record.state is BoardState.STOPPING
+            due = Transition(record.outcome if stopping else BoardState.FAILED, reason)
             if self._move(record, due) is not None:
                 return
 
-    def _make_end(self, executor: Executor, record: BoardRecord, handle: Handle) -> None:
-        """Ask a board to end, and make it when it had time enough."""
+    def _send_stop(self, executor: Executor, record: BoardRecord, handle: Handle) -> None:
+        """Let the executor stop a board, and kill it after the time of grace."""
         waited = self._clock() - record.changed
-        now = record.id in self._stop_now or waited >= self._settings_for(record).grace
-        asked = (record.id, record.attempt)
-        if not now and asked in self._asked_to_stop:
+        now = bool(record.urgent) or waited >= self._settings.grace
+        if not now and self._live.was_stop_sent(record):
             return
         try:
             executor.stop(handle, now=now)
         except ExecutorError as error:
             _log.warning("board %s cannot be stopped yet: %s", record.id, error)
             return
-        self._asked_to_stop.add(asked)
-
-    # Small steps.
+        self._live.stop_sent(record)
 
     def _begin(self, record: BoardRecord) -> BoardRecord:
-        """Let an instant board run, and an isolated one be started soon."""
-        if record.state is State.PENDING and not record.is_isolated:
+        """Run an instant board, and wake the loop for an isolated one."""
+        if record.state is BoardState.PENDING and not record.is_isolated:
             try:
-                record = self._registry.transition(record, Transition(State.RUNNING))
+                record = self._registry.transition(record, Transition(BoardState.RUNNING))
             except Conflict:
                 record = self._registry.get(record.id)
-        self._seen.changed(record)
+        self._live.update(record)
         if record.is_isolated:
             self._wake.set()
         return record
 
     def _insist(self, board_id: str, step: Callable[[BoardRecord], BoardRecord]) -> BoardRecord:
-        """Take a step that a user asked for, also when the board changes meanwhile."""
+        """Take a step that a user requested, also when the board changes meanwhile."""
         for attempt in range(_ATTEMPTS):
             record = self._registry.get(board_id)
             try:
@@ -433,43 +737,32 @@ class Lifecycle:
                 if type(error) is not Conflict or attempt == _ATTEMPTS - 1:
                     raise
                 continue
-            self._seen.changed(record)
+            self._live.update(record)
             self._wake.set()
             return record
         raise AssertionError("unreachable")
 
     def _move(self, record: BoardRecord, transition: Transition) -> BoardRecord | None:
-        """Bring a board into a state, unless it was changed since it was looked at."""
+        """Change the state of a board, unless the board has changed meanwhile."""
+        changes: dict[str, Any] = {}
+        if transition.state in ENDED and record.handle is not None and self.reaches(record):
+            changes["handle"] = {**record.handle, LOG_HOST: os.uname().nodename}
         try:
-            after = self._registry.transition(record, transition)
-        except (Conflict, NotFound):
+            after = self._registry.transition(record, transition, **changes)
+        except (Conflict, NoSuchName):
             return None
-        self._seen.changed(after)
+        self._live.update(after)
         _log.info("board %s is %s: %s", after.id, after.state, after.reason)
-        if after.state is State.PENDING:
+        if after.state is BoardState.PENDING:
             self._wake.set()
+        if after.state is BoardState.STARTING:  # what it did not answer before does not count
+            self._live.answered(after)
         return after
 
-    def _settings_for(self, record: BoardRecord) -> Settings:
-        return self._settings_of.get(record.on, self._settings)
-
     def _flush(self) -> None:
-        """Remember when boards were last used."""
-        touched = self._seen.take_touched()
-        try:
-            self._registry.touch(touched)
-        except DatabaseUnavailable:
-            self._seen.put_back(touched)
-            raise
-
-    def _forget_all_but(self, live: set[str]) -> None:
-        """Drop what is kept in memory of boards that have ended."""
-        self._silence.forget_all_but(live)
-        with self._lock:
-            for gone in self._statuses.keys() - live:
-                del self._statuses[gone]
-            self._stop_now &= live
-            self._asked_to_stop = {asked for asked in self._asked_to_stop if asked[0] in live}
+        used = self._live.unsaved()
+        self._registry.touch(used)
+        self._live.saved(used)
 
     def _do(
         self,
@@ -479,10 +772,6 @@ class Lifecycle:
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
         """Do some work in a thread if there are any, but never twice at once under one key."""
-        with self._lock:
-            if key in self._busy or self._closing:
-                return
-            self._busy.add(key)
 
         def run() -> None:
             try:
@@ -490,13 +779,17 @@ class Lifecycle:
             except DatabaseUnavailable as error:
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001 - whatever it was, the other boards go on
-                _log.exception("the boards could not be looked after; trying again")
+                _log.exception("a board could not be checked; trying again")
             finally:
                 with self._lock:
                     self._busy.discard(key)
 
         pool = pool or self._pool
+        with self._lock:
+            if key in self._busy or self._closing:
+                return
+            self._busy.add(key)
+            if pool is not None:
+                pool.submit(run)
         if pool is None:
             run()
-        else:
-            pool.submit(run)

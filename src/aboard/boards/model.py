@@ -1,26 +1,38 @@
-"""What a board is, the states it can be in, and which change of state is legal.
+"""The model of a board: one declaration for each field, the states, and how values are checked.
 
-Values in, values out: `apply` makes the record that follows from a transition. Deciding which
-transition is due is left to `lifecycle`, remembering it to `registry`.
+The table's columns (`database`), the documents of the REST API (`hub.api`) and the attributes of
+`aboard.Board` derive from it. To add a field that a client may set, declare it in `BoardFields`
+and its keyword in `BoardOptions`, and add a migration in `database` and a command line option.
+The SDK imports this module, so it needs the standard library only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import hashlib
+import json
+import math
+import re
+import secrets
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, NoneType
+from typing import Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
-from aboard.boards.errors import IllegalTransition
+from aboard.boards.errors import BadValue, IllegalTransition
+from aboard.runs.groups import Band, Show
+from aboard.runs.manifest import format_time
 
-INSTANT = "instant"
-"""Where a board runs that the hub itself serves."""
+INSTANT = "instant"  # where a board runs that the hub itself serves
+LONGEST_NAME = 64
+LONGEST_TEXT = 4096
+MOST_SELECTORS = 10_000
+_LARGEST = 2**62
+_LEAST_MEMORY = 1 << 20
 
 
-class State(StrEnum):
-    """How a board stands."""
-
+class BoardState(StrEnum):
     PENDING = "pending"
     STARTING = "starting"
     RUNNING = "running"
@@ -31,7 +43,7 @@ class State(StrEnum):
 
 
 class Engine(StrEnum):
-    """What answers a board's requests for data: our index, or TensorBoard's own backend."""
+    """What serves a board's data: the index, or TensorBoard's own backend."""
 
     FAST = "fast"
     STOCK = "stock"
@@ -44,135 +56,392 @@ class Visibility(StrEnum):
     TEAM = "team"
 
 
-LIVE = frozenset({State.PENDING, State.STARTING, State.RUNNING, State.STOPPING})
-ENDED = frozenset(State) - LIVE
+LIVE = frozenset({BoardState.PENDING, BoardState.STARTING, BoardState.RUNNING, BoardState.STOPPING})
+ENDED = frozenset(BoardState) - LIVE
 
-LEGAL: Mapping[State, frozenset[State]] = MappingProxyType(
+LEGAL: Mapping[BoardState, frozenset[BoardState]] = MappingProxyType(
     {
-        # An instant board runs at once; one may be stopped, or fail to start, before it starts.
-        State.PENDING: frozenset({State.STARTING, State.RUNNING, State.STOPPED, State.FAILED}),
-        State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.FAILED, State.LOST}),
-        # Straight to stopped: an instant board has no process, and a process may end by itself.
-        State.RUNNING: frozenset({State.STOPPING, State.STOPPED, State.FAILED, State.LOST}),
-        # Failed: stopped because it never answered. Pending: stopped to be started anew.
-        State.STOPPING: frozenset({State.STOPPED, State.FAILED, State.PENDING}),
-        # A restart is a new start of the same board, with its history kept.
-        State.STOPPED: frozenset({State.PENDING}),
-        State.FAILED: frozenset({State.PENDING}),
-        State.LOST: frozenset({State.PENDING}),
+        # An instant board runs at once. A board may be stopped, or fail, before it starts.
+        BoardState.PENDING: frozenset(
+            {BoardState.STARTING, BoardState.RUNNING, BoardState.STOPPED, BoardState.FAILED}
+        ),
+        BoardState.STARTING: frozenset(
+            {BoardState.RUNNING, BoardState.STOPPING, BoardState.FAILED, BoardState.LOST}
+        ),
+        # Stopped: an instant board has no process, and a process may end by itself. Starting: its
+        # engine moves it to another machine.
+        BoardState.RUNNING: frozenset(
+            {
+                BoardState.STARTING,
+                BoardState.STOPPING,
+                BoardState.STOPPED,
+                BoardState.FAILED,
+                BoardState.LOST,
+            }
+        ),
+        # Failed: stopped because it did not answer. Pending: stopped for a restart.
+        BoardState.STOPPING: frozenset({BoardState.STOPPED, BoardState.FAILED, BoardState.PENDING}),
+        # A restart keeps the board and its history.
+        BoardState.STOPPED: frozenset({BoardState.PENDING}),
+        BoardState.FAILED: frozenset({BoardState.PENDING}),
+        BoardState.LOST: frozenset({BoardState.PENDING}),
     }
 )
 
-OUTCOMES = LEGAL[State.STOPPING]
+
+class Unit(StrEnum):
+    """What the number in a field measures, and so how documents write it."""
+
+    TIME = "seconds since 1970; RFC 3339 in documents"
+    DURATION = "seconds; a client may write '90m'"
+    SIZE = "bytes; a client may write '2GiB'"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardRecord:
-    """A board as it is remembered. Times are seconds since 1970, durations seconds.
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is declared of a field besides its type and its default.
 
-    Attributes:
-        id: twelve characters, for ever its own.
-        name: for people; unique among an owner's live boards.
-        owner: the name of the user it belongs to.
-        state: how it stands.
-        reason: why; empty where there is nothing to say.
-        changed: when it got into its state.
-        created: when it was asked for.
-        started: when it last began to run, of this start.
-        ended: when it ended, if it has.
-        selectors: what was asked for, as it was given.
-        sources: where the logs are, as far as they are known.
-        template: how runs are named on it; empty for the usual way.
-        title: shown above the page.
-        engine: what answers its requests for data.
-        on: `instant`, or the executor that runs its process.
-        memory: the limit in bytes; 0 for none.
-        timeout: the longest it may run; 0 for no limit.
-        idle_timeout: how long it may run without a request; 0 for ever.
-        expires: when it will be stopped, whoever uses it; None for never.
-        last_request: when it was last used, after it began to run.
-        handle: what the executor needs to find it again.
-        visibility: who sees it.
-        version: counts its changes; whoever changes a board says which version he saw.
-        attempt: counts its starts.
-        outcome: the state that a stopping board goes to.
+    `create` and `change` say when a client may set it; only the creation and transitions set a
+    `fixed` one. A field that is not `stored` is computed by the hub.
     """
 
-    id: str
-    name: str
-    owner: str
-    state: State = State.PENDING
-    reason: str = ""
-    changed: float
-    created: float
-    started: float | None = None
-    ended: float | None = None
-    selectors: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    template: str = ""
-    title: str = ""
-    engine: Engine = Engine.FAST
-    on: str = INSTANT
-    memory: int = 0
-    timeout: float = 0.0
-    idle_timeout: float = 0.0
-    expires: float | None = None
-    last_request: float | None = None
-    handle: dict[str, Any] | None = None
-    visibility: Visibility = Visibility.PRIVATE
-    version: int = 1
-    attempt: int = 1
-    outcome: State = State.STOPPED
+    text: str
+    unit: Unit | None = None
+    create: bool = False
+    change: bool = False
+    public: bool = True
+    stored: bool = True
+    fixed: bool = False
+    required: bool = False
+    longest: int = LONGEST_TEXT
+    column: str = ""
+    example: object = None
+
+
+def _field(default: Any, text: str, unit: Unit | None = None, **options: Any) -> Any:
+    return field(default=default, metadata={"about": About(text, unit, **options)})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoardFields:
+    """The fields that users see, each declared once."""
+
+    id: str = _field("", "Twelve characters; never reused.", fixed=True)
+    name: str = _field(
+        "",
+        "Unique among the owner's live boards; generated by default.",
+        create=True,
+        change=True,
+        longest=LONGEST_NAME,
+    )
+    title: str = _field("", "Shown above the page.", create=True)
+    owner: str = _field("", "The user it belongs to.", fixed=True, required=True)
+    state: BoardState = _field(BoardState.PENDING, "Where it stands.", fixed=True)
+    reason: str = _field("", "Why it is in its state, or what it waits for.", fixed=True)
+    exit_code: int | None = _field(
+        None, "How its process ended: its exit code, or minus the signal.", fixed=True
+    )
+    condition: str = _field(
+        "", "'waiting for data', 'source cannot be read', 'not answering', or empty.", stored=False
+    )
+    unit: str = _field(
+        "", "What its engine calls it, such as 'job 17'; empty if it has not started.", stored=False
+    )
+    problems: tuple[str, ...] = _field(
+        (), "Why sources cannot be read, as their storages say.", stored=False
+    )
+    selectors: tuple[str, ...] = _field(
+        (),
+        "What it shows, as requested.",
+        create=True,
+        required=True,
+        example=["cifar10/run3", "tag:best"],
+    )
+    where: str = _field(
+        "",
+        "Which of the selected runs it shows, as a condition; empty for all.",
+        create=True,
+        column="question_where",
+        example='metrics["eval/acc"].max > 0.9',
+    )
+    sort: tuple[str, ...] = _field(
+        (),
+        "The fields by which runs are sorted before the limit, with '-' downwards.",
+        create=True,
+        column="question_sort",
+        example=['-metrics["eval/acc"].max'],
+    )
+    limit: int = _field(
+        0,
+        "How many runs it shows at most, the first in their order; 0 for all.",
+        create=True,
+        column="question_limit",
+        example=10,
+    )
+    sources: tuple[str, ...] = _field((), "Where the logs are, as far as known.")
+    template: str = _field(
+        "",
+        "How runs are named; empty for the default names.",
+        create=True,
+        example="{experiment}_{run}_lr={hparams.lr}",
+    )
+    group_by: tuple[str, ...] = _field(
+        (),
+        "The fields by which its runs are grouped; empty for no groups.",
+        create=True,
+        example=["hparams.lr"],
+    )
+    band: Band = _field(Band.STD, "What is drawn around the mean of a group.", create=True)
+    show: Show = _field(Show.GROUPS, "With groups: these, the runs, or both.", create=True)
+    on: str = _field(
+        INSTANT,
+        "'instant', or the engine that runs its process: 'slurm', or with a profile 'slurm:long'.",
+        create=True,
+        fixed=True,
+        required=True,
+        column="runs_on",
+    )
+    engine: Engine = _field(Engine.FAST, "What serves its data.", create=True, fixed=True)
+    url: str = _field("", "Its path on the hub.", stored=False)
+    created: float = _field(0.0, "When it was created.", Unit.TIME, fixed=True)
+    started: float | None = _field(
+        None, "When its current start began to run.", Unit.TIME, fixed=True
+    )
+    ended: float | None = _field(None, "When it ended.", Unit.TIME, fixed=True)
+    expires: float | None = _field(None, "When the hub will stop it.", Unit.TIME)
+    last_request: float | None = _field(None, "When it was last used.", Unit.TIME, fixed=True)
+    timeout: float = _field(
+        0.0,
+        "The longest time it may run, in seconds; 0 for no limit.",
+        Unit.DURATION,
+        create=True,
+        change=True,
+        example="7d",
+    )
+    idle_timeout: float = _field(
+        0.0,
+        "The longest time without a request, in seconds; 0 for no limit.",
+        Unit.DURATION,
+        create=True,
+        change=True,
+        example="90m",
+    )
+    memory: int = _field(
+        0, "Its memory limit in bytes; 0 for none.", Unit.SIZE, create=True, example="2GiB"
+    )
+    cpus: float = _field(
+        0.0, "How many processors it may use; 0 for no limit.", create=True, example=1.5
+    )
+    visibility: Visibility = _field(Visibility.PRIVATE, "Who sees it.", create=True, change=True)
+    runs: int = _field(0, "How many runs it shows.", stored=False)
+    version: int = _field(1, "Counts its changes; an update names the version it saw.", fixed=True)
+
+
+class BoardChanges(TypedDict, total=False):
+    """What a client may write for the fields with `change`: keyword arguments of the SDK."""
+
+    name: str | None
+    timeout: str | float | None
+    idle_timeout: str | float | None
+    visibility: str | None
+
+
+class BoardOptions(BoardChanges, total=False):
+    """What a client may write for the fields with `create`, except the selectors."""
+
+    title: str | None
+    where: str | None
+    sort: str | Sequence[str] | None
+    limit: int | None
+    template: str | None
+    group_by: Sequence[str] | None
+    band: str | None
+    show: str | None
+    on: str | None
+    engine: str | None
+    memory: str | int | None
+    cpus: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardRecord(BoardFields):
+    """A board as the registry stores it. A board that is not stored yet has no id."""
+
+    changed: float = _field(0.0, "When it entered its state.", Unit.TIME, public=False, fixed=True)
+    handle: dict[str, Any] | None = _field(
+        None, "What its executor finds its process by.", public=False
+    )
+    attempt: int = _field(1, "Counts its starts.", public=False, fixed=True)
+    outcome: BoardState = _field(
+        BoardState.STOPPED, "The state that a stopping board goes to.", public=False
+    )
+    urgent: int = _field(0, "1 if it is to be stopped without the time of grace.", public=False)
 
     @property
     def is_live(self) -> bool:
-        """Whether it has not ended."""
         return self.state in LIVE
 
     @property
     def is_isolated(self) -> bool:
-        """Whether it has a process of its own."""
         return self.on != INSTANT
+
+    @property
+    def executor(self) -> str:
+        """The name of its executor; see `profile`."""
+        return self.on.partition(":")[0]
+
+    @property
+    def profile(self) -> str:
+        return self.on.partition(":")[2]
+
+    @property
+    def selection(self) -> str:
+        """The key of its selection: equal for boards of an owner that show the same.
+
+        The order of selectors does not matter. What else makes the page differ is part of it.
+        """
+        parts: list[Any] = [sorted(set(self.selectors)), self.template, self.engine, self.on]
+        parts += [[self.where, self.sort, self.limit]] if self.has_question else []
+        parts += [["groups", self.group_by, self.band, self.show]] if self.group_by else []
+        return digest(parts)
+
+    @property
+    def has_question(self) -> bool:
+        return bool(self.where or self.sort or self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardField:
+    """A field of a board, resolved: `kind` is its type without None."""
+
+    name: str
+    kind: Any
+    optional: bool
+    about: About
+
+    def check(self, value: Any) -> Any:
+        if value is None and self.optional:
+            return None
+        if self.name == "name":
+            return check_name(value)
+        if get_origin(self.kind) is tuple and isinstance(value, str):
+            value = [value]
+        if self.kind is str:
+            value = check_text(value, f"the {self.name}", self.about.longest)
+        elif get_origin(self.kind) is tuple:
+            value = check_texts(value, f"a {self.name.removesuffix('s')}")
+        elif issubclass(get_origin(self.kind) or self.kind, StrEnum):
+            value = choice(self.kind, value, self.name)
+        elif self.kind in {int, float} and self.about.unit is not Unit.TIME:
+            value = self.kind(check_number(value, self.name))
+        if self.about.required and not value:
+            if self.name == "selectors":
+                hint = "Name a run, a path or a URI, or stop the board."
+                raise BadValue("a board needs at least one selector.", hint)
+            raise BadValue(f"{self.name} is empty.", "Give it a value.")
+        return value
+
+    def parse(self, value: Any) -> Any:
+        """Check a value as a client writes it."""
+        if self.about.unit is Unit.DURATION:
+            value = parse_duration(value)
+        elif self.about.unit is Unit.SIZE:
+            value = parse_size(value)
+            if 0 < value < _LEAST_MEMORY:
+                raise BadValue(
+                    f"{value:.0f} bytes are too little {self.name} for a board.",
+                    "Write a unit: 2GiB.",
+                )
+        return self.check(value)
+
+    def load(self, value: Any) -> Any:
+        """Return a value of a document; one that only a newer hub knows stays as it is."""
+        if value is None:
+            return None
+        if self.about.unit is Unit.TIME:
+            return datetime.fromisoformat(value).timestamp()
+        if get_origin(self.kind) is tuple:
+            return tuple(value)
+        if issubclass(self.kind, StrEnum) and value not in set(self.kind):
+            return value
+        return self.kind(value)
+
+
+def _resolve() -> Mapping[str, BoardField]:
+    hints = get_type_hints(BoardRecord)
+    found = {}
+    for one in fields(BoardRecord):
+        optional = NoneType in get_args(hints[one.name])
+        kind = get_args(hints[one.name])[0] if optional else hints[one.name]
+        found[one.name] = BoardField(one.name, kind, optional, one.metadata["about"])
+    return MappingProxyType(found)
+
+
+FIELDS = _resolve()
+
+
+def checked(board: BoardRecord) -> BoardRecord:
+    """Return a new board with its values in their usual form; it may lack a name."""
+    values = {name: getattr(board, name) for name in FIELDS if name != "name" or board.name}
+    return replace(board, **{name: FIELDS[name].check(value) for name, value in values.items()})
+
+
+def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    changeable = sorted(name for name, one in FIELDS.items() if not one.about.fixed)
+    if wrong := sorted(changes.keys() - set(changeable)):
+        raise BadValue(
+            f"{', '.join(wrong)} cannot be changed.", f"These can: {', '.join(changeable)}."
+        )
+    return {name: FIELDS[name].check(value) for name, value in changes.items()}
+
+
+def parse_request(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a client gave, without None, in their usual form."""
+    given = {name: value for name, value in values.items() if value is not None}
+    return {name: FIELDS[name].parse(value) for name, value in given.items()}
+
+
+def to_document(board: BoardFields) -> dict[str, Any]:
+    document = {name: getattr(board, name) for name in _PUBLIC}
+    for name, dump in _DUMPS:
+        document[name] = dump(document[name])
+    return document
+
+
+def from_document(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: FIELDS[name].load(document[name]) for name in document if name in FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of state that is due.
+    """A change of state that is due; `outcome` is how a stopping board ends.
 
-    Attributes:
-        state: the new state.
-        reason: why.
-        outcome: for a board that is being stopped: how it ends.
+    `exit_code` is that of the command which has ended.
     """
 
-    state: State
+    state: BoardState
     reason: str = ""
-    outcome: State = State.STOPPED
+    outcome: BoardState = BoardState.STOPPED
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One entry of a board's history."""
-
     board: str
     version: int
     attempt: int
-    state: State
+    state: BoardState
     reason: str
     at: float
 
 
 def apply(record: BoardRecord, transition: Transition, now: float) -> BoardRecord:
-    """Return the record as it is after a transition.
-
-    Raises:
-        IllegalTransition: a board in this state cannot make it.
-    """
+    """Return the record as it is after a transition, if its state allows that."""
     old, new = record.state, transition.state
     if new not in LEGAL[old]:
         raise IllegalTransition(
             f"board {record.id} ({record.name}) is {old} and cannot become {new}.",
-            "Look at it with: aboard describe " + record.id,
+            "See its state with: aboard describe " + record.id,
         )
     after = replace(
         record,
@@ -180,10 +449,12 @@ def apply(record: BoardRecord, transition: Transition, now: float) -> BoardRecor
         reason=transition.reason,
         changed=now,
         version=record.version + 1,
-        outcome=transition.outcome if new is State.STOPPING else State.STOPPED,
+        outcome=transition.outcome if new is BoardState.STOPPING else BoardState.STOPPED,
+        exit_code=transition.exit_code,
+        urgent=0,
     )
     match new:
-        case State.PENDING:
+        case BoardState.PENDING:
             return replace(
                 after,
                 attempt=record.attempt + 1,
@@ -193,17 +464,170 @@ def apply(record: BoardRecord, transition: Transition, now: float) -> BoardRecor
                 last_request=None,
                 handle=None,
             )
-        case State.RUNNING:
+        case BoardState.RUNNING:
             expires = now + record.timeout if record.timeout else None
             return replace(after, started=now, expires=expires)
-        case State.STARTING | State.STOPPING:
+        case BoardState.STARTING:  # from running, its time counts again when it runs again
+            return replace(after, started=None, expires=None)
+        case BoardState.STOPPING:
             return after
         case _:
             return replace(after, ended=now, expires=None)
 
 
-def extended(record: BoardRecord, seconds: float, now: float) -> BoardRecord:
-    """Return a running board with more time to run; one without an end has enough."""
-    if record.expires is None:
-        return record
-    return replace(record, expires=max(record.expires, now) + seconds, version=record.version + 1)
+def digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# Values.
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def is_plain(text: str) -> bool:
+    """Return whether every database can store a text: no NUL, no half of a surrogate pair."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def plain(text: str) -> str:
+    return text if is_plain(text) else "".join(filter(is_plain, text))
+
+
+def check_text(text: str, what: str, longest: int = LONGEST_TEXT) -> str:
+    if len(text) <= longest and is_plain(text):
+        return text
+    raise BadValue(
+        f"{what} cannot be stored: {text[:40]!r}…",
+        f"Use at most {longest} characters, none of them NUL.",
+    )
+
+
+def check_texts(texts: Iterable[str], what: str) -> tuple[str, ...]:
+    """Return texts that can be stored, stripped, each once, in their order."""
+    kept = dict.fromkeys(check_text(text, what).strip() for text in texts)
+    kept.pop("", None)
+    if len(kept) > MOST_SELECTORS:
+        raise BadValue(
+            f"{len(kept)} times {what} is more than {MOST_SELECTORS}.",
+            "Name what they have in common, such as their directory.",
+        )
+    return tuple(kept)
+
+
+def check_number(number: float, what: str) -> float:
+    if math.isfinite(number) and 0 <= number <= _LARGEST:
+        return number
+    raise BadValue(f"{what} cannot be {number}.", "Use 0 for no limit, or a number above it.")
+
+
+def choice(kind: type[Choice], value: str, what: str) -> Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(kind)
+        raise BadValue(f"{what} cannot be {value[:80]!r}.", f"Use one of: {known}.") from None
+
+
+LONGEST_SECONDS = 36500 * 86400.0
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTES |= {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_AMOUNT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]{0,3})", re.ASCII)
+
+
+def parse_duration(value: str | float) -> float:
+    hint = "Write seconds, or a number with s, m, h or d: 90m."
+    seconds = _parse_amount(value, _SECONDS, "a duration", hint)
+    if seconds > LONGEST_SECONDS:
+        raise BadValue(f"{value!r} is too long.", "Use at most 36500d, or 0 for no limit.")
+    return seconds
+
+
+def parse_size(value: str | float) -> int:
+    hint = "Write bytes, or a number with MiB or GiB: 2GiB."
+    return int(_parse_amount(value, _BYTES, "a size", hint))
+
+
+def _parse_amount(value: str | float, units: dict[str, int], what: str, hint: str) -> float:
+    if not isinstance(value, str):
+        return float(value)
+    found = _AMOUNT.fullmatch(value.strip())
+    unit = units.get(found[2].lower()) if found else None
+    if found is None or unit is None:
+        raise BadValue(f"{value[:40]!r} is not {what}.", hint)
+    return float(found[1]) * unit
+
+
+# A thousand boards are listed at once: what needs no conversion is copied.
+_PUBLIC = tuple(name for name, one in FIELDS.items() if one.about.public)
+_DUMPS = tuple(
+    (name, format_time if FIELDS[name].about.unit is Unit.TIME else list)
+    for name in _PUBLIC
+    if FIELDS[name].about.unit is Unit.TIME or get_origin(FIELDS[name].kind) is tuple
+)
+
+
+# Names and ids.
+
+ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # hard to confuse
+ID_LENGTH = 12
+_NAME = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,{LONGEST_NAME - 2}}}[A-Za-z0-9])?")
+_ADVERBS = """
+    barely boldly briskly calmly clearly evenly fairly firmly freshly gently gladly greatly
+    hardly highly justly keenly kindly largely lightly likely loosely mainly mildly mostly
+    neatly nicely oddly openly partly plainly politely proudly purely quickly quietly rarely
+    readily really richly safely sharply simply slowly smoothly softly solely surely swiftly
+    tidily truly warmly widely wisely
+"""
+_ADJECTIVES = """
+    able agile amber azure bold brave bright brisk calm cheerful clear clever cosy crisp cute
+    deft eager early fair fast fine fond frank fresh gentle glad golden grand green happy humble
+    jolly keen kind light lively loyal lucid lucky mellow merry mild modest neat noble novel
+    olive patient plain polite proud quick quiet rapid ready round sharp shiny silent silver
+    simple sleek smart snug solid steady still sunny swift tall tender tidy vivid warm wise witty
+    young
+"""
+_ANIMALS = """
+    adder alpaca badger bat bear beaver bee bison boar bream bunting camel carp cat cod condor
+    coot crab crane cricket crow deer dingo dolphin dormouse dove duck eagle eel egret eland elk
+    falcon ferret finch fox frog gecko gibbon goat goose grebe grouse gull hare hawk hedgehog
+    heron hornet horse ibex ibis iguana jackal jaguar jay kestrel kite kiwi koala lark lemur
+    leopard lion lizard llama lobster lynx magpie marten mink mole moose moth mouse mule newt
+    ocelot octopus orca oriole osprey otter owl ox panda parrot pelican perch pigeon pike plover
+    pony puffin puma quail rabbit raven robin salmon seal shrew shrimp skunk sloth snail snipe
+    sparrow squid stoat stork swan swift tapir tern tiger toad trout tuna turtle viper vole
+    walrus wasp weasel whale wolf wombat wren yak zebra
+"""
+
+Choose = Callable[[Sequence[str]], str]
+
+
+def new_id(choose: Choose = secrets.choice) -> str:
+    return "".join(choose(ALPHABET) for _ in range(ID_LENGTH))
+
+
+def new_name(taken: Container[str] = (), choose: Choose = secrets.choice) -> str:
+    """Return a random name such as 'rarely-cute-otter' that is not taken."""
+    name = _random_name(choose)
+    number = 2
+    while name in taken:
+        # There are half a million; an owner who has most of them gets numbers.
+        name = f"{_random_name(choose)}-{number}" if number > 20 else _random_name(choose)
+        number += 1
+    return name
+
+
+def _random_name(choose: Choose) -> str:
+    return "-".join(choose(words.split()) for words in (_ADVERBS, _ADJECTIVES, _ANIMALS))
+
+
+def check_name(name: str) -> str:
+    if _NAME.fullmatch(name):
+        return name
+    raise BadValue(
+        f"{name[:80]!r} cannot be a board's name.",
+        f"Use up to {LONGEST_NAME} letters, digits, '.', '_' and '-', with a letter or digit "
+        "first and last.",
+    )

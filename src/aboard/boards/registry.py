@@ -1,78 +1,103 @@
-"""Everything the hub must remember of its boards: as they are, how they came to be so, whose.
+"""The boards that a hub stores: as they are, their history, and their owners.
 
-Whoever changes a board says which version of it he saw, so that of two who change it at once one
-is told `Conflict` and nothing happens twice. What a user is and may do is left to `accounts`.
+A change names the version of the board it is based on. Of two concurrent changes, one raises
+`Conflict`, so that nothing happens twice. Users are left to `accounts`.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import sqlalchemy as sa
-from sqlalchemy import exc
-
-from aboard.boards import schema
 from aboard.boards.accounts import Accounts
-from aboard.boards.database import BUSY_SECONDS, Database
-from aboard.boards.errors import BadValue, Conflict, IdempotencyMismatch, NameTaken, NotFound
-from aboard.boards.limits import Limits, check_room, settle
-from aboard.boards.lookup import cursor, position, the_one_meant, unknown
-from aboard.boards.model import BoardRecord, Change, State, Transition, Visibility, apply
-from aboard.boards.names import new_id, new_name
-from aboard.boards.rows import from_row, key_of, to_row
-from aboard.boards.selection import digest
-from aboard.boards.wanted import (
+from aboard.boards.database import BUSY_SECONDS, Database, from_row, table, to_row
+from aboard.boards.errors import (
+    Ambiguous,
+    BadValue,
+    Conflict,
+    IdempotencyMismatch,
+    NameTaken,
+    NoSuchName,
+)
+from aboard.boards.limits import Limits, check_ceilings, check_room
+from aboard.boards.model import (
+    FIELDS,
     LONGEST_TEXT,
-    Wanted,
+    BoardRecord,
+    BoardState,
+    Change,
+    Transition,
+    Visibility,
+    apply,
     check_text,
     checked,
     checked_changes,
+    digest,
     is_plain,
+    new_id,
+    new_name,
     plain,
 )
+from aboard.boards.views import Views
+from aboard.requirements import requires
 
-KEYS_KEPT = 7 * 86400.0
-"""How long a key for creating a board is remembered."""
+with requires("sqlalchemy"):
+    import sqlalchemy as sa
+    from sqlalchemy import exc
+
+KEYS_KEPT = 7 * 86400.0  # seconds
 MOST_PER_PAGE = 1000
 
-_SHAREABLE = (State.PENDING, State.STARTING, State.RUNNING)
-"""States in which a board is given to whoever asks for the same selection."""
+# In these states, a request for the same selection gets the same board.
+_SHAREABLE = (BoardState.PENDING, BoardState.STARTING, BoardState.RUNNING)
 
-_board = schema.board
+
+@dataclass(frozen=True, slots=True)
+class _Creation:
+    owner: str
+    idempotency_key: str
+    body: str
+    board: str
+    at: float
+
+
+_board = table(
+    "board",
+    BoardRecord,
+    ("id",),
+    sa.Column("live", sa.Integer, nullable=False),  # 1 until it has ended
+    sa.Column("selection", sa.Text, nullable=False),
+    sa.Column("lease_owner", sa.Text),
+    sa.Column("lease_ends", sa.Double, nullable=False),  # by the database's clock
+)
+_change = table("change", Change, ("board", "version"))
+_creation = table("creation", _Creation, ("owner", "idempotency_key"))
 _newest_first = (_board.c.created.desc(), _board.c.id.desc())
 
 
 class Created(NamedTuple):
-    """The answer to a wish for a board."""
-
     board: BoardRecord
     is_new: bool
 
 
 class Page(NamedTuple):
-    """Some boards of a listing, newest first."""
+    """A page of a listing, newest first."""
 
     boards: list[BoardRecord]
     total: int
-    next: str | None
-    """Give this as `after` to get those that follow."""
+    next: str | None  # the `after` of the next page
 
 
 class Registry:
-    """The boards and users of a hub.
+    """The boards, users and saved views of a hub.
 
-    Args:
-        address: a path or URL; see `Database`.
-        clock: seconds since 1970.
-        busy_seconds: how long to wait for a database that is busy or gone.
-
-    Raises:
-        DatabaseUnavailable: the database cannot be reached; every method may raise it.
-        BadDatabase: it is of a newer version, or not ours.
+    Every method may raise `DatabaseUnavailable`; see `Database` for the arguments.
     """
 
     def __init__(
@@ -85,6 +110,7 @@ class Registry:
         self._database = Database(address, busy_seconds=busy_seconds)
         self._clock = clock
         self.accounts = Accounts(self._database, clock)
+        self.views = Views(self._database, clock)
 
     def __enter__(self) -> Registry:
         return self
@@ -94,169 +120,146 @@ class Registry:
 
     @property
     def name(self) -> str:
-        """The database's address, without its password."""
         return self._database.name
 
+    @property
+    def hub_id(self) -> str:
+        """The id of the database, by which engines label what its hubs start."""
+        return self._database.id
+
     def close(self) -> None:
-        """Close the connections."""
         self._database.close()
 
     def check(self) -> None:
-        """Ask the database for a sign of life."""
+        """Raise unless the database answers."""
         with self._database.read() as connection:
             connection.execute(sa.select(sa.literal(1)))
 
     def create(
         self,
-        wanted: Wanted,
+        draft: BoardRecord,
         *,
         new: bool = False,
         key: str | None = None,
         limits: Limits | None = None,
+        begin: Transition | None = None,
     ) -> Created:
-        """Remember a new board, or find the one that is meant.
+        """Store a new board, or find the live one of the same selection.
 
-        Args:
-            wanted: what it should be.
-            new: make one even where a board of the same selection is live.
-            key: names this wish, so that it can be repeated without making a second board.
-            limits: what its owner may have.
+        A draft without a name gets one. With `new`, a board is created even if one of the same
+        selection is live. A request that is repeated with the same `key` creates one board. A new
+        board makes the transition `begin` at once.
 
         Raises:
-            BadValue: something wanted cannot be meant.
+            BadValue: a field cannot have its value.
             BoardLimitExceeded: the owner may not have it.
-            IdempotencyMismatch: the key was used for something else.
+            IdempotencyMismatch: the key was used for a different board.
             NameTaken: the owner has a live board of that name.
         """
         limits = limits or Limits()
-        wanted = checked(wanted)
-        body = digest([asdict(wanted), new])
-        wanted = settle(wanted, limits)
+        draft = checked(draft)
+        check_ceilings(draft, limits)
         if key is not None:
             check_text(key, "the idempotency key")
-        with self._database.write(owner=wanted.owner) as connection:
+        given = {name: getattr(draft, name) for name, one in FIELDS.items() if one.about.create}
+        body = digest([given, new])
+        with self._database.write(owner=draft.owner) as connection:
             now = self._clock()
-            if key is not None and (known := _created_before(connection, wanted.owner, key, body)):
+            if key is not None and (known := _find_creation(connection, draft.owner, key, body)):
                 return Created(known, False)
-            found = None if new else _same_selection(connection, wanted)
-            board = found or self._insert(connection, wanted, limits, now)
+            found = None if new else _same_selection(connection, draft)
+            board = found or self._insert(connection, draft, limits, now, begin)
             if key is not None:
-                values = {"owner": wanted.owner, "idempotency_key": key, "body": body}
-                old = schema.creation.c.at < now - KEYS_KEPT
-                connection.execute(sa.delete(schema.creation).where(old))
-                connection.execute(
-                    sa.insert(schema.creation).values(**values, board=board.id, at=now)
-                )
+                old = _creation.c.at < now - KEYS_KEPT
+                connection.execute(sa.delete(_creation).where(old))
+                made = _Creation(draft.owner, key, body, board.id, now)
+                connection.execute(sa.insert(_creation).values(to_row(made)))
         return Created(board, found is None)
 
     def _insert(
-        self, connection: sa.Connection, wanted: Wanted, limits: Limits, now: float
+        self,
+        connection: sa.Connection,
+        draft: BoardRecord,
+        limits: Limits,
+        now: float,
+        begin: Transition | None,
     ) -> BoardRecord:
-        _check_room(connection, wanted.owner, wanted.on, limits)
-        name = wanted.name or new_name(_live_names(connection, wanted.owner))
-        _check_free(connection, wanted.owner, name)
-        settled = {key: value for key, value in asdict(wanted).items() if key != "name"}
-        board = BoardRecord(id=new_id(), name=name, created=now, changed=now, **settled)
-        connection.execute(sa.insert(_board).values(to_row(board)))
-        _note(connection, board)
-        return board
+        _check_room(connection, draft.owner, draft.on, limits)
+        if draft.name:
+            _check_free(connection, draft.owner, draft.name)
+        name = draft.name or new_name(_LiveNames(connection, draft.owner))
+        board = replace(draft, id=new_id(), name=name, created=now, changed=now)
+        after = board if begin is None else apply(board, begin, now)
+        connection.execute(sa.insert(_board).values(_row(after)))
+        _add_change(connection, board)
+        if after is not board:
+            _add_change(connection, after)
+        return after
 
     def get(self, board_id: str) -> BoardRecord:
-        """Return a board by its whole id.
-
-        Raises:
-            NotFound: there is none.
-        """
         if not is_plain(board_id):
-            raise unknown(board_id)
+            raise no_such_board(board_id)
         with self._database.read() as connection:
             row = connection.execute(sa.select(_board).where(_board.c.id == board_id)).first()
         if row is None:
-            raise unknown(board_id)
-        return from_row(row)
+            raise no_such_board(board_id)
+        return from_row(BoardRecord, row)
 
-    def find(self, text: str, *, asker: str = "", seen_by: str | None = None) -> BoardRecord:
-        """Return the board that an id, a name, or the unique beginning of one means.
+    def find(self, text: str, *, user: str = "", seen_by: str | None = None) -> BoardRecord:
+        """Return a board by its id, its name, or the unique beginning of either.
 
-        A whole id or name counts before a beginning, a live board before one that ended, and a
-        board of the one who asks before those of others; of ended boards of the same name the
-        last one is meant.
-
-        Args:
-            text: what was written.
-            asker: who asks.
-            seen_by: only boards that this user owns or that are shown to the team; None for all.
-
-        Raises:
-            NotFound: nothing begins like this.
-            Ambiguous: several do.
+        A whole id or name counts before a beginning, a live board before an ended one, and a
+        board of `user` before those of others. Of ended boards of the same name the last counts.
+        With `seen_by`, only boards that this user owns or that the team sees count.
         """
         if not text or not is_plain(text):
-            raise unknown(text)
+            raise no_such_board(text)
         begins = [
             sa.func.substr(column, 1, len(text)) == text for column in (_board.c.id, _board.c.name)
         ]
         query = sa.select(_board).where(sa.or_(*begins), *_visible(seen_by))
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(*_newest_first)).all()
-        return the_one_meant(text, [from_row(row) for row in rows], asker)
+        return resolve_board(text, [from_row(BoardRecord, row) for row in rows], user)
 
     def list(
         self,
         *,
         owner: str | None = None,
-        states: Collection[State] = (),
+        states: Collection[BoardState] = (),
         name: str | None = None,
-        text: str | None = None,
         seen_by: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
-        """List boards, newest first.
-
-        Args:
-            owner: only this user's.
-            states: only those in one of these states; all if empty.
-            name: only those of exactly this name.
-            text: only those with this in their id, name, title, selectors or sources.
-            seen_by: only boards that this user owns or that are shown to the team; None for all.
-            limit: how many at most, up to 1,000.
-            after: go on where a page ended.
-
-        Raises:
-            BadValue: `after` is not from a page, or `limit` is out of range.
-        """
+        """List boards, newest first, from the cursor `after` on; for `seen_by` see `find`."""
         if not 1 <= limit <= MOST_PER_PAGE:
             raise BadValue(f"limit cannot be {limit}.", f"Use 1 to {MOST_PER_PAGE}.")
-        if not all(map(is_plain, filter(None, (owner, name, text)))):
+        if not all(map(is_plain, filter(None, (owner, name)))):
             return Page([], 0, None)
-        wanted = _visible(seen_by)
+        matching = _visible(seen_by)
         if owner is not None:
-            wanted.append(_board.c.owner == owner)
+            matching.append(_board.c.owner == owner)
         if states:
-            wanted.append(_board.c.state.in_([str(state) for state in states]))
+            matching.append(_board.c.state.in_([str(state) for state in states]))
         if name is not None:
-            wanted.append(_board.c.name == name)
-        if text:
-            wanted.append(_contains(text))
-        query = sa.select(_board).where(*wanted).order_by(*_newest_first).limit(limit + 1)
+            matching.append(_board.c.name == name)
+        query = sa.select(_board).where(*matching).order_by(*_newest_first).limit(limit + 1)
         if after is not None:
             created, board_id = position(after)
             same = sa.and_(_board.c.created == created, _board.c.id < board_id)
             query = query.where(sa.or_(_board.c.created < created, same))
         with self._database.read() as connection:
-            total = connection.scalar(sa.select(sa.func.count()).select_from(_board).where(*wanted))
-            boards = [from_row(row) for row in connection.execute(query)]
+            total = connection.scalar(
+                sa.select(sa.func.count()).select_from(_board).where(*matching)
+            )
+            boards = [from_row(BoardRecord, row) for row in connection.execute(query)]
         more = len(boards) > limit
         boards = boards[:limit]
         return Page(boards, total or 0, cursor(boards[-1]) if more else None)
 
     def live(self, known: Mapping[str, BoardRecord] | None = None) -> Sequence[BoardRecord]:
-        """Return every board that has not ended, oldest first.
-
-        Args:
-            known: boards by id as they were read before; those are read anew that have changed.
-        """
+        """Return every board that has not ended, oldest first; reads only what is not `known`."""
         if not known:
             with self._database.read() as connection:
                 return _live(connection)
@@ -273,14 +276,18 @@ class Registry:
         boards = [*same.values(), *(board for board in changed if board.is_live)]
         return sorted(boards, key=lambda board: (board.created, board.id))
 
+    def places(self) -> set[str]:
+        """Return where the boards run, or ran."""
+        with self._database.read() as connection:
+            return set(connection.scalars(sa.select(_board.c.runs_on).distinct()))
+
     def history(self, board_id: str) -> Sequence[Change]:
-        """Return what a board went through, oldest first."""
         if not is_plain(board_id):
             return []
-        query = sa.select(schema.change).where(schema.change.c.board == board_id)
+        query = sa.select(_change).where(_change.c.board == board_id)
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(schema.change.c.version)).all()
-        return [Change(**{**row._mapping, "state": State(row.state)}) for row in rows]
+            rows = connection.execute(query.order_by(_change.c.version)).all()
+        return [from_row(Change, row) for row in rows]
 
     def transition(
         self,
@@ -290,23 +297,19 @@ class Registry:
         limits: Limits | None = None,
         **changes: Any,
     ) -> BoardRecord:
-        """Bring a board into another state, if it is still as the caller saw it.
+        """Change the state of a board and other fields, except its name.
 
-        Args:
-            record: the board as the caller saw it.
-            transition: what happens to it.
-            limits: what its owner may have, asked when an ended board starts anew.
-            changes: new values of its fields in the same step, except of its name.
+        `limits` are checked when an ended board restarts.
 
         Raises:
-            IllegalTransition: a board in its state cannot do that.
-            Conflict: it was changed meanwhile.
-            NotFound: it was deleted meanwhile.
-            BoardLimitExceeded: its owner may not have one more.
-            NameTaken: its name was given to another board while it had ended.
+            IllegalTransition: its state does not allow the transition.
+            Conflict: the record is not the latest version.
+            NoSuchName: it was deleted meanwhile.
+            BoardLimitExceeded: its owner may not have another board.
+            NameTaken: another live board has its name by now.
         """
-        said = plain(transition.reason)[:LONGEST_TEXT]
-        after = apply(record, replace(transition, reason=said), self._clock())
+        reason = plain(transition.reason)[:LONGEST_TEXT]
+        after = apply(record, replace(transition, reason=reason), self._clock())
         after = replace(after, **checked_changes(changes))
         revives = after.is_live and not record.is_live
         with self._database.write(owner=record.owner if revives else None) as connection:
@@ -314,20 +317,16 @@ class Registry:
                 _check_room(connection, record.owner, record.on, limits or Limits())
                 _check_free(connection, record.owner, record.name)
             _replace(connection, record, after)
-            _note(connection, after)
+            _add_change(connection, after)
         return after
 
     def update(self, record: BoardRecord, **changes: Any) -> BoardRecord:
-        """Change what a board is, not how it stands, if it is still as the caller saw it.
-
-        Args:
-            record: the board as the caller saw it.
-            changes: new values of its fields, except those that a transition sets.
+        """Change fields of a board that are not `About.fixed`.
 
         Raises:
-            BadValue: a value cannot be meant.
-            Conflict: it was changed meanwhile.
-            NotFound: it was deleted meanwhile.
+            BadValue: a field cannot have its value.
+            Conflict: the record is not the latest version.
+            NoSuchName: it was deleted meanwhile.
             NameTaken: the owner has a live board of that name.
         """
         after = replace(record, **checked_changes(changes), version=record.version + 1)
@@ -337,33 +336,79 @@ class Registry:
             _replace(connection, record, after)
         return after
 
-    def touch(self, requests: Mapping[str, float]) -> None:
-        """Note when running boards were last used; this does not count as a change.
+    def explain(self, record: BoardRecord, reason: str, changed: float) -> BoardRecord:
+        """Store why a board waits, which is not a change of state.
 
-        Args:
-            requests: times by board id.
+        `changed` is when it entered its state, or when its engine last let it wait.
         """
+        reason = plain(reason)[:LONGEST_TEXT]
+        after = replace(record, reason=reason, changed=changed, version=record.version + 1)
+        with self._database.write() as connection:
+            _replace(connection, record, after)
+        return after
+
+    def claim(
+        self,
+        boards: Collection[str],
+        owner: str,
+        seconds: float,
+        is_dead: Callable[[str], bool] = lambda _: False,
+        *,
+        overdue: float = 0.0,
+    ) -> set[str]:
+        """Take or renew the leases of live boards that no other hub holds; return which.
+
+        A lease ends after some seconds by the database's clock, or with its owner if that is known
+        to be dead. With `overdue`, only boards count that no hub has held, and nothing changed, for
+        that many seconds.
+        """
+        now, held = self._database.now, _board.c.lease_owner
+        found: set[str] = set()
+        with self._database.write() as connection:
+            owners = connection.scalars(sa.select(held).where(_board.c.live == 1).distinct())
+            mine = [owner, *(one for one in owners if one and one != owner and is_dead(one))]
+            free = sa.or_(held.is_(None), held.in_(mine), _board.c.lease_ends < now)
+            if overdue:
+                since = now - overdue
+                free = sa.and_(_board.c.lease_ends < since, _board.c.changed < since)
+            for some in _parts(sorted(boards)):
+                among = sa.select(_board.c.id).where(_board.c.id.in_(some), _board.c.live == 1)
+                # Without waiting for others: two hubs must not deadlock.
+                taken = list(
+                    connection.scalars(among.where(free).with_for_update(skip_locked=True))
+                )
+                connection.execute(
+                    sa.update(_board)
+                    .where(_board.c.id.in_(taken))
+                    .values(lease_owner=owner, lease_ends=now + seconds)
+                )
+                found.update(taken)
+        return found
+
+    def release(self, owner: str) -> None:
+        """Give up all leases of a hub, so that another one goes on with its boards at once."""
+        with self._database.write() as connection:
+            mine = _board.c.lease_owner == owner
+            connection.execute(sa.update(_board).where(mine).values(lease_owner=None))
+
+    def touch(self, requests: Mapping[str, float]) -> None:
+        """Store when running boards were last used; this does not count as a change."""
         if not requests:
             return
         last = _board.c.last_request
         statement = (
             sa.update(_board)
-            .where(_board.c.id == sa.bindparam("board"), _board.c.state == str(State.RUNNING))
+            .where(_board.c.id == sa.bindparam("board"), _board.c.state == str(BoardState.RUNNING))
             .where(sa.or_(last.is_(None), last < sa.bindparam("at", type_=sa.Double)))
             .values(last_request=sa.bindparam("at", type_=sa.Double))
         )
-        # In one order, so that two hubs do not wait for each other in a circle.
+        # In one order: two hubs must not deadlock.
         values = [{"board": board, "at": at} for board, at in sorted(requests.items())]
         with self._database.write() as connection:
             connection.execute(statement, values)
 
     def delete(self, record: BoardRecord) -> None:
-        """Forget a board that has ended, with its history and its links.
-
-        Raises:
-            Conflict: it has not ended, or was changed meanwhile.
-            NotFound: it was deleted already.
-        """
+        """Delete a board that has ended, with its history and its links."""
         if record.is_live:
             raise Conflict(
                 f"board {record.id} ({record.name}) is {record.state}.",
@@ -380,7 +425,7 @@ def _live(connection: sa.Connection, owner: str | None = None) -> list[BoardReco
     if owner is not None:
         query = query.where(_board.c.owner == owner)
     rows = connection.execute(query.order_by(_board.c.created, _board.c.id))
-    return [from_row(row) for row in rows]
+    return [from_row(BoardRecord, row) for row in rows]
 
 
 def _used_at(board: BoardRecord, at: float | None) -> BoardRecord:
@@ -388,9 +433,12 @@ def _used_at(board: BoardRecord, at: float | None) -> BoardRecord:
 
 
 def _by_ids(connection: sa.Connection, ids: Sequence[str]) -> list[BoardRecord]:
-    some = (ids[start : start + 500] for start in range(0, len(ids), 500))
-    queries = (sa.select(_board).where(_board.c.id.in_(part)) for part in some)
-    return [from_row(row) for query in queries for row in connection.execute(query)]
+    queries = (sa.select(_board).where(_board.c.id.in_(part)) for part in _parts(ids))
+    return [from_row(BoardRecord, row) for query in queries for row in connection.execute(query)]
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[start : start + 500] for start in range(0, len(ids), 500))
 
 
 def _check_room(connection: sa.Connection, owner: str, on: str, limits: Limits) -> None:
@@ -398,28 +446,35 @@ def _check_room(connection: sa.Connection, owner: str, on: str, limits: Limits) 
         check_room(owner, on, _live(connection, owner), limits)
 
 
-def _live_names(connection: sa.Connection, owner: str) -> set[str]:
-    mine = (_board.c.live == 1, _board.c.owner == owner)
-    return set(connection.scalars(sa.select(_board.c.name).where(*mine)))
+class _LiveNames(Container[str]):
+    """The names of the live boards of an owner, which may be many: each is looked up."""
+
+    def __init__(self, connection: sa.Connection, owner: str) -> None:
+        self._connection = connection
+        self._owner = owner
+
+    def __contains__(self, name: object) -> bool:
+        mine = (_board.c.live == 1, _board.c.owner == self._owner, _board.c.name == name)
+        return self._connection.execute(sa.select(_board.c.id).where(*mine)).first() is not None
 
 
 def _check_free(connection: sa.Connection, owner: str, name: str) -> None:
-    if name in _live_names(connection, owner):
+    if name in _LiveNames(connection, owner):
         raise _taken(owner, name)
 
 
-def _created_before(
+def _find_creation(
     connection: sa.Connection, owner: str, key: str, body: str
 ) -> BoardRecord | None:
-    query = sa.select(schema.creation.c.body.label("wish"), _board).join_from(
-        schema.creation, _board, schema.creation.c.board == _board.c.id
+    query = sa.select(_creation.c.body.label("request"), _board).join_from(
+        _creation, _board, _creation.c.board == _board.c.id
     )
-    mine = (schema.creation.c.owner == owner, schema.creation.c.idempotency_key == key)
+    mine = (_creation.c.owner == owner, _creation.c.idempotency_key == key)
     row = connection.execute(query.where(*mine)).first()
     if row is None:
         return None
-    board = from_row(row)
-    if row.wish != body:
+    board = from_row(BoardRecord, row)
+    if row.request != body:
         raise IdempotencyMismatch(
             f"the idempotency key {key[:64]!r} was used for board {board.id}, which is different.",
             "Use a new key for a new board.",
@@ -427,23 +482,23 @@ def _created_before(
     return board
 
 
-def _same_selection(connection: sa.Connection, wanted: Wanted) -> BoardRecord | None:
+def _same_selection(connection: sa.Connection, draft: BoardRecord) -> BoardRecord | None:
     query = sa.select(_board).where(
         _board.c.live == 1,
-        _board.c.owner == wanted.owner,
-        _board.c.selection == key_of(wanted),
+        _board.c.owner == draft.owner,
+        _board.c.selection == draft.selection,
         _board.c.state.in_([str(state) for state in _SHAREABLE]),
     )
-    if wanted.name is not None:
-        query = query.where(_board.c.name == wanted.name)
+    if draft.name:
+        query = query.where(_board.c.name == draft.name)
     row = connection.execute(query.order_by(*_newest_first)).first()
-    return None if row is None else from_row(row)
+    return None if row is None else from_row(BoardRecord, row)
 
 
 def _replace(connection: sa.Connection, before: BoardRecord, after: BoardRecord) -> None:
-    values = to_row(after)
-    if after.state is not State.PENDING:
-        del values["last_request"]  # noted on the side; only a new start forgets it
+    values = _row(after)
+    if after.state is not BoardState.PENDING:
+        del values["last_request"]  # `touch` stores it; only a new start resets it
     try:
         done = connection.execute(sa.update(_board).where(*_as_seen(before)).values(values))
     except exc.IntegrityError as error:
@@ -456,28 +511,23 @@ def _as_seen(record: BoardRecord) -> tuple[sa.ColumnElement[bool], ...]:
     return (_board.c.id == record.id, _board.c.version == record.version)
 
 
-def _changed_meanwhile(connection: sa.Connection, record: BoardRecord) -> Conflict | NotFound:
+def _changed_meanwhile(connection: sa.Connection, record: BoardRecord) -> Conflict | NoSuchName:
     state = connection.scalar(sa.select(_board.c.state).where(_board.c.id == record.id))
     if state is None:
-        return unknown(record.id)
+        return no_such_board(record.id)
     return Conflict(
         f"board {record.id} ({record.name}) was changed meanwhile and is {state} now.",
-        "Look at it again, and repeat what is still to be done.",
+        "Look at it again, then repeat the change.",
     )
 
 
-def _note(connection: sa.Connection, board: BoardRecord) -> None:
-    """Add a board's state to its history."""
-    connection.execute(
-        sa.insert(schema.change).values(
-            board=board.id,
-            version=board.version,
-            attempt=board.attempt,
-            state=str(board.state),
-            reason=board.reason,
-            at=board.changed,
-        )
-    )
+def _add_change(connection: sa.Connection, board: BoardRecord) -> None:
+    entry = Change(board.id, board.version, board.attempt, board.state, board.reason, board.changed)
+    connection.execute(sa.insert(_change).values(to_row(entry)))
+
+
+def _row(board: BoardRecord) -> dict[str, Any]:
+    return {**to_row(board), "selection": board.selection, "live": int(board.is_live)}
 
 
 def _visible(seen_by: str | None) -> list[sa.ColumnElement[bool]]:
@@ -486,13 +536,52 @@ def _visible(seen_by: str | None) -> list[sa.ColumnElement[bool]]:
     return [sa.or_(_board.c.owner == seen_by, _board.c.visibility == str(Visibility.TEAM))]
 
 
-def _contains(text: str) -> sa.ColumnElement[bool]:
-    columns = (_board.c.id, _board.c.name, _board.c.title, _board.c.selectors, _board.c.sources)
-    lowered = text.lower()
-    return sa.or_(*(sa.func.lower(column).contains(lowered, autoescape=True) for column in columns))
-
-
 def _taken(owner: str, name: str) -> NameTaken:
     return NameTaken(
         f"{owner} has a live board named {name!r}.", "Choose another name, or stop that board."
     )
+
+
+def resolve_board(text: str, boards: Sequence[BoardRecord], user: str) -> BoardRecord:
+    """Return the board that a user means; all given ones begin with the text, newest first."""
+    for board in boards:
+        if board.id == text:
+            return board
+    named = [board for board in boards if board.name == text]
+    candidates = named or boards
+    for preferred in (
+        [board for board in candidates if board.is_live and board.owner == user],
+        [board for board in candidates if board.is_live],
+        [board for board in candidates if board.owner == user],
+        candidates,
+    ):
+        if not preferred:
+            continue
+        is_one = len(preferred) == 1 or (
+            bool(named) and len({(board.owner, board.is_live) for board in preferred}) == 1
+        )
+        if is_one:
+            return preferred[0]
+        raise Ambiguous(text, preferred)
+    raise no_such_board(text)
+
+
+def cursor(board: BoardRecord) -> str:
+    text = json.dumps([board.created, board.id])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def position(cursor: str) -> tuple[float, str]:
+    """Return when the board before a cursor was created, and its id."""
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        created, board_id = json.loads(text)
+        if isinstance(created, float) and isinstance(board_id, str) and is_plain(board_id):
+            return created, board_id
+    except (binascii.Error, TypeError, ValueError):
+        pass
+    raise BadValue("the cursor is invalid.", "Use one of a page, or none for the first page.")
+
+
+def no_such_board(text: str) -> NoSuchName:
+    return NoSuchName(f"there is no board {text[:80]!r}.", "List them: aboard list --all")

@@ -1,7 +1,7 @@
 """The `aboard` command.
 
-One file per group of commands, put together in `app`. What goes wrong ends here: one line on
-standard error, and 2 for wrong usage, 1 for a failure, 130 for Ctrl-C.
+One file per group of commands, put together in `app`. An error is one line on standard
+error; the exit code is 2 for wrong usage, 1 for a failure, 130 for Ctrl-C.
 """
 
 import os
@@ -15,29 +15,40 @@ def main() -> NoReturn:
     """Run the command line and exit with its code."""
     try:
         _prepare_streams()
-        from aboard.cli.app import run
-
-        code = run()
+        code = _run()
     except KeyboardInterrupt:
         code = 130
     _leave(code)
 
 
+def _run() -> int:
+    from aboard.requirements import requires
+
+    try:
+        with requires("typer"):
+            from aboard.cli.app import run
+    except ImportError as error:
+        sys.stderr.write(f"aboard: {error}\n")
+        return 1
+    return run()
+
+
 def _leave(code: int) -> NoReturn:
-    """Exit without taking every module apart first, which takes longer than many a command."""
+    """Exit without the interpreter's teardown, which takes longer than many commands."""
     import atexit
 
+    # Private: checked with Python 3.11. tests/cli/test_app.py registers such a function.
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        pass  # whoever read it has gone
+        pass  # the reader of the output has ended
     os._exit(code)
 
 
 def _prepare_streams() -> None:
-    """Print any name somehow, and nothing where a stream was closed (`>&-`)."""
+    """Escape what a stream cannot encode; discard output to a closed stream (`>&-`)."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

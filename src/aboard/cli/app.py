@@ -1,19 +1,23 @@
 """The command line put together: its commands, and the options that come before them.
 
-Only the command that is asked for is imported, so that none waits for the others.
+Only the module of the command that runs is imported, so that none waits for the others.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
-from aboard.cli.errors import ReportingGroup, code_for, line_for, say
+from aboard.cli.completion import whole_words
+from aboard.cli.console import examples
+from aboard.cli.errors import CommandError, ReportingGroup, report
 
 _HELP = """
 Every training run, on one board.
@@ -21,26 +25,14 @@ Every training run, on one board.
 Reads TensorBoard logs wherever they live: directories, and `s3://`, `gs://`, `az://` and `oss://`
 buckets. What was read once is remembered in a local index, so the second time is instant.
 """
-_EPILOG = """
-Examples:
-
-- `aboard demo` - train something small, and look at its logs
-- `aboard view runs/` - every run below a directory, in the browser
-- `aboard run -- python train.py` - record any training, whatever it logs with
-- `aboard start cifar10 tag:baseline` - a board that stays, on your own hub or your team's
-- `aboard ls runs/` - what is there?
-- `aboard export runs/ --tag 'loss*' -o loss.csv` - every point of every loss
-"""
-
-app = typer.Typer(
-    name="aboard",
-    cls=ReportingGroup,
-    help=_HELP,
-    epilog=_EPILOG,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["--help", "-h"]},
+_EPILOG = examples(
+    "`aboard demo` - train something small, and look at its logs",
+    "`aboard view runs/` - every run below a directory, in the browser",
+    "`aboard run -- python train.py` - record any training, whatever it logs with",
+    "`aboard submit --on slurm --sweep lr=0.1,0.01 -- python train.py --lr {lr}` - on an engine",
+    "`aboard start cifar10 tag:baseline` - a board that stays, on your own hub or your team's",
+    "`aboard ls runs/` - what is there?",
+    "`aboard export runs/ --tag 'loss*' -o loss.csv` - every point of every loss",
 )
 
 
@@ -74,6 +66,84 @@ def _core() -> str:
     return f"Python fallback ({reason}; slower)"
 
 
+COMMANDS = {
+    **{name: name for name in ("view", "run", "runs", "ls", "index", "export", "compare")},
+    **{name: name for name in ("doctor", "demo")},
+    "ship": "ship",
+    **dict.fromkeys(("submit", "jobs"), "jobs"),
+    **dict.fromkeys(("start", "list", "describe", "open", "logs", "stop", "kill"), "boards"),
+    **dict.fromkeys(("restart", "delete", "share", "boards"), "boards"),
+    "engines": "engines",
+    "image": "image",
+    "hub": "hub",
+    **dict.fromkeys(("login", "user", "token"), "accounts"),
+    "serve": "hub",
+}
+"""The module of each command, in the order of the help.
+
+A module with one command has a function of its name, or a `GROUP` of commands, and an `EPILOG`.
+One with several has `COMMANDS`, with the function or group and the epilog of each.
+"""
+_HIDDEN = {"kill"}
+_MARKUP: Literal["markdown"] = "markdown"  # of help texts
+
+
+@cache
+def _command(name: str) -> Any:
+    """Import the module of a command, and make the command."""
+    module = import_module(f"aboard.cli.{COMMANDS[name]}")
+    own = getattr(module, "GROUP", None) or getattr(module, name, None)
+    several = getattr(module, "COMMANDS", {name: (own, getattr(module, "EPILOG", None))})
+    command, epilog = several[name]
+    alone = typer.Typer(rich_markup_mode=_MARKUP)
+    if isinstance(command, typer.Typer):
+        alone.add_typer(command, name=name, epilog=epilog)
+    else:
+        settings = getattr(module, "CONTEXT_SETTINGS", None)
+        hidden = name in _HIDDEN
+        alone.command(name, epilog=epilog, hidden=hidden, context_settings=settings)(command)
+    return typer.main.get_group(alone).commands[name]
+
+
+class _Commands(Mapping[str, Any]):
+    """All commands by name; each is made when it is looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        return _command(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _AllCommands(ReportingGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Any = _Commands()
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the base has it
+        return list(self.commands)
+
+
+app = typer.Typer(
+    name="aboard",
+    cls=_AllCommands,
+    help=_HELP,
+    epilog=_EPILOG,
+    rich_markup_mode=_MARKUP,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
 @app.callback()
 def before(
     context: typer.Context,
@@ -87,8 +157,7 @@ def before(
         ),
     ] = False,
     debug: Annotated[  # noqa: ARG001 - the group looks at it when a command fails
-        bool,
-        typer.Option("--debug", envvar="ABOARD_DEBUG", help="Show the traceback of an error."),
+        bool, typer.Option("--debug", envvar="ABOARD_DEBUG", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
     """Take the options that come before a command."""
@@ -96,57 +165,58 @@ def before(
         typer.echo(context.get_help(), nl=False)
 
 
-COMMANDS = {
-    **{name: name for name in ("view", "run", "runs", "ls", "index", "export", "doctor", "demo")},
-    **{name: name for name in ("ship", "start")},
-    **dict.fromkeys(("list", "describe", "open", "logs", "stop", "kill", "restart"), "boards"),
-    **dict.fromkeys(("delete", "share", "boards"), "boards"),
-    **{name: name for name in ("hub", "login", "user", "token", "serve")},
-}
-"""The module of each command, in the order in which help lists them.
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Say whether standard output is for one JSON document.
 
-A module has a function of the command's name or, for one with commands below it, a `GROUP`, and
-its `EPILOG`. One with several commands has `SEVERAL`, with the function and the epilog of each.
-"""
-_HIDDEN = {"kill"}
-_added: set[str] = set()
-
-
-def add_commands(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Import commands and put them on the command line; those it has already are left alone."""
-    for name in names:
-        if name in _added:
-            continue
-        _added.add(name)
-        module = import_module(f"aboard.cli.{COMMANDS[name]}")
-        several = getattr(module, "SEVERAL", {})
-        if name in several:
-            function, epilog = several[name]
-            app.command(name, epilog=epilog, hidden=name in _HIDDEN)(function)
-        elif (group := getattr(module, "GROUP", None)) is not None:
-            app.add_typer(group, name=name, epilog=module.EPILOG)
-        else:
-            settings = getattr(module, "CONTEXT_SETTINGS", None)
-            command = app.command(name, epilog=module.EPILOG, context_settings=settings)
-            command(getattr(module, name))
-    return app
-
-
-def _wanted(arguments: Sequence[str]) -> Iterable[str]:
-    """Return the command that is asked for, or all of them if that is not clear."""
-    named = next((one for one in arguments if not one.startswith("-")), "")
-    return [named] if named in COMMANDS and "_ABOARD_COMPLETE" not in os.environ else COMMANDS
+    That of `run` is the program's, and that of `export` is for points.
+    """
+    own = list(arguments)[: arguments.index("--") if "--" in arguments else None]
+    command = next((one for one in own if not one.startswith("-")), "")
+    return "--json" in own and command not in {"run", "export"}
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    add_commands(_wanted(arguments))
+    json = _wants_json(arguments)
     try:
-        result = app(arguments, prog_name="aboard", standalone_mode=False)
-    except typer.TyperException as error:
-        say(line_for(error))
-        return code_for(error)
+        with whole_words():
+            result = app(arguments, prog_name="aboard", standalone_mode=False, obj=json)
+    except (CommandError, ImportError) as error:
+        return report(error, json=json)
     except typer.Abort:
         return 130
     return result if isinstance(result, int) else 0
+
+
+class ListByDefault(TyperGroup):
+    """The commands of a group; any other word is for its `list`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command first: the one behind the options, or `list`."""
+        if not args and ctx.resilient_parsing:
+            return super().parse_args(ctx, args)  # completion: a command may still follow
+        if not args or args[0] not in ctx.help_option_names:
+            at = self._first_word(args)
+            if at < len(args) and args[at] in self.commands:
+                args = [args[at], *args[:at], *args[at + 1 :]]
+            else:
+                args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+    def _first_word(self, args: list[str]) -> int:
+        """Return the position of the first argument that is neither an option nor its value."""
+        params = [param for command in self.commands.values() for param in command.params]
+        with_value = {name for one in params if not getattr(one, "is_flag", 0) for name in one.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-"):
+            at += 2 if args[at] in with_value else 1
+        return at
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        listing = self.commands["list"]
+        below = typer.Context(listing, info_name="list", parent=ctx, resilient_parsing=True)
+        below.params["root"] = None
+        arguments = [one for one in listing.params if one.param_type_name == "argument"]
+        listed = [offer for one in arguments for offer in one.shell_complete(below, incomplete)]
+        return [*super().shell_complete(ctx, incomplete), *listed]

@@ -1,31 +1,54 @@
-"""`aboard demo`: train something small, and watch it learn on a live board."""
+"""`aboard demo`: train a small network at four learning rates, and watch it on a hub of its own.
+
+The training is real. A network learns to separate two spirals,
+at four rates of which one is too high; each is a recorded run with the stages `train` and `eval`
+and every common kind of value. The hub shows the console and a board of them, and ends with the
+command.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import typer
 
+from aboard.cli.boards import open_in_browser
+from aboard.cli.console import AddressOption, BrowserOption, PortOption, examples
 from aboard.cli.errors import Failure, WrongUsage, is_debugging, line_for
-from aboard.cli.view import make_board, serve_board
+from aboard.cli.hub import owner_of, tell_way_in
+from aboard.runs.manifest import State
+from aboard.storage import canonical, join
+from aboard.track.environment import RunPlace
+from aboard.track.metadata import command_line
+from aboard.track.run import Run
+from aboard.track.start import begin
 
-EPILOG = """
-Examples:
+if TYPE_CHECKING:
+    import socket
 
-- `aboard demo` - train for three minutes; the board stays until you press Ctrl-C
-- `aboard demo --seconds 20 --no-browser` - end by itself, for a script
-- `aboard demo /tmp/demo` - with the logs elsewhere
-"""
+    from aboard.hub.service import Hub
+
+EPILOG = examples(
+    "`aboard demo` - train for three minutes; the console stays until you press Ctrl-C",
+    "`aboard demo --seconds 20 --no-browser` - end by itself, for a script",
+    "`aboard demo /tmp/demo` - with the logs elsewhere",
+)
 
 _USUAL_SECONDS = 180.0
 _MOST_SECONDS = 7 * 86400.0
+_EXPERIMENT = "spirals"
 
 
 def demo(
@@ -39,44 +62,49 @@ def demo(
         float | None,
         typer.Option(
             help="Train this long, and then end. By default the training takes three minutes and"
-            " the board stays.",
+            " the console stays.",
             min=0,
         ),
     ] = None,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open a browser when ready.")
-    ] = True,
-    port: Annotated[
-        int | None,
-        typer.Option(help="The port; by default 6006, or the next that is free.", min=0, max=65535),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the address as one JSON document.")
-    ] = False,
+    browser: BrowserOption = True,
+    port: PortOption = None,
+    json: AddressOption = False,
 ) -> None:
     """Train a small network at four learning rates, and watch it live."""
-    from aboard.web import Access, listen
+    from aboard.boards.limits import Limits
+    from aboard.hub.app import make_app
+    from aboard.hub.config import Config
+    from aboard.hub.service import Hub
+    from aboard.index.library import Root
+    from aboard.web import ending_in_order, listen, serve
 
     if seconds is not None and not seconds <= _MOST_SECONDS:
-        raise WrongUsage(f"--seconds: {seconds} is no time to train. Choose up to {_MOST_SECONDS}.")
+        raise WrongUsage(f"--seconds: {seconds} is not between 0 and {_MOST_SECONDS}.")
     with ExitStack() as closing:
+        closing.enter_context(ending_in_order())
         sockets = [closing.enter_context(one) for one in listen("localhost", port)]
         logs = _new_directory(directory)
-        board = make_board([str(logs)], title="Aboard demo")
         if not json:
             typer.echo(f"Training four small networks; their logs are in {logs}")
+        state = closing.enter_context(tempfile.TemporaryDirectory(prefix="aboard-demo-"))
+        settings = Config(
+            directory=Path(state),
+            roots=(Root(canonical(str(logs))),),
+            limits=Limits(isolated=0),  # such a board would outlive the hub
+        )
         training = _Training(logs, seconds)
+
+        hub = Hub(settings, personal=True)
+
+        def ready() -> None:
+            _announce(hub, logs, sockets, browser=browser, json=json)
+            training.is_shown.set()
+
         training.start()
         try:
-            serve_board(
-                board,
-                Access(),
-                sockets,
-                "localhost",
-                browser=browser,
-                json=json,
-                on_ready=training.board_is_open.set,
-            )
+            caught = serve(make_app(hub), sockets, on_ready=ready)
+            if caught is signal.SIGINT and sys.stderr.isatty():
+                typer.echo(err=True)  # the terminal has written ^C
         finally:
             training.end()
             if not json:
@@ -86,6 +114,35 @@ def demo(
         if is_debugging():
             raise training.error
         raise Failure(f"the training failed: {line_for(training.error)}")
+    if caught is signal.SIGINT:
+        raise typer.Exit(130)
+
+
+def _announce(
+    hub: Hub, logs: Path, sockets: Sequence[socket.socket], *, browser: bool, json: bool
+) -> None:
+    """Start the board, and print a link to the console and one to the board."""
+    from aboard.web import urls
+
+    owner, address = owner_of(hub), urls(sockets, "localhost")[0]
+    board = hub.create(owner, {"selectors": [canonical(str(logs))], "name": "demo"}).board
+    at_board = f"{address}/b/{board.id}/"
+    to_console, to_board = (
+        f"{place}?key={hub.auth.mint_key(owner)[0]}" for place in (f"{address}/", at_board)
+    )
+    if json:
+        import orjson
+
+        document = {"url": to_board, "address": at_board, "console": to_console, "pid": os.getpid()}
+        typer.echo(orjson.dumps(document))
+        return
+    typer.echo(f"The console: {to_console}")
+    typer.echo(f"A board:     {to_board}")
+    tell_way_in(sockets)
+    if sys.stdout.isatty():
+        typer.echo("Press Ctrl-C to stop.")
+    if browser:
+        open_in_browser(to_console)
 
 
 def _new_directory(directory: Path) -> Path:
@@ -105,12 +162,7 @@ def _new_directory(directory: Path) -> Path:
 
 
 class _Training(threading.Thread):
-    """Trains beside the board; ends the process when it is done, if it should, or failed.
-
-    Args:
-        logs: where to.
-        seconds: how long; without it, the board stays when the training is done.
-    """
+    """Trains in the background. Ends the process after `seconds`, if given, and on failure."""
 
     def __init__(self, logs: Path, seconds: float | None) -> None:
         super().__init__(name="aboard-demo", daemon=True)
@@ -118,28 +170,155 @@ class _Training(threading.Thread):
         self._logs = logs
         self._seconds = seconds
         self._stop_early = threading.Event()
-        self.board_is_open = threading.Event()
-        """Before that, the process is not asked to end: it could not say why."""
+        # The process is not signalled before that: it could not report why it ends.
+        self.is_shown = threading.Event()
 
     def run(self) -> None:
-        """Train."""
-        from aboard.cli.training import train_all
-
         seconds = self._seconds
         try:
             train_all(self._logs, _USUAL_SECONDS if seconds is None else seconds, self._stop_early)
-        except Exception as error:  # noqa: BLE001 - it is told when the board has ended
+        except Exception as error:  # noqa: BLE001 - reported when the hub has ended
             self.error = error
         if self._stop_early.is_set():
             return
-        if self.error is None and seconds is not None:
-            time.sleep(min(1.0, seconds))  # for the last points to be seen
         if self.error is not None or seconds is not None:
-            self.board_is_open.wait()
+            self.is_shown.wait()
+            if self.error is None and seconds is not None:
+                time.sleep(min(1.0, seconds))  # for the last points to be seen
             os.kill(os.getpid(), signal.SIGTERM)
 
     def end(self) -> None:
-        """Stop early, and wait for that."""
         self._stop_early.set()
-        self.board_is_open.set()
+        self.is_shown.set()
         self.join()
+
+
+# The training.
+
+Array = npt.NDArray[np.float64]
+RATES = (0.01, 0.1, 1.0, 30.0)
+STEPS = 3000
+_HIDDEN = 32
+_BATCH = 64
+_EVAL_EVERY = 50
+_PICTURE_EVERY = 250
+
+
+class Batch(NamedTuple):
+    """Points of the plane, and the spiral (0 or 1) that each belongs to."""
+
+    points: Array
+    labels: Array
+
+
+class Network:
+    """Two inputs, a hidden layer of tanh units, one output: the logit of the second spiral."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        self.hidden = random.normal(0, 1.5, (2, _HIDDEN))
+        self.offset = random.normal(0, 0.5, _HIDDEN)
+        self.output = random.normal(0, _HIDDEN**-0.5, _HIDDEN)
+
+    def logits(self, points: Array) -> Array:
+        return np.tanh(points @ self.hidden + self.offset) @ self.output
+
+    def learn(self, batch: Batch, rate: float) -> float:
+        """Take one step down the gradient; return the loss before it."""
+        inner = np.tanh(batch.points @ self.hidden + self.offset)
+        logits = inner @ self.output
+        slope = (_sigmoid(logits) - batch.labels) / len(logits)
+        back = np.outer(slope, self.output) * (1 - inner**2)
+        self.output -= rate * (slope @ inner)
+        self.hidden -= rate * (batch.points.T @ back)
+        self.offset -= rate * back.sum(0)
+        return _loss(logits, batch.labels)
+
+
+class Learner:
+    """A network at one learning rate, and its run."""
+
+    def __init__(self, root: str, rate: float, seen: Batch, unseen: Batch) -> None:
+        self._random = np.random.default_rng(11)
+        self._network = Network(self._random)
+        self._rate = rate
+        self._seen = seen
+        self._unseen = unseen
+        name = f"lr={rate:g}"
+        # What `aboard.init` does with its arguments alone, whatever the environment says.
+        self.run: Run = begin(
+            RunPlace(root, _EXPERIMENT, name, directory=join(root, name)),
+            command_line(),
+            hparams={"learning_rate": rate, "hidden": _HIDDEN, "optimizer": "sgd"},
+            rank=-1,
+            resume=False,
+            flush_secs=0.5,
+        )
+        notes = f"Two spirals, **{_HIDDEN}** hidden units, rate `{rate:g}`."
+        self.run.log_text("notes", notes, step=0)
+
+    def step(self, step: int) -> None:
+        picked = self._random.integers(0, len(self._seen.labels), _BATCH)
+        batch = Batch(self._seen.points[picked], self._seen.labels[picked])
+        loss = self._network.learn(batch, self._rate)
+        self.run.log_metrics({"loss": loss}, step=step, stage="train")
+        if step % _EVAL_EVERY == 0:
+            self._evaluate(step)
+        if step % _PICTURE_EVERY == 0:
+            self._picture(step)
+
+    def _evaluate(self, step: int) -> None:
+        logits = self._network.logits(self._unseen.points)
+        right = float(((logits > 0) == self._unseen.labels).mean())
+        numbers = {"loss": _loss(logits, self._unseen.labels), "accuracy": right}
+        self.run.log_metrics(numbers, step=step, stage="eval")
+        self.run.log_histogram("weights/hidden", self._network.hidden, step=step, stage="train")
+
+    def _picture(self, step: int) -> None:
+        self.run.log_image("decision", _picture(self._network), step=step, stage="eval")
+        sure = _sigmoid(self._network.logits(self._unseen.points))
+        labels = self._unseen.labels
+        self.run.log_pr_curve("spiral", labels, sure, thresholds=51, step=step, stage="eval")
+
+
+def train_all(directory: Path, seconds: float, stop: threading.Event) -> None:
+    """Train at every rate, side by side, for `seconds`; 0 is as fast as possible."""
+    random = np.random.default_rng(7)
+    seen, unseen = _spirals(random, 2000), _spirals(random, 500)
+    root = canonical(str(directory))
+    with ExitStack() as runs:
+        learners = [Learner(root, rate, seen, unseen) for rate in RATES]
+        for learner in learners:
+            runs.enter_context(learner.run)
+        started = time.monotonic()
+        for step in range(STEPS + 1):
+            for learner in learners:
+                learner.step(step)
+            if stop.wait(max(0.0, started + seconds * step / STEPS - time.monotonic())):
+                for learner in learners:
+                    learner.run.finish(State.KILLED, reason="the demo was ended")
+                break
+
+
+def _spirals(random: np.random.Generator, count: int) -> Batch:
+    labels = random.integers(0, 2, count).astype(np.float64)
+    turn = random.uniform(0.25, 1.25, count)
+    angle = turn * 2 * np.pi + labels * np.pi
+    points = 2 * turn[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    return Batch(points + random.normal(0, 0.1, points.shape), labels)
+
+
+def _sigmoid(logits: Array) -> Array:
+    return 0.5 * (1 + np.tanh(logits / 2))
+
+
+def _loss(logits: Array, labels: Array) -> float:
+    return float((np.logaddexp(0, logits) - labels * logits).mean())
+
+
+def _picture(network: Network, size: int = 64) -> Array:
+    """Draw the plane: the brighter a pixel, the more likely the second spiral."""
+    edge = np.linspace(-2.8, 2.8, size)
+    across, down = np.meshgrid(edge, edge[::-1])
+    return _sigmoid(network.logits(np.stack([across.ravel(), down.ravel()], axis=1))).reshape(
+        size, size
+    )

@@ -4,53 +4,91 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.choosing import RootOption, choose_runs
-from aboard.cli.errors import FAILURE, Failure, WrongUsage
+from aboard.cli.completion import engines_like, selectors_like
+from aboard.cli.console import (
+    JsonOption,
+    counted,
+    examples,
+    number,
+    printable,
+    size,
+    strong,
+    styled,
+)
+from aboard.cli.errors import FAILURE, WrongUsage
 from aboard.cli.progress import ReadingBar
-from aboard.cli.sources import JsonOption, place_of
-from aboard.cli.view import ShownArgument, parted
-from aboard.cli.wording import counted, number, printable, size, strong, styled
+from aboard.cli.sources import RootOption, exists, parse_sources, refresh_roots
+from aboard.cli.view import SHOWN
+from aboard.storage import StorageError
 
 if TYPE_CHECKING:
+    from aboard.doctor.examination import Examination
+    from aboard.doctor.rules import Finding, Severity
     from aboard.index import Index
-    from aboard.index.doctor import Examination
-    from aboard.index.findings import Finding, Severity
+    from aboard.runs.selectors import Selector
 
-EPILOG = """
-Examples:
-
-- `aboard doctor runs/` - why is my board empty?
-- `aboard doctor s3://bucket/runs` - what will looking at it cost?
-- `aboard doctor cifar10/run3` - what is odd about a run, named by a selector?
-- `aboard doctor runs/ --json | jq -r '.findings[] | select(.severity == "error") | .what'`
-"""
+EPILOG = examples(
+    "`aboard doctor runs/` - why is my board empty?",
+    "`aboard doctor s3://bucket/runs` - what will looking at it cost?",
+    "`aboard doctor cifar10/run3` - what is odd about a run, named by a selector?",
+    "`aboard doctor nightly` - what does the hub see of a board?",
+    "`aboard doctor --engine slurm` - does an engine run boards, and where does it break?",
+    "`aboard doctor runs/ --json | jq -r '.findings[] | select(.severity == \"error\") | .what'`",
+)
 
 _COLOURS: dict[Severity, int] = {"error": 31, "warning": 33, "info": 36}
 _INDENT = " " * 11
+_HUB_SECONDS = 5.0
 
 
 def doctor(
-    source: ShownArgument,
+    source: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SOURCE]...",
+            help=f"{SHOWN} Or a board.",
+            show_default=False,
+            autocompletion=selectors_like,
+        ),
+    ] = None,
     root: RootOption = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE[:PROFILE]",
+            help="Try an engine of the hub with a small board, from its start to its end.",
+            autocompletion=engines_like,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Say why a board would be empty or odd; takes what `aboard view` takes.
+    """Say why a board is or would be empty or odd; takes what `aboard view` takes, or a board.
 
     Every finding says what is wrong, where, and what to do. The exit code is 1 if one of them is
     an error.
     """
+    if engine is not None:
+        if source or root:
+            raise WrongUsage("--engine tries an engine, and takes neither a source nor --root.")
+        from aboard.cli.engines import try_engine
+
+        try_engine(engine, json=json)
+        return
+    if not source:
+        raise WrongUsage("name what to examine: aboard doctor SOURCE, or try --engine NAME.")
+    from aboard.doctor.examination import drop_repeats, examine, examine_index
     from aboard.index import Index
-    from aboard.index.doctor import examine, examine_index
 
     with Index() as index:
         places, examined = _places(index, source, root or ())
         for text in dict.fromkeys(places):
             with ReadingBar(text) as bar:
                 examined.append(examine(index, text, progress=bar))
+        drop_repeats(examined)
         general = examine_index(index)
         place = str(index.path) if index.path else None
     if json:
@@ -68,43 +106,80 @@ def doctor(
 def _places(
     index: Index, texts: Sequence[str], roots: Sequence[str]
 ) -> tuple[list[str], list[Examination]]:
-    """Return the places that texts mean, as `aboard view` takes them, and what means none."""
-    from aboard.index.doctor import Examination
-    from aboard.index.findings import Finding
+    """Return the places that texts select, and what is known without a look at them.
+
+    A text that neither exists nor selects a run can be a board: then the hub says what it sees.
+    """
+    from aboard.doctor.examination import Examination
+    from aboard.doctor.rules import Finding
+    from aboard.index.library import Library
     from aboard.runs.catalog import find_roots
+    from aboard.runs.selectors import NothingMatches, is_path
 
     searched = find_roots(roots)
-    given, words = parted(texts, searched)
-    places = [_without_name(text) for text in given]
-    if not words:
-        return places, []
+    places: list[str] = []
+    examined: list[Examination] = []
+    words: list[Selector] = []
+    for text in texts:
+        is_word = not searched and not is_path(text) and not exists(text)
+        if is_word and (board := _board(text)) is not None:
+            examined.append(board)
+            continue
+        try:
+            parsed = parse_sources([text], searched)
+        except StorageError:
+            places.append(text)  # the examination says why
+            continue
+        places += [one.place for one in parsed if one.place]
+        words += [one for one in parsed if not one.place]
+    library = Library(index, searched)
+    if words:
+        refresh_roots(library)
+    for word in words:
+        try:
+            places += [run.uri for run in library.find([word], retry=False)]
+        except NothingMatches as error:
+            what, _, advice = str(error).partition(". ")
+            hint = advice or "'aboard runs' lists what there is."
+            finding = Finding("no-such-run", "error", what, tuple(searched), hint)
+            examined.append(_board(word.text) or Examination(word.text, [finding]))
+    known = [one for board in examined for one in board.sources or ()]
+    return [*places, *known], examined
+
+
+def _board(text: str) -> Examination | None:
+    """Return what the hub in use says of a board; None if there is no such board."""
+    from aboard.doctor.examination import Examination
+    from aboard.doctor.rules import Finding
+    from aboard.sdk.client import Client
+    from aboard.sdk.errors import HubError
+
     try:
-        return [*places, *(run.uri for run in choose_runs(index, words, searched).runs)], []
-    except WrongUsage:
-        raise
-    except Failure as failure:
-        what, _, advice = str(failure).partition(". ")
-        hint = advice or "'aboard runs' lists what there is."
-        finding = Finding("no-such-run", "error", what, tuple(searched), hint)
-        return places, [Examination(" ".join(words), [finding])]
-
-
-def _without_name(text: str) -> str:
-    from aboard.storage import StorageError
-    from aboard.tensorboard.board import Member
-
-    try:
-        member = Member.parse(text)
-    except StorageError:
-        return text  # which is a finding
-    return place_of(member.source)
+        board = Client(start=False, seconds=_HUB_SECONDS).get(text)
+    except (HubError, OSError):
+        return None
+    found = []
+    for problem in board.problems:
+        what, _, advice = problem.partition(". ")
+        hint = advice or "The board heals by itself when the source can be read."
+        found.append(Finding("board-source", "error", what, (board.url,), hint))
+    if board.state != "running":
+        what = f"the board is {board.state}" + (f": {board.reason}" if board.reason else "")
+        hint = f"Start it again with: aboard restart {board.name}"
+        found.append(Finding("board-state", "error", what, (board.url,), hint))
+    elif board.condition and not found:
+        hint = "The findings below say what the hub has to read."
+        found.append(Finding("board-condition", "warning", board.condition, (board.url,), hint))
+    # What the hub cannot read is a finding of its own already.
+    sources = [one for one in board.sources if not any(one in text for text in board.problems)]
+    return Examination(f"board {board.name}", found, sources=sources)
 
 
 def _text(examined: list[Examination], general: list[Finding], place: str | None) -> list[str]:
     parts = []
     for one in examined:
         lines = [strong(printable(one.source))]
-        if not any(finding.severity in ("error", "warning") for finding in one.findings):
+        if one.sources is None and all(finding.severity == "info" for finding in one.findings):
             lines.append(f"  {styled('all good', 32)} {_numbers(one)}")
         lines += [_finding(finding, one.source) for finding in one.findings]
         parts.append("\n".join(lines))
@@ -126,7 +201,7 @@ def _finding(finding: Finding, source: str) -> str:
 def _numbers(one: Examination) -> str:
     written = ""
     if one.last_write is not None:
-        from aboard.index.findings import age
+        from aboard.doctor.rules import age
 
         written = f", last written {age(time.time() - one.last_write)} ago"
     return (
@@ -156,6 +231,7 @@ def _as_json(
                 "last_write_time": one.last_write,
             }
             for one in examined
+            if one.sources is None
         ],
         "index": place,
     }

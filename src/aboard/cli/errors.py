@@ -1,7 +1,7 @@
-"""What went wrong, in one line on standard error, and the exit code that goes with it.
+"""The errors of commands: one line on standard error, with `--json` a document, and an exit code.
 
-Commands raise; nothing but this module decides how an error looks. A traceback is shown with
-`--debug` only, because what users can mend is in the line.
+Commands raise; only this module decides how an error looks. A traceback is shown with `--debug`
+only, because the line says what users can do.
 """
 
 from __future__ import annotations
@@ -9,39 +9,46 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
+from aboard.requirements import explain
 from aboard.storage.base import BadUri, StorageError
 
+if TYPE_CHECKING:
+    CommandError = typer.TyperException
+else:
+    # Before typer 0.28, which gave it a name, it is only the base of what typer names.
+    CommandError = typer.BadParameter.__mro__[2]
+
 FAILURE, USAGE, INTERRUPTED = 1, 2, 130
-_USAGE_CODES = {"invalid", "bad_value", "bad_selector", "bad_template"}
-"""What a hub calls a request that cannot be meant."""
+_USAGE_CODES = {"invalid", "exists", "bad_value", "bad_selector", "bad_template", "bad_question"}
 
 
 class Failure(Exception):  # noqa: N818 - named by what it is to the user
-    """Something a command could not do; the text says what, where, and what to do."""
+    """A command failed; the text says what, where, and what to do."""
 
     exit_code = FAILURE
 
 
 class WrongUsage(Failure):
-    """Options or arguments that cannot be meant."""
+    """Options or arguments are invalid."""
 
     exit_code = USAGE
 
 
-def say(text: str) -> None:
-    """Write one line to standard error, marked as ours."""
+def notify(text: str) -> None:
     typer.echo(f"aboard: {' '.join(text.split())}", err=True)
 
 
 def line_for(error: Exception) -> str:
-    """Say in one line what went wrong."""
-    if isinstance(error, typer.TyperException):
+    if isinstance(error, CommandError):
         return _usage_line(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return explain(error.name)
     if isinstance(error, (Failure, StorageError)) or _is_error_of_ours(error):
         return str(error)
     if isinstance(error, sqlite3.Error):
@@ -53,15 +60,75 @@ def line_for(error: Exception) -> str:
     return f"internal error: {type(error).__name__}: {error}. 'aboard --debug …' shows where."
 
 
+def report(error: Exception, *, json: bool) -> int:
+    """Write an error to standard error, with `json` also as a document; return the exit code."""
+    line = line_for(error)
+    notify(line)
+    picture = str(getattr(error, "picture", ""))  # of a question, and of a hub that refused one
+    for one in picture.splitlines():
+        typer.echo(f"  {one}", err=True)
+    code = code_for(error)
+    if json:
+        from aboard.cli.console import print_json
+
+        kind = getattr(error, "code", None) or ("usage" if code == USAGE else "failure")
+        document = {"code": kind, "message": " ".join(line.split())}
+        print_json({"errors": [document | ({"picture": picture} if picture else {})]})
+    return code
+
+
+def apply_to_each(
+    names: Iterable[str],
+    work: Callable[[str], tuple[str, dict[str, Any]]],
+    *,
+    noun: str,
+    done: str,
+    json: bool,
+) -> None:
+    """Apply `work` to each name; report one that fails, and go on with the others.
+
+    `work` returns a line to print and a document; `done` is the key of these in the JSON output.
+    """
+    from aboard.cli.console import print_json
+
+    finished: list[dict[str, Any]] = []
+    errors: list[dict[str, str]] = []
+    for name in names:
+        try:
+            line, document = work(name)
+        except Exception as error:
+            if is_debugging() or not _is_error_of_ours(error):
+                raise
+            code = getattr(error, "code", "failure")
+            errors.append({noun: name, "code": code, "message": line_for(error)})
+            notify(line_for(error))
+            continue
+        finished.append(document)
+        if not json:
+            typer.echo(line)
+    if json:
+        print_json({done: finished, "errors": errors})
+    if errors:
+        raise typer.Exit(FAILURE)
+
+
 def is_debugging() -> bool:
-    """Say whether tracebacks are wanted."""
-    context = typer._click.globals.get_current_context(silent=True)
-    return bool(context is not None and context.find_root().params.get("debug"))
+    """Say whether the command that runs has `--debug`."""
+    return ReportingGroup.debug
 
 
 def _is_error_of_ours(error: Exception) -> bool:
-    """Say whether an error says all that is needed, without importing what is not in use."""
-    for name, kind in (("aboard.web.errors", "WebError"), ("aboard.sdk.errors", "HubError")):
+    """Check whether the text of an error is for users, without importing modules not in use."""
+    if isinstance(error, ImportError) and error.path is None:  # Python's own have a path
+        return True
+    for name, kind in (
+        ("aboard.web.errors", "WebError"),
+        ("aboard.sdk.errors", "HubError"),
+        ("aboard.runs", "RunsError"),
+        ("aboard.jobs", "JobError"),
+        ("aboard.executors.base", "ExecutorError"),
+        ("aboard.executors.settings", "ConfigError"),
+    ):
         module = sys.modules.get(name)
         if module is not None and isinstance(error, getattr(module, kind)):
             return True
@@ -69,14 +136,13 @@ def _is_error_of_ours(error: Exception) -> bool:
 
 
 def code_for(error: Exception) -> int:
-    """Return the exit code of an error."""
-    if isinstance(error, (Failure, typer.TyperException)):
+    if isinstance(error, (Failure, CommandError)):
         return error.exit_code
-    wrong = isinstance(error, BadUri) or getattr(error, "code", None) in _USAGE_CODES
-    return USAGE if wrong else FAILURE
+    is_usage = isinstance(error, BadUri) or getattr(error, "code", None) in _USAGE_CODES
+    return USAGE if is_usage else FAILURE
 
 
-def _usage_line(error: typer.TyperException) -> str:
+def _usage_line(error: CommandError) -> str:
     message = error.format_message().replace("Value error, ", "").rstrip(".")
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "aboard"
@@ -85,22 +151,26 @@ def _usage_line(error: typer.TyperException) -> str:
 
 
 class ReportingGroup(TyperGroup):
-    """The commands, with their errors in one line and a closed pipe taken as the end."""
+    """The commands. Errors become one line, and a closed pipe ends a command without an error.
+
+    `obj` of the context says whether the command line has `--json`.
+    """
+
+    debug = False
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        ReportingGroup.debug = bool(ctx.params.get("debug"))
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever read our output has seen enough. Python would flush once more at exit.
+            # The reader of the output has ended. Python would flush once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit from None
-        except (typer.Exit, typer.Abort, typer.TyperException):
+        except (typer.Exit, typer.Abort, CommandError):
             raise
         except Exception as error:
-            if ctx.params.get("debug"):
+            if self.debug:
                 raise
-            say(line_for(error))
-            raise typer.Exit(code_for(error)) from None
+            raise typer.Exit(report(error, json=bool(ctx.obj))) from None
         return result

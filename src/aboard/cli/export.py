@@ -1,6 +1,9 @@
-"""`aboard export`: scalars as CSV, JSON or Parquet, every point unless asked otherwise.
+"""`aboard export`: scalars as CSV, JSON or Parquet, every point by default.
 
-One series is in memory at a time. A file appears under its name only when it is complete.
+One series is in memory at a time, and is written a block of rows at a time. A file appears under
+its name only when it is complete. Numbers are written so that reading them gives the same 64 bits
+again. What text formats have no number for is written as `NaN`, `Infinity` and `-Infinity`, in
+JSON as strings.
 """
 
 from __future__ import annotations
@@ -9,27 +12,47 @@ import os
 import secrets
 import stat
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import typer
 
-from aboard.cli.errors import Failure, WrongUsage, say
+from aboard.cli.console import counted
+from aboard.cli.errors import Failure, WrongUsage, notify
 from aboard.cli.ls import kind
-from aboard.cli.patterns import RunOption, TagOption, check_each, fail_for, matches
-from aboard.cli.sources import OpenSource, SourceArgument, Sources, open_sources
-from aboard.cli.wording import counted
+from aboard.cli.sources import (
+    LimitOption,
+    OpenSource,
+    RootOption,
+    RunOption,
+    SortOption,
+    SourceArgument,
+    Sources,
+    TagOption,
+    WhereOption,
+    check_each,
+    fail_for,
+    matches,
+    open_sources,
+    parse_question,
+)
 
 if TYPE_CHECKING:
-    from aboard.index import Tag
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from aboard.index import Series, Tag
 
 EPILOG = """
 Examples:
 
 - `aboard export runs/ > all.csv` - every point of every scalar
 - `aboard export runs/ --tag 'loss*' --tag lr --run '*/eval' -o loss.parquet` - some of them
+- `aboard export cifar10 --where 'state == "completed"' -o done.parquet` - of some runs
 - `aboard export runs/ --samples 1000 -o small.json` - at most 1000 points of each, spikes kept
 
 Columns: run, tag, step, wall_time, value. Numbers lose nothing; NaN and infinities are written
@@ -49,12 +72,16 @@ class Chosen(NamedTuple):
 
 def export(
     source: SourceArgument,
+    root: RootOption = None,
     format: Annotated[  # noqa: A002 - the option's name
         FormatName | None,
         typer.Option(help="The format; by default that of FILE's name, else csv."),
     ] = None,
     run: RunOption = None,
     tag: TagOption = None,
+    where: WhereOption = None,
+    sort: SortOption = None,
+    limit: LimitOption = None,
     samples: Annotated[
         int | None,
         typer.Option(
@@ -69,24 +96,24 @@ def export(
     """Write the points of scalars to a file, or to standard output."""
     name = _format_name(format, output, json=json)
     if output == "-" and name == "parquet" and sys.stdout.isatty():
-        raise WrongUsage("Parquet is no text for a terminal; name a file with -o FILE.")
+        raise WrongUsage("Parquet is a binary format; name a file with -o FILE.")
     if output != "-":
         _check(output)
     from aboard.index import Index
 
+    question = parse_question(where, sort, limit)
     with Index() as index:
-        found = open_sources(index, source)
+        found = open_sources(index, source, root, question=question)
         if found.opened:
             chosen = _choose(found.opened, run or [], tag or [])
             points, series = _write(found, chosen, name, output, samples)
             if output != "-":
-                say(f"{counted(points, 'point')} of {series:,} series written to {output}")
+                notify(f"{counted(points, 'point')} of {series:,} series written to {output}")
         found.say_damage()
     found.finish()
 
 
 def _format_name(given: FormatName | None, output: str, *, json: bool) -> str:
-    from aboard.cli.formats import FORMATS
 
     if json and given not in (None, "json"):
         raise WrongUsage(f"--json and --format {given} exclude each other; give one of them.")
@@ -101,7 +128,7 @@ def _format_name(given: FormatName | None, output: str, *, json: bool) -> str:
 
 
 def _choose(opened: Sequence[OpenSource], runs: Sequence[str], tags: Sequence[str]) -> list[Chosen]:
-    """Return the scalars that are asked for; a pattern that picks none is an error."""
+    """Return the selected scalars; a pattern that selects none is an error."""
     check_each("run", runs, [one.name(run.name) for one in opened for run in one.runs])
     held = [
         Chosen(source, name, tag)
@@ -131,8 +158,6 @@ def _no_scalars(held: Sequence[Chosen], pattern: str = "*") -> str:
 def _write(
     found: Sources, chosen: Sequence[Chosen], name: str, output: str, samples: int | None
 ) -> tuple[int, int]:
-    """Write what was chosen; return how many points of how many series that were."""
-    from aboard.cli.formats import FORMATS
     from aboard.index import UnknownName
 
     points = written = 0
@@ -180,7 +205,7 @@ def _destination(output: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file beside its place, with the mode of the one that it replaces, and move it in."""
+    """Write a file next to its place, with the mode of the one that it replaces, and move it in."""
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     temporary = path.with_name(f".aboard-export-{secrets.token_hex(8)}.tmp")
     try:
@@ -201,3 +226,154 @@ def _file(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+COLUMNS = ("run", "tag", "step", "wall_time", "value")
+_BLOCK_ROWS = 1 << 14
+_ROW_GROUP_ROWS = 1 << 19
+
+
+class Format(ABC):
+    """A file in the making: `write` every series, then `finish`."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
+    @abstractmethod
+    def write(self, run: str, tag: str, series: Series) -> None:
+        """Append the points of a series."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what has to come last."""
+
+
+class Csv(Format):
+    def __init__(self, out: BinaryIO) -> None:
+        super().__init__(out)
+        out.write(",".join(COLUMNS).encode() + b"\n")
+
+    def write(self, run: str, tag: str, series: Series) -> None:
+        start = f"{_csv_field(run)},{_csv_field(tag)},".encode()
+        comma, end = repeat(b","), repeat(b"\n")
+        for steps, walls, values in _blocks(series, b"%s"):
+            rows = zip(repeat(start), steps, comma, walls, comma, values, end)
+            self._out.write(b"".join(map(b"".join, rows)))
+
+    def finish(self) -> None:
+        """Nothing comes last."""
+
+
+class Json(Format):
+    def __init__(self, out: BinaryIO) -> None:
+        super().__init__(out)
+        self._before = b"[\n"
+
+    def write(self, run: str, tag: str, series: Series) -> None:
+        import orjson
+
+        start = b'{"run":%s,"tag":%s,"step":' % (orjson.dumps(run), orjson.dumps(tag))
+        wall_time, value, end = repeat(b',"wall_time":'), repeat(b',"value":'), repeat(b"}")
+        for steps, walls, values in _blocks(series, b'"%s"'):
+            rows = zip(repeat(start), steps, wall_time, walls, value, values, end)
+            self._out.write(self._before + b",\n".join(map(b"".join, rows)))
+            self._before = b",\n"
+
+    def finish(self) -> None:
+        self._out.write(b"[]\n" if self._before == b"[\n" else b"\n]\n")
+
+
+class Parquet(Format):
+    """Row groups of half a million points, whatever the length of a series."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        try:
+            import pyarrow as pa
+            from pyarrow import parquet
+        except ImportError:
+            raise Failure(
+                'Parquet needs pyarrow, which is not installed: pip install "aboard[parquet]".'
+            ) from None
+        super().__init__(out)
+        kinds = (pa.string(), pa.string(), pa.int64(), pa.float64(), pa.float64())
+        self._schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)))
+        self._sink = pa.PythonFile(_Counted(out), mode="w")
+        self._writer = parquet.ParquetWriter(self._sink, self._schema, compression="zstd")
+        self._held: list[pa.Table] = []
+        self._rows = 0
+
+    def write(self, run: str, tag: str, series: Series) -> None:
+        import pyarrow as pa
+
+        for start in range(0, len(series.steps), _ROW_GROUP_ROWS):
+            part = [column[start : start + _ROW_GROUP_ROWS] for column in series]
+            rows = len(part[0])
+            names = [pa.repeat(pa.scalar(name), rows) for name in (run, tag)]
+            self._held.append(pa.Table.from_arrays([*names, *part], schema=self._schema))
+            self._rows += rows
+            if self._rows >= _ROW_GROUP_ROWS:
+                self._write_group()
+
+    def finish(self) -> None:
+        self._write_group()
+        self._writer.close()
+        self._sink.close()
+
+    def _write_group(self) -> None:
+        import pyarrow as pa
+
+        if self._held:
+            self._writer.write_table(pa.concat_tables(self._held), row_group_size=self._rows)
+        self._held, self._rows = [], 0
+
+
+class _Counted:
+    """A stream that knows its position, as Parquet must, and a pipe does not."""
+
+    closed = False
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._written = 0
+
+    def write(self, content: bytes) -> int:
+        self._out.write(content)
+        self._written += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        return self._written
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+FORMATS: dict[str, type[Format]] = {"csv": Csv, "json": Json, "parquet": Parquet}
+
+
+def _blocks(series: Series, word: bytes) -> Iterator[tuple[list[bytes], ...]]:
+    for start in range(0, len(series.steps), _BLOCK_ROWS):
+        yield tuple(_numbers(column[start : start + _BLOCK_ROWS], word) for column in series)
+
+
+def _numbers(column: npt.NDArray[Any], word: bytes) -> list[bytes]:
+    """Write numbers in their shortest exact form; what is not finite as a word."""
+    import numpy as np
+    import orjson
+
+    dumped = orjson.dumps(np.ascontiguousarray(column), option=orjson.OPT_SERIALIZE_NUMPY)
+    texts = dumped[1:-1].split(b",")
+    for place in np.flatnonzero(~np.isfinite(column)).tolist():
+        number = column[place]
+        name = b"NaN" if np.isnan(number) else b"Infinity" if number > 0 else b"-Infinity"
+        texts[place] = word % name
+    return texts
+
+
+def _csv_field(text: str) -> str:
+    if any(mark in text for mark in ',"\r\n') or text != text.strip() or not text:
+        return '"' + text.replace('"', '""') + '"'
+    return text

@@ -1,63 +1,299 @@
-"""`aboard hub`: which hub is used, how it is, and the end of one's own."""
+"""Hubs: `aboard serve` runs one in the foreground, `aboard hub` shows or stops the one in use."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aboard.cli.asking import JsonOption, print_json
-from aboard.cli.errors import FAILURE, Failure, line_for, say
-from aboard.cli.wording import counted
+from aboard.boards.model import INSTANT
+from aboard.cli.console import (
+    AddressOption,
+    JsonOption,
+    PortOption,
+    ask_secret,
+    counted,
+    examples,
+    print_json,
+)
+from aboard.cli.errors import FAILURE, Failure, WrongUsage, line_for, notify
 
 if TYPE_CHECKING:
-    from aboard.sdk.finding import KnownHub
+    import socket
 
-EPILOG = """
-Examples:
+    from aboard.boards.accounts import User
+    from aboard.hub.config import Config
+    from aboard.hub.service import Hub
+    from aboard.sdk.client import Client
+    from aboard.sdk.personal import KnownHub
 
-- `aboard hub status` - which hub `aboard start` uses, and whether it answers
-- `aboard hub stop` - end your own; its boards come back when it is started again
-"""
-_HOW = {
-    "environment": "named by ABOARD_HUB",
-    "login": "logged in to",
-    "personal": "your own",
-}
+_SERVE_EPILOG = examples(
+    "`aboard serve --config aboard.toml` - a hub for a team, as the file says",
+    "`aboard serve --root /data/runs --root s3://bucket/runs --host 0.0.0.0 --port 8080`",
+    "`aboard serve --personal` - your own hub, on this machine only",
+    note="The first administrator of a new team hub is made with `--admin NAME`, which asks"
+    " for a password.",
+)
+_HUB_EPILOG = examples(
+    "`aboard hub status` - which hub `aboard start` uses, and whether it answers",
+    "`aboard hub stop` - end your own; its boards come back when it is started again",
+)
+_HOW = {"environment": "named by ABOARD_HUB", "login": "logged in to", "personal": "your own"}
 GROUP = typer.Typer(help="Look at the hub in use, or stop your own.", rich_markup_mode="markdown")
+
+
+def open_hub(*, revive: bool = False) -> Client:
+    """Return the hub in use; `revive` restarts the user's own, but never starts a first one."""
+    from aboard.sdk.client import Client
+    from aboard.sdk.personal import find_hub, last_hub, start_personal
+
+    if revive and find_hub() is None and last_hub() is not None:
+        hub = start_personal(notify=notify)
+        notify(f"started your hub again ({hub.url}). 'aboard hub stop' ends it.")
+    return Client(start=False)
+
+
+def serve(
+    config: Annotated[
+        Path | None, typer.Option(help="The settings of the hub, in TOML.", dir_okay=False)
+    ] = None,
+    personal: Annotated[
+        bool,
+        typer.Option("--personal", help="Your own hub: loopback only, one user, no passwords."),
+    ] = False,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on. [default: localhost]")
+    ] = None,
+    port: PortOption = None,
+    database: Annotated[
+        str | None, typer.Option(help="A path, or postgresql://user:password@host/name.")
+    ] = None,
+    root: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROOT", help="Where runs are: a directory or bucket URI, may be repeated."
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(help="Where the hub keeps its database and logs of boards.", file_okay=False),
+    ] = None,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Make this user an administrator if there is no user yet; the password is asked"
+            " for, or read from a pipe.",
+        ),
+    ] = None,
+    json: AddressOption = False,
+) -> None:
+    """Serve boards of a selection of runs, behind one authenticated address."""
+    if personal and admin:
+        raise WrongUsage("a personal hub has one user. Leave --admin out.")
+    settings = _settings(config, personal, host, port, database, root, directory)
+    _serve(settings, personal=personal, admin=admin, json=json)
+
+
+def _settings(
+    path: Path | None,
+    personal: bool,
+    host: str | None,
+    port: int | None,
+    database: str | None,
+    roots: list[str] | None,
+    directory: Path | None,
+) -> Config:
+    """Put together what the file and the options say; options come first."""
+    from aboard.executors.settings import ConfigError
+    from aboard.hub.config import Config, make_config, read_config, read_personal_config
+    from aboard.runs.catalog import find_roots
+    from aboard.storage import is_remote
+
+    try:
+        if path is not None:
+            settings = read_config(path)
+        else:
+            settings = read_personal_config() if personal else Config()
+        texts = roots or []
+        if not texts and path is None:
+            texts = find_roots(())
+        given = {
+            "host": host,
+            "port": port,
+            "database": database,
+            "roots": texts or None,
+            "directory": None if directory is None else str(directory),
+        }
+        known = {name: value for name, value in given.items() if value is not None}
+        options = make_config(known, Path.cwd(), "options")
+        settings.engines(personal=personal)  # checked here, before anything is started
+    except ConfigError as error:
+        raise WrongUsage(str(error)) from error
+    settings = replace(settings, **{name: getattr(options, name) for name in known})
+    if personal and settings.host not in {"localhost", "127.0.0.1", "::1"}:
+        raise WrongUsage("a personal hub listens on this machine only. Leave --host out.")
+    for one in settings.roots:
+        if not is_remote(one.uri) and not Path(one.uri).is_dir():
+            notify(
+                f"{one.uri}: there is no such directory yet. Its runs show as soon as it is there."
+            )
+    return settings
+
+
+def _serve(settings: Config, *, personal: bool, admin: str | None, json: bool) -> None:
+    from aboard.boards.errors import BoardsError
+    from aboard.hub.app import make_app
+    from aboard.hub.log import configure_log
+    from aboard.hub.service import Hub
+    from aboard.sdk.personal import personal_lock
+    from aboard.storage.place import make_private
+    from aboard.web import listen
+    from aboard.web import serve as run
+
+    configure_log()
+    with ExitStack() as closing:
+        try:
+            if personal:
+                closing.enter_context(personal_lock(settings.directory))
+            else:
+                make_private(settings.directory)
+            hub = Hub(settings, personal=personal)
+        except BoardsError as error:
+            raise Failure(str(error)) from error
+        prepared = closing.enter_context(ExitStack())
+        prepared.callback(hub.close)
+        _prepare_users(hub, personal, admin)
+        sockets = listen(settings.host, settings.port)
+        certificate = None
+        if settings.certificate is not None and settings.certificate_key is not None:
+            certificate = (settings.certificate, settings.certificate_key)
+        app = make_app(hub)
+        prepared.pop_all()  # the application closes the hub when it ends
+        ended_by = run(
+            app,
+            sockets,
+            on_ready=lambda: _announce(hub, sockets, json=json),
+            grace=max(int(settings.grace), 1),
+            certificate=certificate,
+        )
+    if ended_by is signal.SIGINT:
+        raise typer.Exit(130)
+
+
+def _prepare_users(hub: Hub, personal: bool, admin: str | None) -> None:
+    from aboard.boards.accounts import Role
+    from aboard.boards.errors import BoardsError, NameTaken
+
+    if personal:
+        _prepare_token(hub)
+        return
+    if hub.auth.users():
+        return
+    if admin is None:
+        raise Failure(
+            "this hub has no user yet. Make the first one an administrator: aboard serve --admin"
+            " NAME"
+        )
+    password = ask_secret(f"A password for {admin}")
+    try:
+        with suppress(NameTaken):  # by another hub that starts at the same time
+            hub.auth.add_user(admin, Role.ADMIN, password)
+    except BoardsError as error:
+        raise WrongUsage(str(error)) from error
+
+
+def owner_of(hub: Hub) -> User:
+    import getpass
+
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        name = "me"
+    return hub.auth.personal(name)
+
+
+def _prepare_token(hub: Hub) -> None:
+    """Keep the token in the file of a personal hub, or replace it if it is not valid."""
+    from aboard.sdk.personal import TOKEN_FILE
+    from aboard.web.errors import TokenError
+    from aboard.web.tokens import read_token_file, write_token_file
+
+    path = hub.config.directory / TOKEN_FILE
+    with suppress(TokenError):
+        if hub.auth.token(read_token_file(path)) is not None:
+            return
+    write_token_file(path, hub.auth.create_token(owner_of(hub), "personal hub").secret)
+
+
+def _announce(hub: Hub, sockets: Sequence[socket.socket], *, json: bool) -> None:
+    from aboard.sdk.personal import announce_personal, remember_personal
+    from aboard.web import exposure, urls
+
+    settings = hub.config
+    scheme = "https" if settings.certificate else "http"
+    address = urls(sockets, settings.host, scheme)[0]
+    url = settings.url or address
+    if hub.personal:
+        roots = [root.uri for root in settings.roots]
+        remember_personal(settings.directory, roots, sockets[0].getsockname()[1])
+        announce_personal(settings.directory, address)
+        url = f"{address}/?key={hub.auth.mint_key(owner_of(hub))[0]}"
+    if json:
+        import orjson
+
+        typer.echo(orjson.dumps({"url": url, "address": address, "pid": os.getpid()}))
+        return
+    typer.echo(f"{'Your hub' if hub.personal else 'The hub'}: {url}")
+    if not settings.certificate and (warning := exposure(settings.host)) is not None:
+        notify(warning)
+    tell_way_in(sockets)
+
+
+def tell_way_in(sockets: Sequence[socket.socket]) -> None:
+    """Print how to reach a hub of this process from the other end of an SSH session."""
+    from aboard.web import forwarding_hint
+
+    if (command := forwarding_hint(os.environ, sockets[0].getsockname()[1])) is not None:
+        typer.echo(f"From your own machine, first: {command}")
 
 
 @GROUP.command(
     "status",
-    epilog="""
-Examples:
-
-- `aboard hub status --json` - for scripts; the exit code is 1 if no hub answers
-""",
+    epilog=examples(
+        "`aboard hub status --json` - for scripts; the exit code is 1 if no hub answers"
+    ),
 )
 def show_status(json: JsonOption = False) -> None:
     """Say which hub is used, and whether it answers."""
     from aboard.sdk.client import Client
     from aboard.sdk.errors import HubError
-    from aboard.sdk.finding import find_hub
+    from aboard.sdk.personal import find_hub
 
     known = find_hub()
     if known is None:
+        text = "no hub runs, and none is configured. 'aboard start' starts one of your own."
         if json:
-            print_json({"running": False})
-        else:
-            say("no hub runs, and none is configured. 'aboard start' starts one of your own.")
+            print_json({"running": False, "errors": [{"code": "no_hub", "message": text}]})
+        notify(text)
         raise typer.Exit(FAILURE)
     document = {"running": True, "url": known.url, "known_by": known.how, "pid": known.pid}
     try:
         client = Client()
         document |= client.me() | {"boards": len(client.list())}
     except HubError as error:
-        if json:
-            print_json(document | {"running": False, "error": str(error)})
-            raise typer.Exit(FAILURE) from None
-        raise
+        if not json:
+            raise
+        errors = [{"code": error.code, "message": str(error)}]
+        print_json(document | {"running": False, "errors": errors})
+        notify(line_for(error))
+        raise typer.Exit(FAILURE) from None
     if json:
         print_json(document)
         return
@@ -68,12 +304,11 @@ def show_status(json: JsonOption = False) -> None:
 
 @GROUP.command(
     "stop",
-    epilog="""
-Examples:
-
-- `aboard hub stop` - boards with a process of their own go on, the others come back with it
-- `aboard hub stop --boards` - those end too, also when the hub has been stopped before
-""",
+    epilog=examples(
+        "`aboard hub stop` - boards with a process of their own go on, the others come back"
+        " with it",
+        "`aboard hub stop --boards` - those end too, also when the hub has been stopped before",
+    ),
 )
 def stop_hub(
     boards: Annotated[
@@ -82,10 +317,10 @@ def stop_hub(
     json: JsonOption = False,
 ) -> None:
     """Stop your own hub."""
-    from aboard.sdk.finding import find_personal, last_roots, start_personal, stop_personal
+    from aboard.sdk.personal import find_personal, last_hub, start_personal, stop_personal
 
     known = find_personal()
-    if known is None and boards and last_roots() is not None:
+    if known is None and boards and last_hub() is not None:
         known = start_personal()  # boards that go on without a hub are known to the next one
     if known is None:
         raise Failure("you have no hub of your own that runs.")
@@ -99,7 +334,7 @@ def stop_hub(
         typer.echo(f"stopped {name}")
     typer.echo(f"stopped your hub at {known.url}")
     if going_on:
-        say(_go_on(going_on))
+        notify(_go_on(going_on))
 
 
 def _isolated(hub: KnownHub, *, end: bool) -> tuple[list[str], list[str]]:
@@ -111,9 +346,9 @@ def _isolated(hub: KnownHub, *, end: bool) -> tuple[list[str], list[str]]:
     ended: list[str] = []
     going_on: list[str] = []
     try:
-        isolated = [board for board in client.list() if board.on != "instant"]
+        isolated = [board for board in client.list() if board.on != INSTANT]
     except HubError as error:  # a hub that does not answer is stopped all the same
-        say(line_for(error))
+        notify(line_for(error))
         return ended, going_on
     for board in isolated:
         try:
@@ -121,7 +356,7 @@ def _isolated(hub: KnownHub, *, end: bool) -> tuple[list[str], list[str]]:
                 client.stop(board)
             (ended if end else going_on).append(board.name)
         except HubError as error:
-            say(line_for(error))
+            notify(line_for(error))
             going_on.append(board.name)
     return ended, going_on
 
@@ -133,3 +368,6 @@ def _go_on(names: Sequence[str]) -> str:
         f" {'goes' if one else 'go'} on: {', '.join(names)}. 'aboard hub stop --boards' ends"
         f" {'it' if one else 'them'} too; the next hub has {'it' if one else 'them'} again."
     )
+
+
+COMMANDS = {"serve": (serve, _SERVE_EPILOG), "hub": (GROUP, _HUB_EPILOG)}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from aboard.cli.console import JsonOption, counted, duration, examples, number, size, strong
 from aboard.cli.errors import Failure, WrongUsage
 from aboard.cli.ls import kind
 from aboard.cli.sources import (
-    JsonOption,
     OpenSource,
     SourceArgument,
     Sources,
@@ -19,31 +18,27 @@ from aboard.cli.sources import (
     place_of,
     putting_aside,
 )
-from aboard.cli.wording import counted, duration, number, size, strong
 
 if TYPE_CHECKING:
     from aboard.index import Index
-    from aboard.index.forgetting import Forgotten
+    from aboard.index.store import Forgotten
 
-EPILOG = """
-Examples:
-
-- `aboard index runs/` - read what is new, and say what is there
-- `aboard index s3://bucket/runs` - read a bucket before you look at it
-- `aboard index --rebuild runs/` - forget what is known of it, and read it all again
-- `aboard index --forget /old/runs` - forget it, though it may be gone, and make the index smaller
-"""
+EPILOG = examples(
+    "`aboard index runs/` - read what is new, and say what is there",
+    "`aboard index s3://bucket/runs` - read a bucket before you look at it",
+    "`aboard index --rebuild runs/` - forget what is known of it, and read it all again",
+    "`aboard index --forget /old/runs` - forget it, though it may be gone, and make the index"
+    " smaller",
+)
 
 _SHOWN_DAMAGE = 5
 
 
 class Contents(NamedTuple):
-    """What the index holds of a source."""
-
     tags: int
     points: int
     records: dict[str, int]
-    """Values that are no scalars, by kind."""
+    """Values that are not scalars, by kind."""
 
 
 def index(
@@ -122,16 +117,12 @@ def _index_text(held: Index) -> str:
 
 
 def _contents(source: OpenSource) -> Contents:
-    tags = source.logs.tags
-    counts = source.logs.index.point_counts(tags)
-    points = 0
-    records: Counter[str] = Counter()
-    for tag, count in zip(tags, counts, strict=True):
-        if tag.is_scalar:
-            points += count
-        else:
-            records[kind(tag)] += count
-    return Contents(len(tags), points, dict(records.most_common()))
+    logs = source.logs
+    tags, values = logs.index.value_counts(
+        logs.source, lambda tag: "" if tag.is_scalar else kind(tag)
+    )
+    points = values.pop("", 0)
+    return Contents(tags, points, dict(values.most_common()))
 
 
 def _text(source: OpenSource) -> str:

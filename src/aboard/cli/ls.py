@@ -7,22 +7,44 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.patterns import RunOption, TagOption, check_each, matches
-from aboard.cli.sources import JsonOption, OpenSource, SourceArgument, Sources, open_sources
-from aboard.cli.wording import fitted, json_number, moment, number, size, table, terminal_width
+from aboard.cli.console import (
+    JsonOption,
+    examples,
+    fitted,
+    json_number,
+    moment,
+    number,
+    size,
+    table,
+    terminal_width,
+)
+from aboard.cli.sources import (
+    LimitOption,
+    OpenSource,
+    RootOption,
+    RunOption,
+    SortOption,
+    SourceArgument,
+    Sources,
+    TagOption,
+    WhereOption,
+    check_each,
+    matches,
+    open_sources,
+    parse_question,
+)
 
 if TYPE_CHECKING:
     from aboard.index import Run, Tag
 
-EPILOG = """
-Examples:
-
-- `aboard ls runs/` - every run below a directory
-- `aboard ls runs/ --tags` - every tag of every run, and its last value
-- `aboard ls runs/ --run 'cifar10/*' --tag 'loss*'` - some tags of some runs
-- `aboard ls s3://bucket/runs ~/runs` - two places at once
-- `aboard ls runs/ --json | jq -r '.sources[].runs[].run'` - for scripts
-"""
+EPILOG = examples(
+    "`aboard ls runs/` - every run below a directory",
+    "`aboard ls runs/ --tags` - every tag of every run, and its last value",
+    "`aboard ls runs/ --run 'cifar10/*' --tag 'loss*'` - some tags of some runs",
+    "`aboard ls s3://bucket/runs ~/runs` - two places at once",
+    "`aboard ls runs/ --where 'hparams.lr < 0.1' --sort -metrics.loss --limit 5` - some runs",
+    "`aboard ls runs/ --json | jq -r '.sources[].runs[].run'` - for scripts",
+)
 
 _RUN_HEADS = ("RUN", "FIRST EVENT", "FILES", "SIZE", "EVENTS", "TAGS", "DAMAGED")
 _TAG_HEADS = ("RUN", "TAG", "KIND", "POINTS", "FIRST STEP", "LAST STEP", "LAST VALUE")
@@ -33,18 +55,23 @@ _TEXTS = {"RUN", "TAG", "KIND", "FIRST EVENT"}
 
 def ls(
     source: SourceArgument,
+    root: RootOption = None,
     tags: Annotated[
         bool, typer.Option("--tags", help="List tags: kind, points, steps and last value.")
     ] = False,
     run: RunOption = None,
     tag: TagOption = None,
+    where: WhereOption = None,
+    sort: SortOption = None,
+    limit: LimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the runs of a log tree; with --tags or --tag, their tags."""
     from aboard.index import Index
 
+    question = parse_question(where, sort, limit)
     with Index() as index:
-        found = open_sources(index, source)
+        found = open_sources(index, source, root, question=question)
         listings = _listings(found, run or [], tag or [], tags=tags or bool(tag))
         if json:
             import orjson
@@ -58,8 +85,6 @@ def ls(
 
 
 class _Listing:
-    """What is listed of a source: some of its runs and, if they are wanted, of their tags."""
-
     def __init__(self, source: OpenSource, patterns: Sequence[str], *, tags: bool) -> None:
         self.source = source
         self.runs: list[Run] = [
@@ -136,7 +161,6 @@ def _tag_rows(listing: _Listing) -> list[list[str]]:
 
 
 def kind(tag: Tag) -> str:
-    """Name what a tag holds: its plugin, or its class of data where it has none."""
     return tag.kind.plugin or tag.kind.data_class or "unknown"
 
 

@@ -1,6 +1,6 @@
-"""What is said on standard error while event files are read: how much is done, how fast.
+"""Progress on standard error while event files are read.
 
-A bar appears only on a terminal, and only when there is enough to read that one would wonder.
+A bar appears only on a terminal, and only if reading takes a while.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from aboard.cli.errors import is_debugging, say
-from aboard.cli.wording import counted, skipped
+from aboard.cli.console import counted, skipped
+from aboard.cli.errors import is_debugging, notify
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from aboard.index import Index, Source
-    from aboard.index.refresh import Report
+    from aboard.index import Source
+    from aboard.index.index import Report
+    from aboard.index.library import Library
     from aboard.tensorboard.board import Board
-    from aboard.tensorboard.live import SourceState
+    from aboard.tensorboard.follower import SourceState
     from aboard.tensorboard.stock import StockState
 
 _PATIENCE_SECONDS = 0.3
 
 
 class ReadingBar:
-    """Show how a refresh gets on; hand it to one as its `progress`."""
+    """Shows the progress of a refresh; pass it as `progress`."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -42,12 +43,10 @@ class ReadingBar:
         self.close()
 
     def close(self) -> None:
-        """Take the bar away."""
         if self._bar:
             self._bar.stop()
 
     def __call__(self, report: Report) -> None:
-        """Show what a report says."""
         elapsed = time.monotonic() - self._started
         if not self._wanted or (self._bar is None and elapsed < _PATIENCE_SECONDS):
             return
@@ -63,11 +62,12 @@ class ReadingBar:
 
 
 class LoadingLine:
-    """Show how a board fills while it is being served; hand it to a viewer as its `changed`."""
+    """Shows how a board loads while it is served; pass it to a viewer as `on_poll`."""
 
-    def __init__(self, board: Board, index: Index) -> None:
+    def __init__(self, board: Board, library: Library) -> None:
         self._board = board
-        self._index = index
+        self._library = library
+        self._index = library.index
         self._debug = is_debugging()
         self._lock = threading.Lock()
         self._bars: dict[Source, ReadingBar] = {}
@@ -81,7 +81,6 @@ class LoadingLine:
             bar.close()
 
     def __call__(self, source: Source, state: SourceState) -> None:
-        """Take notice of what a follower found; say each thing once."""
         with self._lock:
             if not state.loaded:
                 self._bars.setdefault(source, ReadingBar(source.uri))(state.report)
@@ -91,12 +90,11 @@ class LoadingLine:
             text = self._state(source, state)
             if text and self._said.get(source) != text:
                 self._said[source] = text
-                say(text)
+                notify(text)
                 if self._debug and state.error is not None and state.error.__cause__ is not None:
                     traceback.print_exception(state.error.__cause__)
 
     def _state(self, source: Source, state: SourceState) -> str:
-        """Return what there is to say of a source that was looked at; not what is usual."""
         if state.error is not None:
             return str(state.error)
         if state.report.problems:
@@ -107,29 +105,29 @@ class LoadingLine:
         if not runs:
             return _nothing_below(source)
         hidden = self._hidden([run.name for run in runs])
-        if hidden:
+        if hidden or state.runs is None:
             return hidden
         report = state.report
         news = f", {counted(report.points, 'new point')}" if report.points else ""
-        text = f"read {source.uri} in {report.seconds:.2f} s: {counted(len(runs), 'run')}{news}."
+        text = f"read {source.uri} in {report.seconds:.2f} s: {counted(state.runs, 'run')}{news}."
         damage = self._index.damages(source)
         if damage:
             text += f" {skipped(source.uri, damage)}"
         return text
 
     def _hidden(self, runs: list[str]) -> str:
-        """Return what to say if all runs are hidden by the patterns that were given."""
+        """Return a message if --include and --exclude hide all runs."""
         from aboard.tensorboard.board import Listing
 
         if not (self._board.include or self._board.exclude):
             return ""
-        if Listing(self._board, self._index).runs():
+        if Listing(self._board, self._library).runs():
             return ""
         return _none_left(runs)
 
 
 class StockLine:
-    """Show how TensorBoard's own loaders fill a board; hand it to a viewer as its `told`."""
+    """Shows how TensorBoard's own loaders fill a board; pass it to a viewer as `on_load`."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -144,7 +142,8 @@ class StockLine:
         self._close()
 
     def __call__(self, state: StockState) -> None:
-        """Take notice of how far the reading is; say each thing once."""
+        from aboard.tensorboard.board import run_of
+
         if not state.loaded:
             self._show(state)
             return
@@ -159,12 +158,13 @@ class StockLine:
                 self._say(source, _nothing_below(source))
             elif state.shown and not self._said.get(source, "").startswith("read "):
                 took = f"{state.seconds:.2f} s"
-                self._say(source, f"read {source.uri} in {took}: {counted(len(runs), 'run')}.")
+                count = len({run_of(name.removeprefix("."), "") for name in runs})
+                self._say(source, f"read {source.uri} in {took}: {counted(count, 'run')}.")
 
     def _say(self, source: Source | None, text: str) -> None:
         if self._said.get(source) != text:
             self._said[source] = text
-            say(text)
+            notify(text)
 
     def _show(self, state: StockState) -> None:
         if not self._wanted or state.seconds < _PATIENCE_SECONDS:
@@ -214,7 +214,7 @@ def _make_bar(label: str) -> Progress:
 
 
 def transfer_bar(text: str, total: int | None, *more: str, **fields: Any) -> Progress:
-    """Make a bar of bytes on standard error, with more columns of text if need be."""
+    """Make a bar of bytes on standard error; `more` are formats of further columns."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import (

@@ -1,9 +1,11 @@
-"""`aboard run`: any program, unchanged, as a run."""
+"""`aboard run`: record any program, unchanged, as a run."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +14,6 @@ import typer
 from aboard.cli.errors import Failure, WrongUsage
 
 if TYPE_CHECKING:
-    from aboard.runs.values import Tags
-    from aboard.track.job import CannotStart, Outcome
     from aboard.track.run import Run
 
 EPILOG = """
@@ -22,13 +22,19 @@ Examples:
 - `aboard run -- python train.py --lr=0.1` - the next run of the experiment `default`
 - `aboard run --experiment cifar10 --hparams-from-args -- python train.py --lr=0.1`
 - `aboard run --root s3://bucket/runs --name baseline -- torchrun --nproc-per-node 4 train.py`
-- `aboard run --experiment cifar10 --name long --resume -- python train.py` - go on with a run
+- `aboard run --experiment cifar10 --name long --resume -- python train.py` - continue a run
 
 The program finds its log directory in `ABOARD_LOGDIR` (and in `PAI_OUTPUT_TENSORBOARD`,
-`AIP_TENSORBOARD_LOG_DIR` and `XT_OUTPUT_MNT`). TensorBoard files that it writes elsewhere below
-the working directory are copied into the run. The exit code is the program's own.
+`AIP_TENSORBOARD_LOG_DIR` and `XT_OUTPUT_MNT`). Event files that it writes elsewhere below the
+working directory are copied into the run. The exit code is the program's own.
 """
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+WrittenRootOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A directory or bucket URI; by default ABOARD_ROOT or ./runs.", show_default=False
+    ),
+]
 
 
 def run(
@@ -41,105 +47,137 @@ def run(
         ),
     ],
     experiment: Annotated[
-        str | None, typer.Option(help="What the run is part of; 'default' unless told.")
+        str | None, typer.Option(help="The run's experiment; by default 'default'.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="The run's name; the next of run1, run2, … unless told.")
+        str | None, typer.Option(help="The run's name; by default the next of run1, run2, …")
     ] = None,
-    root: Annotated[
-        str | None,
-        typer.Option(
-            help="A directory or bucket URI; ABOARD_ROOT or ./runs unless told.", show_default=False
-        ),
-    ] = None,
+    root: WrittenRootOption = None,
     hparam: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A hyperparameter; may be given several times."),
+        typer.Option(metavar="KEY=VALUE", help="A hyperparameter; may be repeated."),
     ] = None,
     hparams_from_args: Annotated[
         bool,
         typer.Option(
             "--hparams-from-args",
-            help="Take the program's own options (--lr=0.1, --depth 3) as hyperparameters.",
+            help="Record the program's own options (--lr=0.1, --depth 3) as hyperparameters.",
         ),
     ] = False,
     tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TAG[=VALUE]", help="A tag; may be given several times."),
+        list[str] | None, typer.Option(metavar="TAG[=VALUE]", help="A tag; may be repeated.")
     ] = None,
-    workspace: Annotated[str | None, typer.Option(help="Noted in the run's record.")] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="A workspace to note in the run's record.")
+    ] = None,
     job: Annotated[
-        str | None, typer.Option(help="The scheduler's name for the job; found under Slurm.")
+        str | None,
+        typer.Option(
+            help="The job it belongs to; by default ABOARD_JOB, or the engine's id of the job."
+        ),
     ] = None,
     resume: Annotated[
         bool | None,
         typer.Option(
             "--resume/--no-resume",
-            help="Go on with the run of that name, if there is one. Without either, a job that"
-            " its scheduler started again goes on with its run.",
+            help="Continue the run of that name, if there is one. Without either, a job that its"
+            " scheduler restarted continues its run.",
         ),
     ] = None,
     ranks: Annotated[
         str,
         typer.Option(
-            help="Of many processes launched together, 'first' records only rank 0, and 'all'"
-            " each in a directory of its own."
+            help="Of many processes launched together, 'first' records rank 0 only; 'all' records"
+            " each in a directory of its own, rank-0, rank-1, …"
         ),
     ] = "first",
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Do not say where the run is and how it ended.")
+        bool, typer.Option("--quiet", "-q", help="Do not print where the run is and how it ended.")
     ] = False,
     json: Annotated[
-        bool,
-        typer.Option("--json", help="Say where and how as JSON lines, on standard error."),
+        bool, typer.Option("--json", help="Print both as JSON lines, to standard error.")
     ] = False,
 ) -> None:
-    """Run any program as a run: logs, output, signals and exit code recorded."""
-    from aboard.track.adopt import has_logs_of_others
-    from aboard.track.arguments import hparams_of, plain_value
-    from aboard.track.job import CannotStart, check_program, execute
+    """Record a program as a run: its logs, its output and how it ended."""
+    from aboard.cli.console import duration
+    from aboard.track.recording import program
+    from aboard.track.recording.adoption import has_foreign_logs
 
     if ranks not in ("first", "all"):
-        raise WrongUsage(f"--ranks is 'first' or 'all', not {ranks!r}.")
-    hparams: dict[str, Any] = hparams_of(command) if hparams_from_args else {}
-    hparams |= {key: plain_value(value) for key, value in _pairs(hparam or (), "--hparam")}
-    tags = _tags(tag or ())
+        raise WrongUsage(f"--ranks {ranks}: write 'first' or 'all'.")
+    hparams: dict[str, Any] = program.command_hparams(command) if hparams_from_args else {}
+    hparams |= _hparams_of_member()
+    for key, value in pairs(hparam, "--hparam", "KEY=VALUE, such as --hparam lr=0.1"):
+        hparams[key] = program.parse_hparam(value)
+    tags = dict(pairs(tag, "--tag", "NAME or NAME=VALUE"))
     try:
-        check_program(command)
-    except CannotStart as error:
-        raise _failure(error) from None
-    opened = _begin(
-        command,
-        (root, experiment, name),
-        hparams=hparams,
-        tags=tags,
-        workspace=workspace,
-        job=job,
-        resume=resume,
-        ranks=ranks,
+        program.check_program(command)
+        options = {"hparams": hparams, "tags": tags, "workspace": workspace, "job": job}
+        opened = _begin(command, root, experiment, name, resume=resume, ranks=ranks, **options)
+        label = f"{opened.experiment}/{opened.name}"
+        document = {"run": opened.name, "experiment": opened.experiment}
+        silent = quiet or not opened.active
+
+        def report(text: str, **fields: Any) -> None:
+            line = _json(document | fields) if json else f"aboard: {label} {text}"
+            if not silent:
+                typer.echo(line, err=True)
+
+        view = f"aboard view {shlex.quote(opened.uri)}"
+        report(f"logs to {opened.uri}; to see it: {view}", uri=opened.uri, logdir=opened.logdir)
+        began = time.monotonic()
+        try:
+            state, code, reason = ending = program.execute(opened, command, ranks=ranks)
+        except program.CannotStart as error:
+            opened.finish("failed", error.exit_code, str(error))
+            raise
+    except program.CannotStart as error:
+        failure = Failure(str(error))
+        failure.exit_code = error.exit_code
+        raise failure from None
+    logged = not opened.active or has_foreign_logs(Path(opened.logdir))
+    opened.finish(*ending)
+    seconds = time.monotonic() - began
+    report(
+        f"{state}{f' ({reason})' if reason else ''} after {duration(seconds)}"
+        f"{'' if logged else '; no event files were found'}",
+        state=state,
+        exit_code=code,
+        reason=reason,
+        seconds=round(seconds, 3),
+        logged=logged,
     )
-    tell = _Teller(opened, silent=quiet or not opened.active, json=json)
-    tell.beginning()
-    try:
-        outcome = execute(opened, command, ranks=ranks)
-    except CannotStart as error:
-        opened.finish("failed", error.exit_code, str(error))
-        raise _failure(error) from None
-    logged = not opened.active or has_logs_of_others(Path(opened.logdir))
-    opened.finish(*outcome.ending)
-    tell.end(outcome, logged=logged)
-    raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(code or 0)
 
 
-def _failure(error: CannotStart) -> Failure:
-    failure = Failure(str(error))
-    failure.exit_code = error.exit_code
-    return failure
+def _hparams_of_member() -> dict[str, Any]:
+    """Return what a job gives its member; a command line shows values to other users."""
+    text = os.environ.pop("ABOARD_HPARAMS", "")
+    from json import loads
+
+    found: dict[str, Any] = loads(text) if text else {}
+    return found
+
+
+def _json(document: dict[str, Any]) -> str:
+    import orjson
+
+    return orjson.dumps(document).decode()
+
+
+def pairs(texts: Iterable[str] | None, option: str, form: str) -> Iterator[tuple[str, Any]]:
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not (equals or form.startswith("NAME or ")):
+            raise WrongUsage(f"{option} {text!r}: write {form}.")
+        yield name, value if equals else True
 
 
 def _begin(
     command: list[str],
-    told: tuple[str | None, str | None, str | None],
+    root: str | None,
+    experiment: str | None,
+    name: str | None,
     *,
     resume: bool | None,
     ranks: str,
@@ -147,22 +185,20 @@ def _begin(
 ) -> Run:
     from aboard.runs.layout import BadName, RunExists
     from aboard.runs.manifest import BadManifest
-    from aboard.track.about import command_line
-    from aboard.track.launch import NoLaunch
-    from aboard.track.place import find_place
-    from aboard.track.rank import find_rank
+    from aboard.track.environment import find_place
+    from aboard.track.metadata import command_line
+    from aboard.track.rank import NoLaunch, find_rank
     from aboard.track.start import begin
 
-    root, experiment, name = told
     try:
-        place = find_place(root, experiment, name)._replace(fallback=False)  # we say where
-        asked = experiment or place.experiment, name or place.name
-        if place.joined and asked != (place.experiment, place.name):
-            # Not the run that we are in, but one beside it.
-            place = find_place(place.root, asked[0], name, environment={})
+        place = find_place(root, experiment, name)._replace(fallback=False)  # it is printed anyway
+        requested = experiment or place.experiment, name or place.name
+        if place.joined and requested != (place.experiment, place.name):
+            # A run beside the one that this process is part of.
+            place = find_place(place.root, requested[0], name, environment={})
         if resume and place.name is None:
-            raise WrongUsage("--resume: say which run, with --name.")
-        # The ranks of a launcher that we start share our directory and have their own below it.
+            raise WrongUsage("--resume needs the name of a run. Add --name.")
+        # Ranks of a launcher that the program starts have directories below this process's own.
         several = ranks == "all" and find_rank().size > 1
         return begin(
             place,
@@ -172,77 +208,8 @@ def _begin(
             **options,
         )
     except RunExists as error:
-        raise Failure(f"{error} With --resume the run goes on.") from None
+        raise Failure(f"{error} Add --resume to continue it.") from None
     except (BadName, NoLaunch) as error:
         raise WrongUsage(str(error)) from None
     except (BadManifest, TimeoutError) as error:
         raise Failure(str(error)) from None
-
-
-def _pairs(texts: list[str] | tuple[str, ...], option: str) -> list[tuple[str, str]]:
-    pairs = []
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise WrongUsage(f"{option} {text!r}: write KEY=VALUE, such as {option} lr=0.1.")
-        pairs.append((key, value))
-    return pairs
-
-
-def _tags(texts: list[str] | tuple[str, ...]) -> Tags:
-    """Read tags, each a name alone or a name with a value."""
-    tags: dict[str, object] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name:
-            raise WrongUsage(f"--tag {text!r}: write NAME or NAME=VALUE.")
-        tags[name] = value if equals else True
-    return tags
-
-
-class _Teller:
-    """Says where a run is, and how it ended."""
-
-    def __init__(self, run: Run, *, silent: bool, json: bool) -> None:
-        self._run = run
-        self._silent = silent
-        self._json = json
-        self._began = time.monotonic()
-
-    def beginning(self) -> None:
-        run = self._run
-        view = f"aboard view {shlex.quote(run.uri)}"
-        self._tell(
-            f"{run.experiment}/{run.name} logs to {run.uri}; look: {view}",
-            {"run": run.name, "experiment": run.experiment, "uri": run.uri, "logdir": run.logdir},
-        )
-
-    def end(self, outcome: Outcome, *, logged: bool) -> None:
-        from aboard.cli.wording import duration
-
-        state, _, reason = outcome.ending
-        why = f" ({reason})" if reason else ""
-        seconds = time.monotonic() - self._began
-        self._tell(
-            f"{self._run.experiment}/{self._run.name} {state}{why} after {duration(seconds)}"
-            f"{'' if logged else '; it wrote no event files that could be found'}",
-            {
-                "run": self._run.name,
-                "experiment": self._run.experiment,
-                "state": state,
-                "exit_code": outcome.exit_code,
-                "reason": reason,
-                "seconds": round(seconds, 3),
-                "logged": logged,
-            },
-        )
-
-    def _tell(self, text: str, document: dict[str, Any]) -> None:
-        if self._silent:
-            return
-        if self._json:
-            import orjson
-
-            typer.echo(orjson.dumps(document), err=True)
-        else:
-            typer.echo(f"aboard: {text}", err=True)

@@ -1,4 +1,4 @@
-"""`aboard runs`: which runs there are, what is known of each; deleting and tagging them."""
+"""`aboard runs`: list runs by columns, show one, delete, tag or annotate some."""
 
 from __future__ import annotations
 
@@ -6,27 +6,139 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 
-from aboard.cli.choosing import ChosenRuns, RootOption, choose_runs
-from aboard.cli.columns import DEFAULT, Column, in_order, parse_columns, written
-from aboard.cli.completing import columns_like, selectors_like
-from aboard.cli.errors import FAILURE, Failure, WrongUsage, is_debugging, line_for, say
-from aboard.cli.sources import JsonOption
-from aboard.cli.wording import counted, duration, moment, printable, size, strong, table
-from aboard.runs.manifest import BadManifest, State
+from aboard.cli.app import ListByDefault
+from aboard.cli.completion import columns_like, fields_like, selectors_like
+from aboard.cli.console import (
+    JsonOption,
+    counted,
+    duration,
+    examples,
+    moment,
+    printable,
+    size,
+    strong,
+    table,
+)
+from aboard.cli.errors import FAILURE, Failure, WrongUsage, is_debugging, line_for, notify
+from aboard.cli.sources import (
+    LimitOption,
+    RootOption,
+    SelectedRuns,
+    SortOption,
+    WhereOption,
+    parse_question,
+    select_runs,
+)
+from aboard.runs.manifest import BadManifest
+from aboard.runs.question import BadQuestion, Field, parse_field, split_fields
 from aboard.storage import StorageError, open_storage
 
 if TYPE_CHECKING:
-    from aboard.runs.deletion import Deleted
-    from aboard.runs.known import KnownRun
+    from aboard.index.library import Library
+    from aboard.runs.catalog import KnownRun
+    from aboard.runs.layout import Deletion
     from aboard.runs.manifest import Manifest
 
+DEFAULT = ("run", "state", "created", "duration", "host", "user", "tags")
+_GROUPS = ("hparams", "metrics", "tags")
+_NOTHING = "-"
+
+
+def _state(run: KnownRun, now: float) -> str | None:
+    state = run.state_at(now)
+    return None if state is None else state.value
+
+
+_VALUES: dict[str, Callable[[KnownRun, float], Any]] = {
+    "run": lambda run, _now: run.label,
+    "experiment": lambda run, _now: run.experiment or None,
+    "name": lambda run, _now: run.name,
+    "state": _state,
+    "created": lambda run, _now: run.created or None,
+    "started": lambda run, _now: run.started or None,
+    "ended": lambda run, _now: run.ended,
+    "heartbeat": lambda run, _now: run.heartbeat or None,
+    "duration": lambda run, now: run.seconds_at(now),
+    "host": lambda run, _now: run.host or None,
+    "user": lambda run, _now: run.user or None,
+    "job": lambda run, _now: run.job or None,
+    "workspace": lambda run, _now: run.workspace or None,
+    "git_commit": lambda run, _now: run.git_commit or None,
+    "exit_code": lambda run, _now: run.exit_code,
+    "reason": lambda run, _now: run.reason or run.problem or None,
+    "tags": lambda run, _now: run.tags,
+    "hparams": lambda run, _now: run.hparams,
+    "metrics": lambda run, _now: run.metrics,
+    "uri": lambda run, _now: run.uri,
+    "root": lambda run, _now: run.root,
+}
+_TIMES = {"created", "started", "ended", "heartbeat"}
+NAMES = (*_VALUES, "hparams.NAME", "metrics.NAME", "tags.NAME")
+
+
+class Column(NamedTuple):
+    """One column: its name as it was given, and the field if it is not one of `_VALUES`."""
+
+    name: str
+    field: Field | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Column:
+        name = text.strip()
+        if name in _VALUES:
+            return cls(name)
+        try:
+            return cls(name, parse_field(name))
+        except BadQuestion:
+            if name.partition("[")[0].partition(".")[0] in _GROUPS:
+                raise
+        near = get_close_matches(name, [*_VALUES, *(f"{one}." for one in _GROUPS)], n=1)
+        guess = f"Did you mean {near[0]!r}? " if near else ""
+        raise WrongUsage(f"there is no column {name!r}. {guess}Known: {', '.join(NAMES)}.")
+
+    def values(
+        self, runs: Sequence[KnownRun], now: float, library: Library | None = None
+    ) -> list[Any]:
+        if (value := _VALUES.get(self.name)) is not None:
+            return [value(run, now) for run in runs]
+        if self.field is None or library is None:
+            raise ValueError(f"the column {self.name!r} needs a library")
+        return library.values(self.field, runs)
+
+    def text(self, value: Any) -> str:
+        if value is None:
+            return _NOTHING
+        name = self.field.name if self.field and not self.field.group else self.name
+        if name in _TIMES:
+            return moment(value)
+        return duration(value) if name == "duration" else written(value)
+
+
+def written(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        shown = (one if held is True else f"{one}={written(held)}" for one, held in value.items())
+        return ", ".join(shown) or _NOTHING
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def parse_columns(text: str) -> list[Column]:
+    names = split_fields(text)
+    if not names:
+        raise WrongUsage(f"--columns names no column. Known: {', '.join(NAMES)}.")
+    return [Column.parse(name) for name in names]
+
+
 _HELP = """
-List runs, look at one, delete or tag some.
+List runs, look at one, delete, tag or annotate some.
 
 Runs are found below a root: by their `run.json`, or as directories with event files. Without
 one of the commands below, `aboard runs` is `aboard runs list`.
@@ -37,6 +149,8 @@ Examples:
 - `aboard runs` - every run below `./runs`, or `ABOARD_ROOT`
 - `aboard runs cifar10 state:running` - those of an experiment, and all that run
 - `aboard runs 'hparam:lr<0.1' --columns run,hparams.lr,metrics.eval/accuracy --sort -created`
+- `aboard runs cifar10 --where 'metrics["eval/acc"].max > 0.9' --sort -hparams.lr --limit 10`
+- `aboard runs --group-by hparams.lr --columns 'metrics["eval/acc"].max'` - means by learning rate
 - `aboard runs show cifar10/run3` - everything about one
 - `aboard runs delete cifar10/run3-run7` - asks first
 
@@ -51,34 +165,20 @@ _EVERYTHING = (
 _SHOWN_RUNS = 10
 
 
-class _ListByDefault(TyperGroup):
-    """The commands about runs; words that are none of them are selectors to list."""
+_COLUMNS_HELP = (
+    "What to show, separated by commas: run, experiment, name, state, created, started, ended,"
+    " heartbeat, duration, host, user, job, workspace, git_commit, exit_code, reason, tags,"
+    " hparams, metrics, uri, root, hparams.NAME, metrics.NAME, tags.NAME, or a value of a metric"
+    f""" such as 'metrics["eval/acc"].max'. [default: {",".join(DEFAULT)}]"""
+)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `list` in front of what is no command."""
-        if not args and ctx.resilient_parsing:
-            return super().parse_args(ctx, args)  # Tab: what comes may still be a command
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Offer the commands, and what can be listed."""
-        listing = self.commands["list"]
-        below = typer.Context(listing, info_name="list", parent=ctx, resilient_parsing=True)
-        below.params["root"] = None
-        (selector,) = (one for one in listing.params if one.name == "selector")
-        listed = selector.shell_complete(below, incomplete)
-        return [*super().shell_complete(ctx, incomplete), *listed]
-
-
-GROUP = typer.Typer(cls=_ListByDefault, help=_HELP, rich_markup_mode="markdown")
+GROUP = typer.Typer(cls=ListByDefault, help=_HELP, rich_markup_mode="markdown")
 
 SelectorArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SELECTOR]...",
-        help="Which runs; all of them unless told.",
+        help="Which runs; all of them by default.",
         show_default=False,
         autocompletion=selectors_like,
     ),
@@ -96,12 +196,10 @@ RunArgument = Annotated[
 
 @GROUP.command(
     "list",
-    epilog="""
-Examples:
-
-- `aboard runs list` - every run
-- `aboard runs list tag:baseline --json | jq -r '.runs[].uri'` - for scripts
-""",
+    epilog=examples(
+        "`aboard runs list` - every run",
+        "`aboard runs list tag:baseline --json | jq -r '.runs[].uri'` - for scripts",
+    ),
 )
 def list_runs(
     selector: SelectorArgument = None,
@@ -109,59 +207,119 @@ def list_runs(
     columns: Annotated[
         str | None,
         typer.Option(
-            help="What to show, separated by commas: run, experiment, name, state, created,"
-            " started, ended, heartbeat, duration, host, user, job, workspace, git_commit,"
-            " exit_code, reason, tags, hparams, metrics, uri, root, hparams.NAME, metrics.NAME,"
-            f" tags.NAME. [default: {','.join(DEFAULT)}]",
+            help=_COLUMNS_HELP,
             autocompletion=columns_like,
         ),
     ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Sort by a column; downwards with '-' before it."),
+    where: WhereOption = None,
+    sort: SortOption = None,
+    limit: LimitOption = None,
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group-by",
+            metavar="FIELD",
+            help="List groups of runs that have the same value of a field, with the mean of each"
+            " column; may be repeated.",
+            autocompletion=fields_like,
+        ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Show so many at most.", min=1)] = None,
     json: JsonOption = False,
 ) -> None:
     """List runs."""
     from aboard.index import Index
 
     now = time.time()
-    chosen_columns = parse_columns(columns) if columns is not None else None
-    if sort:
-        in_order([], sort, now)  # a column that does not exist is said before anything is read
+    given = parse_columns(columns) if columns is not None else []
+    question = parse_question(where, sort, limit, group_by or [])
+    if group_by:
+        names = given
+    else:
+        names = given or [Column(name) for name in (_EVERYTHING if json else DEFAULT)]
     with Index() as index:
-        chosen = choose_runs(index, selector or [], root or [])
-    runs = in_order(chosen.runs, sort, now) if sort else chosen.runs
-    shown = runs[:limit]
-    if json:
-        names = chosen_columns or [Column(name) for name in _EVERYTHING]
-        _print_json(
-            {
-                "runs": _documents(shown, names, now),
-                "roots": chosen.roots,
-                "problems": chosen.problems,
-            }
+        chosen = select_runs(
+            index,
+            selector or [],
+            root or [],
+            question=question,
+            fields=[one.field for one in names if one.field],
         )
-    elif shown:
-        names = chosen_columns or [Column(name) for name in DEFAULT]
-        rows = zip(*(one.texts(shown, now) for one in names), strict=True)
-        typer.echo(table([one.name.upper() for one in names], list(rows), left=len(names)))
-        if len(shown) < len(runs):
-            say(f"{counted(len(runs) - len(shown), 'more run')}; --limit shows them.")
+        values = [one.values(chosen.runs, now, chosen.library) for one in names]
+    if group_by:
+        _print_groups(chosen, group_by, names, values, json=json)
+    elif json:
+        runs = [
+            dict(zip((one.name for one in names), row, strict=True))
+            for row in zip(*values, strict=True)
+        ]
+        found = {"runs": runs, "total": chosen.total}
+        _print_json(found | {"roots": chosen.roots, "problems": chosen.problems})
+    elif chosen.runs:
+        texts = [
+            [one.text(value) for value in column] for one, column in zip(names, values, strict=True)
+        ]
+        rows = list(zip(*texts, strict=True))
+        typer.echo(table([one.name.upper() for one in names], rows, left=len(names)))
+        if len(chosen.runs) < chosen.total:
+            more = chosen.total - len(chosen.runs)
+            notify(f"{counted(more, 'more run')}; --limit shows them.")
+    elif where and chosen.library.runs():
+        notify("--where is true for none of the runs.")
     elif not chosen.problems:
-        say(f"there are no runs below {', '.join(chosen.roots)} yet.")
+        notify(f"there are no runs below {', '.join(chosen.roots)} yet.")
     chosen.finish()
+
+
+def _print_groups(
+    chosen: SelectedRuns,
+    fields: Sequence[str],
+    columns: Sequence[Column],
+    values: Sequence[Sequence[Any]],
+    *,
+    json: bool,
+) -> None:
+    """Print groups: their values, how many runs they have, and the means of columns."""
+    from aboard.runs.columns import mean
+
+    start, means = 0, []
+    for group in chosen.groups:
+        end = start + len(group.runs)
+        means.append([mean(column[start:end]) for column in values])
+        start = end
+    if json:
+        names = [one.name for one in columns]
+        groups = [
+            {
+                "values": dict(zip(fields, group.values, strict=True)),
+                "count": len(group.runs),
+                "means": dict(zip(names, held, strict=True)),
+                "runs": [run.label for run in group.runs],
+            }
+            for group, held in zip(chosen.groups, means, strict=True)
+        ]
+        found = {"groups": groups, "total": chosen.total}
+        _print_json(found | {"roots": chosen.roots, "problems": chosen.problems})
+        return
+    rows = [
+        [
+            *(Column(name).text(value) for name, value in zip(fields, group.values, strict=True)),
+            str(len(group.runs)),
+            *(one.text(value) for one, value in zip(columns, held, strict=True)),
+        ]
+        for group, held in zip(chosen.groups, means, strict=True)
+    ]
+    heads = [*fields, "runs", *(f"mean {one.name}" for one in columns)]
+    typer.echo(table([one.upper() for one in heads], rows, left=len(fields)))
+    if len(rows) < chosen.total:
+        notify(f"{counted(chosen.total - len(rows), 'more group')}; --limit shows them.")
 
 
 @GROUP.command(
     "show",
-    epilog="""
-Examples:
-
-- `aboard runs show cifar10/run3` - its record, its attempts, where it is
-- `aboard runs show s3://bucket/runs/cifar10/run3 --json` - for scripts
-""",
+    epilog=examples(
+        "`aboard runs show cifar10/run3` - its record, its attempts, where it is",
+        "`aboard runs show s3://bucket/runs/cifar10/run3 --json` - for scripts",
+    ),
 )
 def show_run(
     run: Annotated[
@@ -180,7 +338,7 @@ def show_run(
     from aboard.index import Index
 
     with Index() as index:
-        found = choose_runs(index, [run], root or []).runs
+        found = select_runs(index, [run], root or []).runs
     if len(found) != 1:
         labels = ", ".join(one.label for one in found[:_SHOWN_RUNS])
         raise Failure(f"{run!r} is {counted(len(found), 'run')}: {labels}. Name one of them.")
@@ -192,6 +350,7 @@ def show_run(
         (document,) = _documents([one], [Column(name) for name in _EVERYTHING], time.time())
         document |= {
             "command": record.command if record else [],
+            "note": record.note if record else "",
             "attempts": _attempts(record),
             "files": len(files),
             "bytes": total,
@@ -201,21 +360,18 @@ def show_run(
     else:
         typer.echo(_about(one, record, f"{counted(len(files), 'file')}, {size(total)}"))
         if problem:
-            say(problem)
+            notify(problem)
     if problem:
         raise typer.Exit(FAILURE)
 
 
 @GROUP.command(
     "delete",
-    epilog="""
-Examples:
-
-- `aboard runs delete cifar10/run3` - asks first
-- `aboard runs delete state:failed --yes` - does not ask
-
-Of a directory that has no `run.json`, the event files alone are deleted.
-""",
+    epilog=examples(
+        "`aboard runs delete cifar10/run3` - asks first",
+        "`aboard runs delete state:failed --yes` - does not ask",
+        note="Of a directory that has no `run.json`, the event files alone are deleted.",
+    ),
 )
 def delete_runs(
     run: RunArgument,
@@ -228,10 +384,10 @@ def delete_runs(
 ) -> None:
     """Delete runs: their records, logs and everything else in their directories."""
     from aboard.index import Index
-    from aboard.runs.deletion import delete_run
+    from aboard.runs.layout import delete_run
 
     with Index() as index:
-        chosen = choose_runs(index, run, root or [], strictly=True)
+        chosen = select_runs(index, run, root or [], unambiguous=True)
         if not yes:
             _ask_to_delete(chosen.runs)
 
@@ -251,12 +407,10 @@ def delete_runs(
 
 @GROUP.command(
     "tag",
-    epilog="""
-Examples:
-
-- `aboard runs tag cifar10/run3 --add baseline --add reviewed=yes`
-- `aboard runs tag tag:baseline --remove baseline` - from all that have it
-""",
+    epilog=examples(
+        "`aboard runs tag cifar10/run3 --add baseline --add reviewed=yes`",
+        "`aboard runs tag tag:baseline --remove baseline` - from all that have it",
+    ),
 )
 def tag_runs(
     run: RunArgument,
@@ -272,42 +426,84 @@ def tag_runs(
 ) -> None:
     """Add tags to runs, or remove them."""
     from aboard.index import Index
-    from aboard.runs import manifest
+    from aboard.track.metadata import tags_to_record
 
-    added = _tags(add or [])
-    removed = remove or []
-    if not added and not removed:
+    added = tags_to_record(_tags(add or []))
+    changes = dict.fromkeys(remove or []) | added
+    if not changes:
         raise WrongUsage("nothing to do: give --add NAME, --add NAME=VALUE or --remove NAME.")
 
-    def change(record: Manifest) -> None:
-        kept = {name: value for name, value in record.tags.items() if name not in removed}
-        record.tags = kept | added
-
     def tag(one: KnownRun) -> dict[str, Any]:
-        if not one.is_recorded:
-            raise Failure(one.problem or f"{one.uri}: there is no run.json to hold tags.")
-        return {"tags": manifest.update(open_storage(one.uri), change).tags}
+        return {"tags": _edit(one, lambda record: record.edit(changes)).tags}
 
     def tell(one: KnownRun, done: dict[str, Any]) -> str:
         return f"{one.label}: {written(done['tags'])}"
 
     with Index() as index:
-        chosen = choose_runs(index, run, root or [], strictly=True)
+        chosen = select_runs(index, run, root or [], unambiguous=True)
         _each(chosen, tag, tell, "tagged", json=json)
+
+
+@GROUP.command(
+    "note",
+    epilog=examples(
+        "`aboard runs note cifar10/run3 'the baseline of the paper'`",
+        "`aboard runs note cifar10/run3 ''` - removes it",
+    ),
+)
+def note_runs(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A selector.",
+            show_default=False,
+            autocompletion=selectors_like,
+        ),
+    ],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The note; '' for none.", show_default=False)
+    ],
+    root: RootOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a note into the records of runs, in the place of the one before."""
+    from aboard.index import Index
+    from aboard.track.redaction import without_secrets
+
+    written_note = without_secrets(text)
+
+    def note(one: KnownRun) -> dict[str, Any]:
+        return {"note": _edit(one, lambda record: record.edit({}, written_note)).note}
+
+    def tell(one: KnownRun, done: dict[str, Any]) -> str:
+        return f"{one.label}: {done['note'] or _NOTHING}"
+
+    with Index() as index:
+        chosen = select_runs(index, [run], root or [], unambiguous=True)
+        _each(chosen, note, tell, "noted", json=json)
 
 
 # What the commands have in common.
 
 
+def _edit(run: KnownRun, change: Callable[[Manifest], None]) -> Manifest:
+    from aboard.runs import manifest
+
+    if not run.is_recorded:
+        raise Failure(run.problem or f"{run.uri}: there is no run.json to hold tags and notes.")
+    return manifest.update(open_storage(run.uri), change)
+
+
 def _each(
-    chosen: ChosenRuns,
+    chosen: SelectedRuns,
     work: Callable[[KnownRun], dict[str, Any]],
     tell: Callable[[KnownRun, dict[str, Any]], str],
     name: str,
     *,
     json: bool,
 ) -> None:
-    """Do something with each run; one that fails is told and does not spare the others."""
+    """Do something with each run; one that fails is reported, and the others go on."""
     done: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     for run in chosen.runs:
@@ -318,7 +514,7 @@ def _each(
                 raise
             message = str(error) if isinstance(error, BadManifest) else line_for(error)
             errors.append({"run": run.label, "uri": run.uri, "message": message})
-            say(f"{run.label}: {message}")
+            notify(f"{run.label}: {message}")
             continue
         done.append({"run": run.label, "uri": run.uri, **result})
         if not json:
@@ -353,11 +549,11 @@ def _print_json(document: dict[str, Any]) -> None:
 def _record_of(run: KnownRun) -> tuple[Manifest | None, str]:
     """Read a run's record as it is now; else say why there is none."""
     from aboard.runs import manifest
-    from aboard.storage import NotFound
+    from aboard.storage import NoSuchPath
 
     try:
         return manifest.read(open_storage(run.uri)), ""
-    except NotFound:
+    except NoSuchPath:
         return None, ""
     except (BadManifest, StorageError) as error:
         return None, str(error)
@@ -388,6 +584,8 @@ def _about(run: KnownRun, record: Manifest | None, files: str) -> str:
         lines.append(_line("took" if run.ended else "so far", duration(seconds)))
     if record and record.command:
         lines.append(_line("command", shlex.join(record.command)))
+    if record and record.note:
+        lines.append(_line("note", record.note))
     for name, held in (("tags", run.tags), ("hparams", run.hparams), ("metrics", run.metrics)):
         lines += _mapping(name, held)
     lines.append(_line("files", files))
@@ -450,23 +648,26 @@ def _ask_to_delete(runs: Sequence[KnownRun]) -> None:
     answer = sys.stdin.readline() if sys.stdin is not None else ""
     if not answer:
         typer.echo(err=True)
-        raise WrongUsage("nobody answered, so nothing was deleted. Add --yes to delete unasked.")
+        raise WrongUsage(
+            "there was no answer, so nothing was deleted. Add --yes to delete without a question."
+        )
     if answer.strip().lower() not in ("y", "yes"):
         raise Failure("nothing was deleted.")
 
 
 def _refuse_running(run: KnownRun) -> None:
-    """Refuse a run whose heart beats, as its record says at this moment."""
-    record, _ = _record_of(run)
-    if record is not None and record.state_at(time.time()) is State.RUNNING:
-        beat = duration(max(0.0, time.time() - record.heartbeat))
+    """Refuse a run with a recent heartbeat, as its record says now."""
+    from aboard.runs.layout import seconds_silent
+
+    silent = seconds_silent(run, time.time())
+    if silent is not None:
         raise Failure(
-            f"it is still running (last sign of life {beat} ago), so it was not deleted."
-            " Stop it, or add --force."
+            f"it is still running (last sign of life {duration(silent)} ago), so it was not"
+            " deleted. Stop it, or add --force."
         )
 
 
-def _left_over(gone: Deleted) -> str:
+def _left_over(gone: Deletion) -> str:
     count = counted(len(gone.problems), "file")
     done = f"{counted(gone.files, 'file')} ({size(gone.bytes)}) deleted"
     return f"{done}, but {count} could not be: {gone.problems[0]}"

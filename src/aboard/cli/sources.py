@@ -1,47 +1,203 @@
-"""The sources a command was given: opened one after another, with what went wrong put aside.
+"""The sources, selectors and patterns that a command was given, with what went wrong put aside.
 
-A source that cannot be read does not keep the others from being served. With several sources a
-run's name begins with its source's, so that no two runs share one.
+A source or root that cannot be read does not keep the others from being used. With several sources
+a run's name begins with its source's, so that no two runs share one.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.errors import FAILURE, Failure, code_for, is_debugging, line_for, say
+from aboard.cli.completion import conditions_like, fields_like
+from aboard.cli.console import counted, size, skipped
+from aboard.cli.errors import FAILURE, Failure, code_for, is_debugging, line_for, notify
 from aboard.cli.progress import ReadingBar
-from aboard.cli.wording import size, skipped
-from aboard.storage import StorageError, is_remote, join
+from aboard.events.files import EVENT_FILE
+from aboard.runs import RunsError
+from aboard.storage import StorageError, is_below, is_remote, join
 from aboard.storage.local import explain
 
 if TYPE_CHECKING:
     from aboard.index import Damage, Index, Run, Source
+    from aboard.index.library import Library, RunGroup, RunSet
     from aboard.index.logs import Logs
+    from aboard.runs.catalog import KnownRun
+    from aboard.runs.question import Field, Question
+    from aboard.runs.selectors import Selector
 
 SourceArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Directories, bucket URIs (s3://bucket/path) or event files, one or more.",
+        help="Directories, bucket URIs (s3://bucket/path) or event files, one or more; each also"
+        " as NAME=SOURCE. Or selectors of runs, such as cifar10/1-3, where there is no such path.",
         show_default=False,
     ),
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document instead of a table.")
+RootOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROOT",
+        help="Where to look for runs: a directory or bucket URI, may be repeated; ABOARD_ROOT or"
+        " ./runs by default.",
+        show_default=False,
+    ),
 ]
+
+
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="EXPR",
+        help="Only runs for which this is true, such as"
+        """ 'hparams.lr < 0.1 and metrics["eval/acc"].max > 0.9'.""",
+        autocompletion=conditions_like,
+    ),
+]
+SortOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[-]FIELD",
+        help="Sort runs by a field, downwards with '-' before it; may be repeated.",
+        autocompletion=fields_like,
+    ),
+]
+LimitOption = Annotated[int | None, typer.Option(metavar="N", help="At most so many runs.", min=1)]
+
+
+@dataclass(slots=True)
+class SelectedRuns:
+    """The runs that a command's selectors and question select, and what was wrong with its roots.
+
+    `total` counts the runs, or the groups, before the limit.
+    """
+
+    runs: RunSet
+    problems: list[str]
+    library: Library
+    total: int = 0
+    groups: list[RunGroup] = field(default_factory=list)
+
+    @property
+    def roots(self) -> list[str]:
+        return self.library.uris
+
+    def finish(self) -> None:
+        if self.problems:
+            raise typer.Exit(FAILURE)
+
+
+def select_runs(
+    index: Index,
+    texts: Sequence[str],
+    roots: Sequence[str],
+    *,
+    unambiguous: bool = False,
+    question: Question | None = None,
+    fields: Sequence[Field] = (),
+) -> SelectedRuns:
+    """Refresh the roots and return the runs that selectors and a question select.
+
+    All of them by default. The event files that the question or the `fields` need are read.
+    """
+    from aboard.index.library import Library
+    from aboard.runs.catalog import find_roots
+
+    selectors = Library.parse(texts, exists=lambda word: "/" in word and exists(word))
+    places = [one.place for one in selectors if one.place]
+    only_places = bool(places) and len(places) == len(selectors)
+    searched = [] if only_places and not roots else find_roots(roots)
+    if not searched and not places:
+        raise Failure(
+            "there is no ./runs here, and nothing says where runs are. Give --root, or set"
+            " ABOARD_ROOT."
+        )
+    library = Library(index, [*searched, *places])
+    problems = refresh_roots(library)
+    runs = library.find(selectors, unambiguous=unambiguous, retry=False)
+    for place in () if problems else places:
+        if not any(is_below(run.uri, place) for run in library.runs()):
+            raise Failure(f"{place}: there is no run in it or below it. Check the path.")
+    found = SelectedRuns(runs, problems, library, len(runs))
+    if question is not None or fields:
+        from aboard.runs.question import Question
+
+        asked = question or Question()
+        problems += read_runs(library, library.to_read(asked, runs, fields))
+        answer = library.answer(asked, runs)
+        found.runs, found.total, found.groups = answer
+    return found
+
+
+def read_runs(library: Library, runs: Sequence[KnownRun]) -> list[str]:
+    """Read the event files of runs that changed; report what cannot be read, and go on."""
+    from aboard.index import Source
+
+    selected = Counter(run.root for run in runs)
+    whole = [uri for uri, count in selected.items() if count * 2 > library.count(uri)]
+    sources = [Source(uri) for uri in whole]
+    sources += [Source(run.uri) for run in runs if run.root not in whole]
+    problems: list[str] = []
+    with ReadingBar(counted(len(runs), "run")) as bar:
+        for source in sources:
+            try:
+                report = library.index.refresh(source, progress=bar)
+            except StorageError as error:
+                problems.append(str(error))
+            else:
+                problems += map(str, report.problems)
+    for problem in problems:
+        notify(problem)
+    return problems
+
+
+def refresh_roots(library: Library) -> list[str]:
+    """Look for runs below every root; report what is wrong with one, and go on with the others.
+
+    Raises:
+        StorageError: none of the roots can be listed.
+    """
+    errors: list[StorageError] = []
+    problems: list[str] = []
+    for root in library.uris:
+        library.refresh(root, marks=False)
+        state = library.state(root)
+        if state.error is not None:
+            if is_debugging():
+                raise state.error
+            errors.append(state.error)
+        problems += [state.problem] if state.error else map(str, state.problems)
+    if errors and len(errors) == len(library.uris):
+        for problem in problems[:-1]:
+            notify(problem)
+        raise errors[-1]
+    for problem in problems:
+        notify(problem)
+    return problems
+
+
+def exists(word: str) -> bool:
+    try:
+        return Path(word).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 @dataclass(slots=True)
 class OpenSource:
-    """A source that is in the index, and the name that goes before its runs' names."""
+    """A source that is in the index, and the name before its runs' names."""
 
     logs: Logs
     label: str
@@ -50,11 +206,9 @@ class OpenSource:
 
     @property
     def uri(self) -> str:
-        """Where it is."""
         return place_of(self.logs.source)
 
     def name(self, run: str) -> str:
-        """Return the name under which a run is shown."""
         if not self.label:
             return run
         return self.label if run == "." else f"{self.label}/{run}"
@@ -62,12 +216,9 @@ class OpenSource:
 
 @dataclass(slots=True)
 class Sources:
-    """What came of the sources of a command."""
-
     opened: list[OpenSource] = field(default_factory=list)
     errors: list[tuple[str, Exception]] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
-    """What there is to say of the index itself."""
+    notices: list[str] = field(default_factory=list)  # about the index itself
 
     @property
     def exit_code(self) -> int:
@@ -78,29 +229,24 @@ class Sources:
         return FAILURE if self.errors or incomplete else 0
 
     def put_aside(self, source: str, error: Exception) -> None:
-        """Say what is wrong with a source, and remember it for the end."""
         self.errors.append((source, error))
-        say(line_for(error))
+        notify(line_for(error))
 
     def say_notices(self, index: Index) -> None:
-        """Say what there is to say of the index itself."""
         self.notices = [str(problem) for problem in index.problems]
         for notice in self.notices:
-            say(notice)
+            notify(notice)
 
     def say_damage(self) -> None:
-        """Say on standard error what was skipped because it is damaged."""
         for one in self.opened:
             if one.damage:
-                say(f"{one.uri}: {skipped(one.uri, one.damage)}")
+                notify(f"{one.uri}: {skipped(one.uri, one.damage)}")
 
     def finish(self) -> None:
-        """End the command with the exit code that its sources call for."""
         if self.exit_code:
             raise typer.Exit(self.exit_code)
 
     def as_json(self, opened: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Put the document together that `--json` prints."""
         return {
             "sources": list(opened),
             "errors": [{"source": text, "message": line_for(error)} for text, error in self.errors],
@@ -108,21 +254,100 @@ class Sources:
         }
 
 
-def open_sources(index: Index, texts: Sequence[str], *, anew: bool = False) -> Sources:
-    """Bring the index up to date with every source; say on standard error what went wrong."""
-    from aboard.index import Source
+def open_sources(
+    index: Index,
+    texts: Sequence[str],
+    roots: Sequence[str] | None = None,
+    *,
+    anew: bool = False,
+    question: Question | None = None,
+) -> Sources:
+    """Update the index from sources and selectors; `anew` reads everything again.
 
+    With a question, only the runs that it selects are opened, in its order.
+    """
     found = Sources()
-    parsed: dict[Source, str] = {}
-    for text in texts:
+    if question is None:
+        given = _given(index, texts, roots or (), found)
+    else:
+        given = _asked(index, texts, roots or (), question)
+    labels = distinct_labels([place_of(source) for source in given])
+    for (source, (text, name)), label in zip(given.items(), labels, strict=True):
         with putting_aside(found, text):
-            parsed.setdefault(Source.parse(text), text)
-    labels = distinct_labels([place_of(source) for source in parsed])
-    for (source, text), label in zip(parsed.items(), labels, strict=True):
-        with putting_aside(found, text):
-            found.opened.append(_open(index, source, text, label, anew=anew))
+            found.opened.append(_open(index, source, name or label, anew=anew))
     found.say_notices(index)
     return found
+
+
+def parse_sources(texts: Sequence[str], roots: Sequence[str]) -> tuple[Selector, ...]:
+    """Parse sources and selectors. Where there are no roots, every text is a path or URI."""
+    from aboard.index.library import Library, Member
+    from aboard.runs.selectors import Selector
+
+    if roots:
+        return Library.parse(texts, exists=exists)
+    members = {text: Member.parse(text) for text in texts}
+    return tuple(
+        Selector(text, place=place_of(one.source), name=one.name) for text, one in members.items()
+    )
+
+
+def _given(
+    index: Index, texts: Sequence[str], roots: Sequence[str], found: Sources
+) -> dict[Source, tuple[str, str]]:
+    """Return the sources that texts name or select: the text, and the name if it has one."""
+    from aboard.index import Source
+
+    given: dict[Source, tuple[str, str]] = {}
+    if not roots and all(map(exists, texts)):  # the language of selectors takes long to import
+        for text in texts:
+            given.setdefault(Source.parse(text), (text, ""))
+        return given
+    from aboard.index.library import Library
+    from aboard.runs.catalog import find_roots
+
+    searched = find_roots(roots)
+    words: list[Selector] = []
+    for text in texts:
+        with putting_aside(found, text):
+            for one in parse_sources([text], searched):
+                if one.place:
+                    given.setdefault(Source.parse(one.place), (text, one.name))
+                else:
+                    words.append(one)
+    if words:
+        library = Library(index, searched)
+        refresh_roots(library)
+        for one in words:
+            with putting_aside(found, one.text):
+                for run in library.find([one], retry=False):
+                    given.setdefault(Source(run.uri), (one.text, run.label))
+    return given
+
+
+def _asked(
+    index: Index, texts: Sequence[str], roots: Sequence[str], question: Question
+) -> dict[Source, tuple[str, str]]:
+    from aboard.index import Source
+
+    chosen = select_runs(index, texts, roots, question=question)
+    if not chosen.runs:
+        raise Failure("no run is selected: --where is true for none of them.")
+    return {Source(run.uri): (run.label, run.label) for run in chosen.runs}
+
+
+def parse_question(
+    where: str | None,
+    sort: Sequence[str] | None,
+    limit: int | None,
+    group_by: Sequence[str] = (),
+) -> Question | None:
+    """Parse the options of a question; None if there are none."""
+    if not (where or sort or limit or group_by):
+        return None
+    from aboard.runs.question import Question
+
+    return Question.parse(where, sort or (), limit, group_by)
 
 
 @contextmanager
@@ -130,37 +355,40 @@ def putting_aside(found: Sources, text: str) -> Iterator[None]:
     """Report what is wrong with a source, and let the others go on."""
     try:
         yield
-    except (Failure, StorageError) as error:
+    except (Failure, RunsError, StorageError) as error:
         if is_debugging():
             raise
         found.put_aside(text, error)
 
 
-def _open(index: Index, source: Source, text: str, label: str, *, anew: bool) -> OpenSource:
+def _open(index: Index, source: Source, label: str, *, anew: bool) -> OpenSource:
     from aboard.index.logs import Logs
 
     place = place_of(source)
     check_readable(source)
     with ReadingBar(place) as bar:
-        logs = Logs(text, index=index, anew=anew, progress=bar)
+        logs = Logs(place, index=index, anew=anew, progress=bar)
     for problem in logs.report.problems:
-        say(str(problem))
+        notify(str(problem))
     runs, damage = logs.runs, logs.damage
+    failed = logs.report.files_failed
+    if failed and not any(run.events for run in runs):
+        reason = "See the reason above." if failed == 1 else "See the reasons above."
+        raise Failure(f"{place}: of {counted(failed, 'event file')} none can be read. {reason}")
     if not runs:
         raise Failure(
             f"no event files below {place}; TensorBoard logs are files whose name contains"
-            " 'tfevents'. Check the path, and that the job has written something."
+            f" '{EVENT_FILE}'. Check the path, and that the job has written something."
         )
     if source.only and damage and not runs[0].events:
         raise Failure(
-            f"{place}: there is no good record in its {size(runs[0].bytes)}; it is no event file,"
-            " or damaged beyond reading."
+            f"{place}: there is no good record in its {size(runs[0].bytes)}; it is not an event"
+            " file, or is damaged beyond reading."
         )
     return OpenSource(logs, label, runs, damage)
 
 
 def check_readable(source: Source) -> None:
-    """Refuse a local path that is not there, or a file that is no event file."""
     place = place_of(source)
     if is_remote(place):
         return
@@ -170,18 +398,17 @@ def check_readable(source: Source) -> None:
         raise explain(place, error) from error
     if not source.only and not stat.S_ISDIR(status.st_mode):
         raise Failure(
-            f"{place}: this is no event file, whose name would contain 'tfevents'."
+            f"{place}: this is not an event file, whose name contains '{EVENT_FILE}'."
             " Name a directory or an event file."
         )
 
 
 def place_of(source: Source) -> str:
-    """Return the path or URI of a source, in full."""
     return join(source.uri, source.only)
 
 
 def distinct_labels(places: Sequence[str]) -> list[str]:
-    """Return the shortest ends of paths that tell them apart; none is needed for a single one.
+    """Return the shortest distinct ends of paths; a single one needs none.
 
     No label is the beginning of another's path: runs of two sources would share a name.
     """
@@ -195,3 +422,45 @@ def distinct_labels(places: Sequence[str]) -> list[str]:
     from aboard.runs.naming import distinct
 
     return distinct(one[-1] for one in parts)
+
+
+RunOption = Annotated[
+    list[str] | None,
+    typer.Option("--run", metavar="GLOB", help="Only runs of this name; may be repeated."),
+]
+TagOption = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="GLOB", help="Only tags of this name; may be repeated."),
+]
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Say whether a name matches one of the patterns; without any, all do."""
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def check_each(option: str, patterns: Sequence[str], names: Sequence[str]) -> None:
+    distinct = list(dict.fromkeys(names))
+    fail_for(
+        [
+            f"no {option} matches --{option} '{pattern}'{_near(pattern, distinct)}"
+            for pattern in patterns
+            if not any(fnmatchcase(name, pattern) for name in distinct)
+        ]
+    )
+
+
+def fail_for(problems: Sequence[str]) -> None:
+    for problem in problems[:-1]:
+        notify(problem)
+    if problems:
+        raise Failure(problems[-1])
+
+
+def _near(pattern: str, names: Sequence[str]) -> str:
+    near = get_close_matches(pattern, names, n=1)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    shown = ", ".join(f"'{name}'" for name in names[:5])
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return f"; there are {shown}{more}." if names else "; there are none."

@@ -8,73 +8,98 @@ import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aboard.cli.choosing import RootOption, choose_runs, is_place, understand
-from aboard.cli.completing import selectors_like
-from aboard.cli.errors import WrongUsage, say
+from aboard.cli.completion import selectors_like
+from aboard.cli.console import (
+    PORT_HELP,
+    AddressOption,
+    BandOption,
+    BrowserOption,
+    GroupByOption,
+    ShowOption,
+    TemplateOption,
+    examples,
+)
+from aboard.cli.errors import WrongUsage, notify
 from aboard.cli.progress import LoadingLine, StockLine
-from aboard.cli.samples import parse_samples
-from aboard.cli.sources import check_readable
+from aboard.cli.sources import (
+    LimitOption,
+    RootOption,
+    SortOption,
+    WhereOption,
+    check_readable,
+    parse_question,
+    parse_sources,
+    read_runs,
+    refresh_roots,
+)
+from aboard.runs.question import BadQuestion
 
 if TYPE_CHECKING:
     import socket
 
+    from aboard.hub.viewer import Engine
+    from aboard.index.library import Library
+    from aboard.runs.groups import Grouping
+    from aboard.runs.question import Question
+    from aboard.runs.selectors import Selector
     from aboard.tensorboard.board import Board
-    from aboard.tensorboard.viewer import Engine
-    from aboard.web import Access
+    from aboard.tensorboard.follower import BoardSelection
+    from aboard.web import TokenAccess
 
-EPILOG = """
-Examples:
+EPILOG = examples(
+    "`aboard view runs/` - every run below a directory",
+    "`aboard view cifar10 tag:baseline` - the runs of an experiment, and those with a tag",
+    "`aboard view new=runs/today old=s3://bucket/runs` - two places on one board, under names",
+    "`aboard view runs/ --include 'lr=*' --exclude '*/eval'` - some of the runs",
+    "`aboard view cifar10 --sort=-metrics.eval/acc --limit 3` - always the three best",
+    "`aboard view runs/ --template '{run}_lr={hparams.lr}'` - runs named by what they tried",
+    "`aboard view cifar10 --group-by hparams.lr` - the mean and deviation of each value",
+    "`aboard view runs/ --host 0.0.0.0 --token-file ~/.aboard-token` - on a network you trust",
+    note="The link that is printed opens the board in any browser for as long as the command runs.",
+)
 
-- `aboard view runs/` - every run below a directory
-- `aboard view cifar10 tag:baseline` - the runs of an experiment, and those with a tag
-- `aboard view new=runs/today old=s3://bucket/runs` - two places on one board, under names
-- `aboard view runs/ --include 'lr=*' --exclude '*/eval'` - some of the runs
-- `aboard view runs/ --template '{run}_lr={hparams.lr}'` - runs named by what they tried
-- `aboard view runs/ --host 0.0.0.0 --token-file ~/.aboard-token` - on a network you trust
-
-The address that is printed opens once; the browser then holds a cookie. Press Enter for another.
-"""
-
-ShownArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SOURCE...",
-        help="Directories, bucket URIs or event files, one or more; each also as NAME=SOURCE."
-        " Or selectors of runs, such as 'cifar10/run1-run3', where there is no such path.",
-        show_default=False,
-        autocompletion=selectors_like,
-    ),
-]
-"""What a board can show."""
-
+SHOWN = (
+    "Directories, bucket URIs or event files, each also as NAME=SOURCE, or selectors of runs, such"
+    " as 'cifar10/run1-run3', where there is no such path."
+)
 _BOARD_ID = "view"
-_TO_OPEN_SECONDS = 20.0
-"""How long a browser may take to read the page that leads it to a board."""
+_TO_OPEN_SECONDS = 20.0  # for the browser to read the page that redirects to a board
 
 
 def view(
     context: typer.Context,
-    source: ShownArgument,
+    source: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SOURCE]...",
+            help=f"{SHOWN} By default the root: ABOARD_ROOT or ./runs.",
+            show_default=False,
+            autocompletion=selectors_like,
+        ),
+    ] = None,
     root: RootOption = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "localhost",
+    where: WhereOption = None,
+    sort: SortOption = None,
+    limit: LimitOption = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on.", envvar="ABOARD_HOST")
+    ] = "localhost",
     port: Annotated[
         int | None,
-        typer.Option(help="The port; by default 6006, or the next that is free.", min=0, max=65535),
+        typer.Option(help=PORT_HELP, min=0, max=65535, envvar="ABOARD_PORT"),
     ] = None,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open a browser when ready.")
-    ] = True,
+    browser: BrowserOption = True,
     token: Annotated[
         str | None,
         typer.Option(
-            help="The secret that opens the board; made up anew if there is none."
+            help="The secret that opens the board; generated by default."
             " --token-file does not leave it in your shell's history.",
             envvar="ABOARD_TOKEN",
         ),
@@ -82,6 +107,22 @@ def view(
     token_file: Annotated[
         Path | None,
         typer.Option(help="A file that holds the secret, readable by you alone.", dir_okay=False),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            help="A PEM file with a TLS key and its certificate, to encrypt the traffic.",
+            dir_okay=False,
+            envvar="ABOARD_CERTIFICATE",
+        ),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="End after this time, such as '90m' or '2d'; never by default.",
+            envvar="ABOARD_TIMEOUT",
+        ),
     ] = None,
     engine: Annotated[
         str,
@@ -92,10 +133,10 @@ def view(
             autocompletion=lambda: ["fast", "stock"],
         ),
     ] = "fast",
-    template: Annotated[
-        str | None,
-        typer.Option(help="How runs are named, such as '{experiment}_{run}_lr={hparams.lr}'."),
-    ] = None,
+    template: TemplateOption = None,
+    group_by: GroupByOption = None,
+    band: BandOption = None,
+    show: ShowOption = None,
     samples: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,12 +149,12 @@ def view(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="How long to wait between two looks at a bucket in which something changes;"
-            " longer while nothing does. [default: 5]",
+            help="Seconds between two polls of a bucket in which something changes; longer while"
+            " nothing does. [default: 5]",
             min=0.5,
         ),
     ] = None,
-    title: Annotated[str | None, typer.Option(help="What the browser's tab shows.")] = None,
+    title: Annotated[str | None, typer.Option(help="The title of the browser's tab.")] = None,
     include: Annotated[
         list[str] | None,
         typer.Option(metavar="GLOB", help="Show only runs whose name matches; may be repeated."),
@@ -130,31 +171,56 @@ def view(
             " repeated.",
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the address as one JSON document.")
-    ] = False,
+    json: AddressOption = False,
 ) -> None:
     """Show runs in TensorBoard, live."""
-    from aboard.storage import confines
+    from aboard.boards.model import parse_duration
+    from aboard.runs.catalog import find_roots
+    from aboard.runs.groups import Band, Grouping, Show
+    from aboard.storage import local
+    from aboard.tensorboard.samples import BadSamples, parse_samples
     from aboard.web import listen
 
     hide_token(context, token)
 
     chosen = _engine(engine)
-    limits = parse_samples(samples or ())
-    confines.confine(confine or ())
-    board = make_board(
-        source,
-        roots=root or (),
+    if os.environ.get("ABOARD_VERTEX"):  # a process of `executors.vertex`
+        if chosen == "stock":
+            raise WrongUsage("a board on Vertex has no stock engine. Start it without --engine.")
+        chosen = "vertex"
+    grouping = Grouping.parse(group_by or (), band or Band.STD, show or Show.GROUPS)
+    if grouping is None and (band or show):
+        raise WrongUsage("--band and --show are for groups: give --group-by FIELD too.")
+    if grouping is not None and chosen != "fast":
+        raise WrongUsage(f"the {chosen} engine has no groups of runs. Leave out --group-by.")
+    try:
+        limits = parse_samples(samples or ())
+    except BadSamples as error:
+        raise WrongUsage(str(error)) from None
+    local.confine(confine or ())
+    roots = find_roots(root or ())
+    shown = source or roots
+    if not shown:
+        raise WrongUsage(
+            "there is no ./runs here, so name what to show: aboard view DIRECTORY. ABOARD_ROOT or"
+            " --root names another default."
+        )
+    spec = make_spec(
+        shown,
+        roots,
         template=template,
         title=title,
         include=include or (),
         exclude=exclude or (),
+        question=parse_question(where, sort, limit),
+        grouping=grouping,
     )
     access = _access(token, token_file)
+    seconds = parse_duration(timeout) if timeout is not None else 0.0
     sockets = listen(host, port)
     serve_board(
-        board,
+        spec,
+        roots,
         access,
         sockets,
         host,
@@ -163,11 +229,13 @@ def view(
         poll=poll,
         browser=browser,
         json=json,
+        certificate=certificate,
+        timeout=seconds,
     )
 
 
 def hide_token(context: typer.Context, token: str | None) -> None:
-    """Start over with the token in the environment if it is in the list of processes."""
+    """Start again with the token in the environment if it is in the list of processes."""
     given = context.get_parameter_source("token")
     if token is None or given is None or given.name != "COMMANDLINE":
         return
@@ -177,64 +245,45 @@ def hide_token(context: typer.Context, token: str | None) -> None:
         if not skip and argument != "--token" and not argument.startswith("--token="):
             arguments.append(argument)
         skip = argument == "--token" and not skip
-    # -P: nothing is imported from the directory we happen to be in.
+    # -P: nothing is imported from the current directory.
     command = [sys.executable, "-P", "-m", "aboard", *arguments[1:]]
     os.execve(sys.executable, command, {**os.environ, "ABOARD_TOKEN": token})  # noqa: S606
 
 
-def make_board(
+def make_spec(
     texts: Sequence[str],
-    *,
     roots: Sequence[str] = (),
+    *,
     template: str | None = None,
     title: str | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
-) -> Board:
-    """Make a board of what a user typed, and check that it can be."""
-    from aboard.runs.catalog import find_roots
-    from aboard.runs.naming import BadTemplate, Template
-    from aboard.tensorboard.board import Board, Member
+    question: Question | None = None,
+    grouping: Grouping | None = None,
+) -> BoardSelection:
+    """Parse what a board shows, and check that local paths exist."""
+    from aboard.index import Source
+    from aboard.index.library import Member
+    from aboard.runs.naming import Template
+    from aboard.tensorboard.board import member_labels
+    from aboard.tensorboard.follower import BoardSelection
 
-    try:
-        parsed = Template.parse(template) if template is not None else None
-    except BadTemplate as error:
-        raise WrongUsage(str(error)) from None
-    searched = find_roots(roots)
-    places, words = parted(texts, searched)
-    members = tuple(dict.fromkeys(Member.parse(text) for text in places))
+    parsed = Template.parse(template) if template is not None else None
+    selectors = parse_sources(texts, roots)
+    members = [Member(Source.parse(one.place), one.name) for one in selectors if one.place]
     for member in members:
         check_readable(member.source)
-    names = [one.name or one.source.uri.rstrip("/").rpartition("/")[2] for one in members]
-    title = title or ", ".join([*names, *words]) or "Aboard"
-    board = Board(_BOARD_ID, title, members, parsed, tuple(include), tuple(exclude))
-    return _with_selected(board, words, searched) if words else board
-
-
-def parted(texts: Sequence[str], roots: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part places from selectors, which mean something only where there are roots."""
-    words = [text for text in texts if roots and not is_place(text)]
-    return [text for text in texts if text not in words], words
-
-
-def _with_selected(board: Board, words: Sequence[str], roots: Sequence[str]) -> Board:
-    """Add the runs that selectors mean; each must mean one now, and more may come later."""
-    from dataclasses import replace
-
-    from aboard.index import Index
-    from aboard.tensorboard.selection import Selection
-
-    selectors = tuple(one.text for one in understand(words))
-    selection = Selection(selectors, tuple(roots), board.members)
-    with Index() as index:
-        choose_runs(index, words, roots)
-        members = selection.members(index)
-        return replace(board, members=members, selection=selection, roots=selection.roots)
+    labels = iter(member_labels(members))
+    names = [next(labels) if one.place else one.text for one in selectors]
+    title = title or ", ".join(names) or "Aboard"
+    shown = parsed, tuple(include), tuple(exclude), question, grouping
+    return BoardSelection(_BOARD_ID, title, selectors, *shown)
 
 
 def serve_board(
-    board: Board,
-    access: Access,
+    spec: BoardSelection,
+    roots: Sequence[str],
+    access: TokenAccess,
     sockets: Sequence[socket.socket],
     host: str,
     *,
@@ -243,43 +292,58 @@ def serve_board(
     poll: float | None = None,
     browser: bool = True,
     json: bool = False,
-    on_ready: Callable[[], None] | None = None,
+    certificate: Path | None = None,
+    timeout: float = 0.0,
 ) -> None:
-    """Serve a board until the user has seen enough; `on_ready` is called when it can be opened."""
+    """Serve a board until the user ends it, or for `timeout` seconds; 0 means no limit."""
+    from aboard.hub.viewer import Viewer
     from aboard.index import Index
-    from aboard.tensorboard.viewer import Viewer
+    from aboard.index.library import Library
+    from aboard.tensorboard.follower import board_of
     from aboard.web import ending_in_order, serve
 
-    with (
-        ending_in_order(),
-        Index() as index,
-        LoadingLine(board, index) as line,
-        StockLine(board) as stock_line,
-    ):
+    with ExitStack() as closing:
+        closing.enter_context(ending_in_order())
+        if timeout:
+            timer = threading.Timer(timeout, _end, [timeout])
+            timer.daemon = True
+            timer.start()
+            closing.callback(timer.cancel)
+        index = closing.enter_context(Index())
         for problem in index.problems:
-            say(str(problem))
+            notify(str(problem))
+        library = Library(index, _roots_of(spec, roots))
+        if spec.selects_runs:
+            refresh_roots(library)
+            library.resolve(spec.selectors, retry=False)
+        if spec.question is not None:
+            _read_and_check(library, spec.selectors, spec.question)
+        board = board_of(spec, library)
         viewer = Viewer(
-            board,
+            spec,
+            library,
             access,
             engine=engine,
             samples=samples,
             poll=poll,
-            index=index,
-            changed=line,
-            told=stock_line,
-            chosen=_Joining(board),
+            on_poll=closing.enter_context(LoadingLine(board, library)),
+            on_change=_MemberReport(board),
+            on_load=closing.enter_context(StockLine(board)),
         )
-        front = _Front(board, viewer.path, access, sockets, host, json=json)
+        if viewer.leads_to:
+            notify(f"{spec.title} is brought to {viewer.leads_to}")
+        front = _Front(
+            spec.title, viewer.path, access, sockets, host, json=json, is_secure=bool(certificate)
+        )
 
         def ready() -> None:
             front.announce()
             if browser and not json:
                 front.open_browser()
-            if on_ready is not None:
-                on_ready()
 
         try:
-            caught = serve(viewer.app, sockets, on_ready=ready)
+            pair = (certificate, certificate) if certificate else None
+            caught = serve(viewer.app, sockets, on_ready=ready, certificate=pair)
         finally:
             front.close()
             viewer.close()
@@ -289,8 +353,31 @@ def serve_board(
         raise typer.Exit(130)
 
 
-class _Joining:
-    """Says which runs join a board, and which leave it."""
+def _roots_of(spec: BoardSelection, roots: Sequence[str]) -> list[str]:
+    """Return where runs are looked for; a question is asked of the runs below paths, too."""
+    places = [one.place for one in spec.selectors if one.place]
+    searched = list(roots) if len(places) < len(spec.selectors) else []
+    return [*searched, *places] if spec.question is not None else searched
+
+
+def _read_and_check(library: Library, selectors: Sequence[Selector], question: Question) -> None:
+    """Read what a question needs; a name that no run has may still come."""
+    read_runs(library, library.candidates(selectors, question) or ())
+    try:
+        library.table().check(question)
+    except BadQuestion as error:
+        notify(f"{error} The board goes on, as there may be one later.")
+
+
+def _end(seconds: float) -> None:
+    from aboard.boards.lifecycle import span
+
+    notify(f"the time is up: it ran for {span(seconds)}.")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _MemberReport:
+    """Prints which runs join a board, and which leave it."""
 
     def __init__(self, board: Board) -> None:
         self._shown = set(board.members)
@@ -301,36 +388,38 @@ class _Joining:
             if runs:
                 names = sorted(member.name for member in runs)
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-                say(f"{', '.join(names[:5])}{more} {verb} the board.")
+                notify(f"{', '.join(names[:5])}{more} {verb} the board.")
         self._shown = now
 
 
 class _Front:
-    """What the user sees in the terminal: addresses, each good for one browser."""
-
     def __init__(
         self,
-        board: Board,
+        title: str,
         path: str,
-        access: Access,
+        access: TokenAccess,
         sockets: Sequence[socket.socket],
         host: str,
         *,
         json: bool,
+        is_secure: bool = False,
     ) -> None:
         from aboard.web import urls
 
-        self._board = board
+        self._title = title
         self._access = access
         self._host = host
         self._json = json
+        self._is_secure = is_secure
         self._closed = threading.Event()
         self._opener: threading.Thread | None = None
+        scheme = "https" if is_secure else "http"
         self._port: int = sockets[0].getsockname()[1]
-        self._addresses = [address + path for address in urls(sockets, host)]
+        self._addresses = [address + path for address in urls(sockets, host, scheme)]
 
     def _link(self, address: str = "") -> str:
-        return f"{address or self._addresses[0]}?key={self._access.mint_key()}"
+        address = address or self._addresses[0]
+        return f"{address}?key={self._access.key}" if self._access.has_own_key else address
 
     def announce(self) -> None:
         from aboard.web import exposure, forwarding_hint
@@ -341,50 +430,42 @@ class _Front:
             address = self._addresses[0]
             document = {"url": self._link(), "address": address, "pid": os.getpid()}
             typer.echo(orjson.dumps(document))
-            say(f"{self._board.title} is served at {address}")  # for whoever reads the log
+            notify(f"{self._title} is served at {address}")
             return
-        typer.echo(f"{self._board.title}: {self._link()}")
-        if (warning := exposure(self._host)) is not None:
-            say(warning)
+        typer.echo(f"{self._title}: {self._link()}")
+        if not self._is_secure and (warning := exposure(self._host)) is not None:
+            notify(warning)
         if (command := forwarding_hint(os.environ, self._port)) is not None:
             typer.echo(f"From your own machine, first: {command}")
             if len(self._addresses) > 1:
                 typer.echo(f"then open: {self._link(self._addresses[-1])}")
-        if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
-            typer.echo("Press Enter for another link, Ctrl-C to stop.")
-            threading.Thread(target=self._more_links, daemon=True).start()
-
-    def _more_links(self) -> None:
-        with suppress(OSError):  # of a terminal that was closed
-            for _ in sys.stdin:
-                typer.echo(self._link())
+        if sys.stdout.isatty():
+            typer.echo("Press Ctrl-C to stop.")
 
     def open_browser(self) -> None:
-        """Open a browser, unless it would be on the far side of an SSH connection."""
         if not can_open():
             return
         self._opener = threading.Thread(target=open_link, args=[self._link(), self._closed])
         self._opener.start()
 
     def close(self) -> None:
-        """Take back what leads to a board that is no longer served."""
         self._closed.set()
         if self._opener:
             self._opener.join()
 
 
 def can_open() -> bool:
-    """Say whether a browser would be where the user is, and not on the far side of SSH."""
+    """Check that a browser would open on the user's machine, not at the far end of SSH."""
     return "SSH_CONNECTION" not in os.environ or "DISPLAY" in os.environ
 
 
 def open_link(link: str, closed: threading.Event) -> None:
     """Open a link in a browser, without its secret in the list of processes.
 
-    The browser is given a page that leads to the link and that only its user can read. It is in
-    the home directory because browsers in a sandbox see no other place of ours.
+    The browser gets a page that redirects to the link and that only its user can read. It is in
+    the home directory because a sandboxed browser can read no other.
     """
-    from aboard.web.lifetime import own_file
+    from aboard.web.tempfiles import own_file
 
     try:
         controller = webbrowser.get()
@@ -393,7 +474,7 @@ def open_link(link: str, closed: threading.Event) -> None:
     if type(controller) is webbrowser.GenericBrowser:
         return  # one for the terminal, which it would take over
     page = f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">'
-    # Without it, the link is in the terminal still.
+    # If it fails, the link is still in the terminal.
     with suppress(OSError), own_file(Path.home(), "aboard", ".html", page) as path:
         controller.open(path.as_uri())
         closed.wait(_TO_OPEN_SECONDS)
@@ -407,12 +488,13 @@ def _engine(text: str) -> Engine:
     raise WrongUsage(f"there is no engine {text!r}. Choose 'fast' or 'stock'.")
 
 
-def _access(token: str | None, token_file: Path | None) -> Access:
-    from aboard.web import Access, TokenError, read_token_file
+def _access(token: str | None, token_file: Path | None) -> TokenAccess:
+    from aboard.web import TokenAccess, TokenError, read_token_file
 
     if token is not None and token_file is not None:
         raise WrongUsage("give --token or --token-file, not both.")
     try:
-        return Access(read_token_file(token_file) if token_file is not None else token)
+        secret = read_token_file(token_file) if token_file is not None else token
+        return TokenAccess(secret, os.environ.get("ABOARD_KEY"))
     except TokenError as error:
         raise WrongUsage(str(error)) from None

@@ -153,7 +153,7 @@ static int module_exec(PyObject *Py_UNUSED(module)) {
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 
 static PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_encoder", "The C core of aboard.events.batch.", 0,
+    PyModuleDef_HEAD_INIT, "_encoder", "The C core of aboard.events.outbox.", 0,
     module_methods, module_slots, NULL, NULL, NULL,
 };
 

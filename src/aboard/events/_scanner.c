@@ -1,10 +1,13 @@
-/* The scanning core as a Python type. All rules live in scan.h and pack.h; this
- * file only moves bytes in and chunks out, and lets other threads run meanwhile. */
+/* The scanning core as a Python type. All rules live in scan.h, pack.h and
+ * small.h; this file only moves bytes in and chunks out, and lets other threads run meanwhile. */
 #define Py_LIMITED_API 0x030b0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "pack.h"
+#include "small.h"
+
+#define VERSION 5 /* of what scanner.py expects of this module */
 
 typedef struct {
     PyObject_HEAD
@@ -22,15 +25,23 @@ static int enter(ScannerObject *self) {
 }
 
 static PyObject *Scanner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"damage_start", "known", NULL};
-    long long damage_start = -1;
+    static char *names[] = {"damage_start", "known", "digest", "digest_only", "limits", NULL};
+    long long damage_start = -1, max_unverified = MAX_UNVERIFIED, max_record = MAX_RECORD;
+    unsigned long long digest = 0;
+    int digest_only = 0;
     PyObject *known = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LO", names, &damage_start, &known)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LOKp(LL)", names, &damage_start, &known,
+                                     &digest, &digest_only, &max_unverified, &max_record))
+        return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     ScannerObject *self = (ScannerObject *)alloc(type, 0);
     if (!self) return NULL;
     scanner_open(&self->core);
     self->core.damage_start = damage_start;
+    self->core.digest = digest;
+    self->core.digest_only = digest_only;
+    self->core.max_unverified = max_unverified;
+    self->core.max_record = max_record;
     PyObject *iterator = known ? PyObject_GetIter(known) : NULL, *item;
     if (known && !iterator) goto failed;
     while (iterator && (item = PyIter_Next(iterator))) {
@@ -88,11 +99,14 @@ static PyObject *new_chunk(const packed *p, const part *one, size_t from, size_t
     const int64_t *steps = p->steps.at + one->start + from;
     int64_t even[] = {steps[0], 0};
     int is_even = rise_evenly(steps, count, &even[1]);
-    return Py_BuildValue("ny#y#y#", (Py_ssize_t)count, (char *)(is_even ? even : steps),
+    int is_points = one->width != PLACE;
+    const sketch *sketched = is_points ? p->sketches.at + one->sketches + from / CHUNK_VALUES : NULL;
+    return Py_BuildValue("ny#y#y#y#", (Py_ssize_t)count, (char *)(is_even ? even : steps),
                          (Py_ssize_t)(is_even ? sizeof even : count * sizeof *steps),
                          (char *)(p->walls.at + one->start + from),
                          (Py_ssize_t)(count * sizeof *p->walls.at), (char *)payload_at(p, one, from),
-                         (Py_ssize_t)(count * one->width));
+                         (Py_ssize_t)(count * one->width), is_points ? (char *)sketched : "",
+                         (Py_ssize_t)(is_points ? sizeof *sketched : 0));
 }
 
 static PyObject *new_chunks(const packed *p, const part *one) {
@@ -107,13 +121,8 @@ static PyObject *new_chunks(const packed *p, const part *one) {
 }
 
 static PyObject *last_value(const packed *p, const part *one) {
-    const uint8_t *payload = payload_at(p, one, one->count - 1);
-    float narrow;
-    double wide;
     if (one->width == PLACE) Py_RETURN_NONE;
-    if (one->width == NARROW) wide = *(float *)memcpy(&narrow, payload, NARROW);
-    else memcpy(&wide, payload, WIDE);
-    return PyFloat_FromDouble(wide);
+    return PyFloat_FromDouble(value_of(payload_at(p, one, 0), one->width, one->count - 1));
 }
 
 /* Every part that has values, as aboard.events.scanner.Part. */
@@ -124,7 +133,7 @@ static PyObject *new_parts(const packed *p) {
         if (!one->count) continue;
         size_t first = one->start, last = first + one->count - 1;
         PyObject *item = Py_BuildValue(
-            "nnLLLLNddNLN", (Py_ssize_t)i - 1, (Py_ssize_t)one->count,
+            "nnLLLLNddNLN", (Py_ssize_t)one->series, (Py_ssize_t)one->count,
             (long long)p->steps.at[first], (long long)p->steps.at[last], (long long)one->min_step,
             (long long)one->max_step, PyBool_FromLong(one->rising), p->walls.at[last],
             one->max_wall, last_value(p, one), (long long)one->rows, new_chunks(p, one));
@@ -134,12 +143,21 @@ static PyObject *new_parts(const packed *p) {
     return parts;
 }
 
-static PyObject *take_parts(ScannerObject *self, int (*pack)(const scanner *, packed *)) {
+typedef int (*packing)(scanner *, packed *);
+
+static PyObject *take_parts(ScannerObject *self, packing pack) {
     int good;
     Py_BEGIN_ALLOW_THREADS
     good = pack(&self->core, &self->packed);
     Py_END_ALLOW_THREADS
     return good ? new_parts(&self->packed) : PyErr_NoMemory();
+}
+
+/* The parts of the series of a small file. */
+static PyObject *take_few(scanner *s, packed *p, packing pack) {
+    if (!pack(s, p)) return PyErr_NoMemory();
+    p->parts.at[0].count = 0; /* what belongs to no series is not needed */
+    return new_parts(p);
 }
 
 static PyObject *take_damage(scanner *s) {
@@ -170,16 +188,26 @@ static PyObject *Scanner_take(ScannerObject *self, PyObject *Py_UNUSED(ignored))
     return result;
 }
 
-static PyObject *Scanner_series(ScannerObject *self, PyObject *Py_UNUSED(ignored)) {
-    if (!enter(self)) return NULL;
+static PyObject *new_series(const scanner *s, const series *one) {
+    const char *metadata = one->has_metadata ? (char *)s->arena.at + one->metadata : NULL;
+    return Py_BuildValue("y#y#iiNN", (char *)s->arena.at + one->tag, (Py_ssize_t)one->tag_length,
+                         metadata, (Py_ssize_t)one->metadata_length, one->origin, one->class,
+                         PyBool_FromLong(one->wide), PyBool_FromLong(one->unsure));
+}
+
+static PyObject *Scanner_series(ScannerObject *self, PyObject *args) {
     const scanner *s = &self->core;
+    PyObject *numbers = NULL;
+    if (!PyArg_ParseTuple(args, "|O!", &PyList_Type, &numbers) || !enter(self)) return NULL;
+    Py_ssize_t count = numbers ? PyList_Size(numbers) : (Py_ssize_t)s->series.count;
     PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < s->series.count; i++) {
-        const series *one = &s->series.at[i];
-        const char *metadata = one->has_metadata ? (char *)s->arena.at + one->metadata : NULL;
-        PyObject *item = Py_BuildValue(
-            "y#y#iiN", (char *)s->arena.at + one->tag, (Py_ssize_t)one->tag_length, metadata,
-            (Py_ssize_t)one->metadata_length, one->origin, one->class, PyBool_FromLong(one->wide));
+    for (Py_ssize_t i = 0; list && i < count; i++) {
+        Py_ssize_t number = numbers ? PyLong_AsSsize_t(PyList_GetItem(numbers, i)) : i;
+        PyObject *item = NULL;
+        if (number >= 0 && number < (Py_ssize_t)s->series.count)
+            item = new_series(s, &s->series.at[number]);
+        else if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_IndexError, "there is no series of that number");
         if (!item || PyList_Append(list, item) < 0) Py_CLEAR(list);
         Py_XDECREF(item);
     }
@@ -196,9 +224,18 @@ static PyObject *get_damage_start(ScannerObject *self, void *Py_UNUSED(closure))
 static PyObject *get_hold(ScannerObject *self, void *Py_UNUSED(closure)) {
     return PyLong_FromLongLong(self->core.hold);
 }
+static PyObject *get_again(ScannerObject *self, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(self->core.again);
+}
+static PyObject *get_digest(ScannerObject *self, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(self->core.digest & INT64_MAX);
+}
 static PyObject *get_first_wall(ScannerObject *self, void *Py_UNUSED(closure)) {
     if (!self->core.has_events) Py_RETURN_NONE;
     return PyFloat_FromDouble(self->core.first_wall);
+}
+static PyObject *get_series_count(ScannerObject *self, void *Py_UNUSED(closure)) {
+    return PyLong_FromSize_t(self->core.series.count);
 }
 static PyObject *get_pending(ScannerObject *self, void *Py_UNUSED(closure)) {
     return PyLong_FromSize_t(self->core.points.count + self->core.pointers.count);
@@ -207,8 +244,8 @@ static PyObject *get_pending(ScannerObject *self, void *Py_UNUSED(closure)) {
 static PyMethodDef Scanner_methods[] = {
     {"scan", (PyCFunction)Scanner_scan, METH_VARARGS, "scan(block, offset, end) -> next offset"},
     {"take", (PyCFunction)Scanner_take, METH_NOARGS, "take() -> (points, pointers, damage, events) since the last take"},
-    {"series", (PyCFunction)Scanner_series, METH_NOARGS,
-     "series() -> [(tag, metadata, origin, class, wide)]"},
+    {"series", (PyCFunction)Scanner_series, METH_VARARGS,
+     "series(numbers=all) -> [(tag, metadata, origin, class, wide, unsure)]"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -216,7 +253,10 @@ static PyGetSetDef Scanner_fields[] = {
     {"want", (getter)get_want, NULL, "bytes the next block must hold", NULL},
     {"damage_start", (getter)get_damage_start, NULL, "where open damage began, or -1", NULL},
     {"hold", (getter)get_hold, NULL, "first record that runs past the end, or -1", NULL},
+    {"again", (getter)get_again, NULL, "whether to go on even from the end of the file", NULL},
+    {"digest", (getter)get_digest, NULL, "of the places and checksums of all good records", NULL},
     {"first_wall", (getter)get_first_wall, NULL, "wall time of the first event, or None", NULL},
+    {"series_count", (getter)get_series_count, NULL, "how many series there are", NULL},
     {"pending", (getter)get_pending, NULL, "values not taken yet", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -245,7 +285,123 @@ static PyObject *module_crc32c(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyLong_FromUnsignedLong(crc);
 }
 
+static PyObject *module_sketch(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_ssize_t count;
+    Py_buffer steps, walls, payload;
+    sketch out;
+    if (!PyArg_ParseTuple(args, "ny*y*y*", &count, &steps, &walls, &payload)) return NULL;
+    int is_even = steps.len != 8 * count;
+    int good = count > 0 && count <= PY_SSIZE_T_MAX / 8 && walls.len == 8 * count &&
+               (!is_even || steps.len == 16) &&
+               (payload.len == NARROW * count || payload.len == WIDE * count);
+    if (good) {
+        point_columns columns = {
+            .count = (size_t)count,
+            .width = payload.len == NARROW * count ? NARROW : WIDE,
+            .steps = steps.buf,
+            .walls = walls.buf,
+            .payload = payload.buf,
+            .is_even = is_even,
+        };
+        sketch_points(&columns, 0, &out);
+    } else {
+        PyErr_SetString(PyExc_ValueError, "the columns are not those of a chunk of points");
+    }
+    PyBuffer_Release(&steps);
+    PyBuffer_Release(&walls);
+    PyBuffer_Release(&payload);
+    return good ? PyBytes_FromStringAndSize((char *)&out, sizeof out) : NULL;
+}
+
+static PyObject *new_all_series(const scanner *s) {
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < s->series.count; i++) {
+        PyObject *item = new_series(s, &s->series.at[i]);
+        if (!item || PyList_Append(list, item) < 0) Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyObject *new_small(small_file *file, packed *p) {
+    scanner *s = &file->core;
+    if (!file->is_good) Py_RETURN_NONE;
+    PyObject *points = take_few(s, p, pack_points);
+    PyObject *pointers = points ? take_few(s, p, pack_pointers) : NULL;
+    PyObject *series = pointers ? new_all_series(s) : NULL;
+    PyObject *wall = Py_None;
+    if (series && s->has_events) wall = PyFloat_FromDouble(s->first_wall);
+    else Py_INCREF(wall);
+    PyObject *result = NULL;
+    if (series && wall)
+        result = Py_BuildValue("OOKOLKOy#", points, pointers, (unsigned long long)s->events, series,
+                               (long long)file->reached,
+                               (unsigned long long)(s->digest & INT64_MAX), wall,
+                               (char *)file->tail, (Py_ssize_t)file->tail_length);
+    Py_XDECREF(points);
+    Py_XDECREF(pointers);
+    Py_XDECREF(series);
+    Py_XDECREF(wall);
+    return result;
+}
+
+/* Take (path, size) of each file; return how many were taken, or -1. */
+static Py_ssize_t take_paths(PyObject *given, small_file *files, Py_ssize_t count, int64_t *most) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        long long size;
+        PyObject *item = PyList_GetItem(given, i);
+        if (!item || !PyArg_ParseTuple(item, "yL;files must hold (path, size)", &files[i].path, &size))
+            return -1;
+        if (size < 0 || size > MAX_UNVERIFIED) {
+            PyErr_SetString(PyExc_ValueError, "this is not the size of a small file");
+            return -1;
+        }
+        files[i].size = size;
+        if (size > *most) *most = size;
+    }
+    return count;
+}
+
+static PyObject *module_scan_files(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *given, *results = NULL;
+    int64_t most = 1;
+    packed p = {0};
+    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &given)) return NULL;
+    Py_INCREF(given);
+    Py_ssize_t count = PyList_Size(given);
+    small_file *files = calloc((size_t)count + 1, sizeof *files);
+    uint8_t *room = NULL;
+    if (!files) {
+        PyErr_NoMemory();
+    } else if (take_paths(given, files, count, &most) >= 0) {
+        room = malloc((size_t)most);
+        if (!room) PyErr_NoMemory();
+    }
+    if (room) {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < count; i++) scan_small(&files[i], room);
+        Py_END_ALLOW_THREADS
+        results = PyList_New(0);
+        for (Py_ssize_t i = 0; results && i < count; i++) {
+            PyObject *item = new_small(&files[i], &p);
+            if (!item || PyList_Append(results, item) < 0) Py_CLEAR(results);
+            Py_XDECREF(item);
+            scanner_close(&files[i].core);
+            scanner_open(&files[i].core);
+        }
+        for (Py_ssize_t i = 0; i < count; i++) scanner_close(&files[i].core);
+    }
+    packed_close(&p);
+    free(room);
+    free(files);
+    Py_DECREF(given);
+    return results;
+}
+
 static PyMethodDef module_methods[] = {
+    {"scan_files", module_scan_files, METH_VARARGS,
+     "scan_files([(path, size)]) -> [(points, pointers, events, series, reached, digest, first_wall, tail)]"},
+    {"sketch", module_sketch, METH_VARARGS, "sketch(size, steps, walls, payload) -> bytes"},
     {"crc32c", module_crc32c, METH_VARARGS, "crc32c(data) -> int"},
     {NULL, NULL, 0, NULL},
 };
@@ -256,7 +412,7 @@ static int module_exec(PyObject *module) {
     if (!type) return -1;
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
-    return failed;
+    return failed ? failed : PyModule_AddIntConstant(module, "VERSION", VERSION);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};

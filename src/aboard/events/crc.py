@@ -1,38 +1,33 @@
 """CRC32C of many pieces of a block at once, with numpy.
 
-Checksums are inherently serial, so those of many pieces are advanced together, four
-bytes per step, and the shorter ones drop out first; a long piece is cut into lanes
-that are advanced together and then joined, a checksum being linear. For the same
-reason the checksum of any piece follows from those of all that is before its ends,
-which `Marks` knows: so many pieces that overlap cost no more than some that do not.
+Checksums are serial, so those of many pieces advance together, four bytes per step. A long piece is
+left to google-crc32c or, where that is not installed, cut into lanes that are joined afterwards: a
+checksum is linear. For the same reason the checksum of any piece follows from those of the bytes
+before its two ends, which `Marks` keeps: pieces that overlap cost no more than others.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events.records import CRC_TABLE, HEADER, MAX_LENGTH, OVERHEAD
+from aboard.events.records import CRC_TABLE, HEADER, MAX_LENGTH, OVERHEAD, library_crc32c
 
 U32 = npt.NDArray[np.uint32]
 Ints = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
-_LONG = 2048
-"""Pieces from this length on are cut into lanes."""
-_FIRST_SLAB, _SLAB = 1 << 8, 1 << 16
-"""How many places of a block are searched for a header at once: ever more."""
-_STRIDE = 64
-"""How far the marks of a block are apart."""
+_library = library_crc32c()
+_LONG = 256 if _library else 2048  # from this length on, one by one is faster
+_STRIDE = 64  # between the marks of a block
 
 
 def everywhere(block: bytes | Octets, kind: str) -> npt.NDArray[Any]:
-    """Return the number of a kind that stands at each place of a block, aligned or not."""
+    """View the number of a type at each place of a block, aligned or not."""
     count = len(block) - np.dtype(kind).itemsize + 1
     return np.ndarray((max(0, count),), kind, block, strides=(1,))
 
@@ -49,7 +44,6 @@ def _tables() -> tuple[U32, U32, U32]:
 
 
 def _four_more(states: U32, words: U32) -> U32:
-    """Advance each checksum by four bytes."""
     _, early, late = _tables()
     mixed = states ^ words
     advanced: U32 = early[mixed & 0xFFFF] ^ late[mixed >> 16]
@@ -57,12 +51,11 @@ def _four_more(states: U32, words: U32) -> U32:
 
 
 def _advance(states: U32, block: bytes | Octets, starts: Ints, lengths: Ints) -> U32:
-    """Advance each checksum by the bytes of its piece."""
     order = np.argsort(-lengths, kind="stable")
     starts, lengths, states = starts[order], lengths[order], states[order]
     words, octets, one = everywhere(block, "<u4"), everywhere(block, "u1"), _tables()[0]
     steps = int(lengths[0]) // 4 if len(lengths) else 0
-    # The longest come first, so that those which a step concerns are the first so many.
+    # The longest come first, so that a step concerns the first of them.
     concerned = np.searchsorted(-lengths, np.arange(-4, -4 * steps - 1, -4), side="right")
     for step, count in enumerate(concerned.tolist()):
         states[:count] = _four_more(states[:count], words[starts[:count] + 4 * step])
@@ -80,7 +73,6 @@ def _fresh(count: int) -> U32:
 
 
 def _masked(states: U32) -> U32:
-    """Return checksums that have come to their end in the form in which they are stored."""
     crcs = ~states
     return (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(0xA282EAD8)
 
@@ -104,7 +96,7 @@ def _after_zeros(states: U32, power: int) -> U32:
 
 
 def _moved(states: U32, lengths: Ints) -> U32:
-    """Advance each checksum by so many zero bytes."""
+    """Advance each checksum by a number of zero bytes."""
     states = states.copy()
     for power in range(int(lengths.max(initial=0)).bit_length()):
         some = np.flatnonzero(lengths >> power & 1)
@@ -133,7 +125,6 @@ class Marks:
         return np.concatenate([np.zeros(1, np.uint32), states])
 
     def advanced(self, starts: Ints, lengths: Ints) -> U32:
-        """Return a fresh checksum for each piece, advanced by its bytes."""
         before, behind = self._until(starts), self._until(starts + lengths)
         return _moved(before ^ np.uint32(0xFFFFFFFF), lengths) ^ behind
 
@@ -142,8 +133,10 @@ class Marks:
         return _advance(self._states[marks], self._block, marks * _STRIDE, places % _STRIDE)
 
 
-def _advanced_by_long(piece: Octets) -> int:
-    """Return a fresh checksum, advanced by one long piece."""
+def of_long_piece(data: bytes) -> int:
+    if _library is not None:
+        return _library(data)
+    piece = np.frombuffer(data, np.uint8)
     lanes = int(len(piece) ** 0.5)
     width = len(piece) // lanes
     states = np.zeros(lanes, np.uint32)
@@ -155,35 +148,23 @@ def _advanced_by_long(piece: Octets) -> int:
             states = np.concatenate([np.zeros(1, np.uint32), states])
         states = _moved(states[::2], np.full(len(states) // 2, width)) ^ states[1::2]
         width *= 2
-    return int(_advance(states, piece, left, len(piece) - left)[0])
+    return int(_advance(states, piece, left, len(piece) - left)[0]) ^ 0xFFFFFFFF
 
 
 def verify(block: bytes, bounds: Ints) -> int:
-    """Return how many records are good before the first bad one.
-
-    Args:
-        block: the bytes.
-        bounds: where each record starts, and at the end where the last one ends.
-    """
+    """Return how many records are good before the first bad one; `bounds` also has their end."""
     starts, lengths = bounds[:-1], np.diff(bounds) - OVERHEAD
     of_data = _fresh(len(starts))
     is_long = lengths >= _LONG
     short = np.flatnonzero(~is_long)
     of_data[short] = _advance(of_data[short], block, starts[short] + HEADER, lengths[short])
     for place in np.flatnonzero(is_long):
-        data = np.frombuffer(block, np.uint8)[starts[place] + HEADER : bounds[place + 1] - 4]
-        of_data[place] = _advanced_by_long(data)
+        data = block[starts[place] + HEADER : bounds[place + 1] - 4]
+        of_data[place] = of_long_piece(data) ^ 0xFFFFFFFF
     return _good_until(_has_header(block, starts) & _ends_with(block, starts, lengths, of_data))
 
 
-def verify_warily(block: bytes, bounds: Ints, marks: Marks) -> int:
-    """Do the same in a block that may be made to keep us busy."""
-    starts, lengths = bounds[:-1], np.diff(bounds) - OVERHEAD
-    return _good_until(_has_header(block, starts) & have_checksums(block, starts, lengths, marks))
-
-
 def have_checksums(block: bytes, starts: Ints, lengths: Ints, marks: Marks) -> Bools:
-    """Say of each place whether the data of a record there has the checksum behind it."""
     if not len(starts):
         return np.zeros(0, bool)
     return _ends_with(block, starts, lengths, marks.advanced(starts + HEADER, lengths))
@@ -206,17 +187,18 @@ def _good_until(good: Bools) -> int:
     return int(bad[0]) if len(bad) else len(good)
 
 
-def headers(block: bytes, at: int) -> Iterator[Ints]:
-    """Yield every place from `at` on where the header of a record may stand, many at a time."""
+def headers(block: bytes, start: int, stop: int) -> Ints:
+    """Return every place from `start` to `stop` where the header of a record may stand."""
     words = everywhere(block, "<u4")
-    last = len(block) - HEADER
-    slab = _FIRST_SLAB
-    while at <= last:
-        low, high, stored = (
-            words[at + shift : min(at + slab, last + 1) + shift] for shift in (0, 4, 8)
-        )
-        likely = np.flatnonzero((high == 0) & (low <= MAX_LENGTH))
-        crcs = _masked(_four_more(_four_more(_fresh(len(likely)), low[likely]), high[likely]))
-        yield at + likely[crcs == stored[likely]]
-        at += slab
-        slab = min(2 * slab, _SLAB)
+    stop = min(stop, len(block) - HEADER + 1)
+    low, high, stored = (words[start + shift : stop + shift] for shift in (0, 4, 8))
+    likely = np.flatnonzero((high == 0) & (low <= MAX_LENGTH))
+    crcs = _masked(_four_more(_four_more(_fresh(len(likely)), low[likely]), high[likely]))
+    places: Ints = start + likely[crcs == stored[likely]]
+    return places
+
+
+def running(state: int, data: bytes) -> int:
+    """Add bytes to a checksum that is still being computed; it begins with all bits set."""
+    state_of_zeros = _moved(np.array([state ^ 0xFFFFFFFF], np.uint32), np.array([len(data)]))
+    return int(state_of_zeros[0]) ^ of_long_piece(data) ^ 0xFFFFFFFF

@@ -15,24 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.events import protos
+from aboard.events.messages import DT_STRING
+from aboard.events.tensors import array
 
 DATA_CLASSES = ("", "scalar", "tensor", "blob_sequence")
 
-_DT_STRING, _DT_BFLOAT16, _DT_UINT32, _DT_UINT64 = 7, 14, 22, 23
 _NOT_WHAT_IT_SAYS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What TensorBoard's own conversions raise for a message that makes no sense."""
-_MAX_REPEATS = 1 << 24
-"""A constant tensor stores one element; a damaged shape must not repeat it into all memory."""
 
 
 class DecodeError(ValueError):
-    """Bytes that are no event, or a tensor that is not what it says."""
+    """Bytes that are not an event, or a tensor that contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One value of one tag at one step."""
-
     tag: str
     step: int
     wall_time: float
@@ -45,16 +42,16 @@ class Value:
 
     @property
     def tensor(self) -> npt.NDArray[Any]:
-        """The value as an array, made anew at each call; text as bytes, bfloat16 as float32."""
+        """The value as an array, a new one at each call; text as bytes, bfloat16 as float32."""
         try:
-            return _array(self.tensor_proto)
+            return array(self.tensor_proto)
         except _NOT_WHAT_IT_SAYS as error:
             raise self._unreadable("tensor", str(error)) from error
 
     @property
     def blobs(self) -> list[bytes]:
         """The members of a blob sequence: images with their size first, audio clips, graphs."""
-        if self.tensor_proto.dtype != _DT_STRING:
+        if self.tensor_proto.dtype != DT_STRING:
             raise self._unreadable("blobs", f"its type {self.tensor_proto.dtype} is not text")
         return list(self.tensor.ravel())
 
@@ -95,7 +92,7 @@ def migrated_metadata(metadata: bytes) -> bytes:
 def _first_metadata(event: Any, metadata: Mapping[str, bytes]) -> dict[str, Any]:
     """Parse the metadata the event's tags began with, in the form the migration expects.
 
-    A missing class of data tells it to migrate a value, so a class that was filled in is taken
+    It migrates a value whose class of data is missing, so a class that was filled in is taken
     out again. Metadata without a plugin belongs to an old value, which brings its plugin along.
     """
     summary_metadata = protos.load().summary_pb2.SummaryMetadata
@@ -130,25 +127,3 @@ def _values(event: Any, metadata: Mapping[str, bytes]) -> Iterator[Value]:
             metadata=own.SerializeToString(),
             tensor_proto=value.tensor,
         )
-
-
-def _array(proto: Any) -> npt.NDArray[Any]:
-    shape = [dim.size for dim in proto.tensor_shape.dim]
-    count = int(np.prod(shape, dtype=object)) if shape else 1
-    if not 0 <= count <= max(_MAX_REPEATS, proto.ByteSize()):
-        raise ValueError(f"its shape is {shape}")
-    if proto.dtype == _DT_BFLOAT16:
-        bits = _elements(proto.tensor_content, proto.half_val, "<u2", count)
-        return (bits.astype("<u4") << 16).view("<f4").reshape(shape)
-    if proto.dtype == _DT_UINT32:
-        return _elements(proto.tensor_content, proto.uint32_val, "<u4", count).reshape(shape)
-    if proto.dtype == _DT_UINT64:
-        return _elements(proto.tensor_content, proto.uint64_val, "<u8", count).reshape(shape)
-    array: npt.NDArray[Any] = protos.load().tensor_util.make_ndarray(proto)
-    return array
-
-
-def _elements(content: bytes, typed: Any, dtype: str, count: int) -> npt.NDArray[Any]:
-    """Read the elements of a type that TensorBoard's own conversion does not know."""
-    elements = np.frombuffer(content, dtype) if content else np.array(typed, dtype)
-    return np.repeat(elements, count) if len(elements) == 1 else elements

@@ -1,8 +1,7 @@
 """Values in, bytes of `Event` protobufs out, encoded by hand so that a training loop pays little.
 
 A builder (`scalar`, `text`, `images`, ...) makes an `EncodedValue`: one value of one tag, with the
-metadata its tag needs once per file. `event` puts values at a step; arrays are left to `tensors`,
-framing to `records`, files to `writer`, and pixels and samples to `media`.
+metadata its tag needs once per file. `event` puts values at a step.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import index
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events.tensors import single, tensor_proto
-from aboard.events.wire import (
+from aboard.events.messages import (
+    SESSION_START,
     VARINT,
     delimited,
     float64_field,
@@ -26,6 +25,7 @@ from aboard.events.wire import (
     text_field,
     varint,
 )
+from aboard.events.tensors import single, tensor_proto
 
 FILE_VERSION = "brain.Event:2"
 WRITER = "aboard.events.writer"
@@ -50,11 +50,9 @@ class EncodedValue(NamedTuple):
     metadata: bytes = b""
 
     def encode(self) -> bytes:
-        """Serialize as `Summary.Value`, metadata included."""
         return self.fields + delimited(9, self.metadata) if self.metadata else self.fields
 
     def bare(self) -> EncodedValue:
-        """Leave the metadata out, as every value of a tag but its first may."""
         return self._replace(metadata=b"") if self.metadata else self
 
 
@@ -62,7 +60,6 @@ class EncodedValue(NamedTuple):
 
 
 def event(wall_time: float, step: int, values: Iterable[EncodedValue]) -> bytes:
-    """Encode an event that holds `values` at `step`."""
     return _event(wall_time, step, 5, b"".join([delimited(1, value.encode()) for value in values]))
 
 
@@ -73,12 +70,10 @@ def file_version(wall_time: float, writer: str = WRITER) -> bytes:
 
 
 def graph(wall_time: float, graph_def: bytes, step: int = 0) -> bytes:
-    """Encode an event with the run's graph, a serialized `GraphDef`."""
     return _event(wall_time, step, 4, graph_def)
 
 
 def tagged_run_metadata(wall_time: float, step: int, tag: str, run_metadata: bytes) -> bytes:
-    """Encode an event with the `RunMetadata` of one traced step."""
     return _event(wall_time, step, 8, text_field(1, tag) + delimited(2, run_metadata))
 
 
@@ -88,7 +83,6 @@ def session_start(wall_time: float, step: int) -> bytes:
 
 
 def step_number(step: SupportsIndex) -> int:
-    """Return a step of any integer type as a plain integer of 64 bits."""
     try:
         number = index(step)
     except TypeError:
@@ -146,7 +140,6 @@ def scalar_tensor(
     content: bool | None = None,
     metadata: bytes = metadata("scalars"),
 ) -> EncodedValue:
-    """Build a scalar of any numeric type, as TensorFlow 2 writes them."""
     proto = tensor_proto(single(tag, number, dtype), dtype, content=content)
     return EncodedValue(tag, _tag(tag) + delimited(8, proto), metadata)
 
@@ -161,7 +154,6 @@ def tensor(
     data_class: str = "tensor",
     description: str = "",
 ) -> EncodedValue:
-    """Build a tensor for any plugin, with the class of data TensorBoard shall take it for."""
     return EncodedValue(
         tag,
         _tag(tag) + delimited(8, tensor_proto(array, dtype)),
@@ -175,7 +167,6 @@ def _known(tag: str, plugin: str, array: npt.ArrayLike, content: bytes = b"") ->
 
 
 def text(tag: str, text: str | Sequence[Any] | npt.NDArray[Any]) -> EncodedValue:
-    """Build a text, or a table of texts, in Markdown."""
     return _known(tag, "text", text)
 
 
@@ -213,13 +204,64 @@ def histogram_buckets(numbers: npt.ArrayLike, count: int = 30) -> npt.NDArray[np
     return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 
+class Histogram(NamedTuple):
+    moments: tuple[float, float, float, float, float]  # lowest, highest, count, sum, sum of squares
+    limits: npt.NDArray[Any]
+    counts: npt.NDArray[Any]
+
+
+def torch_histogram(
+    numbers: npt.NDArray[Any],
+    bins: str | int | npt.ArrayLike = "tensorflow",
+    most: int | None = None,
+) -> Histogram:
+    """Sort the finite numbers into buckets as PyTorch does, at most `most` of them.
+
+    `bins` is `tensorflow`, for buckets that grow by a tenth, or anything `numpy.histogram` takes.
+    """
+    if not numbers.size:
+        raise ValueError("expected one number or more, got none")
+    finite = numbers.astype(np.float64).ravel()
+    finite = finite[np.isfinite(finite)]
+    if not finite.size:
+        return Histogram((0.0,) * 5, np.zeros(1), np.zeros(1))
+    edges = torch_edges() if isinstance(bins, str) and bins == "tensorflow" else bins
+    counts, limits = np.histogram(finite, bins=edges)
+    if most is not None and len(counts) > most:
+        each = len(counts) // most
+        starts = np.arange(0, len(counts), each)
+        counts, limits = np.add.reduceat(counts, starts), np.append(limits[starts], limits[-1])
+    filled = np.flatnonzero(counts)
+    if filled.size:
+        first, last = int(filled[0]), int(filled[-1])
+        # An empty bucket in front tells where the first one begins.
+        counts = np.concatenate([[0], counts[first : last + 1]])
+        limits = limits[first : last + 2]
+    else:  # all numbers lie beyond the buckets
+        counts, limits = np.array([finite.size]), np.array([finite.max()])
+    with np.errstate(over="ignore"):
+        total, squares = float(finite.sum()), float(finite @ finite)
+    low, high = float(finite.min()), float(finite.max())
+    return Histogram((low, high, float(finite.size), total, squares), limits, counts)
+
+
+@cache
+def torch_edges() -> npt.NDArray[np.float64]:
+    """Return edges from -1e20 to 1e20, each a tenth further from zero than the one before."""
+    edges = []
+    edge = 1e-12
+    while edge < 1e20:
+        edges.append(edge)
+        edge *= 1.1
+    above = np.array(edges)
+    return np.concatenate([-above[::-1], [0.0], above])
+
+
 def images(tag: str, encoded: Sequence[bytes], width: int, height: int) -> EncodedValue:
-    """Build a sequence of encoded images of one size."""
     return _known(tag, "images", [str(width).encode(), str(height).encode(), *encoded])
 
 
 def audio(tag: str, wavs: Sequence[bytes], labels: Sequence[str] | None = None) -> EncodedValue:
-    """Build a sequence of WAV clips, each with a label in Markdown."""
     names = labels or [""] * len(wavs)
     clips = np.empty((len(wavs), 2), dtype=object)
     for row, (wav, label) in enumerate(zip(wavs, names, strict=True)):
@@ -228,10 +270,7 @@ def audio(tag: str, wavs: Sequence[bytes], labels: Sequence[str] | None = None) 
 
 
 def pr_curve(tag: str, curve: npt.ArrayLike) -> EncodedValue:
-    """Build a precision-recall curve of six rows, one column per threshold.
-
-    The rows: true positives, false positives, true negatives, false negatives, precision, recall.
-    """
+    # One column per threshold; true and false positives, the same of negatives, precision, recall.
     rows = np.asarray(curve, dtype=np.float32)
     if rows.ndim != 2 or rows.shape[0] != 6:
         raise ValueError(f"a precision-recall curve has six rows, not the shape {rows.shape}")
@@ -269,12 +308,10 @@ def mesh(
 
 
 def custom_scalars(layout: bytes) -> EncodedValue:
-    """Build the layout of the custom scalars dashboard from a serialized `Layout`."""
     return _known("custom_scalars__config__", "custom_scalars", layout)
 
 
 def keras_graph(model_json: str, tag: str = "keras") -> EncodedValue:
-    """Build the conceptual graph of a Keras model from `model.to_json()`."""
     return _known(tag, "graph_keras_model", model_json, b"1")
 
 
@@ -291,28 +328,24 @@ def hparam_info(
     *,
     domain: Sequence[HParam] = (),
     interval: tuple[float, float] | None = None,
+    kind: type | None = None,  # str, bool or float
     display_name: str = "",
     description: str = "",
 ) -> bytes:
-    """Describe a hyperparameter by the values it may take or the interval they lie in."""
     info = text_field(1, name) + text_field(2, display_name) + text_field(3, description)
     if interval:
-        low, high = interval
-        return (
-            info
-            + integer_field(4, 3)
-            + delimited(6, float64_field(1, low) + float64_field(2, high))
-        )
+        bounds = float64_field(1, interval[0]) + float64_field(2, interval[1])
+        return info + integer_field(4, 3) + delimited(6, bounds)
     if domain:
         listed = b"".join([delimited(1, _hparam(choice, name)) for choice in domain])
-        return info + integer_field(4, _hparam_type(domain)) + delimited(5, listed)
-    return info
+        return info + integer_field(4, _hparam_type(type(domain[0]))) + delimited(5, listed)
+    return info + integer_field(4, _hparam_type(kind)) if kind else info
 
 
 def metric_info(
     tag: str, *, group: str = "", display_name: str = "", description: str = ""
 ) -> bytes:
-    """Describe a metric to show beside hyperparameters: a scalar tag, in a run below `group`."""
+    """Describe a metric to show with hyperparameters: a scalar tag, in a run below `group`."""
     name = text_field(1, group) + text_field(2, tag)
     return delimited(1, name) + text_field(3, display_name) + text_field(4, description)
 
@@ -326,7 +359,6 @@ def hparams_experiment(
     user: str = "",
     time_created: float = 0.0,
 ) -> EncodedValue:
-    """Build the description of an experiment from `hparam_info` and `metric_info`."""
     experiment = (
         text_field(1, description)
         + text_field(2, user)
@@ -341,20 +373,17 @@ def hparams_experiment(
 def hparams_start(
     hparams: Mapping[str, HParam], *, group: str = "", start_time: float = 0.0
 ) -> EncodedValue:
-    """Build the start of a session: the hyperparameters of a run."""
-    entries = [
-        text_field(1, name) + delimited(2, _hparam(value, name)) for name, value in hparams.items()
-    ]
-    session = b"".join([delimited(1, entry) for entry in entries])
+    session = b""
+    for name, value in hparams.items():
+        session += delimited(1, text_field(1, name) + delimited(2, _hparam(value, name)))
     session += text_field(4, group) + float64_field(5, start_time)
-    return _hparams("_hparams_/session_start_info", delimited(3, session))
+    return _hparams(SESSION_START, delimited(3, session))
 
 
 _STATUSES = {"unknown": 0, "success": 1, "failure": 2, "running": 3}
 
 
 def hparams_end(status: str = "success", *, end_time: float = 0.0) -> EncodedValue:
-    """Build the end of a session: `success`, `failure`, `running` or `unknown`."""
     session = integer_field(1, _STATUSES[status]) + float64_field(2, end_time)
     return _hparams("_hparams_/session_end_info", delimited(4, session))
 
@@ -376,10 +405,8 @@ def _hparam(value: HParam, name: str) -> bytes:
         raise TypeError(f"{problem}: {value!r:.60}") from None
 
 
-def _hparam_type(domain: Sequence[HParam]) -> int:
-    if isinstance(domain[0], str):
-        return 1
-    return 2 if isinstance(domain[0], bool) else 3
+def _hparam_type(kind: type) -> int:
+    return {str: 1, bool: 2}.get(kind, 3)
 
 
 # The forms of TensorFlow 1, still written by PyTorch and tensorboardX.
@@ -388,26 +415,21 @@ def _hparam_type(domain: Sequence[HParam]) -> int:
 def legacy_image(
     tag: str, encoded: bytes, width: int, height: int, colorspace: int = 3
 ) -> EncodedValue:
-    """Build one encoded image; `colorspace` is its number of channels."""
     image = integer_field(1, height) + integer_field(2, width) + integer_field(3, colorspace)
     return EncodedValue(tag, _tag(tag) + delimited(4, image + delimited(4, encoded)))
 
 
 def legacy_audio(tag: str, wav: bytes, rate: float, channels: int, frames: int) -> EncodedValue:
-    """Build one WAV clip."""
     clip = _simple_value(0x0D, rate) + integer_field(2, channels) + integer_field(3, frames)
     clip += delimited(4, wav) + text_field(5, "audio/wav")
     return EncodedValue(tag, _tag(tag) + delimited(6, clip))
 
 
 def legacy_histogram(
-    tag: str, numbers: npt.ArrayLike, limits: npt.ArrayLike, counts: npt.ArrayLike
+    tag: str, moments: Iterable[float], limits: npt.ArrayLike, counts: npt.ArrayLike
 ) -> EncodedValue:
-    """Build a histogram of `numbers`: `counts` of buckets, each given by its upper limit."""
-    flat = np.asarray(numbers, dtype=np.float64).ravel()
-    low, high = (flat.min(), flat.max()) if flat.size else (0.0, 0.0)
-    moments = (low, high, flat.size, flat.sum(), flat @ flat)
-    histo = b"".join([float64_field(field, number) for field, number in enumerate(moments, 1)])
+    """Build a histogram of buckets, each given by its upper limit; see `torch_histogram`."""
+    histo = b"".join([float64_field(field, moment) for field, moment in enumerate(moments, 1)])
     histo += delimited(6, np.asarray(limits, "<f8").tobytes())
     histo += delimited(7, np.asarray(counts, "<f8").tobytes())
     return EncodedValue(tag, _tag(tag) + delimited(5, histo))
@@ -416,3 +438,58 @@ def legacy_histogram(
 @lru_cache(maxsize=4096)
 def _tag(tag: str) -> bytes:
     return delimited(1, tag.encode())
+
+
+# Parts of what PyTorch writes.
+
+_PRODUCER = 22  # the version of TensorFlow's graphs that PyTorch claims
+
+
+def custom_scalars_layout(layout: Mapping[str, Mapping[str, Sequence[Any]]]) -> bytes:
+    """Encode `{category: {chart: ["Multiline" or "Margin", tags]}}` as a `Layout`."""
+    categories = []
+    for category, charts in layout.items():
+        encoded = text_field(1, category)
+        for title, chart in charts.items():
+            encoded += delimited(2, text_field(1, title) + _chart(title, *chart))
+        categories.append(delimited(2, encoded))
+    return b"".join(categories)
+
+
+def _chart(title: str, kind: str, tags: Sequence[str]) -> bytes:
+    if kind == "Margin":
+        if len(tags) != 3:
+            needs = "three tags, of a value, its lower and its upper bound"
+            raise ValueError(f"the margin chart {title!r} needs {needs}, not {len(tags)}")
+        series = b"".join([text_field(field, tag) for field, tag in enumerate(tags, 1)])
+        return delimited(3, delimited(1, series))
+    if kind != "Multiline":
+        raise ValueError(f"the chart {title!r} is 'Multiline' or 'Margin', not {kind!r}")
+    return delimited(2, b"".join([delimited(1, tag.encode()) for tag in tags]))
+
+
+def graph_node(
+    name: str, operation: str, inputs: Iterable[str], attributes: Mapping[str, bytes]
+) -> bytes:
+    node = text_field(1, name) + text_field(2, operation)
+    node += b"".join([delimited(3, one.encode()) for one in inputs])
+    for key, value in attributes.items():
+        node += delimited(5, text_field(1, key) + delimited(2, value))
+    return node
+
+
+def text_attribute(text: str) -> bytes:
+    return delimited(2, text.encode())
+
+
+def type_attribute(number: int) -> bytes:
+    return varint(6 << 3) + varint(number)
+
+
+def shape_attribute(sizes: Iterable[int]) -> bytes:
+    return delimited(7, b"".join([delimited(2, varint(1 << 3) + varint(size)) for size in sizes]))
+
+
+def graph_def(nodes: Iterable[bytes]) -> bytes:
+    versions = delimited(4, varint(1 << 3) + varint(_PRODUCER))
+    return b"".join([delimited(1, node) for node in nodes]) + versions

@@ -1,17 +1,19 @@
 """The scanning core in Python and numpy, for where the C core was not compiled.
 
-Rule for rule the twin of scan.h, which defines the terms. Two things make it
-fast enough to be useful: the checksums of a whole block are computed together,
-and records that differ from an earlier one only in their time, step and value are
-recognised and read together, without being parsed.
+It follows scan.h and pack.h, which define the terms, rule for rule. The checksums of a whole block
+are computed together, and records that differ from an earlier one only in time, step and value are
+recognised and read together, without parsing. The *head* of an event is its wall time and its step
+as most writers put them: in front, a step of zero left out, and the summary right behind.
 """
 
 from __future__ import annotations
 
+import math
 import struct
-import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,19 +24,10 @@ from aboard.events.crc import (
     everywhere,
     have_checksums,
     headers,
+    running,
     verify,
-    verify_warily,
 )
-from aboard.events.heads import read_heads
 from aboard.events.messages import (
-    Event,
-    Malformed,
-    Value,
-    is_one_field,
-    parse_event,
-    parse_metadata,
-)
-from aboard.events.origins import (
     CLASS_OTHER,
     CLASS_SCALAR,
     CLASS_UNKNOWN,
@@ -44,51 +37,83 @@ from aboard.events.origins import (
     ORIGIN_NONE,
     ORIGIN_RUN_METADATA,
     ORIGIN_SIMPLE,
+    Event,
+    Malformed,
+    Value,
+    is_one_field,
+    parse_event,
+    parse_metadata,
 )
-from aboard.events.packing import Values, joined, pack
-from aboard.events.records import HEADER, OVERHEAD
-from aboard.events.scanner import Block, RawTaken
+from aboard.events.records import HEADER, OVERHEAD, mask
+from aboard.events.scanner import (
+    CHUNK_VALUES,
+    MAX_RECORD,
+    MAX_UNVERIFIED,
+    Block,
+    Chunk,
+    Part,
+    RawSeries,
+    RawTaken,
+)
+from aboard.events.sketch import Sketch
 
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<f")
 _PROBES = (-1234.5, 777.25)
-_FIRST_RECORDS = 8
-"""How many records behind damage are verified at once, at first."""
+_FIRST_SLAB, _SLAB = 1 << 8, 1 << 16  # bytes that are searched for headers at once: ever more
+_MOST_SHAPES, _MAX_SHAPE = 4, 4096  # of a series; the size of one
+Floats = npt.NDArray[np.float64]
 _ROWS = {ORIGIN_IMAGE: 3, ORIGIN_AUDIO: 1}
 
 
-_Point = tuple[int, int, int, float, float]
-"""Offset, series, step, wall time and value."""
-_Pointer = tuple[int, int, int, float, int, int]
-"""Offset, series, step, wall time, length and rows."""
+_Point = tuple[int, int, int, float, float]  # offset, series, step, wall time, value
+_Pointer = tuple[int, int, int, float, int, int]  # offset, series, step, wall time, length, rows
 
 
+@dataclass(slots=True)
 class _Series:
-    __slots__ = ("kind", "metadata", "origin", "shapes", "tag", "wide")
+    tag: bytes
+    kind: int = CLASS_UNKNOWN
+    metadata: bytes | None = None
+    origin: int = ORIGIN_NONE
+    wide: bool = False
+    unsure: bool = False
+    shapes: list[bytes] = field(default_factory=list)
 
-    def __init__(self, tag: bytes) -> None:
-        self.tag = tag
-        self.kind = CLASS_UNKNOWN
-        self.metadata: bytes | None = None
-        self.origin = ORIGIN_NONE
-        self.wide = False
-        self.shapes: list[bytes] = []
+
+@dataclass(slots=True)
+class _Long:
+    """A long record that is being verified; see scan.h."""
+
+    start: int
+    end: int
+    is_held: bool  # whether `hold` is this record
+    state: int = 0xFFFFFFFF
 
 
 class PythonCore:
-    """See `aboard.events.scanner.Scanner`, which offers the same in better words."""
-
-    def __init__(self, damage_start: int = -1, known: Iterable[tuple[bytes, int]] = ()) -> None:
+    def __init__(
+        self,
+        damage_start: int = -1,
+        known: Iterable[tuple[bytes, int]] = (),
+        digest: int = 0,
+        digest_only: bool = False,
+        limits: tuple[int, int] = (MAX_UNVERIFIED, MAX_RECORD),
+    ) -> None:
         self.want = HEADER
+        self.again = False
+        self.digest = digest
         self.damage_start = damage_start
         self.hold = -1
         self.first_wall: float | None = None
+        self._digest_only = digest_only
+        self._max_unverified, self._max_record = limits
+        self._long: _Long | None = None
+        self._verified = self._doubted = -1
         self._series: list[_Series] = []
         self._numbers: dict[bytes, int] = {}
         self._shapes: dict[bytes, int] = {}
-        self._has_forgotten = False
-        self._has_damage = damage_start >= 0
-        """Whether there was any in the file, so far."""
+        self._has_damage = damage_start >= 0  # anywhere in the file so far
         self._recognised: list[Values] = []
         self._points: list[_Point] = []
         self._pointers: list[_Pointer] = []
@@ -98,22 +123,24 @@ class PythonCore:
             self._series[self._number(tag)].kind = kind
 
     @property
+    def series_count(self) -> int:
+        return len(self._series)
+
+    @property
     def pending(self) -> int:
-        """The number of values not taken yet."""
         recognised = sum(len(one.series) for one in self._recognised)
         return recognised + len(self._points) + len(self._pointers)
 
-    def series(self) -> list[tuple[bytes, bytes | None, int, int, bool]]:
-        """Return (tag, metadata, origin, kind, wide) of every series."""
-        return [(s.tag, s.metadata, s.origin, s.kind, s.wide) for s in self._series]
+    def series(self, numbers: list[int] | None = None, /) -> list[RawSeries]:
+        some = self._series if numbers is None else [self._series[one] for one in numbers]
+        return [(s.tag, s.metadata, s.origin, s.kind, s.wide, s.unsure) for s in some]
 
     def take(self) -> RawTaken:
-        """Return what was scanned, and forget it."""
         wide = {number for number, one in enumerate(self._series) if one.wide}
         taken = (
             pack(joined([*self._recognised, _points(self._points)]), wide),
             pack(_pointers(self._pointers), wide),
-            self._damage,
+            sorted(self._damage),
             self._events,
         )
         self._recognised, self._points, self._pointers = [], [], []
@@ -121,123 +148,167 @@ class PythonCore:
         return taken
 
     def scan(self, block: Block, offset: int, end: int) -> int:
-        """Scan a block; return where the next one must start."""
         if offset < 0 or len(block) > end - offset:
             raise ValueError("the block does not lie within the file")
         block = bytes(block)
-        self.want = HEADER
-        at = self._scan_good(block, 0, offset) if self.damage_start < 0 else 0
+        self.want, self.again = HEADER, False
+        if self._long is not None:
+            return self._scan_long(self._long, block, 0, offset, end)
+        at = self._scan_good(block, offset) if self.damage_start < 0 else 0
         if len(block) - at < HEADER:
             return offset + at
-        # Who damaged the file may mean to keep us busy: from here on nothing is read twice.
-        marks = Marks(block)
-        while True:
-            at, found = self._search(block, at, offset, end, marks)
-            if not found:
-                return offset + at
-            at = self._scan_warily(block, at, offset, marks)
-            if len(block) - at < HEADER:
-                return offset + at
+        return self._scan_warily(block, at, offset, end)
 
-    def _scan_good(self, block: bytes, at: int, base: int) -> int:
-        """Scan the good records that follow each other from `at`; return where they end."""
-        bounds = np.array(_bounds(block, at), np.int64)
+    def _scan_good(self, block: bytes, base: int) -> int:
+        """Scan the good records that follow each other from the start; return where they end."""
+        bounds = np.array(_bounds(block, self._max_unverified, self._verified - base), np.int64)
         good = verify(block, bounds)
         if good:
-            self._scan_records(block, bounds[: good + 1], base)
+            self._scan_records(block, bounds[:good], bounds[1 : good + 1], base)
         return int(bounds[good])
 
-    def _scan_warily(self, block: bytes, at: int, base: int, marks: Marks) -> int:
-        """Do the same behind damage, more and more records at a time while they are good."""
-        self._end_damage(base + at)
-        most = _FIRST_RECORDS
-        while True:
-            bounds = np.array(_bounds(block, at, most), np.int64)
-            good = verify_warily(block, bounds, marks)
-            if good:
-                self._scan_records(block, bounds[: good + 1], base)
-            at = int(bounds[good])
-            if good < most:
-                return at
-            most *= 2
+    def _scan_warily(self, block: bytes, at: int, base: int, end: int) -> int:
+        """Scan a block in which anything may follow; return where the next one starts.
 
-    def _scan_records(self, block: bytes, bounds: Ints, base: int) -> None:
-        """Scan good records: parse those of unknown shape, in order, and recognise the others."""
-        starts, ends = bounds[:-1] + HEADER, bounds[1:] - 4
-        heads = read_heads(block, starts, ends)
-        spans = zip(heads.ends.tolist(), (ends - 4).tolist(), strict=True)
-        shapes = [block[first:last] for first, last in spans]
-        numbers = np.empty(len(shapes), np.int64)
-        at = 0
-        while at < len(shapes):
-            numbers[at:] = [self._shapes.get(shape, -1) for shape in shapes[at:]]
-            unknown = np.flatnonzero(numbers[at:] < 0) + at
-            at = len(shapes)
-            for place in unknown.tolist():
-                numbers[place] = self._shapes.get(shapes[place], -1)
-                if numbers[place] < 0:
-                    data = block[starts[place] : ends[place]]
-                    self._record(data, base + int(bounds[place]), shapes[place])
-                if self._has_forgotten:
-                    self._has_forgotten, at = False, place + 1
-                    break
-        known = np.flatnonzero(numbers >= 0)
-        self._events += len(known)
-        with np.errstate(invalid="ignore"):  # which a signalling NaN is said to be
-            values = everywhere(block, "<f4")[ends[known] - 4].astype(np.float64)
-        self._recognised.append(
-            Values(
-                base + bounds[known], numbers[known], heads.steps[known], heads.walls[known], values
-            )
-        )
-
-    def _search(self, block: bytes, at: int, base: int, end: int, marks: Marks) -> tuple[int, bool]:
-        """Find the next good record at or after `at`.
-
-        Returns:
-            Where it is, or where the block has to be continued; and whether it was found.
+        The damage may be crafted to cost time. So the headers of a stretch are looked at
+        together, at a cost that does not depend on what they claim.
         """
+        marks = Marks(block)
         words = everywhere(block, "<u4")
-        for places in headers(block, at):
-            lengths = words[places].astype(np.int64)
-            totals = lengths + OVERHEAD
-            is_cut = totals > end - base - places
-            is_open = (totals > len(block) - places) & ~is_cut
-            until = int(np.argmax(is_open)) if is_open.any() else len(places)
-            whole = np.flatnonzero(~is_cut[:until])
-            good = whole[have_checksums(block, places[whole], lengths[whole], marks)]
-            if len(good):
-                until = int(good[0])
-            cut = places[:until][is_cut[:until]]
-            if len(cut) and self.hold < 0:
-                self.hold = base + int(cut[0])
-            if until < len(places):
-                place = int(places[until])
-                if place > at:
-                    self._begin_damage(base + at)
-                if not len(good):
-                    self._want_whole(int(totals[until]), end - base - place)
-                return place, len(good) > 0
+        last, slab = len(block) - HEADER, _FIRST_SLAB
+        searched = at
+        while (searched := max(searched, at)) <= last:
+            places = headers(block, searched, searched + slab)
+            searched += slab
+            slab = min(2 * slab, _SLAB)
+            totals = words[places].astype(np.int64) + OVERHEAD
+            is_whole = totals <= len(block) - places
+            is_good = np.zeros(len(places), bool)
+            is_good[is_whole] = have_checksums(
+                block, places[is_whole], totals[is_whole] - OVERHEAD, marks
+            )
+            columns = places.tolist(), totals.tolist(), is_whole.tolist(), is_good.tolist()
+            good, at, stop = self._follow(zip(*columns, strict=True), at, base, end)
+            if good:
+                starts, ends = np.array(good, np.int64).T
+                self._scan_records(block, starts, ends, base)
+            if stop >= 0:
+                return self._stop_at(block, stop, base, end)
+        if at > last:
+            return base + at
         self._begin_damage(base + at)
-        return len(block) - HEADER + 1, False
+        return base + last + 1
 
-    def _want_whole(self, total: int, left: int) -> None:
-        """Ask for a record, and if there was damage, for more: see scan.h."""
-        self.want = min(2 * total, left) if self._has_damage else total
+    def _follow(
+        self, headers: Iterable[tuple[int, int, bool, bool]], at: int, base: int, end: int
+    ) -> tuple[list[tuple[int, int]], int, int]:
+        """Follow headers from `at` on: their place, their record's size, if it is whole, if good.
+
+        Return where good records start and end, where the last one ends, and where the record
+        begins that stops the search; -1 if none does.
+        """
+        good: list[tuple[int, int]] = []
+        for place, total, is_whole, is_good in headers:
+            offset = base + place
+            if place < at:  # in a good record
+                continue
+            if total > end - offset:
+                self.hold = offset if self.hold < 0 else self.hold
+                continue
+            is_long = total > self._max_unverified and offset != self._verified
+            if is_long and offset < self._doubted:
+                continue
+            if is_whole and not is_long and not is_good:
+                continue
+            if place > at:
+                self._begin_damage(base + at)
+            if is_long or not is_whole:
+                return good, at, place
+            self._end_damage(offset)
+            at = place + total
+            good.append((place, at))
+        return good, at, -1
+
+    def _stop_at(self, block: bytes, at: int, base: int, end: int) -> int:
+        """Go on with a record that is not whole in the block, or long."""
+        offset = base + at
+        total = int(everywhere(block, "<u4")[at]) + OVERHEAD
+        if total > self._max_unverified and offset != self._verified:
+            self._long = _Long(offset, offset + total, self.hold < 0)
+            if self.hold < 0:
+                self.hold = offset
+            return self._scan_long(self._long, block, at + HEADER, base, end)
+        self.want = total
+        if self._has_damage and offset != self._verified:  # see scan.h
+            self.want = min(2 * total, end - offset)
+        return offset
+
+    def _scan_long(self, long: _Long, block: bytes, at: int, base: int, end: int) -> int:
+        if long.end > end:  # the file has become shorter
+            self._long = None
+            return long.start
+        some = block[at : max(at, long.end - 4 - base)]
+        long.state = running(long.state, some)
+        at += len(some)
+        if len(block) - at < 4:
+            return base + at
+        checksum = block[at : at + 4]
+        self._long = None
+        if long.is_held:
+            self.hold = -1
+        self.again = True
+        if mask(long.state ^ 0xFFFFFFFF) != int.from_bytes(checksum, "little"):
+            self._doubted = long.end
+            self._begin_damage(long.start)
+            return long.start + 1
+        total = long.end - long.start
+        if total <= self._max_record:
+            self._verified = long.start
+            self.want = total
+            return long.start
+        self._end_damage(long.start)
+        self._add_to_digest(np.array([long.start]), np.frombuffer(checksum, "<u4"))
+        self._damage.append((long.start, total))
+        return long.end
+
+    def _scan_records(self, block: bytes, starts: Ints, ends: Ints, base: int) -> None:
+        """Scan good records: parse those of unknown shape, in order, and recognise the others."""
+        self._add_to_digest(base + starts, everywhere(block, "<u4")[ends - 4])
+        if self._digest_only:
+            self._events += len(starts)
+            return
+        offsets, starts, ends = base + starts, starts + HEADER, ends - 4
+        walls, steps, stops = _heads(block, starts, ends)
+        known = np.empty(len(starts), np.int64)
+        spans = zip(stops.tolist(), starts.tolist(), ends.tolist(), strict=True)
+        for place, (first, start, last) in enumerate(spans):
+            shape = block[first : last - 4]
+            number = known[place] = self._shapes.get(shape, -1)
+            if number < 0:
+                self._record(block[start:last], int(offsets[place]), shape)
+        some = np.flatnonzero(known >= 0)
+        self._events += len(some)
+        with np.errstate(invalid="ignore"):  # which a signalling NaN is said to be
+            values = everywhere(block, "<f4")[ends[some] - 4].astype(np.float64)
+        columns = offsets[some], known[some], steps[some], walls[some], values
+        self._recognised.append(Values(*columns))
+
+    def _add_to_digest(self, offsets: Ints, checksums: npt.NDArray[np.uint32]) -> None:
+        factors = 2 * offsets.astype(np.uint64) + np.uint64(1)
+        added = int(((checksums.astype(np.uint64) + np.uint64(1)) * factors).sum(dtype=np.uint64))
+        self.digest = (self.digest + added) & 0x7FFF_FFFF_FFFF_FFFF
+
+    def _end_damage(self, offset: int) -> None:
+        if self.damage_start >= 0:
+            self._damage.append((self.damage_start, offset - self.damage_start))
+        self.damage_start = self.hold = -1
 
     def _begin_damage(self, offset: int) -> None:
         self._has_damage = True
         if self.damage_start < 0:
             self.damage_start = offset
 
-    def _end_damage(self, offset: int) -> None:
-        if self.damage_start < 0:
-            return
-        self._damage.append((self.damage_start, offset - self.damage_start))
-        self.damage_start = self.hold = -1
-
     def _record(self, data: bytes, offset: int, shape: bytes) -> None:
-        """Scan one good record by parsing it."""
         points, pointers = len(self._points), len(self._pointers)
         try:
             event = parse_event(data)
@@ -262,9 +333,8 @@ class PythonCore:
             case 4 | 8:
                 number = self._number(event.tag if event.what == 8 else b"__run_graph__")
                 one = self._series[number]
-                one.origin = one.origin or (
-                    ORIGIN_RUN_METADATA if event.what == 8 else ORIGIN_GRAPH
-                )
+                origin = ORIGIN_RUN_METADATA if event.what == 8 else ORIGIN_GRAPH
+                one.origin = one.origin or origin
                 if one.kind == CLASS_UNKNOWN:
                     one.kind = CLASS_OTHER
                     self._forget_shapes(one)
@@ -286,6 +356,8 @@ class PythonCore:
         rows = _ROWS.get(value.origin, 0)
         if value.tensor is not None:
             tensor, rows = value.tensor, value.tensor.rows
+            if tensor.single is not None and one.kind == CLASS_UNKNOWN:
+                one.unsure = True
             may_be_scalar = one.kind == CLASS_SCALAR or (
                 one.kind == CLASS_UNKNOWN and tensor.rank == 0
             )
@@ -303,13 +375,12 @@ class PythonCore:
         return number
 
     def _learn(self, data: bytes, event: Event, shape: bytes) -> None:
-        """Remember the shape of a record whose last four bytes are its only value.
-
-        Whether they are is found out by changing them and parsing again.
-        """
+        """Remember the shape of a record if changing its last four bytes changes its only value."""
+        tag = event.values[0].tag
+        if len(shape) > _MAX_SHAPE or len(self._series[self._numbers[tag]].shapes) == _MOST_SHAPES:
+            return
         if not shape or not is_one_field(shape + data[-4:]):
             return  # what follows the summary may be what counts
-        tag = event.values[0].tag
         for probe in _PROBES:
             changed = parse_event(data[:-4] + _FLOAT.pack(probe))
             if changed.malformed or len(changed.values) != 1:
@@ -322,16 +393,13 @@ class PythonCore:
         self._series[number].shapes.append(shape)
 
     def _forget_shapes(self, one: _Series) -> None:
-        """Forget the shapes of a series, whose values may now be something else."""
-        self._has_forgotten = self._has_forgotten or bool(one.shapes)
         for shape in one.shapes:
             del self._shapes[shape]
         one.shapes.clear()
 
 
 def _points(rows: Sequence[_Point]) -> Values:
-    offsets, series, steps, walls, numbers = _columns(rows, "qqqdd")
-    return Values(offsets, series, steps, walls, numbers)
+    return Values(*_columns(rows, "qqqdd"))
 
 
 def _pointers(rows: Sequence[_Pointer]) -> Values:
@@ -348,19 +416,189 @@ def _columns(rows: Sequence[_Point] | Sequence[_Pointer], kinds: str) -> list[np
 
 def _class_of(metadata: bytes) -> int:
     parsed = parse_metadata(metadata)
-    if parsed.data_class:
-        return CLASS_SCALAR if parsed.data_class == 1 else CLASS_OTHER
-    return CLASS_SCALAR if parsed.plugin == "scalars" else CLASS_OTHER
+    is_scalar = parsed.data_class == 1 if parsed.data_class else parsed.plugin == "scalars"
+    return CLASS_SCALAR if is_scalar else CLASS_OTHER
 
 
-def _bounds(block: bytes, at: int, most: int = sys.maxsize) -> list[int]:
-    """Return where records start as their lengths claim, unverified, and where the last ends."""
+def _bounds(block: bytes, most: int, verified: int) -> list[int]:
+    """Return where records start as their lengths claim, unverified, and where the last ends.
+
+    Stops at a record that is not whole, or larger than `most` and not at `verified`.
+    """
+    at = 0
     found = [at]
     last = len(block) - OVERHEAD
-    while at <= last and len(found) <= most:
+    while at <= last:
         length = _LENGTH.unpack_from(block, at)[0]
-        if length > last - at:
+        if length > last - at or (length > most - OVERHEAD and at != verified):
             break
         at += length + OVERHEAD
         found.append(at)
     return found
+
+
+# The heads of many records at once.
+
+
+WALL_KEY, STEP_KEY, SUMMARY_KEY = 0x09, 0x10, 0x2A
+_LEAST = 16  # the length of a record with a head, a shape and a value
+
+
+def _heads(block: bytes, starts: Ints, ends: Ints) -> tuple[Floats, Ints, Ints]:
+    """Return wall times, steps, and where the heads end: with the record, if it has no head."""
+    octets = everywhere(block, "u1")
+    walls, steps = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
+    some = np.flatnonzero((ends - starts >= _LEAST) & (octets[starts] == WALL_KEY))
+    walls[some] = everywhere(block, "<f8")[starts[some] + 1]
+    at = starts + 9
+    unread = some[octets[at[some]] == STEP_KEY]
+    at[unread] += 1
+    for shift in range(0, 63, 7):  # a longer number is negative, and left to the parser
+        if not len(unread):
+            break
+        digits = octets[at[unread]].astype(np.int64)
+        steps[unread] |= (digits & 0x7F) << shift
+        at[unread] += 1
+        unread = unread[digits >= 0x80]
+    at[unread] = ends[unread]
+    found = some[octets[at[some]] == SUMMARY_KEY]
+    stops = ends.copy()
+    stops[found] = at[found]
+    return walls, steps, stops
+
+
+# Values to the parts of their series.
+
+
+class Values(NamedTuple):
+    """Values in any order: `payload` has one column for points, three for pointers."""
+
+    offsets: Ints  # of their records in the file; those of one record are in order
+    series: Ints
+    steps: Ints
+    walls: Floats
+    payload: Floats | Ints
+
+
+def joined(values: Iterable[Values]) -> Values:
+    return Values(*(np.concatenate(column) for column in zip(*values, strict=True)))
+
+
+def pack(values: Values, wide: Collection[int]) -> list[Part]:
+    """Return the parts of values, by series; points of those not in `wide` take 32 bits each."""
+    ordered = _some(values, np.lexsort((values.offsets, values.series)))
+    series = ordered.series
+    cuts = np.flatnonzero(series[1:] != series[:-1]) + 1
+    bounds = [0, *cuts.tolist(), len(series)] if len(series) else []
+    return [_part(_some(ordered, slice(*ends)), wide) for ends in pairwise(bounds)]
+
+
+def _some(values: Values, places: Ints | slice) -> Values:
+    return Values._make(column[places] for column in values)
+
+
+def _part(values: Values, wide: Collection[int]) -> Part:
+    series, (_, _, steps, walls, payload) = int(values.series[0]), values
+    is_point = payload.ndim == 1
+    stored = payload.astype(np.float32) if is_point and series not in wide else payload
+    return Part(
+        series=series,
+        size=len(steps),
+        first_step=int(steps[0]),
+        last_step=int(steps[-1]),
+        min_step=int(steps.min()),
+        max_step=int(steps.max()),
+        rising=bool((steps[1:] > steps[:-1]).all()),
+        last_wall=float(walls[-1]),
+        max_wall=float(np.fmax.reduce(walls, initial=-np.inf)),
+        last_value=float(payload[-1]) if is_point else None,
+        rows=0 if is_point else int(payload[:, 2].max()),
+        chunks=list(_chunks(steps, walls, stored)),
+    )
+
+
+def _chunks(steps: Ints, walls: Floats, payload: npt.NDArray[Any]) -> Iterator[Chunk]:
+    is_points = payload.ndim == 1
+    for start in range(0, len(steps), CHUNK_VALUES):
+        cut = slice(start, start + CHUNK_VALUES)
+        times, values = walls[cut], payload[cut]
+        sketched = _sketch(steps[cut], times, values).pack() if is_points else b""
+        columns = (_shortened(steps[cut]).tobytes(), times.tobytes(), values.tobytes())
+        yield Chunk(len(times), *columns, sketched)
+
+
+def sketch(size: int, steps: bytes, walls: bytes, payload: bytes) -> bytes:
+    if size < 1:
+        raise ValueError("the columns are not those of a chunk of points")
+    stored = np.frombuffer(steps, np.int64)
+    if len(stored) != size:
+        stored = stored[0] + stored[1] * np.arange(size, dtype=np.int64)
+    values = np.frombuffer(payload, np.float32 if len(payload) == 4 * size else np.float64)
+    return _sketch(stored, np.frombuffer(walls, np.float64), values).pack()
+
+
+def _sketch(steps: Ints, walls: Floats, payload: npt.NDArray[Any]) -> Sketch:
+    later = np.minimum.accumulate(steps[::-1])[::-1]
+    left = np.flatnonzero(np.append(steps[:-1] < later[1:], True))
+    steps, walls = steps[left], walls[left]
+    with np.errstate(invalid="ignore"):
+        values = payload[left].astype(np.float64)
+    values[np.isnan(values)] = np.nan
+    finite = np.isfinite(values)
+    has_finite = bool(finite.any())
+    low, low_step, low_wall = high, high_step, high_wall = math.nan, 0, 0.0
+    if has_finite:
+        at = int(np.argmin(np.where(finite, values, np.inf)))
+        low, low_step, low_wall = float(values[at]), int(steps[at]), float(walls[at])
+        at = int(np.argmax(np.where(finite, values, -np.inf)))
+        high, high_step, high_wall = float(values[at]), int(steps[at]), float(walls[at])
+    kinds = (np.isnan(values), values == np.inf, values == -np.inf)
+    nans, ups, downs = (int(kind.sum()) for kind in kinds)
+    return Sketch(
+        len(values),
+        int(steps[0]),
+        int(steps[-1]),
+        float(walls[0]),
+        float(walls[-1]),
+        float(values[-1]),
+        low,
+        low_step,
+        high,
+        high_step,
+        _total(values[finite], left[finite]),
+        nans,
+        ups + downs,
+        ups,
+        downs,
+        float(values[0]),
+        low_wall,
+        high_wall,
+        *_first(kinds[0], steps, walls),
+        *_first(kinds[1], steps, walls),
+        *_first(kinds[2], steps, walls),
+    )
+
+
+def _first(kind: npt.NDArray[np.bool_], steps: Ints, walls: Floats) -> tuple[int, float]:
+    place = int(np.argmax(kind))
+    return (int(steps[place]), float(walls[place])) if kind[place] else (0, 0.0)
+
+
+def _total(values: Floats, places: Ints) -> float:
+    """Add values in the order in which pack.h does."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = [
+            np.add.accumulate(np.append(0.0, values[places % 4 == lane][::-1]))[-1]
+            for lane in range(4)
+        ]
+        return float((sums[0] + sums[1]) + (sums[2] + sums[3]))
+
+
+def _shortened(steps: Ints) -> Ints:
+    """Return the first of steps that rise evenly, and their stride; others as they are."""
+    if len(steps) < 3:
+        return steps
+    strides = np.diff(steps)
+    if (strides == strides[0]).all() and (steps[1:] >= steps[:-1]).all():
+        return np.array([steps[0], strides[0]])
+    return steps

@@ -1,8 +1,4 @@
-"""Pixels to PNG, also moving ones, and samples to WAV, with the standard library alone.
-
-Only what a training loop has at hand, numpy arrays, goes in; pictures and clips that are encoded
-already need nothing from here.
-"""
+"""Pixels to PNG, also animated, and samples to WAV, with numpy and the standard library alone."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import wave
 import zlib
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -37,7 +34,7 @@ def png(pixels: npt.ArrayLike) -> bytes:
 
 
 def animated_png(frames: Sequence[npt.ArrayLike], rate: float) -> bytes:
-    """Encode frames of one size, each as `png` takes it, to be shown `rate` a second, for ever."""
+    """Encode frames of one size, each as `png` takes it, shown `rate` a second in a loop."""
     sizes = {np.shape(frame) for frame in frames}
     if len(sizes) != 1:
         raise ValueError(f"the frames of a video share one shape, not {sorted(sizes)}")
@@ -48,15 +45,14 @@ def animated_png(frames: Sequence[npt.ArrayLike], rate: float) -> bytes:
     pause = Fraction(1 / rate).limit_denominator(1000)  # 50 seconds still fit 16 bits
     chunks = [_chunk(b"IHDR", _header(pictures[0]))]
     chunks.append(_chunk(b"acTL", struct.pack(">II", len(pictures), 0)))
-    number = 0
+    numbers = count()
     for place, picture in enumerate(pictures):
-        control = struct.pack(">IIIII", number, width, height, 0, 0)
+        control = struct.pack(">IIIII", next(numbers), width, height, 0, 0)
         control += struct.pack(">HHBB", pause.numerator, pause.denominator, 0, 0)
         chunks.append(_chunk(b"fcTL", control))
-        number += 1
         if place:
-            chunks.append(_chunk(b"fdAT", struct.pack(">I", number) + _compressed(picture)))
-            number += 1
+            number = struct.pack(">I", next(numbers))
+            chunks.append(_chunk(b"fdAT", number + _compressed(picture)))
         else:
             chunks.append(_chunk(b"IDAT", _compressed(picture)))
     return _SIGNATURE + b"".join(chunks) + _chunk(b"IEND", b"")
@@ -73,9 +69,8 @@ def wav(samples: npt.ArrayLike, rate: int) -> bytes:
     if frames.ndim == 1:
         frames = frames[:, None]
     if frames.ndim != 2 or not frames.shape[1]:
-        raise ValueError(
-            f"audio has the shape [frames] or [frames, channels], not {np.shape(samples)}"
-        )
+        shape = np.shape(samples)
+        raise ValueError(f"audio has the shape [frames] or [frames, channels], not {shape}")
     if frames.dtype.kind == "f":
         frames = np.round(np.clip(np.nan_to_num(frames, nan=0.0), -1, 1) * 0x7FFF)
     elif frames.dtype != np.int16:
@@ -90,7 +85,6 @@ def wav(samples: npt.ArrayLike, rate: int) -> bytes:
 
 
 def levels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Bring pixels, as `png` takes them, to levels from 0 to 255."""
     if pixels.dtype.kind == "f":
         scaled = np.clip(np.nan_to_num(pixels, nan=0.0), 0, 1) * 255
         return np.asarray(np.round(scaled), np.uint8)

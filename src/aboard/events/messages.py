@@ -1,10 +1,8 @@
-"""Event protobufs to plain tuples, in Python: what the scanning rules look at.
+"""Protobuf messages in plain Python: fields to bytes, and what the scanner needs of an `Event`.
 
-Reads only as much of a message as the scanner and the index need, and does not
-import protobuf. The rules are those of scan.h and wire.h: of a number or text that
-is repeated the last one counts, the pieces of a message are taken together, a field
-of the wrong wire type is unknown, and anything that cannot be walked to its end is
-malformed.
+Neither direction imports protobuf. The reader follows scan.h and wire.h: of a repeated number or
+text the last one counts, the pieces of a message are joined, a field of the wrong wire type is
+unknown, and a message that cannot be walked to its end is malformed.
 """
 
 from __future__ import annotations
@@ -14,11 +12,59 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
+# The field of Summary.Value that holds a value; the numbers are those of scan.h.
+ORIGIN_NONE = 0
+ORIGIN_SIMPLE, ORIGIN_IMAGE, ORIGIN_HISTOGRAM, ORIGIN_AUDIO, ORIGIN_TENSOR = 2, 4, 5, 6, 8
+ORIGIN_GRAPH, ORIGIN_RUN_METADATA = 104, 108  # kinds of event that become a tag of their own
+
+CLASS_UNKNOWN, CLASS_SCALAR, CLASS_OTHER = 0, 1, 2  # by a tag's metadata; as in scan.h
+
 VARINT, FIXED64, BYTES, GROUP, GROUP_END, FIXED32 = 0, 1, 2, 3, 4, 5
 _MAX_GROUPS = 100
 _U64 = (1 << 64) - 1
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
+
+# Writing. Text and integers are left out where they are empty or zero.
+
+
+def varint(number: int) -> bytes:
+    """Encode an integer in base 128; a negative one as its 64-bit two's complement."""
+    if 0 <= number < 0x80:
+        return _ONE_BYTE[number]
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"{number} does not fit in 64 bits")
+    number &= 0xFFFF_FFFF_FFFF_FFFF
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_ONE_BYTE = [bytes([number]) for number in range(0x80)]
+
+
+def delimited(field: int, payload: bytes) -> bytes:
+    return varint(field << 3 | BYTES) + varint(len(payload)) + payload
+
+
+def text_field(field: int, text: str) -> bytes:
+    return delimited(field, text.encode()) if text else b""
+
+
+def integer_field(field: int, number: int) -> bytes:
+    return varint(field << 3 | VARINT) + varint(number) if number else b""
+
+
+def float64_field(field: int, number: float) -> bytes:
+    return varint(field << 3 | FIXED64) + _DOUBLE.pack(number)
+
+
+# Reading.
+
+SESSION_START = "_hparams_/session_start_info"
 
 
 class Malformed(ValueError):  # noqa: N818 - named by what is wrong
@@ -26,8 +72,6 @@ class Malformed(ValueError):  # noqa: N818 - named by what is wrong
 
 
 class Field(NamedTuple):
-    """One field: its number, its wire type, and its bytes or its number."""
-
     number: int
     wire: int
     value: int
@@ -47,11 +91,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """Yield the fields of a message in their order, groups left out.
-
-    Raises:
-        Malformed: where it breaks.
-    """
+    """Yield the fields of a message in order, without groups; raise `Malformed` where it breaks."""
     groups: list[int] = []
     for field in _tokens(data):
         if field.wire == GROUP:
@@ -68,12 +108,11 @@ def fields(data: bytes) -> Iterator[Field]:
 
 
 def is_one_field(data: bytes) -> bool:
-    """Say whether a message is one field and nothing else, not even a group."""
+    """Tell whether a message is one field and nothing else, not even a group."""
     return sum(1 for _ in _tokens(data)) == 1
 
 
 def _fields_of(pieces: Iterable[bytes]) -> Iterator[Field]:
-    """Yield the fields of a message that is given in pieces."""
     return chain.from_iterable(map(fields, pieces))
 
 
@@ -110,8 +149,6 @@ def _signed(value: int, bits: int = 64) -> int:
 
 
 class Metadata(NamedTuple):
-    """The parts of a SummaryMetadata."""
-
     plugin: str = ""
     content: bytes = b""
     display_name: str = ""
@@ -124,7 +161,6 @@ def _text(octets: bytes) -> str:
 
 
 def parse_metadata(*pieces: bytes) -> Metadata:
-    """Parse a SummaryMetadata."""
     result = Metadata()
     for f in _fields_of(pieces):
         match f.number, f.wire:
@@ -144,49 +180,48 @@ def parse_metadata(*pieces: bytes) -> Metadata:
     return result
 
 
-class DType(NamedTuple):
-    """How a numeric dtype is stored, and read as a number."""
-
-    width: int
-    typed_field: int
-    wide: bool
-    code: str
-    """The struct code of its bits; "e" for half, "B" for bfloat16's bits."""
+class ElementType(NamedTuple):
+    number: int
+    field: int  # holds the elements unless `tensor_content` does
+    code: str  # of the stored bits, for struct and numpy; bfloat16 is stored as its upper half
+    wide: bool = False  # a value needs more than a 32-bit float
 
 
-_DTYPES = {
-    1: DType(4, 5, False, "<f"),
-    2: DType(8, 6, True, "<d"),
-    3: DType(4, 7, True, "<i"),
-    4: DType(1, 7, False, "<B"),
-    5: DType(2, 7, False, "<h"),
-    6: DType(1, 7, False, "<b"),
-    9: DType(8, 10, True, "<q"),
-    10: DType(1, 11, False, "?"),
-    14: DType(2, 13, False, "bfloat16"),
-    17: DType(2, 7, False, "<H"),
-    19: DType(2, 13, False, "<e"),
-    22: DType(4, 16, True, "<I"),
-    23: DType(8, 17, True, "<Q"),
+ELEMENT_TYPES = {
+    "float32": ElementType(1, 5, "<f"),
+    "float64": ElementType(2, 6, "<d", wide=True),
+    "int32": ElementType(3, 7, "<i", wide=True),
+    "uint8": ElementType(4, 7, "<B"),
+    "int16": ElementType(5, 7, "<h"),
+    "int8": ElementType(6, 7, "<b"),
+    "complex64": ElementType(8, 9, "<F"),
+    "int64": ElementType(9, 10, "<q", wide=True),
+    "bool": ElementType(10, 11, "?"),
+    "bfloat16": ElementType(14, 13, "<H"),
+    "uint16": ElementType(17, 7, "<H"),
+    "complex128": ElementType(18, 12, "<D"),
+    "float16": ElementType(19, 13, "<e"),
+    "uint32": ElementType(22, 16, "<I", wide=True),
+    "uint64": ElementType(23, 17, "<Q", wide=True),
 }
+DT_STRING, DT_BFLOAT16 = 7, 14
+_REAL_TYPES = {one.number: one for one in ELEMENT_TYPES.values() if one.code[-1] not in "FD"}
 
 
-def _number(dtype: DType, bits: int) -> float:
-    if dtype.code == "?":
+def _number(kind: ElementType, bits: int) -> float:
+    if kind.code == "?":
         return float(bits != 0)
-    octets = (bits & ((1 << 8 * dtype.width) - 1)).to_bytes(dtype.width, "little")
-    if dtype.code == "bfloat16":
+    width = struct.calcsize(kind.code)
+    octets = (bits & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+    if kind.number == DT_BFLOAT16:
         return float(_FLOAT.unpack(b"\0\0" + octets)[0])
-    return float(struct.unpack(dtype.code, octets)[0])
+    return float(struct.unpack(kind.code, octets)[0])
 
 
 class Tensor(NamedTuple):
-    """What the scanner needs of a TensorProto."""
-
     rank: int
     rows: int
-    single: float | None
-    """The only element of a numeric tensor of one element."""
+    single: float | None  # the only element of a numeric tensor
     wide: bool
 
 
@@ -204,11 +239,10 @@ def _shape(data: bytes, known: bool) -> tuple[list[int], bool]:
     return sizes, known
 
 
-def _typed(pieces: Iterable[bytes], wanted: int) -> Iterator[int]:
-    """Yield the bits of each element of a typed field, packed or not."""
-    own = {5: FIXED32, 6: FIXED64}.get(wanted, VARINT)
+def _typed(pieces: Iterable[bytes], field: int) -> Iterator[int]:
+    own = {5: FIXED32, 6: FIXED64}.get(field, VARINT)
     for f in _fields_of(pieces):
-        if f.number != wanted:
+        if f.number != field:
             continue
         if f.wire == own:
             yield f.value
@@ -226,7 +260,6 @@ def _typed(pieces: Iterable[bytes], wanted: int) -> Iterator[int]:
 
 
 def parse_tensor(*pieces: bytes) -> Tensor:
-    """Parse a TensorProto as far as the scanner needs it."""
     code, content = 0, b""
     sizes: list[int] = []
     known = True
@@ -239,34 +272,30 @@ def parse_tensor(*pieces: bytes) -> Tensor:
                 sizes += more
             case 4, 2:
                 content = f.octets
-    dtype = _DTYPES.get(code)
-    tensor = Tensor(len(sizes), sizes[0] if sizes else 1, None, dtype is not None and dtype.wide)
-    if dtype is None or not known or any(size != 1 for size in sizes):
+    kind = _REAL_TYPES.get(code)
+    tensor = Tensor(len(sizes), sizes[0] if sizes else 1, None, kind is not None and kind.wide)
+    if kind is None or not known or any(size != 1 for size in sizes):
         return tensor
     if content:
-        if len(content) != dtype.width:
+        if len(content) != struct.calcsize(kind.code):
             return tensor
-        return tensor._replace(single=_number(dtype, int.from_bytes(content, "little")))
-    stored = list(_typed(pieces, dtype.typed_field))
+        return tensor._replace(single=_number(kind, int.from_bytes(content, "little")))
+    stored = list(_typed(pieces, kind.field))
     if len(stored) > 1:
         return tensor
     # As TensorFlow does: an element that is not stored is zero.
-    return tensor._replace(single=_number(dtype, stored[0] if stored else 0))
+    return tensor._replace(single=_number(kind, stored[0] if stored else 0))
 
 
 class Value(NamedTuple):
-    """One Summary.Value."""
-
     tag: bytes = b""
-    origin: int = 0
-    """The number of the field that holds the value."""
+    origin: int = 0  # the number of the field that holds the value
     metadata: bytes | None = None
     simple: float = 0.0
     tensor: Tensor | None = None
 
 
 def parse_value(data: bytes) -> Value:
-    """Parse a Summary.Value."""
     tag = node = b""
     what, content, metadata = 0, list[bytes](), list[bytes]()
     for f in fields(data):
@@ -281,7 +310,7 @@ def parse_value(data: bytes) -> Value:
                 if f.number != what:
                     what, content = f.number, []
                 content.append(f.octets)
-    # An old kind of histogram, that nobody reads any more, takes the place of another value.
+    # A histogram of the oldest kind is not read, but takes the place of another value.
     value = Value(tag or node, 0 if what == 3 else what)
     if metadata:
         parse_metadata(*metadata)
@@ -300,10 +329,8 @@ class Event(NamedTuple):
     step: int
     what: int
     values: list[Value]
-    tag: bytes
-    """Of a tagged_run_metadata."""
-    malformed: bool
-    """Whether a value was malformed; those before it are in `values`."""
+    tag: bytes  # of a tagged_run_metadata
+    malformed: bool  # a value was; those before it are in `values`
 
 
 def parse_event(data: bytes) -> Event:
@@ -333,3 +360,36 @@ def parse_event(data: bytes) -> Event:
         except Malformed:
             return Event(wall, step, what, values, tag, True)
     return Event(wall, step, what, values, tag, False)
+
+
+HParam = bool | int | float | str
+
+
+def parse_hparams(content: bytes) -> dict[str, HParam]:
+    """Parse the hyperparameters of a run as TensorBoard's hparams plugin stores them.
+
+    `content` is that of the metadata of the tag `SESSION_START`. The plugin has floats alone.
+    """
+    found: dict[str, HParam] = {}
+    for session in fields(content):
+        for entry in fields(session.octets) if session.number == 3 else ():
+            if entry.number != 1:
+                continue
+            held = {one.number: one.octets for one in fields(entry.octets)}
+            value = _hparam(held.get(2, b""))
+            if value is not None:
+                found[_text(held.get(1, b""))] = value
+    return found
+
+
+def _hparam(data: bytes) -> HParam | None:
+    value: HParam | None = None
+    for one in fields(data):
+        if one.number == 2 and one.wire == FIXED64:
+            number: float = _DOUBLE.unpack(one.octets)[0]
+            value = int(number) if number.is_integer() and abs(number) < 1 << 53 else number
+        elif one.number == 3 and one.wire == BYTES:
+            value = _text(one.octets)
+        elif one.number == 4 and one.wire == VARINT:
+            value = bool(one.value)
+    return value

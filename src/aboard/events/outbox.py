@@ -1,20 +1,67 @@
 """Between a writer's queue and its files: entries to encode, and records to write.
 
-Cuts the stream into files of a size, and keeps what the disk does not take, up to a bound; what
-does not fit any more is dropped from the newest on, so that what is kept has no gaps. An
-interrupt, be it between any two steps, loses nothing and repeats nothing: the next call goes on.
-What to do about an error is left to `writer`.
+The C core or its Python twin encodes a run of scalars in one call. The outbox cuts the stream into
+files of a size, and keeps what the disk does not take, up to a bound; then the newest records are
+dropped, so that there are no gaps. An interrupt at any point loses nothing and repeats nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Container, Sequence
 from itertools import islice, takewhile
 from typing import NamedTuple
 
-from aboard.events.batch import Entry, Values, ends, scalar_records, values_record
-from aboard.events.eventfiles import EventFiles
-from aboard.events.records import frame
+from aboard.events import encode
+from aboard.events.encode import EncodedValue
+from aboard.events.files import EventFiles
+from aboard.events.records import compiled, ends, frame
+
+Scalars = tuple[str | tuple[str, ...], float | tuple[float, ...], int, float]
+"""A tag and its number, or as many tags as numbers, then step and wall time: one record."""
+
+
+class Values(NamedTuple):
+    values: Sequence[EncodedValue]
+    step: int
+    wall_time: float
+
+
+Entry = Scalars | Values | bytes  # one record to be; bytes are a serialized `Event`
+
+
+def python_records(entries: Sequence[object], start: int, /) -> tuple[bytes, int]:
+    """Frame the scalars from `start` to the next entry of another kind; return its place too."""
+    records = []
+    stop = start
+    for entry in entries[start:]:
+        if not isinstance(entry, tuple) or len(entry) != 4:
+            break
+        tags, numbers, step, wall_time = entry
+        if isinstance(tags, str):
+            tags, numbers = (tags,), (numbers,)
+        values = map(encode.scalar, tags, numbers)
+        records.append(frame(encode.event(wall_time, step, values)))
+        stop += 1
+    return b"".join(records), stop
+
+
+_core = compiled("aboard.events._encoder")
+scalar_records: Callable[[Sequence[object], int], tuple[bytes, int]] = (
+    _core.records if _core else python_records
+)
+
+
+def values_record(entry: Values, described: Container[str]) -> tuple[bytes, set[str]]:
+    """Frame values, with metadata where a tag is not `described`; return the tags that now are."""
+    now: set[str] = set()
+    once = []
+    for value in entry.values:
+        once.append(value.bare() if value.tag in described or value.tag in now else value)
+        if value.metadata:
+            now.add(value.tag)
+    return frame(encode.event(entry.wall_time, entry.step, once)), now
+
 
 _NO_ENTRY = object()
 
@@ -22,65 +69,44 @@ _NO_ENTRY = object()
 class _Stock(NamedTuple):
     """Where things stand. Replaced as a whole, so that an interrupt sees no step half done."""
 
-    entries: list[Entry]
-    """What was taken from the queue; before `at` it is encoded."""
+    entries: list[Entry]  # taken from the queue; before `at` they are encoded
     at: int
-    records: bytearray
-    """What was encoded. Past `end` is what an interrupt left, to be encoded again."""
+    records: bytearray  # past `end` is what an interrupt left, to be encoded again
     base: int
-    end: int
-    """Where `records` begins and ends in the stream of all records of the files."""
-    total: int
-    """How many records that stream has."""
+    end: int  # where `records` begins and ends in the stream of all records
+    total: int  # records in that stream
     dropped: int
     dropping: bool
 
 
 class Outbox:
-    """What goes to the files of one writer.
-
-    Args:
-        files: where it goes.
-        max_bytes: a file that reaches it is followed by another; a failure may make it longer.
-        keep_bytes: how much is kept while nothing can be written.
-    """
-
     def __init__(self, files: EventFiles, max_bytes: int | None, keep_bytes: int) -> None:
         self._files = files
-        self._max_bytes = max_bytes
-        self._keep_bytes = keep_bytes
+        self._max_bytes = max_bytes  # after this another file follows; a failure may make it longer
+        self._keep_bytes = keep_bytes  # while nothing can be written
         self._stock = _Stock([], 0, bytearray(), files.taken, files.taken, 0, 0, False)
         self._written = (files.taken, 0)
         """A place in the stream, at or before what is written, and how many records are there."""
-        self._described: set[str] = set()
-        """The tags whose metadata is in the file, or kept for it."""
+        self._described: set[str] = set()  # tags whose metadata is in the file, or kept for it
 
     def __len__(self) -> int:
-        """Return how many records are kept."""
         stock = self._stock
         return stock.total - self._count_written() + len(stock.entries) - stock.at
 
     @property
     def dropped(self) -> int:
-        """How many records were dropped, ever."""
         return self._stock.dropped
 
     @property
     def dropping(self) -> bool:
-        """Whether there is no room for more until something is written."""
         return self._stock.dropping and self._left() > 0
 
     def take(self, queue: deque[Entry]) -> None:
-        """Move what is queued in here, for `post`."""
         # One call without a line of Python in it: an entry is always in one place or the other.
         self._stock.entries.extend(islice(iter(queue.popleft, _NO_ENTRY), len(queue)))
 
     def post(self) -> None:
-        """Encode what was taken and write it, after what is kept.
-
-        Raises:
-            OSError: what was not written is kept, or dropped.
-        """
+        """Encode what was taken and write it after what is kept; keep or drop it on an OSError."""
         is_gone = self._files.is_gone
         if is_gone or self._files.closes:
             self._described.clear()  # the next records may begin a file
@@ -127,15 +153,12 @@ class Outbox:
         self._described |= described
 
     def _room(self) -> int:
-        """Return how many more bytes may be kept while nothing can be written."""
         return 0 if self.dropping else max(0, self._keep_bytes - self._left())
 
     def _left(self) -> int:
-        """Return how many bytes are to be written."""
         return self._stock.end - self._files.taken
 
     def _start(self) -> int:
-        """Return where in the records those begin that are to be written."""
         return self._files.taken - self._stock.base
 
     def _stop(self) -> int:
@@ -146,12 +169,11 @@ class Outbox:
         if self._max_bytes is None or self._files.size + self._left() < self._max_bytes:
             return 0
         start = self._start()
-        wanted = start + self._max_bytes - self._files.size
+        least = start + self._max_bytes - self._files.size
         found = ends(self._stock.records, start, self._stop())
-        return next((end for end in found if end >= wanted), 0)
+        return next((end for end in found if end >= least), 0)
 
     def _try(self, cut: int) -> OSError | None:
-        """Write the records up to `cut`; return what went wrong."""
         try:
             self._files.write(self._stock.records, self._start(), cut)
             if self._max_bytes is not None and self._files.size >= self._max_bytes:
@@ -162,7 +184,7 @@ class Outbox:
         return None
 
     def _tidy(self) -> None:
-        """Let go of what is encoded, and of what is written once it is the greater part."""
+        """Drop the encoded entries, and the written records once they are the greater part."""
         self._count_written()
         stock = self._stock
         start, stop = self._start(), self._stop()
@@ -171,7 +193,6 @@ class Outbox:
         self._stock = stock._replace(entries=stock.entries[stock.at :], at=0)
 
     def _count_written(self) -> int:
-        """Return how many records of the stream are written."""
         stock, taken = self._stock, self._files.taken
         place, count = self._written
         if taken == stock.end:

@@ -1,40 +1,90 @@
 """TensorBoard's own protobufs and migrations, imported when first used and without TensorFlow.
 
-Where TensorFlow is installed, TensorBoard would import it: several seconds and half a gigabyte
-for nothing we use. Every import of TensorBoard in this package goes through here.
+Where TensorFlow is installed, TensorBoard would import it: several seconds and half a gigabyte.
+Every import of TensorBoard in this package goes through here. None of these modules is a public
+interface: `make compat` checks them with the TensorBoards from 2.15 on.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from aboard.requirements import require
+
 
 class Protos(NamedTuple):
-    """The modules of TensorBoard that know what an event means."""
-
     event_pb2: Any
     summary_pb2: Any
     data_compat: Any
     dataclass_compat: Any
     tensor_util: Any
-    NotAMessage: type[Exception]
-    """What parsing raises for bytes that are not a message."""
+    NotAMessage: type[Exception]  # what parsing raises for bytes that are not a message
 
 
 def keep_tensorflow_out() -> None:
-    """Make TensorBoard, imported from now on, take TensorFlow for absent."""
+    """Make `tensorboard.compat`, which looks for this module, take TensorFlow for absent."""
+    require("tensorboard")
     name = "tensorboard.compat.notf"
     sys.modules.setdefault(name, ModuleType(name))
+    _check_versions()
+
+
+@cache
+def _check_versions() -> None:
+    """Raise ImportError for what old TensorBoards install with and do not work with."""
+    from google import protobuf
+    from numpy import __version__ as numpy_version
+    from tensorboard import version
+
+    if _numbers(version.VERSION) >= (2, 17):
+        return
+    for package, found, newer in (
+        ("numpy", numpy_version, (2,)),
+        ("protobuf", protobuf.__version__, (5,)),
+    ):
+        if _numbers(found) >= newer:
+            raise ImportError(
+                f"TensorBoard {version.VERSION} does not work with {package} {found}: "
+                "pip install 'tensorboard>=2.17', or 'numpy<2' 'protobuf<5'"
+            )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+@cache
+def static_plugins() -> list[Any]:
+    """Return the plugins that TensorBoard brings.
+
+    Their module imports `pkg_resources` before TensorBoard 2.21, to find the plugins of other
+    packages, for which it is not used here. Setuptools 82 has no such module.
+    """
+    keep_tensorflow_out()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            from tensorboard import default
+    except ModuleNotFoundError as error:
+        if error.name != "pkg_resources":
+            raise
+        sys.modules["pkg_resources"] = ModuleType("pkg_resources")
+        try:
+            from tensorboard import default
+        finally:
+            del sys.modules["pkg_resources"]
+    found: list[Any] = default.get_static_plugins()
+    return found
 
 
 @cache
 def load() -> Protos:
     """Import what reads an event; the first call takes a good part of a second."""
     keep_tensorflow_out()
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
     from tensorboard import data_compat, dataclass_compat
     from tensorboard.compat.proto import event_pb2, summary_pb2
     from tensorboard.util import tensor_util

@@ -1,8 +1,7 @@
 """The framing of event files: how one record follows another.
 
-A record is `u64le length | u32le crc(length) | data | u32le crc(data)`, each
-checksum a CRC32C that is rotated and offset ("masked") so that a record inside
-a record does not verify by accident. What the data means is not known here.
+A record is `u64le length | u32le crc(length) | data | u32le crc(data)`, each checksum a CRC32C that
+is rotated and offset ("masked") so that a record inside a record does not verify by accident.
 """
 
 from __future__ import annotations
@@ -10,13 +9,15 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
 
 HEADER = 12
 OVERHEAD = 16
-MAX_LENGTH = 2**31 - 1
-"""Protobuf cannot serialize more, so a longer record can only be damage."""
+MAX_LENGTH = 2**31 - 1  # protobuf cannot serialize more: a longer record is damage
 
 _POLYNOMIAL = 0x82F63B78
+_LONG = 4096  # from this length on numpy is faster than a loop over bytes
 
 
 def _byte_table() -> list[int]:
@@ -33,46 +34,48 @@ CRC_TABLE = _byte_table()
 
 
 def _crc32c_python(data: bytes) -> int:
+    if len(data) >= _LONG:
+        from aboard.events.crc import of_long_piece  # here, since it imports this
+
+        return of_long_piece(data)
     crc = 0xFFFFFFFF
     for byte in data:
         crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF
 
 
-def _best_crc32c() -> Callable[[bytes], int]:
-    if not os.environ.get("ABOARD_PURE_PYTHON"):
-        try:
-            from aboard.events._scanner import crc32c
-        except ImportError:
-            pass
-        else:
-            return crc32c
-    return _crc32c_python
+def library_crc32c() -> Callable[[bytes], int] | None:
+    """Return the function of google-crc32c, if it is installed with its compiled core."""
+    try:
+        import google_crc32c
+    except ImportError:
+        return None
+    return google_crc32c.value if google_crc32c.implementation == "c" else None
 
 
-crc32c = _best_crc32c()
+def compiled(name: str) -> Any:
+    """Import a C core; None if it was not compiled, or ABOARD_PURE_PYTHON is set."""
+    try:
+        return None if os.environ.get("ABOARD_PURE_PYTHON") else import_module(name)
+    except ImportError:
+        return None
+
+
+_core = compiled("aboard.events._scanner")
+crc32c: Callable[[bytes], int] = _core.crc32c if _core else library_crc32c() or _crc32c_python
 
 
 def mask(crc: int) -> int:
-    """Return the form in which a checksum is stored."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def frame(data: bytes) -> bytes:
-    """Return `data` as one record."""
     length = struct.pack("<Q", len(data))
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", mask(crc32c(length))),
-            data,
-            struct.pack("<I", mask(crc32c(data))),
-        )
-    )
+    length_crc, data_crc = (struct.pack("<I", mask(crc32c(part))) for part in (length, data))
+    return b"".join((length, length_crc, data, data_crc))
 
 
 def unframe(record: bytes) -> bytes:
-    """Return the data of one whole record, or raise ValueError if it is damaged."""
     if len(record) < OVERHEAD:
         raise ValueError("the record is shorter than its framing")
     length, length_crc = struct.unpack_from("<QI", record)
@@ -87,9 +90,16 @@ def unframe(record: bytes) -> bytes:
 
 
 def read_records(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, data) of each record of a whole, undamaged file."""
     offset = 0
     while offset + OVERHEAD <= len(data):
         total = OVERHEAD + int.from_bytes(data[offset : offset + 8], "little")
         yield offset, unframe(data[offset : offset + total])
         offset += total
+
+
+def ends(records: bytes | bytearray, start: int = 0, stop: int | None = None) -> Iterator[int]:
+    end = start
+    last = len(records) if stop is None else stop
+    while end < last:
+        end += OVERHEAD + int.from_bytes(records[end : end + 8], "little")
+        yield end

@@ -23,6 +23,12 @@
 #ifndef LONG_LENGTH
 #define LONG_LENGTH 4096
 #endif
+/* A longer record is held in memory only once its checksum, computed piece by piece, was right. */
+#define MAX_UNVERIFIED (16 << 20)
+/* A longer one is never held: it is passed over, and counts as damage. */
+#define MAX_RECORD (256 << 20)
+/* Longer shapes are not remembered; see `learn`. */
+#define MAX_SHAPE 4096
 
 /* ---- Series, points, pointers -------------------------------------------- */
 
@@ -40,6 +46,8 @@ typedef struct {
     uint32_t hash;
     int32_t next; /* the series seen after this one: usually right again */
     uint8_t class, origin, wide, has_metadata;
+    uint8_t unsure; /* a single number was read while the class was unknown */
+    uint32_t packing; /* of use only within a take; see pack.h */
 } series;
 
 typedef struct {
@@ -82,6 +90,16 @@ typedef struct {
     crc_marks marks; /* of this block, once there is damage in it */
     int distrusts;   /* whether there is: who damaged it may mean to keep us busy */
     int has_damage;  /* whether there was any in the file, so far */
+    uint64_t digest; /* of the places and checksums of all good records */
+    int digest_only; /* whether that is all that is asked for */
+    int again;       /* whether to go on from what was returned, even from the end of the file */
+    int64_t max_unverified, max_record;
+    /* The long record that is being verified, or -1; its end, and the state of its checksum. */
+    int64_t long_start, long_end;
+    uint32_t long_state;
+    int long_is_held; /* whether `hold` is this record */
+    int64_t verified; /* the last long record that was found good, or -1 */
+    int64_t doubted;  /* before here, in a bad long record, no other one is looked for */
 } scanner;
 
 /* Make room for `more` elements; memory only ever doubles, never per record. */
@@ -101,6 +119,9 @@ static int grow(void **at, size_t *room, size_t count, size_t more, size_t size)
 static void scanner_open(scanner *s) {
     memset(s, 0, sizeof *s);
     s->damage_start = s->hold = -1;
+    s->long_start = s->verified = s->doubted = -1;
+    s->max_unverified = MAX_UNVERIFIED;
+    s->max_record = MAX_RECORD;
     s->last = -1;
 }
 
@@ -458,6 +479,7 @@ static int scan_value(scanner *s, const moment *m, span message, const uint8_t *
     }
     dtype_info info = dtype_of(t.dtype);
     int single = t.elements == 1 && t.stored <= 1 && info.width;
+    if (single && one->class == CLASS_UNKNOWN) one->unsure = 1;
     if (single && (one->class == CLASS_SCALAR || (one->class == CLASS_UNKNOWN && t.rank == 0))) {
         *float_end = t.float_end;
         return add_point(s, m, number, number_of(t.dtype, t.bits), info.is_wide);
@@ -518,6 +540,7 @@ static int learn(scanner *s, span data, int32_t number, const uint8_t *float_end
     moment m;
     const uint8_t *shape = read_head(data, &m);
     if (one->shape_length || !shape || float_end != data.end) return 0;
+    if (data.end - shape > MAX_SHAPE) return 0;
     /* The summary must be all that follows, or a later field might be what counts. */
     span rest = {shape + 1, data.end};
     uint64_t n;
@@ -589,6 +612,67 @@ static int has_checksum(scanner *s, const uint8_t *block, size_t start, size_t l
     return good ? load32(block + start + length) == masked(crc) : -1;
 }
 
+static void begin_damage(scanner *s, int64_t offset) {
+    if (s->damage_start < 0) s->damage_start = offset;
+    s->distrusts = s->has_damage = 1;
+}
+
+/* Note that a good record starts at `offset`: if there was damage, it ends there. */
+static int end_damage(scanner *s, int64_t offset, uint32_t checksum) {
+    s->digest += ((uint64_t)checksum + 1) * (2 * (uint64_t)offset + 1);
+    if (s->damage_start >= 0 && !add_damage(s, s->damage_start, offset - s->damage_start)) return 0;
+    s->damage_start = s->hold = -1;
+    return 1;
+}
+
+/* ---- Long records -----------------------------------------------------------
+ *
+ * A header may claim any length. What a long record claims to hold is read in blocks of
+ * the usual size, of which only the checksum is kept. If it is right, the record is read
+ * once more, as a whole. If it is wrong, the search for the next good record goes on
+ * behind the header; within the claimed length it passes over other long records, so
+ * that nothing is read more than a few times. */
+
+static void begin_long(scanner *s, int64_t offset, int64_t total) {
+    s->long_start = offset;
+    s->long_end = offset + total;
+    s->long_state = 0xffffffffu;
+    s->long_is_held = s->hold < 0;
+    if (s->long_is_held) s->hold = offset; /* from where a later scan must go on, till then */
+}
+
+/* Verify what the block holds of a long record, from `at` on; return where to go on, -1 when
+ * out of memory. */
+static int64_t scan_long(scanner *s, const uint8_t *block, size_t n, size_t at, int64_t base,
+                         int64_t end) {
+    int64_t start = s->long_start, left = s->long_end - 4 - base - (int64_t)at;
+    if (s->long_end > end) { /* the file has become shorter */
+        s->long_start = -1;
+        return start;
+    }
+    size_t some = left < (int64_t)(n - at) ? (size_t)left : n - at;
+    s->long_state = crc_add(s->long_state, block + at, some);
+    at += some;
+    if (n - at < 4) return base + (int64_t)at;
+    uint32_t checksum = load32(block + at);
+    s->long_start = -1;
+    if (s->long_is_held) s->hold = -1;
+    s->again = 1;
+    if (checksum != masked(~s->long_state)) {
+        s->doubted = s->long_end;
+        begin_damage(s, start);
+        return start + 1;
+    }
+    int64_t total = s->long_end - start;
+    if (total <= s->max_record) {
+        s->verified = start;
+        s->want = total;
+        return start;
+    }
+    if (!end_damage(s, start, checksum) || !add_damage(s, start, total)) return -1;
+    return s->long_end;
+}
+
 /* Scan a block that starts at `base` of a file that ends at `end`.
  *
  * Returns the offset at which the next block must start, or -1 when out of
@@ -596,37 +680,43 @@ static int has_checksum(scanner *s, const uint8_t *block, size_t start, size_t l
 static int64_t scan_block(scanner *s, const uint8_t *block, size_t n, int64_t base, int64_t end) {
     size_t at = 0;
     s->want = HEADER;
+    s->again = 0;
     s->marks.count = 0;
     s->distrusts = s->damage_start >= 0;
     s->has_damage |= s->distrusts;
+    if (s->long_start >= 0) return scan_long(s, block, n, 0, base, end);
     for (; n - at >= HEADER; ) {
         const uint8_t *record = block + at;
         int64_t offset = base + (int64_t)at;
         uint64_t length = load64(record);
         if (length <= MAX_LENGTH && load32(record + 8) == masked(crc32c(record, 8))) {
             int64_t total = (int64_t)length + OVERHEAD;
+            int is_long = total > s->max_unverified && offset != s->verified;
             int good = 0;
             if (total > end - offset) {
                 /* Cut off by the end of the file. Usually the rest is still to
                  * be written; but if a good record follows, it never will be. */
                 if (s->hold < 0) s->hold = offset;
+            } else if (is_long) {
+                if (offset >= s->doubted) {
+                    begin_long(s, offset, total);
+                    return scan_long(s, block, n, at + HEADER, base, end);
+                }
             } else if ((uint64_t)total > n - at) {
                 s->want = total;
-                if (s->has_damage) { /* lest each of many bad headers has its own block read */
+                /* Lest each of many bad headers has its own block read. */
+                if (s->has_damage && offset != s->verified) {
                     s->want *= 2;
                     if (s->want > end - offset) s->want = end - offset;
                 }
                 break;
             } else if ((good = has_checksum(s, block, at + HEADER, length)) != 0) {
                 if (good < 0) return -1;
-                if (s->damage_start >= 0 &&
-                    !add_damage(s, s->damage_start, offset - s->damage_start))
-                    return -1;
-                s->damage_start = s->hold = -1;
+                if (!end_damage(s, offset, load32(record + HEADER + length))) return -1;
                 size_t points = s->points.count, pointers = s->pointers.count;
                 span data = {record + HEADER, record + HEADER + length};
                 int bad = 0;
-                if (!recognise(s, data, &bad)) bad = scan_event(s, data, offset);
+                if (!s->digest_only && !recognise(s, data, &bad)) bad = scan_event(s, data, offset);
                 if (bad == -2) return -1;
                 if (bad) { /* all of an event or nothing of it */
                     s->points.count = points;
@@ -640,8 +730,7 @@ static int64_t scan_block(scanner *s, const uint8_t *block, size_t n, int64_t ba
                 continue;
             }
         }
-        if (s->damage_start < 0) s->damage_start = offset;
-        s->distrusts = s->has_damage = 1;
+        begin_damage(s, offset);
         at++;
     }
     return base + (int64_t)at;

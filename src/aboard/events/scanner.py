@@ -1,64 +1,57 @@
 """Event files to columns: the scalars of a block of bytes, and where the rest is.
 
-A *series* is a tag of one file, numbered in the order in which tags appear. A
-*point* is one scalar of a series; every other value is a *pointer* to the record
-that holds it. The work is done by the C core, or by its twin in `fallback` where
-the core was not compiled (or ABOARD_PURE_PYTHON is set); both follow scan.h and
-pack.h. Columns are handed out as bytes, so that nothing here needs numpy.
+A *series* is a tag of one file, numbered in the order in which tags appear. A *point* is one scalar
+of a series; every other value is a *pointer* to the record that holds it. The C core does the work,
+or its twin in `fallback` where the core was not compiled (or ABOARD_PURE_PYTHON is set); both
+follow scan.h and pack.h. Columns are handed out as bytes, so that nothing here needs numpy.
 """
-
-# ruff: noqa: D102 - the protocols below only name what `Scanner` explains
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from contextlib import nullcontext
+from typing import Any, Literal, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from aboard.events.fallback import PythonCore
-
+from aboard.events.records import compiled
 
 CHUNK_VALUES = 4096
+_CORE_VERSION = 5
+MAX_UNVERIFIED = 16 << 20  # a longer record is held in memory only after its checksum was right
+MAX_RECORD = 256 << 20  # a longer one is passed over, and counts as damage; both as in scan.h
 
 
 class Chunk(NamedTuple):
     """Up to 4,096 values of a series that follow each other, as arrays of this machine's order.
 
-    Steps are 64-bit integers; of three or more that rise evenly, or not at all, only
-    the first and the stride are there. Wall times are 64-bit floats.
+    Steps are 64-bit integers; of three or more that rise evenly, or not at all, only the first and
+    the stride are there. Wall times are 64-bit floats, and so are the values of points if the
+    series is wide, else 32-bit ones. A pointer is three 64-bit integers: the record's offset, the
+    length of its data, and the first dimension of its tensor. See `sketch` for what is known of
+    points without looking at them; pointers have none.
     """
 
     size: int
-    """The number of values."""
     steps: bytes
     walls: bytes
     payload: bytes
-    """Of points their values, as 32-bit floats where the series is not wide, or else as
-    64-bit ones. Of each pointer three 64-bit integers: the record's offset, the length
-    of its data, and the first dimension of its tensor."""
+    sketch: bytes = b""
 
 
 class Part(NamedTuple):
     """What a series got since the last take, in file order."""
 
-    series: int
-    """Its number; -1 for records that belong to no tag: file versions, session logs."""
+    series: int  # -1 for records that belong to no tag: file versions, session logs
     size: int
-    """The number of values."""
     first_step: int
     last_step: int
     min_step: int
     max_step: int
-    rising: bool
-    """Whether every step is greater than the one before."""
+    rising: bool  # every step is greater than the one before
     last_wall: float
-    max_wall: float
-    """Minus infinity where no wall time is a number."""
-    last_value: float | None
-    """None for pointers."""
-    rows: int
-    """The largest of its pointers."""
+    max_wall: float  # minus infinity where no wall time is a number
+    last_value: float | None  # None for pointers
+    rows: int  # the largest of its pointers
     chunks: list[Chunk]
 
 
@@ -70,8 +63,6 @@ class Damage(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What was scanned since the last take, by series."""
-
     points: list[Part]
     pointers: list[Part]
     damage: list[Damage]
@@ -79,30 +70,27 @@ class Taken(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A tag of a file, as its first values describe it."""
-
     tag: bytes
-    metadata: bytes | None
-    """The serialized SummaryMetadata of the first value that has one."""
-    origin: int
-    """The field of Summary.Value that holds its values, or an ORIGIN_ constant."""
-    kind: int
-    """A CLASS_ constant: what the metadata says."""
-    wide: bool
-    """Whether a value needs more than a 32-bit float."""
+    metadata: bytes | None  # the serialized SummaryMetadata of the first value that has one
+    origin: int  # the field of Summary.Value that holds its values, or an ORIGIN_ constant
+    kind: int  # a CLASS_ constant: what the metadata says
+    wide: bool  # a value needs more than a 32-bit float
+    unsure: bool  # a single number was read before it was known what the series is
 
 
 Block = bytes | bytearray | memoryview
-RawChunk = tuple[int, bytes, bytes, bytes]
+RawChunk = tuple[int, bytes, bytes, bytes, bytes]
 RawPart = tuple[
     int, int, int, int, int, int, bool, float, float, float | None, int, Sequence[RawChunk]
 ]
+RawSeries = tuple[bytes, bytes | None, int, int, bool, bool]
 RawTaken = tuple[Sequence[RawPart], Sequence[RawPart], list[tuple[int, int]], int]
+RawScan = tuple[
+    Sequence[RawPart], Sequence[RawPart], int, list[RawSeries], int, int, float | None, bytes
+]
 
 
 class Core(Protocol):
-    """What both implementations offer; see `Scanner` for the meaning."""
-
     @property
     def want(self) -> int: ...
     @property
@@ -110,52 +98,98 @@ class Core(Protocol):
     @property
     def hold(self) -> int: ...
     @property
+    def again(self) -> bool: ...
+    @property
+    def digest(self) -> int: ...
+    @property
     def first_wall(self) -> float | None: ...
+    @property
+    def series_count(self) -> int: ...
     @property
     def pending(self) -> int: ...
     def scan(self, block: Block, offset: int, end: int) -> int: ...
     def take(self) -> RawTaken: ...
-    def series(self) -> list[tuple[bytes, bytes | None, int, int, bool]]: ...
+    def series(self, numbers: list[int] = ..., /) -> list[RawSeries]: ...
 
 
 class CoreFactory(Protocol):
-    """Makes a core that starts inside damage, or with tags already classified."""
+    def __call__(
+        self,
+        damage_start: int = -1,
+        known: Iterable[tuple[bytes, int]] = (),
+        digest: int = 0,
+        digest_only: bool = False,
+        limits: tuple[int, int] = ...,
+    ) -> Core: ...
 
-    def __call__(self, damage_start: int = -1, known: Iterable[tuple[bytes, int]] = ()) -> Core: ...
 
-
-def _python_core(damage_start: int = -1, known: Iterable[tuple[bytes, int]] = ()) -> PythonCore:
+def _python_core(*args: Any, **options: Any) -> Core:
     from aboard.events.fallback import PythonCore
 
-    return PythonCore(damage_start, known)
+    return PythonCore(*args, **options)
 
 
 def cores() -> dict[str, CoreFactory]:
-    """Return the implementations at hand, the preferred one first."""
-    found: dict[str, CoreFactory] = {}
-    if not os.environ.get("ABOARD_PURE_PYTHON"):
-        try:
-            from aboard.events import _scanner
-        except ImportError:
-            pass
-        else:
-            found["c"] = _scanner.Scanner
-    found["python"] = _python_core
-    return found
+    """Return the available implementations, the preferred one first."""
+    core = compiled("aboard.events._scanner")
+    if getattr(core, "VERSION", 0) != _CORE_VERSION:  # it was compiled from other sources
+        core = None
+    return ({"c": core.Scanner} if core else {}) | {"python": _python_core}
+
+
+class SmallScan(NamedTuple):
+    """A small file that was scanned whole, and has nothing but good records."""
+
+    taken: Taken  # but for records that belong to no tag
+    series: list[Series]  # by number
+    reached: int
+    digest: int
+    first_wall: float | None
+    tail: bytes  # the last 256 bytes before what was reached
+
+
+def scan_small_files(files: list[tuple[bytes, int]]) -> list[SmallScan | None]:
+    """Read many small local files, by path and size, in one call into the C core.
+
+    None stands for a file that cannot be read, has damage, or is special in any other way; and for
+    every file where there is no C core.
+    """
+    if "c" not in cores():
+        return [None] * len(files)
+    from aboard.events._scanner import scan_files
+
+    return [None if raw is None else _small_scan(raw) for raw in scan_files(files)]
+
+
+def _small_scan(raw: RawScan) -> SmallScan:
+    points, pointers, events, series, reached, digest, first_wall, tail = raw
+    taken = Taken([_part(one) for one in points], [_part(one) for one in pointers], [], events)
+    every = [Series._make(one) for one in series]
+    return SmallScan(taken, every, reached, digest, first_wall, tail)
+
+
+def sketch(size: int, steps: bytes, walls: bytes, payload: bytes) -> bytes:
+    """Return the sketch of points in the columns of a chunk; there may be more than in one."""
+    if "c" in cores():
+        from aboard.events._scanner import sketch as compiled_sketch
+
+        return compiled_sketch(size, steps, walls, payload)
+    from aboard.events.fallback import sketch as python_sketch
+
+    return python_sketch(size, steps, walls, payload)
 
 
 def core_name() -> Literal["c", "python"]:
-    """Return which implementation serves."""
     return "c" if "c" in cores() else "python"
 
 
 class Scanner:
     """Scans one file, block by block, from any place where a record starts.
 
-    Args:
-        damage_start: where the damage began that the first block continues, or -1.
-        known: tags whose CLASS_ an earlier part of the file has told.
-        core: the implementation; the best one at hand by default.
+    The first block continues damage that began at `damage_start`, unless that is -1; `known` are
+    the tags with the CLASS_ that an earlier part of the run gave them. `digest` is that of the
+    records before the first block; with `digest_only` no record is parsed. `limits` are the sizes
+    of the longest record that is held unverified, and of the longest that is held at all.
     """
 
     def __init__(
@@ -163,32 +197,45 @@ class Scanner:
         damage_start: int = -1,
         known: Iterable[tuple[bytes, int]] = (),
         core: CoreFactory | None = None,
+        *,
+        digest: int = 0,
+        digest_only: bool = False,
+        limits: tuple[int, int] = (MAX_UNVERIFIED, MAX_RECORD),
     ) -> None:
         factory = core if core is not None else next(iter(cores().values()))
-        self._core = factory(damage_start, known)
+        self._core = factory(damage_start, known, digest, digest_only, limits)
 
     def scan(self, block: Block, offset: int, end: int) -> int:
-        """Scan a block that starts at `offset` of a file of `end` bytes.
+        """Scan a block at `offset` of a file of `end` bytes; return where the next one must start.
 
-        Returns:
-            The offset at which the next block must start. It must hold at least
-            `want` bytes, or reach the end of the file, to make progress.
+        The next block must hold at least `want` bytes, or reach the end of the file.
         """
         return self._core.scan(block, offset, end)
 
     @property
     def want(self) -> int:
-        """The number of bytes that the next block must hold."""
         return self._core.want
 
     @property
+    def again(self) -> bool:
+        """Whether the next block must be scanned even if this one reached the end of the file."""
+        return self._core.again
+
+    @property
+    def digest(self) -> int:
+        """A number that tells the good records so far, by place and checksum, from any others."""
+        return self._core.digest
+
+    @property
     def first_wall(self) -> float | None:
-        """The wall time of the first event scanned, None before there was one."""
         return self._core.first_wall
 
     @property
+    def series_count(self) -> int:
+        return self._core.series_count
+
+    @property
     def pending(self) -> int:
-        """The number of values that were scanned and not taken."""
         return self._core.pending
 
     def resume(self, next_offset: int) -> tuple[int, int]:
@@ -198,18 +245,19 @@ class Scanner:
         return offset, core.damage_start if core.damage_start < offset else -1
 
     def take(self) -> Taken:
-        """Return and forget what was scanned since the last take."""
         points, pointers, damage, events = self._core.take()
-        return Taken(
-            [_part(one) for one in points],
-            [_part(one) for one in pointers],
-            [Damage(*span) for span in damage],
-            events,
-        )
+        spans = [Damage(*span) for span in damage]
+        return Taken(list(map(_part, points)), list(map(_part, pointers)), spans, events)
 
     def series(self) -> list[Series]:
-        """Return every series seen so far; its place in the list is its number."""
+        """Return every series so far; its place in the list is its number."""
         return [Series(*one) for one in self._core.series()]
+
+    def series_of(self, taken: Taken) -> dict[int, Series]:
+        """Return the series that got values, by number."""
+        parts = (*taken.points, *taken.pointers)
+        numbers = sorted({part.series for part in parts if part.series >= 0})
+        return dict(zip(numbers, map(Series._make, self._core.series(numbers)), strict=True))
 
 
 def _part(raw: RawPart) -> Part:
@@ -217,13 +265,18 @@ def _part(raw: RawPart) -> Part:
 
 
 class Scanned(NamedTuple):
-    """One block that went through a scanner."""
-
     start: int
-    length: int
+    content: memoryview  # of use until the next block is read
     reached: int
     """Where the next block starts; at the end of the file, what is behind it is not yet whole."""
     at_end: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.content)
+
+
+_large = threading.Lock()  # one record that is larger than its reader's buffer at a time
 
 
 def scan_blocks(
@@ -235,20 +288,22 @@ def scan_blocks(
 ) -> Iterator[Scanned]:
     """Drive a scanner over bytes `start` to `end` of a file; yield after every block.
 
-    Memory stays at the buffer's size unless a single record is larger. A file
-    that turns out shorter than `end` is scanned as far as it goes.
+    A single larger record gets a buffer of its own; of all threads, one has such a buffer at a
+    time. A shorter file is scanned as far as it goes.
     """
-    while True:
-        if len(buffer) < scanner.want <= end - start:
-            buffer.extend(bytes(scanner.want - len(buffer)))
-        with memoryview(buffer) as whole, whole[: max(0, end - start)] as room:
+    at_end = False
+    while not at_end:
+        need = min(scanner.want, end - start)
+        with _large if need > len(buffer) else nullcontext():
+            room = memoryview(buffer if need <= len(buffer) else bytearray(need))
+            room = room[: max(0, end - start)]
             got = readinto(start, room) if room else 0
             if got < len(room):
                 end = start + got
-            with room[:got] as block:
-                reached = scanner.scan(block, start, end)
-        at_end = start + got >= end
-        yield Scanned(start, got, reached, at_end)
-        if at_end:
-            return
+            content = room[:got]
+            reached = scanner.scan(content, start, end)
+            at_end = start + got >= end and not scanner.again
+            yield Scanned(start, content, reached, at_end)
+            content.release()
+            del room, content
         start = reached

@@ -1,41 +1,30 @@
-"""Arrays to bytes of `TensorProto`: any element type that event files know, in any of its forms."""
+"""Tensors: arrays to bytes of `TensorProto` and back, in any element type of event files."""
 
 from __future__ import annotations
 
 from numbers import Number
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events.wire import delimited, integer_field, varint
+from aboard.events import protos
+from aboard.events.messages import (
+    DT_BFLOAT16,
+    DT_STRING,
+    ELEMENT_TYPES,
+    ElementType,
+    delimited,
+    integer_field,
+    varint,
+)
 
-
-class _DataType(NamedTuple):
-    number: int
-    field: int
-    storage: str
-    """The little-endian numpy type of the elements; a varint per element unless it is a float."""
-
-
-_DATA_TYPES = {
-    "float32": _DataType(1, 5, "<f4"),
-    "float64": _DataType(2, 6, "<f8"),
-    "int32": _DataType(3, 7, "<i4"),
-    "uint8": _DataType(4, 7, "<u1"),
-    "int16": _DataType(5, 7, "<i2"),
-    "int8": _DataType(6, 7, "<i1"),
-    "complex64": _DataType(8, 9, "<c8"),
-    "int64": _DataType(9, 10, "<i8"),
-    "bool": _DataType(10, 11, "?"),
-    "bfloat16": _DataType(14, 13, "<u2"),
-    "uint16": _DataType(17, 7, "<u2"),
-    "complex128": _DataType(18, 12, "<c16"),
-    "float16": _DataType(19, 13, "<u2"),
-    "uint32": _DataType(22, 16, "<u4"),
-    "uint64": _DataType(23, 17, "<u8"),
+_UNKNOWN_TO_TENSORBOARD = {
+    DT_BFLOAT16: ("half_val", "<u2"),
+    22: ("uint32_val", "<u4"),
+    23: ("uint64_val", "<u8"),
 }
-_DT_STRING = 7
+_MAX_REPEATS = 1 << 24  # a damaged shape must not repeat one element into all memory
 
 
 def tensor_proto(
@@ -43,10 +32,9 @@ def tensor_proto(
 ) -> bytes:
     """Encode any array of numbers, text or bytes as a `TensorProto`.
 
-    `dtype` names the element type where it is not the array's own; `bfloat16`, which numpy
-    lacks, may be named too. `content` chooses between raw `tensor_content` and the typed field
-    of the element type; unless told, single elements take the typed field, which is shorter to
-    read, where TensorBoard can read it back.
+    `dtype` names the element type where it is not the array's own, also `bfloat16`. `content`
+    chooses raw `tensor_content` over the typed field; by default single elements take the typed
+    field, which is shorter, where TensorBoard can read it back.
     """
     elements = np.asarray(array)
     if dtype is None and elements.dtype.kind in "SUTO":
@@ -54,20 +42,20 @@ def tensor_proto(
             elements = np.array(array, dtype=object)  # a bytes array would drop trailing zeros
         return _string_tensor(elements)
     name = dtype or elements.dtype.name
-    if name not in _DATA_TYPES:
+    if name not in ELEMENT_TYPES:
         raise TypeError(f"cannot write elements of type {name} to an event file")
-    data_type = _DATA_TYPES[name]
+    kind = ELEMENT_TYPES[name]
     with np.errstate(over="ignore"):  # beyond the type: infinite
-        stored = _stored(elements, name, data_type)
+        stored = _stored(elements, name, kind)
     if content is None:
         content = stored.size != 1 or name in ("uint32", "uint64", "bfloat16")
     if content:
         payload = delimited(4, stored.tobytes()) if stored.size else b""
     elif stored.dtype.kind in "fc":
-        payload = delimited(data_type.field, stored.tobytes())
+        payload = delimited(kind.field, stored.tobytes())
     else:
-        payload = delimited(data_type.field, b"".join(map(varint, stored.ravel().tolist())))
-    return integer_field(1, data_type.number) + _shape(stored.shape) + payload
+        payload = delimited(kind.field, b"".join(map(varint, stored.ravel().tolist())))
+    return integer_field(1, kind.number) + _shape(stored.shape) + payload
 
 
 def single(tag: str, number: npt.ArrayLike, dtype: str | None) -> npt.NDArray[Any]:
@@ -93,20 +81,20 @@ def _fits(element: Any, name: str) -> bool:
         return False
     if name == "bool":
         return element in (0, 1)
-    if name not in _DATA_TYPES or "float" in name:
+    if name not in ELEMENT_TYPES or "float" in name:
         return True
     limits = np.iinfo(name)
     return bool(element == element // 1 and limits.min <= element <= limits.max)
 
 
-def _stored(elements: npt.NDArray[Any], name: str, data_type: _DataType) -> npt.NDArray[Any]:
+def _stored(elements: npt.NDArray[Any], name: str, kind: ElementType) -> npt.NDArray[Any]:
     if name == "bfloat16":
         if elements.dtype.name != name:
             return _bfloat16_bits(elements.astype("<f4"))
         return elements.view("<u2")
     if name == "float16":
         return elements.astype("<f2").view("<u2")
-    return elements.astype(data_type.storage, copy=False)
+    return elements.astype(kind.code, copy=False)
 
 
 def _bfloat16_bits(numbers: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
@@ -118,7 +106,7 @@ def _bfloat16_bits(numbers: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
 def _string_tensor(elements: npt.NDArray[Any]) -> bytes:
     strings = [_as_bytes(element) for element in elements.ravel().tolist()]
     return (
-        integer_field(1, _DT_STRING)
+        integer_field(1, DT_STRING)
         + _shape(elements.shape)
         + b"".join([delimited(8, string) for string in strings])
     )
@@ -134,3 +122,22 @@ def _as_bytes(element: object) -> bytes:
 
 def _shape(shape: tuple[int, ...]) -> bytes:
     return delimited(2, b"".join([delimited(2, integer_field(1, size)) for size in shape]))
+
+
+def array(proto: Any) -> npt.NDArray[Any]:
+    """Decode a `TensorProto`, text as bytes and bfloat16 as float32; ValueError for a bad shape."""
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    count = int(np.prod(shape, dtype=object)) if shape else 1
+    if not 0 <= count <= max(_MAX_REPEATS, proto.ByteSize()):
+        raise ValueError(f"its shape is {shape}")
+    if proto.dtype not in _UNKNOWN_TO_TENSORBOARD:
+        elements: npt.NDArray[Any] = protos.load().tensor_util.make_ndarray(proto)
+        return elements
+    field, dtype = _UNKNOWN_TO_TENSORBOARD[proto.dtype]
+    content = proto.tensor_content
+    elements = np.frombuffer(content, dtype) if content else np.array(getattr(proto, field), dtype)
+    if len(elements) == 1:
+        elements = np.repeat(elements, count)
+    if proto.dtype == DT_BFLOAT16:
+        elements = (elements.astype("<u4") << 16).view("<f4")
+    return elements.reshape(shape)

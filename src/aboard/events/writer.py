@@ -1,32 +1,33 @@
-"""Event files out: what a training loop logs, queued at once and written in the background.
+"""The event writer: what a training loop logs is queued at once and written in the background.
 
-A call only checks what it was given and queues it. Encoding is left to `batch`, the files, which
-no failure tears, to `outbox` and `eventfiles`, and the thread that flushes in time to `flushing`.
+`outbox` encodes, and `files` writes records that no failure tears. One thread per process flushes
+every writer in time, and never keeps the process alive. At exit all writers are closed, and a
+forked child starts without its parent's records.
 """
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import re
+import sys
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, SupportsFloat, cast
 
-import numpy as np
 import numpy.typing as npt
 
-from aboard.events import encode, flushing, media
-from aboard.events.batch import Entry, Values
-from aboard.events.encode import EncodedValue, HParam
-from aboard.events.eventfiles import EventFiles
-from aboard.events.mounts import is_fuse
-from aboard.events.outbox import Outbox
+from aboard.events import encode
+from aboard.events.encode import EncodedValue
+from aboard.events.files import EventFiles
+from aboard.events.outbox import Entry, Outbox, Values
 from aboard.events.records import frame
+from aboard.system import is_fuse
 
 MIB = 1 << 20
 
@@ -34,10 +35,8 @@ _FUSE_MAX_BYTES = 16 * MIB
 _SECONDS_PER_FILE = 10.0
 _RETRY_SECONDS = 1.0
 _MAX_RETRY_SECONDS = 30.0
-_SCALAR_BYTES = 48
-"""About what a scalar takes in a file."""
-_QUEUED_BYTES = 256
-"""About what a scalar takes while it is queued."""
+_SCALAR_BYTES = 48  # about, in a file
+_QUEUED_BYTES = 256  # about, while it is queued
 _MIN_STEP, _MAX_STEP = -(1 << 63), (1 << 63) - 1
 
 
@@ -61,17 +60,18 @@ class EventWriter:
     that met it or, if that was the background, by the next. With `on_error` no call raises it.
     Instead `on_error` is called with it, from whichever thread met it: when a problem begins,
     turns into another, or begins to cost records; `on_recovered` is called with the number of
-    dropped records once all that was kept is written. `close` then returns too, and what is kept
-    is tried until the process ends.
+    dropped records once there is a file, and all that was kept is written. `close` then returns
+    too, and what is kept is tried until the process ends.
 
     Mounted buckets (a FUSE file system) show a file only when it is closed: there it is closed
-    after each flush and opened again to append, and `max_bytes` is 16 MiB unless told, since many
+    after each flush and opened again to append, and `max_bytes` is 16 MiB by default, since many
     upload the whole file each time. If the mount refuses to append, each flush makes a file that
     stands alone, and the background makes one every 10 seconds at most. `close_after_flush`
     decides instead of what the mount looks like.
 
     `purge_step` is where an interrupted run takes up again: TensorBoard drops the points that the
-    interrupted one had from this step on.
+    interrupted one had from this step on. The names of the files sort behind those that the
+    directory holds, and behind any that were made until the second `after`.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class EventWriter:
         writer: str = encode.WRITER,
         purge_step: int | None = None,
         close_after_flush: bool | None = None,
+        after: int = 0,
         on_error: Callable[[EventWriteError], object] | None = None,
         on_recovered: Callable[[int], object] | None = None,
     ) -> None:
@@ -102,6 +103,7 @@ class EventWriter:
             suffix=suffix,
             header=lambda: frame(encode.file_version(time.time(), writer)),
             closes=close_after_flush,
+            after=after,
         )
         self._flush_secs = flush_secs
         self._buffer_bytes = buffer_bytes
@@ -110,12 +112,9 @@ class EventWriter:
         self._on_error = on_error
         self._on_recovered = on_recovered
         self._tags: set[str] = set()
-        self._closed = False
-        """Whether nothing more can be logged."""
-        self._sealed = False
-        """Whether all that could be logged was taken from the queue: what comes is refused."""
-        self._done = False
-        """Whether all is written, too."""
+        self._closed = False  # nothing more can be logged
+        self._sealed = False  # no more is taken from the queue
+        self._done = False  # all is written, too
         self._begin()
         try:
             self._files.open()
@@ -124,28 +123,23 @@ class EventWriter:
             if not on_error:
                 raise failure from error
             self._troubled(error, failure)
-        flushing.look_after(self)
+        _writers.add(self)
+        _close_at_exit()
         if purge_step is not None:
             self.write(encode.session_start(time.time(), purge_step))
 
     def _begin(self) -> None:
-        """Start with nothing queued and nothing known, in this process."""
         self._lock = threading.RLock()
         self._queue: deque[Entry] = deque()
-        self._weight = 0
-        """About how many bytes of other than single scalars are queued."""
+        self._weight = 0  # about, of the bytes queued that are not single scalars
         self._trigger = 0 if self._closed else 1
-        self._weight_trigger = self._buffer_bytes
-        """So many entries in the queue, or so many bytes, call for `_arrange`."""
+        self._weight_trigger = self._buffer_bytes  # at either trigger, `_arrange` is called
         self._outbox = Outbox(self._files, self._max_bytes, self._keep_bytes)
         self._busy = False
-        self._failed: EventWriteError | None = None
-        """What the background met, and nobody was told yet."""
-        self._problem: tuple[int | None, bool] | None = None
-        """What is wrong at present: the error's number, and whether records are dropped."""
+        self._failed: EventWriteError | None = None  # in the background; the next call raises it
+        self._problem: tuple[int | None, bool] | None = None  # errno, whether dropping
         self._dropped_before = 0
-        self._retry_secs = 0.0
-        """How long the background waits before it tries again; 0 while nothing is wrong."""
+        self._retry_secs = 0.0  # 0 while nothing is wrong
 
     @property
     def path(self) -> Path | None:
@@ -161,8 +155,6 @@ class EventWriter:
     def waiting(self) -> int:
         """How many records are not in the file yet."""
         return len(self._outbox) + len(self._queue)
-
-    # Any event.
 
     def write(self, event: bytes) -> None:
         """Append one serialized `Event` as it is; what metadata it carries is up to the caller."""
@@ -195,22 +187,15 @@ class EventWriter:
             if len(self._outbox):
                 return
             self._done = True
-            flushing.let_go(self)
+            _writers.discard(self)
             if (error := self._attempt(self._files.finish)) and not self._on_error:
                 raise error
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    # Every kind of summary.
 
     def scalar(
         self,
@@ -221,7 +206,7 @@ class EventWriter:
         dtype: str | None = None,
         wall_time: float | None = None,
     ) -> None:
-        """Append a number; 32 bits of it unless `dtype` asks for a tensor of that type."""
+        """Append a number; 32 bits of it unless `dtype` names another type."""
         if dtype:
             value = encode.scalar_tensor(tag, cast(npt.ArrayLike, number), dtype)
             self.add([value], step, wall_time=wall_time)
@@ -256,98 +241,6 @@ class EventWriter:
         entry = (tags, floats, encode.step_number(step), _or_now(wall_time))
         self._enqueue(entry, _SCALAR_BYTES * len(tags))
 
-    def tensor(
-        self,
-        tag: str,
-        array: npt.ArrayLike,
-        step: int,
-        *,
-        plugin: str = "",
-        wall_time: float | None = None,
-    ) -> None:
-        """Append an array for a plugin of your choice."""
-        self.add([encode.tensor(tag, array, plugin=plugin)], step, wall_time=wall_time)
-
-    def text(
-        self, tag: str, text: str | Sequence[Any], step: int, *, wall_time: float | None = None
-    ) -> None:
-        """Append a text, or a table of texts, in Markdown."""
-        self.add([encode.text(tag, text)], step, wall_time=wall_time)
-
-    def histogram(
-        self,
-        tag: str,
-        numbers: npt.ArrayLike,
-        step: int,
-        *,
-        buckets: int = 30,
-        wall_time: float | None = None,
-    ) -> None:
-        """Append the distribution of the finite numbers."""
-        rows = encode.histogram_buckets(numbers, buckets)
-        self.add([encode.histogram(tag, rows)], step, wall_time=wall_time)
-
-    def images(
-        self,
-        tag: str,
-        pictures: Sequence[npt.ArrayLike],
-        step: int,
-        *,
-        wall_time: float | None = None,
-    ) -> None:
-        """Append pictures of one size, each `[height, width]` or `[height, width, channels]`."""
-        sizes = {np.shape(picture)[:2] for picture in pictures}
-        if len(sizes) != 1:
-            raise ValueError(f"the images of a tag share one size, not {sorted(sizes)}")
-        height, width = sizes.pop()
-        encoded = [media.png(picture) for picture in pictures]
-        self.add([encode.images(tag, encoded, width, height)], step, wall_time=wall_time)
-
-    def audio(
-        self,
-        tag: str,
-        clips: Sequence[npt.ArrayLike],
-        step: int,
-        *,
-        rate: int,
-        labels: Sequence[str] | None = None,
-        wall_time: float | None = None,
-    ) -> None:
-        """Append audio clips, each `[frames]` or `[frames, channels]`."""
-        wavs = [media.wav(clip, rate) for clip in clips]
-        self.add([encode.audio(tag, wavs, labels)], step, wall_time=wall_time)
-
-    def pr_curve(
-        self, tag: str, curve: npt.ArrayLike, step: int, *, wall_time: float | None = None
-    ) -> None:
-        """Append a precision-recall curve of the six rows that `encode.pr_curve` names."""
-        self.add([encode.pr_curve(tag, curve)], step, wall_time=wall_time)
-
-    def mesh(
-        self,
-        tag: str,
-        vertices: npt.ArrayLike,
-        step: int,
-        *,
-        faces: npt.ArrayLike | None = None,
-        colors: npt.ArrayLike | None = None,
-        config: Mapping[str, Any] | None = None,
-        wall_time: float | None = None,
-    ) -> None:
-        """Append a batch of meshes or point clouds."""
-        self.add(encode.mesh(tag, vertices, faces, colors, config), step, wall_time=wall_time)
-
-    def hparams(
-        self, hparams: Mapping[str, HParam], *, group: str = "", wall_time: float | None = None
-    ) -> None:
-        """Append the hyperparameters of the run."""
-        now = _or_now(wall_time)
-        self.add([encode.hparams_start(hparams, group=group, start_time=now)], 0, wall_time=now)
-
-    def graph(self, graph_def: bytes, *, wall_time: float | None = None) -> None:
-        """Append the run's graph, a serialized `GraphDef`."""
-        self.write(encode.graph(_or_now(wall_time), graph_def))
-
     # The queue. Other threads append to it at any time, without the lock.
 
     def _learn(self, tag: str) -> None:
@@ -364,7 +257,7 @@ class EventWriter:
             self._arrange()
 
     def _arrange(self) -> None:
-        """See to a queue that has its first entry, or is full, or whose writer is not well."""
+        """Schedule a flush: the queue has its first entry, or is full, or an error is due."""
         if self._closed:
             with self._lock:
                 self._queue.clear()
@@ -376,13 +269,13 @@ class EventWriter:
             self.flush()
             return
         is_full = count >= full or weight >= self._buffer_bytes
-        # First these: the flush that is asked for resets them.
+        # First these: the flush resets them.
         self._trigger = flood if is_full else full
         self._weight_trigger = self._keep_bytes if is_full else self._buffer_bytes
         try:
             patience = self._patience(0.0 if is_full else self._flush_secs)
-            appointed = flushing.appoint(self, patience)
-        except BaseException:  # an interrupt: the next entry asks again
+            appointed = _appoint(self, patience)
+        except BaseException:  # an interrupt: the next entry tries again
             self._trigger = 1
             raise
         if not appointed:
@@ -392,12 +285,10 @@ class EventWriter:
             raise error
 
     def _patience(self, seconds: float) -> float:
-        """Return how long the background waits where it would wait so long."""
         seconds = max(seconds, self._retry_secs)
         return seconds if self._files.appends else max(seconds, _SECONDS_PER_FILE)
 
     def _flush_in_background(self) -> None:
-        """Flush for the thread of `flushing`; an error is kept for the next call."""
         with self._lock:
             self._retry_secs = min(2 * self._retry_secs, _MAX_RETRY_SECONDS)
             error = self._attempt(self._post)
@@ -408,14 +299,13 @@ class EventWriter:
                 self.close()
 
     def _forget(self) -> None:
-        """Leave file and records to the parent, in a process that was just forked."""
         self._begin()
         self._files.forget()
 
     # From the queue to the files, under the lock.
 
     def _post(self) -> None:
-        # First these: what is queued from here on asks for a flush of its own.
+        # First these: what is queued from here on needs a flush of its own.
         self._trigger = 0 if self._closed else 1
         self._weight_trigger = self._buffer_bytes
         if not self._sealed:
@@ -427,7 +317,7 @@ class EventWriter:
             self._outbox.post()
 
     def _attempt(self, action: Callable[[], None]) -> EventWriteError | None:
-        """Do something with the files; tell the callbacks, and return, what went wrong."""
+        """Do something with the files; report what went wrong to the callbacks, and return it."""
         if self._busy:  # a signal handler has interrupted this very thread
             return None
         self._busy = True
@@ -441,7 +331,7 @@ class EventWriter:
         finally:
             self._busy = False
         self._retry_secs = 0.0
-        if self._problem:
+        if self._problem and self.path:  # a directory alone, or a writer that ends, is no file
             self._problem = None
             lost, self._dropped_before = self.dropped - self._dropped_before, self.dropped
             if self._on_recovered:
@@ -449,10 +339,9 @@ class EventWriter:
         return None
 
     def _troubled(self, error: OSError, failure: EventWriteError) -> None:
-        """Try again later, and tell the callback if this is news."""
         self._retry_secs = max(self._retry_secs, _RETRY_SECONDS)
         if not self._done:
-            flushing.appoint(self, self._patience(self._flush_secs))
+            _appoint(self, self._patience(self._flush_secs))
         problem = (error.errno, self._outbox.dropping)
         is_new, self._problem = problem != self._problem, problem
         if is_new and self._on_error:
@@ -468,9 +357,9 @@ class EventWriter:
 
 
 def _checked(directory: str | os.PathLike[str]) -> Path:
-    """Refuse what would make a directory of the name `s3:`; a Path has one slash fewer."""
+    """Refuse a URI, which would become a directory `s3:`; a Path of one has a single slash."""
     text = os.fspath(directory)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://|(s3|gs|az|abfss?|oss|memory|file):/", text):
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
         hint = "aboard.init and aboard.SummaryWriter write to buckets"
         raise ValueError(f"EventWriter writes to a directory, not to a URI ({text}); {hint}")
     return Path(text)
@@ -483,7 +372,6 @@ def _check_least(least: int, **options: float) -> None:
 
 
 def _number(tag: str, number: SupportsFloat) -> float:
-    """Return a number of any type as a float."""
     try:
         if not isinstance(number, str | bytes | bytearray):
             return float(number)
@@ -496,3 +384,103 @@ def _number(tag: str, number: SupportsFloat) -> float:
 
 def _or_now(wall_time: float | None) -> float:
     return time.time() if wall_time is None else float(wall_time)
+
+
+# The thread that flushes every writer in time, and the end of the process.
+
+
+class _Flusher:
+    """The thread and its appointments, of which each writer has at most one."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # re-entrant: a signal handler may log as well
+        self._appointments: dict[EventWriter, float] = {}
+        self._thread: threading.Thread | None = None
+
+    def appoint(self, writer: EventWriter, seconds: float) -> bool:
+        at = time.monotonic() + seconds
+        with self._changed:
+            if at < self._appointments.get(writer, float("inf")):
+                self._changed.notify()  # first: an interrupt behind a note would leave it unseen
+                self._appointments[writer] = at
+            if self._thread is None:
+                return self._start()
+        return True
+
+    def _start(self) -> bool:
+        thread = threading.Thread(target=self._run, name="aboard-flush", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending, or there are too many threads
+            self._appointments.clear()
+            return False
+        self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._next()._flush_in_background()
+        finally:  # a callback of the user's has raised; the other writers go on
+            with self._changed:
+                self._thread = None
+                if self._appointments:
+                    self._start()
+
+    def _next(self) -> EventWriter:
+        with self._changed:
+            while True:
+                if not self._appointments:
+                    self._changed.wait()
+                    continue
+                writer, at = min(self._appointments.items(), key=lambda item: item[1])
+                remaining = at - time.monotonic()
+                if remaining <= 0:
+                    del self._appointments[writer]
+                    return writer
+                self._changed.wait(remaining)
+
+
+_flusher = _Flusher()
+_writers: weakref.WeakSet[EventWriter] = weakref.WeakSet()
+_closing_in: int | None = None  # the process that closes its writers at exit
+
+
+def _appoint(writer: EventWriter, seconds: float) -> bool:
+    """Flush a writer in the background within `seconds`; False if no thread can be started."""
+    _close_at_exit()
+    return _flusher.appoint(writer, seconds)
+
+
+def _close_at_exit() -> None:
+    """Close all writers also in a child of `multiprocessing`, which ends without `atexit`."""
+    global _closing_in  # noqa: PLW0603 - a fact about the process, as are the writers
+    if _closing_in == os.getpid():
+        return
+    _closing_in = os.getpid()
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing and multiprocessing.parent_process():
+        # Not documented; checked with Python 3.11, and a test ends such a child.
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _close_all, exitpriority=0)
+
+
+def _close_all() -> None:
+    for writer in list(_writers):
+        try:
+            writer.close()
+        except OSError as error:
+            sys.stderr.write(f"aboard: {error}\n")
+
+
+def _after_fork() -> None:
+    global _flusher  # noqa: PLW0603 - its lock may be held, and its thread is not in the child
+    _flusher = _Flusher()
+    for writer in list(_writers):
+        writer._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+# Registered at import, so that it is called last: other exit handlers may still log.
+atexit.register(_close_all)

@@ -1,101 +1,242 @@
 """The hub's settings: `aboard.toml`, read once and checked to the last key.
 
-Text in, values out. A key that is not known is an error that names the nearest one, because a
-setting that is silently ignored is worse than a hub that does not start.
+A setting that is silently ignored is worse than a hub that does not start, so an unknown key is an
+error that names the nearest known one.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
 
 from aboard.boards.errors import BoardsError
 from aboard.boards.limits import Limits
-from aboard.boards.model import INSTANT, Engine, Visibility
-from aboard.hub.amounts import read_bytes, read_seconds
-from aboard.sdk.finding import state_directory
+from aboard.boards.model import (
+    FIELDS,
+    INSTANT,
+    Engine,
+    Unit,
+    Visibility,
+    parse_duration,
+    parse_size,
+)
+from aboard.executors import EXECUTORS, PROCESS, Profiles, executor_class, places
+from aboard.executors.batch import BATCHES
+from aboard.executors.settings import (
+    ConfigError,
+    explain,
+    make_engines,
+    personal_file,
+    read_toml,
+    unknown,
+)
+from aboard.index.library import Root
+from aboard.runs import RunsError
+from aboard.runs.naming import Template
+from aboard.sdk.personal import state_directory
 from aboard.storage import StorageError, canonical
 
+_FORBID = ConfigDict(extra="forbid")
+_SHORTEST_POLL = 0.5  # as of `aboard view --poll`, which isolated boards get
+
+
+def _checked(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let a check raise what pydantic reports with the key."""
+
+    def checked(value: Any) -> Any:
+        try:
+            return check(value)
+        except (BoardsError, RunsError, StorageError) as error:
+            raise ValueError(str(error)) from error
+
+    return checked
+
+
+def _amount(parse: Callable[[str | float], float]) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError(f"{value!r} is not a number, or a text such as '90m' or '2GiB'.")  # noqa: TRY004
+        return parse(value)
+
+    return _checked(read)
+
+
+def _below(value: Any, info: ValidationInfo) -> Any:
+    if not isinstance(value, str):
+        return value
+    return (info.context or {}).get("base", Path()) / Path(value).expanduser()
+
+
+def _database(value: Any, info: ValidationInfo) -> Any:
+    is_path = isinstance(value, str) and value and "://" not in value
+    return str(_below(value, info)) if is_path else value
+
+
+def _address(value: str) -> str:
+    parts = urlsplit(value)
+    if not value:
+        return value
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"{value!r} is not an address such as https://boards.example.org/aboard.")
+    return value.rstrip("/")
+
+
+def origin_of(url: str) -> tuple[str, str, int]:
+    """Return the scheme, host and port of an address, as browsers compare them."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.scheme, (parts.hostname or "").lower(), port
+
+
+def _network(value: Any) -> Any:
+    return ipaddress.ip_network(value, strict=False) if isinstance(value, str) else value
+
+
+def _template(value: str) -> str:
+    Template.parse(value)
+    return value
+
+
+def _as(kind: type, make: Callable[[Any, ValidationInfo], Any]) -> WrapValidator:
+    def wrap(value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
+        if isinstance(value, kind):
+            return value
+        return make(handler({"uri": value} if isinstance(value, str) else value), info)
+
+    return WrapValidator(wrap)
+
+
+def _make_root(value: Any, info: ValidationInfo) -> Root:
+    is_path = "://" not in value.uri
+    text = str(_below(value.uri, info)) if is_path else value.uri
+    return Root(_checked(canonical)(text), value.name, value.environment)
+
+
+def _roots(roots: tuple[Root, ...]) -> tuple[Root, ...]:
+    names = [root.name for root in roots if root.name]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two are called {name!r}. Give each its own name.")
+    return roots
+
+
+Text = Annotated[str, Strict()]
+Count = Annotated[
+    Annotated[int, Strict(), Field(ge=0)] | None,
+    BeforeValidator(lambda value: None if value == "unlimited" else value),
+]
+Duration = Annotated[float, BeforeValidator(_amount(parse_duration)), Field(ge=0)]
+Size = Annotated[int, BeforeValidator(_amount(parse_size)), Field(ge=0)]
+Number = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
+Directory = Annotated[Path, BeforeValidator(_below)]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Kind = TypeVar("Kind")
+Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
+_KINDS = {Unit.DURATION: Duration, Unit.SIZE: Size, float: Number}
+
+if TYPE_CHECKING:
+    from aboard.boards.limits import Limits as LimitSettings
+    from aboard.index.library import Root as RootSettings
+else:
+    _kinds = {one.name: _KINDS.get(one.about.unit or one.kind, Count) for one in FIELDS.values()}
+    _limits = {one.name: (_kinds.get(one.name, Count), one.default) for one in fields(Limits)}
+    _limit_table = create_model("Limits", __config__=_FORBID, **_limits)
+    LimitSettings = Annotated[_limit_table, _as(Limits, lambda found, _: Limits(**dict(found)))]
+    _root = {"uri": (Text, ...), "name": (Text, ""), "environment": (dict[str, Text], {})}
+    _root_table = create_model("Root", __config__=_FORBID, **_root)
+    RootSettings = Annotated[_root_table, _as(Root, _make_root)]
 
 
-class ConfigError(Exception):
-    """A setting that cannot be used: which, where, and what to write instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """A place below which runs are.
-
-    Attributes:
-        uri: the path or URI.
-        name: what people call it; the last part of its path by default.
-        environment: variables that hold for this root alone, such as `AWS_PROFILE`.
-    """
-
-    uri: str
-    name: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=_FORBID)
 class BoardDefaults:
-    """What a board is like for which nothing else was said; durations are seconds."""
-
-    on: str = INSTANT
+    on: Text = INSTANT
     engine: Engine = Engine.FAST
     visibility: Visibility = Visibility.PRIVATE
-    timeout: float | None = None
-    idle_timeout: float | None = None
-    memory: int | None = None
-    poll: float | None = None
-    """How long to wait between two looks at a bucket; for all boards, whatever else is said."""
+    template: Annotated[Text, AfterValidator(_checked(_template))] | None = None
+    timeout: Duration | None = None
+    idle_timeout: Duration | None = None
+    memory: Size | None = None
+    cpus: Number | None = None
+    poll: Annotated[Duration, Field(ge=_SHORTEST_POLL)] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {
+            name: value for name, value in named.items() if name in FIELDS and value is not None
+        }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=_FORBID)
+class JobSettings:
+    """Whether administrators submit and stop jobs through a team's hub, as the hub's user."""
+
+    submit: Annotated[bool, Strict()] = False
+
+
+@dataclass(frozen=True, config=_FORBID)
 class Config:
-    """All settings of a hub.
+    """All settings of a hub; durations are seconds.
 
-    Attributes:
-        host: the address to listen on.
-        port: the port; None for the first free one from 6006 on, 0 for any.
-        url: how browsers reach the hub, where that is not its own address; its path is the prefix.
-        certificate: a file with the TLS certificate and those above it, in PEM.
-        certificate_key: the file with its key.
-        trusted_proxies: addresses or networks whose forwarded headers are believed.
-        directory: where the hub keeps its database, and files of isolated boards.
-        database: a path or URL; `hub.db` in the directory by default.
-        roots: where runs are.
-        any_path: whether boards may show what lies below no root.
-        session: how long a login lasts, in seconds.
-        share: how long a link lasts for which no time was given, in seconds; 0 for ever.
-        grace: how long requests under way may take when the hub is stopped, in seconds.
-        limits: what one user may have.
-        boards: what boards are like by default.
+    `url` is how browsers reach the hub, if not at its own address; its path is the prefix.
+    `boards_url` is how they reach boards, if these have an origin of their own.
+    `database` is `hub.db` in the directory by default. With `any_path`, boards may show what lies
+    below no root. `executors` has the engines that a file has a table for.
     """
 
-    host: str = "localhost"
-    port: int | None = None
-    url: str = ""
-    certificate: Path | None = None
-    certificate_key: Path | None = None
-    trusted_proxies: tuple[Network, ...] = ()
-    directory: Path = field(default_factory=state_directory)
-    database: str = ""
-    roots: tuple[Root, ...] = ()
-    any_path: bool = False
-    session: float = 30 * 86400.0
-    share: float = 7 * 86400.0
-    grace: float = 10.0
-    limits: Limits = field(default_factory=Limits)
+    host: Text = "localhost"
+    port: Annotated[int, Strict(), Field(ge=0, le=65535)] | None = None
+    url: Annotated[Text, AfterValidator(_address)] = ""
+    boards_url: Annotated[Text, AfterValidator(_address)] = ""
+    certificate: Directory | None = None
+    certificate_key: Directory | None = None
+    trusted_proxies: Networks = ()
+    directory: Directory = field(default_factory=state_directory)
+    database: Annotated[Text, BeforeValidator(_database)] = ""
+    roots: Annotated[tuple[RootSettings, ...], AfterValidator(_roots)] = ()
+    any_path: Annotated[bool, Strict()] = False
+    session: Duration = 30 * 86400.0
+    share: Duration = 7 * 86400.0
+    grace: Duration = 10.0
+    limits: LimitSettings = field(default_factory=Limits)
     boards: BoardDefaults = field(default_factory=BoardDefaults)
+    jobs: JobSettings = field(default_factory=JobSettings)
+    executors: SkipValidation[Mapping[str, Profiles]] = field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_certificate(self) -> Config:
+        if (self.certificate is None) != (self.certificate_key is None):
+            raise ValueError("certificate and certificate_key go together. Give both.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_origins(self) -> Config:
+        if self.boards_url and not self.url:
+            raise ValueError("boards_url needs url, the address of the hub itself. Give both.")
+        if self.boards_url and origin_of(self.boards_url) == origin_of(self.url):
+            raise ValueError(
+                "boards_url has the host and port of url. Give boards a host name or a port of"
+                " their own."
+            )
+        return self
 
     @property
     def prefix(self) -> str:
@@ -104,209 +245,76 @@ class Config:
 
     @property
     def database_address(self) -> str:
-        """Where the registry is."""
         return self.database or str(self.directory / "hub.db")
+
+    def engines(self, *, personal: bool) -> dict[str, Profiles]:
+        """Return the engines that the hub offers, with their settings.
+
+        A personal hub offers all engines but those that need settings, a team's hub the processes
+        of its machine; both offer those that have a table.
+        """
+        offered = {
+            name: self.executors.get(name) or {"": executor_class(name).Settings()}
+            for name in EXECUTORS
+            if name in self.executors
+            or name == PROCESS
+            or (personal and not executor_class(name).needs_settings)
+        }
+        known = [INSTANT, *places(offered)]
+        if self.boards.on not in known:
+            raise ConfigError(
+                f"boards.on: {unknown('place', self.boards.on, known)}"
+                " A team's hub offers an engine that has a table, such as [executors.slurm]."
+            )
+        return offered
+
+    def job_engines(self, *, personal: bool) -> dict[str, Profiles]:
+        """Return the engines to which the hub submits jobs, with the settings that a file has."""
+        return {
+            name: self.executors.get(name, {})
+            for name in BATCHES
+            if personal or name == PROCESS or name in self.executors
+        }
+
+
+_adapter = TypeAdapter(Config)
+_TABLES: Mapping[str, type] = {
+    "limits": Limits,
+    "boards": BoardDefaults,
+    "jobs": JobSettings,
+    "roots": Root,
+    "": Config,
+}
+_OF_A_PERSONAL_HUB = ("boards", "executors", "limits")
 
 
 def read_config(path: Path) -> Config:
-    """Read a file of settings; paths in it count from where it is.
+    """Read a file of settings; paths in it are relative to its directory."""
+    return make_config(read_toml(path), path.absolute().parent, str(path))
 
-    Raises:
-        ConfigError: it cannot be read, or a setting cannot be used.
+
+def read_personal_config() -> Config:
+    """Read the settings of the user's own hub, from ABOARD_CONFIG or the user's configuration.
+
+    The other settings belong to a hub that others share: a personal hub listens on loopback, and
+    commands find it in the state directory.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"{path}: {reason}. Check the path of the settings.") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: this is not TOML: {error}.") from error
+    path = personal_file()
+    if path is None:
+        return Config()
+    values = read_toml(path)
+    if others := sorted(set(values) - set(_OF_A_PERSONAL_HUB)):
+        known = f"Known: {', '.join(_OF_A_PERSONAL_HUB)}."
+        raise ConfigError(f"{path}: a personal hub has no setting {others[0]!r}. {known}")
     return make_config(values, path.absolute().parent, str(path))
 
 
 def make_config(values: Mapping[str, Any], base: Path, where: str) -> Config:
-    """Make settings of what a file says.
-
-    Raises:
-        ConfigError: a setting is not known, or cannot be used.
-    """
-    _check_keys(values, fields(Config), where)
-    given = {name: _setting(name, value, base, where) for name, value in values.items()}
-    if ("certificate" in given) != ("certificate_key" in given):
-        raise ConfigError(f"{where}: certificate and certificate_key go together. Give both.")
-    return Config(**given)
-
-
-def _setting(name: str, value: object, base: Path, where: str) -> Any:
-    return _read(where, name, value, lambda one: _READERS[name](one, base, where))
-
-
-def _check_keys(values: Mapping[str, Any], known: Iterable[Any], where: str) -> None:
-    names = [one.name for one in known]
-    for name in values:
-        if name not in names:
-            near = get_close_matches(name, names, n=1)
-            meant = f"Did you mean {near[0]!r}? " if near else ""
-            raise ConfigError(
-                f"{where}: there is no setting {name!r}. {meant}Known are {', '.join(names)}."
-            )
-
-
-def _read(where: str, name: str, value: object, how: Callable[[Any], Any]) -> Any:
+    """Check settings; `where` names their file in errors."""
+    read = dict(values)
+    if "executors" in read:
+        read["executors"] = make_engines(read["executors"], base, f"{where}, executors")
     try:
-        return how(value)
-    except ConfigError:
-        raise
-    except (BoardsError, StorageError) as error:
-        raise ConfigError(f"{where}: {name}: {error}") from error
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{where}: {name}: {error}. Correct it.") from error
-
-
-_Readers = Mapping[str, Callable[[Any], Any]]
-
-
-def _of(kind: type[Kind], what: str) -> Callable[[Any], Kind]:
-    def check(value: Any) -> Kind:
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise TypeError(f"{value!r} is not {what}")
-        return value
-
-    return check
-
-
-_text, _whole, _flag = _of(str, "a text"), _of(int, "a whole number"), _of(bool, "true or false")
-_list, _table = _of(list, "a list"), _of(dict, "a table")
-
-
-def _amount(value: Any) -> str | float:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise TypeError(f"{value!r} is not a number, or a text such as '90m' or '2GiB'")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    return read_seconds(_amount(value))
-
-
-_SHORTEST_POLL = 0.5
-"""As of `aboard view --poll`, which isolated boards are told."""
-
-
-def _pause(value: Any) -> float:
-    if (seconds := _seconds(value)) < _SHORTEST_POLL:
-        raise ValueError(f"{value!r} is less than {_SHORTEST_POLL} seconds")
-    return seconds
-
-
-def _bytes(value: Any) -> int:
-    return read_bytes(_amount(value))
-
-
-def _port(value: Any) -> int:
-    if not 0 <= _whole(value) <= 65535:
-        raise ValueError(f"port {value} does not exist")
-    return int(value)
-
-
-def _address(value: Any) -> str:
-    parts = urlsplit(_text(value))
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"{value!r} is not an address such as https://boards.example.org/aboard")
-    return str(value).rstrip("/")
-
-
-def _networks(value: Any) -> tuple[Network, ...]:
-    return tuple(ipaddress.ip_network(_text(one), strict=False) for one in _list(value))
-
-
-def _below(base: Path, value: Any) -> Path:
-    return base / Path(_text(value)).expanduser()
-
-
-def _database(base: Path, value: Any) -> str:
-    return _text(value) if "://" in _text(value) else str(_below(base, value))
-
-
-def _root(value: Any, base: Path, where: str) -> Root:
-    table = {"uri": value} if isinstance(value, str) else _table(value)
-    _check_keys(table, fields(Root), f"{where}, roots")
-    if not table.get("uri"):
-        raise ConfigError(f"{where}, roots: a root needs a uri. Name a directory or a bucket.")
-    text = _text(table["uri"])
-    is_path = "://" not in text
-    uri = canonical(str(_below(base, text)) if is_path else text)
-    variables = _table(table.get("environment", {}))
-    name = _text(table.get("name", "")) or uri.rstrip("/").rpartition("/")[2]
-    return Root(uri, name, {one: _text(text) for one, text in variables.items()})
-
-
-def _roots(value: Any, base: Path, where: str) -> tuple[Root, ...]:
-    roots = [_root(one, base, where) for one in _list(value)]
-    names = [root.name for root in roots]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{where}, roots: two are called {name!r}. Give each a name.")
-    return tuple(roots)
-
-
-def _group(kind: type[Kind], name: str, value: Any, readers: _Readers, where: str) -> Kind:
-    """Read a table whose settings are the fields of a dataclass."""
-    table = _table(value)
-    _check_keys(table, fields(kind), f"{where}, {name}")  # type: ignore[arg-type]
-    return kind(
-        **{one: _read(where, f"{name}.{one}", held, readers[one]) for one, held in table.items()}
-    )
-
-
-def _limits(value: Any, _base: Path, where: str) -> Limits:
-    readers: _Readers = {
-        "isolated": _count,
-        "instant": _count,
-        "memory": _bytes,
-        "timeout": _seconds,
-        "idle_timeout": _seconds,
-    }
-    return _group(Limits, "limits", value, readers, where)
-
-
-def _count(value: Any) -> int | None:
-    if value == "unlimited":
-        return None
-    if _whole(value) < 0:
-        raise ValueError(f"{value} is less than none; write a number, or 'unlimited'")
-    return int(value)
-
-
-def _boards(value: Any, _base: Path, where: str) -> BoardDefaults:
-    readers: _Readers = {
-        "on": _text,
-        "engine": Engine,
-        "visibility": Visibility,
-        "timeout": _seconds,
-        "idle_timeout": _seconds,
-        "memory": _bytes,
-        "poll": _pause,
-    }
-    return _group(BoardDefaults, "boards", value, readers, where)
-
-
-_READERS: dict[str, Callable[[Any, Path, str], Any]] = {
-    "host": lambda value, *_: _text(value),
-    "port": lambda value, *_: _port(value),
-    "url": lambda value, *_: _address(value),
-    "certificate": lambda value, base, _: _below(base, value),
-    "certificate_key": lambda value, base, _: _below(base, value),
-    "trusted_proxies": lambda value, *_: _networks(value),
-    "directory": lambda value, base, _: _below(base, value),
-    "database": lambda value, base, _: _database(base, value),
-    "roots": _roots,
-    "any_path": lambda value, *_: _flag(value),
-    "session": lambda value, *_: _seconds(value),
-    "share": lambda value, *_: _seconds(value),
-    "grace": lambda value, *_: _seconds(value),
-    "limits": _limits,
-    "boards": _boards,
-}
+        return _adapter.validate_python(read, context={"base": base})
+    except ValidationError as error:
+        raise ConfigError(explain(error, where, _TABLES)) from error

@@ -1,10 +1,15 @@
-"""Numbers about the hub, as Prometheus reads them."""
+"""The hub's metrics, in the text format of Prometheus."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter as Tally
+from collections.abc import Iterator
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from aboard import __version__
 from aboard.boards.errors import DatabaseUnavailable
@@ -14,94 +19,72 @@ from aboard.storage import traffic
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+
 
 class Requests:
-    """Requests that were answered, by what was asked and how it went."""
-
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count: Counter[tuple[str, str]] = Counter()
-        self._seconds: Counter[str] = Counter()
+        registry = self.registry = CollectorRegistry()
+        self._count = Counter(
+            "aboard_requests_total", "Answered requests.", ["route", "status"], registry=registry
+        )
+        self._seconds = Counter(
+            "aboard_request_seconds_total", "Time spent on requests.", ["route"], registry=registry
+        )
 
     def count(self, route: str, status: int, seconds: float) -> None:
-        """Count one."""
-        with self._lock:
-            self._count[route, f"{status // 100}xx"] += 1
-            self._seconds[route] += seconds  # type: ignore[assignment]
+        self._count.labels(route, f"{status // 100}xx").inc()
+        self._seconds.labels(route).inc(seconds)
 
-    def lines(self) -> Iterator[str]:
-        """Yield them as Prometheus reads them."""
-        with self._lock:
-            counted, seconds = dict(self._count), dict(self._seconds)
-        yield from _head("aboard_requests_total", "counter", "Requests that were answered.")
-        for (route, status), number in sorted(counted.items()):
-            yield _line("aboard_requests_total", number, route=route, status=status)
-        yield from _head("aboard_request_seconds_total", "counter", "Time spent on requests.")
-        for route, spent in sorted(seconds.items()):
-            yield _line("aboard_request_seconds_total", spent, route=route)
+
+class _HubCollector(Collector):
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def collect(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily("aboard_info", "The version.", labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+        yield from self._boards()
+        yield GaugeMetricFamily(
+            "aboard_index_lag_seconds",
+            "Time since the data in use was last read.",
+            self._hub.follower.lag(),
+        )
+        yield from _storage()
+
+    def _boards(self) -> Iterator[Metric]:
+        snapshot = self._hub.lifecycle.snapshot()
+        live = Tally(record.state for record in snapshot.boards.values())
+        boards = GaugeMetricFamily("aboard_boards", "Boards by state.", labels=["state"])
+        for state in sorted(LIVE):
+            boards.add_metric([state], live[state])
+        try:
+            for state in sorted(ENDED):
+                total = self._hub.registry.list(states=[state], limit=1).total
+                boards.add_metric([state], total)
+        except DatabaseUnavailable:
+            up = 0
+        else:
+            up = 1
+        yield boards
+        yield GaugeMetricFamily("aboard_database_up", "Whether the database answers.", up)
 
 
 def expose(hub: Hub, requests: Requests) -> str:
-    """Return all numbers."""
-    lines = [
-        *_head("aboard_info", "gauge", "The version."),
-        _line("aboard_info", 1, version=__version__),
-        *_boards(hub),
-        *requests.lines(),
-        *_head("aboard_index_lag_seconds", "gauge", "Since what is in use was last looked at."),
-        _line("aboard_index_lag_seconds", hub.reader.lag()),
-        *_storage(),
-    ]
-    return "\n".join(lines) + "\n"
+    registry = CollectorRegistry()
+    registry.register(_HubCollector(hub))
+    return (generate_latest(registry) + generate_latest(requests.registry)).decode()
 
 
-def _boards(hub: Hub) -> Iterator[str]:
-    snapshot = hub.lifecycle.snapshot()
-    live = Counter(str(record.state) for record in snapshot.boards.values())
-    numbers: dict[str, int] = {str(state): live[str(state)] for state in sorted(LIVE)}
-    try:
-        for state in sorted(ENDED):
-            numbers[str(state)] = hub.registry.list(states=[state], limit=1).total
-    except DatabaseUnavailable:
-        up = 0
-    else:
-        up = 1
-    yield from _head("aboard_boards", "gauge", "Boards by state.")
-    for name, number in numbers.items():
-        yield _line("aboard_boards", number, state=name)
-    yield from _head("aboard_database_up", "gauge", "Whether the database answers.")
-    yield _line("aboard_database_up", up)
-
-
-def _storage() -> Iterator[str]:
-    counts = traffic.snapshot()
-    for name, help_, which in (
-        ("aboard_storage_requests_total", "Requests to buckets.", 0),
-        ("aboard_storage_bytes_total", "Bytes to and from buckets.", 1),
-    ):
-        yield from _head(name, "counter", help_)
-        for (bucket, kind), one in sorted(counts.items()):
-            yield _line(name, one[which], bucket=bucket, kind=kind)
-
-
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _line(name: str, value: float, **labels: str) -> str:
-    return (
-        f"{name}{_labels(labels)} {value:g}"
-        if value < 1e6
-        else f"{name}{_labels(labels)} {value:.0f}"
+def _storage() -> Iterator[Metric]:
+    labels = ["bucket", "kind"]
+    requests = CounterMetricFamily("aboard_storage_requests", "Requests to buckets.", labels=labels)
+    transferred = CounterMetricFamily(
+        "aboard_storage_bytes", "Bytes to and from buckets.", labels=labels
     )
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    escaped = (
-        f'{name}="{text.replace(chr(92), chr(92) * 2).replace(chr(34), chr(92) + chr(34))}"'
-        for name, text in labels.items()
-    )
-    return "{" + ",".join(escaped) + "}"
+    for key, (count, size) in sorted(traffic.snapshot().items()):
+        requests.add_metric(key, count)
+        transferred.add_metric(key, size)
+    yield requests
+    yield transferred

@@ -1,51 +1,80 @@
-"""The hub's own few pages: logging in and out, links to boards, and signs of life."""
+"""The hub's own pages: the console, links to one board, logout, health and metrics.
+
+The console is one page with many addresses: `make console` builds its files into the directory
+`console` beside this module. Where they were not built, a plain list of boards is in its place.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import html
-from urllib.parse import parse_qs
+import re
+from pathlib import Path
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from aboard.boards.accounts import User
 from aboard.boards.errors import DatabaseUnavailable
 from aboard.boards.model import LIVE, BoardRecord
 from aboard.boards.registry import Page
-from aboard.hub.api.asked import TheHub, TheUser, TheVisitor, check_rule
+from aboard.hub.access import end_cookie, share_cookie_name
+from aboard.hub.api import TheHub, TheUser, TheVisitor, check_rule
 from aboard.hub.api.users import end_session
-from aboard.hub.auth import AuthError, TooManyAttempts
-from aboard.hub.gatekeeper import ask_to_log_in, redirect
 from aboard.hub.metrics import CONTENT_TYPE, expose
-from aboard.hub.origin import end_cookie, session_cookie, share_cookie
-from aboard.hub.service import Hub
 from aboard.web import pages
-from aboard.web.access import Redeemed
-from aboard.web.brake import Brake
-from aboard.web.pages import Problem, Reply
-from aboard.web.request import accepts_html, local_target, split_key
+from aboard.web.gate import redirect
+from aboard.web.pages import NOT_FOUND, Problem, Reply
+from aboard.web.request import accepts_html, first_header, make_cookie
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(check_rule)])
+# Pages of the console besides the front page; each needs its rule too.
+CONSOLE_PATHS = (
+    "/runs",
+    "/runs/{run}",
+    "/compare",
+    "/sweep",
+    "/boards",
+    "/jobs",
+    "/storage",
+    "/people",
+)
+CONSOLE_FILES = Path(__file__).with_name("console")
+_ASSET = re.compile(r"app-[0-9A-Z]+\.(js|css)")
+_ASSET_TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
+_BASE = '<base href="./">'
+# No inline code, no eval, no other site; and no text becomes markup, whatever a script tries.
+_CONSOLE_POLICY = (
+    "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'self'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
 _YEAR = 365 * 86400
-_MOST_LISTED = 100
-_MOST_SELECTORS = 3
-_NO_BOARDS = "There are none yet. Start one: <code>aboard start SELECTOR</code>"
-_brake = Brake()
-_STRANGE = Problem(
-    404, "not_found", "This link shows nothing.", "It may have expired. Ask for a new one."
+_MAX_LISTED = 100
+_MAX_SELECTORS = 3
+_NO_CONSOLE = (
+    "This installation has no console, because its files were not built. In a checkout of Aboard, "
+    "build them with <code>make console</code> and reload this page. Boards, the command line and "
+    "the API work without it."
+)
+_NO_BOARDS = "There are no boards yet. Start one: <code>aboard start SELECTOR</code>"
+_NO_SHARE = Problem(
+    404,
+    "not_found",
+    "This link does not show a board.",
+    "It may have expired. Ask its owner for a new one.",
 )
 
 
 @router.get("/healthz")
 async def healthz() -> JSONResponse:
-    """Say that the process answers."""
     return JSONResponse({"status": "alive"})
 
 
 @router.get("/readyz")
 def readyz(hub: TheHub) -> JSONResponse:
-    """Say whether everything that is needed for changes is there."""
+    """Answer while the database and the boards can be read."""
     hub.registry.check()
     if hub.lifecycle.snapshot().problem:
         raise DatabaseUnavailable("the boards could not be read.", "Try again in a moment.")
@@ -54,123 +83,96 @@ def readyz(hub: TheHub) -> JSONResponse:
 
 @router.get("/metrics")
 def metrics(hub: TheHub, request: Request) -> PlainTextResponse:
-    """Return numbers for Prometheus."""
     return PlainTextResponse(expose(hub, request.app.state.requests), media_type=CONTENT_TYPE)
 
 
 @router.get("/")
 def front(hub: TheHub, user: TheUser, request: Request) -> Response:
-    """Show somebody his boards, and the way out."""
-    found = hub.page(user, states=LIVE, limit=_MOST_LISTED)
     if not accepts_html(request.scope):
+        found = hub.page(user, states=LIVE, limit=1)
         return JSONResponse({"user": user.name, "boards": found.total})
-    return _response(_front_page(user, found))
+    return console(hub, user, request)
 
 
-def _front_page(user: User, found: Page) -> Reply:
-    boards = "\n".join(_entry(board) for board in found.boards)
+def console(hub: TheHub, user: TheUser, request: Request) -> Response:
+    """Return the console; its scripts read from the address which page to show."""
+    up = "../" * (request.scope["path"].count("/") - 1)
+    try:
+        text = (CONSOLE_FILES / "index.html").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        found = hub.page(user, states=LIVE, limit=_MAX_LISTED)
+        return _response(_list_of_boards(user, found, up or "./"))
+    if up:  # a proxy may have cut off a prefix that the hub does not know
+        text = text.replace(_BASE, f'<base href="{up}">')
+    headers = {"content-security-policy": _CONSOLE_POLICY, "cache-control": "no-store"}
+    return HTMLResponse(text, headers=headers)
+
+
+for _path in CONSOLE_PATHS:
+    router.get(_path)(console)
+
+
+@router.get("/console/{name}")
+def console_asset(request: Request, name: str) -> Response:
+    """Return a script or style sheet; its name has a digest of its content."""
+    known = _ASSET.fullmatch(name)
+    path = CONSOLE_FILES / name
+    if known is None or not path.is_file():
+        return _response(NOT_FOUND.reply(as_page=accepts_html(request.scope)))
+    content = path.read_bytes()
+    headers = {"cache-control": f"private, max-age={_YEAR}, immutable", "vary": "accept-encoding"}
+    if "gzip" in first_header(request.scope["headers"], b"accept-encoding"):
+        content = gzip.compress(content, mtime=0)
+        headers["content-encoding"] = "gzip"
+    return Response(content, headers=headers, media_type=_ASSET_TYPES[known[1]])
+
+
+def _list_of_boards(user: User, found: Page, up: str) -> Reply:
+    boards = "\n".join(_entry(board, up) for board in found.boards)
     more = found.total - len(found.boards)
     listed = f"<ul>\n{boards}\n</ul>" if boards else f'<p class="hint">{_NO_BOARDS}</p>'
     rest = f'<p class="hint">And {more} more: <code>aboard list</code></p>' if more > 0 else ""
     body = f"""<h1>Boards</h1>
 {listed}{rest}
-<form method="post" action="./logout">
+<p class="hint">{_NO_CONSOLE}</p>
+<form method="post" action="{up}logout">
 <div class="row foot">
 <p>You are logged in as {html.escape(user.name)}.</p>
 <button type="submit">Log out</button>
 </div>
 </form>"""
-    # A form of a page without a referrer says "Origin: null", like a stranger's.
+    # A form of a page without a referrer says "Origin: null", like another site's.
     kept = (("cache-control", "no-store"), ("referrer-policy", "same-origin"))
     return pages.page("Boards", body, kept)
 
 
-def _entry(board: BoardRecord) -> str:
-    selectors = ", ".join(board.selectors[:_MOST_SELECTORS])
-    more = len(board.selectors) - _MOST_SELECTORS
+def _entry(board: BoardRecord, up: str) -> str:
+    selectors = ", ".join(board.selectors[:_MAX_SELECTORS])
+    more = len(board.selectors) - _MAX_SELECTORS
     shown = f"{selectors} and {more} more" if more > 0 else selectors
     about = html.escape(f"{shown} · {board.owner} · {board.state}")
-    return f'<li><a href="./b/{board.id}/">{html.escape(board.name)}</a>\n<span>{about}</span></li>'
-
-
-@router.get("/login")
-async def login_page(hub: TheHub, request: Request) -> Response:
-    """Ask who somebody is."""
-    as_page = accepts_html(request.scope)
-    return _ask(hub, "Log in to this hub.", "/", as_page=as_page)
-
-
-@router.post("/login")
-async def log_in(hub: TheHub, request: Request) -> Response:
-    """Take a password, a token or a link from the form of a page."""
-    fields = parse_qs((await request.body()).decode("latin-1"), max_num_fields=10)
-    form = {
-        name: values[0].encode("latin-1", "replace").decode("utf-8", "replace")
-        for name, values in fields.items()
-    }
-    target = local_target(form.get("next", "")) or "/"
-    if target.startswith("/login"):
-        target = "/"
-    try:
-        if hub.personal or "user" not in form:
-            cookie = await _with_token(hub, request, form.get("token", "").strip())
-        else:
-            opened = await hub.auth.enter(form["user"], form.get("password", ""))
-            cookie = session_cookie(request.scope, hub.config, opened)
-    except TooManyAttempts:
-        return _response(pages.TOO_MANY.reply(as_page=True))
-    except AuthError as error:
-        message = error.message[:1].upper() + error.message[1:]
-        return _ask(hub, message, target, as_page=accepts_html(request.scope))
-    return _response(redirect(f".{target}", cookie))
+    name = html.escape(board.name)
+    return f'<li><a href="{up}b/{board.id}/">{name}</a>\n<span>{about}</span></li>'
 
 
 @router.post("/logout")
 def log_out(hub: TheHub, request: Request, visitor: TheVisitor) -> Response:
-    """End the session that a page was shown in."""
     end_session(hub, visitor)
-    return _response(redirect("./login", end_cookie(request.scope, hub.config)))
+    return _response(redirect("./login", end_cookie(request.scope)))
 
 
 @router.get("/s/{secret}")
 async def open_share(hub: TheHub, request: Request, secret: str) -> Response:
-    """Show a board to whoever has a link to it."""
     guest = await asyncio.to_thread(hub.auth.guest, secret)
     if guest is None:
-        await _brake.hold()
-        return _response(_STRANGE.reply(as_page=accepts_html(request.scope)))
+        await hub.auth.throttle.hold()
+        return _response(_NO_SHARE.reply(as_page=accepts_html(request.scope)))
     ends = guest.share.expires
     age = _YEAR if ends is None else max(int(ends - hub.clock()), 1)
-    cookie = share_cookie(request.scope, hub.config, guest.share.board, secret, age)
-    return _response(redirect(f"../b/{guest.share.board}/", cookie))
-
-
-async def _with_token(hub: Hub, request: Request, secret: str) -> str:
-    """Open a session with a token, or with a link that was pasted."""
-    key = split_key(secret.partition("?")[2].partition("#")[0])[1] or secret
-    found = await asyncio.to_thread(hub.auth.token, secret)
-    if found is not None:
-        opened = await asyncio.to_thread(hub.auth.open_session, found[1])
-        return session_cookie(request.scope, hub.config, opened)
-    opened = hub.auth.new_session()
-    redeemed = await asyncio.to_thread(hub.keys.redeem, key, opened.session)
-    if redeemed is Redeemed.OPENED:
-        return session_cookie(request.scope, hub.config, opened)
-    if not await _brake.hold():
-        raise TooManyAttempts("too many wrong secrets came.", "Wait a minute.")
-    raise AuthError("this token is not right.", "Copy it again.")
-
-
-def _ask(hub: Hub, message: str, target: str, *, as_page: bool) -> Response:
-    reply = ask_to_log_in(
-        "./login",
-        target,
-        message,
-        code="not_authenticated",
-        as_page=as_page,
-        personal=hub.personal,
-    )
-    return _response(reply)
+    board = guest.share.board
+    name, path = share_cookie_name(board), f"/b/{board}/"
+    cookie = make_cookie(request.scope, name, secret, path=path, seconds=age)
+    return _response(redirect(f"..{path}", cookie))
 
 
 def _response(reply: Reply) -> Response:

@@ -1,6 +1,6 @@
-"""Who may do what: one table of roles and actions, and what somebody is told who may not.
+"""Permissions: one table of roles and actions, and one rule for every route of the hub.
 
-A board that somebody may not see does not exist for him. Who somebody is, is left to `auth`.
+A board that a user may not see does not exist for that user. A route without a rule is closed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from types import MappingProxyType
 
 from aboard.boards.accounts import Role, Share, User
 from aboard.boards.errors import BoardsError
-from aboard.boards.lookup import unknown
 from aboard.boards.model import BoardRecord, Visibility
+from aboard.boards.registry import no_such_board
 
 
 class Forbidden(BoardsError):  # noqa: N818 - named by what is wrong
-    """Something that the one who asks may not do, with what he may see."""
+    """An action that the visitor may not do, on something that the visitor may see."""
 
     code = "forbidden"
 
 
 class Action(StrEnum):
-    """What can be done on a hub; the first ones with a board, the others without."""
+    """What can be done on a hub; the first ones concern one board, the others none."""
 
     SEE = "see"
     SEE_LOGS = "see the logs of"
@@ -35,14 +35,15 @@ class Action(StrEnum):
     CREATE = "create boards"
     SEE_RUNS = "see runs"
     CHANGE_RUNS = "change runs"
+    DELETE_RUNS = "delete runs of others"
+    SUBMIT = "submit and stop jobs"
+    SHARE_VIEWS = "share views"
     OWN_TOKENS = "have tokens"
     MANAGE_USERS = "manage users"
     MANAGE_HUB = "manage the hub"
 
 
 class Whose(StrEnum):
-    """How a board relates to the one who asks."""
-
     OWN = "own"
     TEAM = "team"
     OTHER = "other"
@@ -51,13 +52,13 @@ class Whose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """Somebody who has a link to one board, and the user who gave it away."""
+    """A visitor with a link to one board, and the user who made the link."""
 
     share: Share
     maker: User
 
 
-_ON_BOARDS = (
+ON_BOARDS = (
     Action.SEE,
     Action.SEE_LOGS,
     Action.CHANGE,
@@ -66,7 +67,7 @@ _ON_BOARDS = (
     Action.DELETE,
     Action.SHARE,
 )
-_NOBODY: frozenset[Whose] = frozenset()
+_NONE: frozenset[Whose] = frozenset()
 _OWN = frozenset({Whose.OWN})
 _SHOWN = frozenset({Whose.OWN, Whose.TEAM})
 _ANY = frozenset({Whose.OWN, Whose.TEAM, Whose.OTHER})
@@ -79,25 +80,28 @@ TABLE: Mapping[Action, Mapping[Role, frozenset[Whose]]] = MappingProxyType(
             # ............... viewer, member, admin
             Action.SEE: (_SHOWN, _SHOWN, _ANY),
             Action.SEE_LOGS: (_OWN, _SHOWN, _ANY),
-            Action.CHANGE: (_NOBODY, _OWN, _ANY),
+            Action.CHANGE: (_NONE, _OWN, _ANY),
             Action.STOP: (_OWN, _OWN, _ANY),
-            Action.RESTART: (_NOBODY, _OWN, _ANY),
+            Action.RESTART: (_NONE, _OWN, _ANY),
             Action.DELETE: (_OWN, _OWN, _ANY),
-            Action.SHARE: (_NOBODY, _OWN, _ANY),
-            Action.CREATE: (_NOBODY, _YES, _YES),
+            Action.SHARE: (_NONE, _OWN, _ANY),
+            Action.CREATE: (_NONE, _YES, _YES),
             Action.SEE_RUNS: (_YES, _YES, _YES),
-            Action.CHANGE_RUNS: (_NOBODY, _YES, _YES),
+            Action.CHANGE_RUNS: (_NONE, _YES, _YES),
+            Action.DELETE_RUNS: (_NONE, _NONE, _YES),
+            Action.SUBMIT: (_NONE, _NONE, _YES),
+            Action.SHARE_VIEWS: (_NONE, _YES, _YES),
             Action.OWN_TOKENS: (_YES, _YES, _YES),
-            Action.MANAGE_USERS: (_NOBODY, _NOBODY, _YES),
-            Action.MANAGE_HUB: (_NOBODY, _NOBODY, _YES),
+            Action.MANAGE_USERS: (_NONE, _NONE, _YES),
+            Action.MANAGE_HUB: (_NONE, _NONE, _YES),
         }.items()
     }
 )
 
 
 def may(who: User | Guest, action: Action, board: BoardRecord | None = None) -> bool:
-    """Say whether somebody may do something, with a board where the action is about one."""
-    if (board is None) == (action in _ON_BOARDS):
+    """Return whether a visitor may do something, with a board where the action concerns one."""
+    if (board is None) == (action in ON_BOARDS):
         raise ValueError(f"{action!r} {'needs' if board is None else 'is not about'} a board")
     if isinstance(who, Guest):
         if board is None or board.id != who.share.board or action is not Action.SEE:
@@ -107,26 +111,24 @@ def may(who: User | Guest, action: Action, board: BoardRecord | None = None) -> 
 
 
 def require(who: User | Guest, action: Action, board: BoardRecord | None = None) -> None:
-    """Go on only if somebody may do something.
+    """Check that a visitor may do something.
 
-    Raises:
-        NotFound: he may not even see the board.
-        Forbidden: he may not.
+    Raise `NoSuchName` if the visitor may not even see the board, `Forbidden` otherwise.
     """
     if may(who, action, board):
         return
     if board is not None and not may(who, Action.SEE, board):
-        raise unknown(board.id)
+        raise no_such_board(board.id)
     what = f"{action} board {board.id} ({board.name})" if board else str(action)
     if isinstance(who, Guest):
-        raise Forbidden(f"with a link one may not {what}.", "Log in first: aboard login")
+        raise Forbidden(f"a link does not allow to {what}.", "Log in first: aboard login")
     anothers = board is not None and board.owner != who.name
     hint = "Ask its owner, or an administrator." if anothers else "Ask an administrator."
     raise Forbidden(f"{who.name} may not {what} as {who.role}.", hint)
 
 
 def seen_by(who: User) -> str | None:
-    """Return what the registry needs to list only what somebody may see."""
+    """Return whose boards the registry may list besides the team's; None for all."""
     return None if Whose.OTHER in TABLE[Action.SEE][who.role] else who.name
 
 
@@ -136,3 +138,100 @@ def _whose(user: User, board: BoardRecord | None) -> Whose:
     if board.owner == user.name:
         return Whose.OWN
     return Whose.TEAM if board.visibility is Visibility.TEAM else Whose.OTHER
+
+
+API = "/api/v1"
+
+
+class Open(StrEnum):
+    """Rules of routes that are not an action in the table."""
+
+    ANYBODY = "anybody"  # needs no secret, and reveals nothing
+    USERS = "users"  # needs a user; it concerns that user, or shows what all users may see
+    SELF = "self"  # needs the user whom it concerns, or one who manages users
+
+
+Rule = Action | Open
+
+RULES: Mapping[tuple[str, str], Rule] = MappingProxyType(
+    {
+        ("GET", "/"): Open.USERS,
+        ("GET", "/runs"): Open.USERS,
+        ("GET", "/runs/{run}"): Open.USERS,
+        ("GET", "/compare"): Open.USERS,
+        ("GET", "/sweep"): Open.USERS,
+        ("GET", "/boards"): Open.USERS,
+        ("GET", "/jobs"): Open.USERS,
+        ("GET", "/storage"): Open.USERS,
+        ("GET", "/people"): Open.USERS,
+        ("GET", "/console/{name}"): Open.USERS,
+        ("GET", "/healthz"): Open.ANYBODY,
+        ("GET", "/readyz"): Open.ANYBODY,
+        ("GET", "/metrics"): Open.USERS,
+        ("GET", "/openapi.json"): Open.USERS,
+        ("POST", "/logout"): Open.USERS,
+        ("GET", "/s/{secret}"): Open.ANYBODY,
+        ("GET", f"{API}/me"): Open.USERS,
+        ("POST", f"{API}/login"): Open.ANYBODY,
+        ("POST", f"{API}/logout"): Open.USERS,
+        ("POST", f"{API}/link"): Open.USERS,
+        ("GET", f"{API}/boards"): Open.USERS,
+        ("POST", f"{API}/boards"): Action.CREATE,
+        ("GET", f"{API}/boards/{{ref}}"): Action.SEE,
+        ("PATCH", f"{API}/boards/{{ref}}"): Action.CHANGE,
+        ("DELETE", f"{API}/boards/{{ref}}"): Action.DELETE,
+        ("POST", f"{API}/boards/{{ref}}/stop"): Action.STOP,
+        ("POST", f"{API}/boards/{{ref}}/restart"): Action.RESTART,
+        ("POST", f"{API}/boards/{{ref}}/selection"): Action.CHANGE,
+        ("GET", f"{API}/boards/{{ref}}/history"): Action.SEE,
+        ("GET", f"{API}/boards/{{ref}}/logs"): Action.SEE_LOGS,
+        ("POST", f"{API}/boards/{{ref}}/link"): Action.SEE,
+        ("GET", f"{API}/boards/{{ref}}/shares"): Action.SHARE,
+        ("POST", f"{API}/boards/{{ref}}/shares"): Action.SHARE,
+        ("DELETE", f"{API}/boards/{{ref}}/shares/{{share}}"): Action.SHARE,
+        ("GET", f"{API}/events"): Open.USERS,
+        ("GET", f"{API}/engines"): Action.CREATE,
+        ("POST", f"{API}/engines/{{name}}/trials"): Action.CREATE,
+        ("GET", f"{API}/engines/{{name}}/trials/{{board}}"): Action.CREATE,
+        ("GET", f"{API}/jobs"): Action.SEE_RUNS,
+        ("POST", f"{API}/jobs"): Action.SUBMIT,
+        ("GET", f"{API}/jobs/{{job}}"): Action.SEE_RUNS,
+        ("GET", f"{API}/jobs/{{job}}/members"): Action.SEE_RUNS,
+        ("GET", f"{API}/jobs/{{job}}/logs"): Action.SEE_RUNS,
+        ("DELETE", f"{API}/jobs/{{job}}"): Action.SUBMIT,
+        ("POST", f"{API}/jobs/{{job}}/stop"): Action.SUBMIT,
+        ("POST", f"{API}/jobs/{{job}}/retry"): Action.SUBMIT,
+        ("GET", f"{API}/runs"): Action.SEE_RUNS,
+        ("POST", f"{API}/series"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/facets"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/fields"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/metrics"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/{{run}}"): Action.SEE_RUNS,
+        ("PATCH", f"{API}/runs/{{run}}"): Action.CHANGE_RUNS,
+        ("DELETE", f"{API}/runs/{{run}}"): Action.CHANGE_RUNS,  # those of others: DELETE_RUNS
+        ("GET", f"{API}/runs/{{run}}/metrics"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/{{run}}/files"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/{{run}}/file"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/{{run}}/media"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/{{run}}/blob"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/{{run}}/boards"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/{{run}}/doctor"): Action.SEE_RUNS,
+        ("GET", f"{API}/runs/{{run}}/log"): Action.SEE_RUNS,
+        ("GET", f"{API}/roots"): Action.SEE_RUNS,
+        ("POST", f"{API}/roots"): Action.MANAGE_HUB,
+        ("GET", f"{API}/views"): Open.USERS,
+        ("PUT", f"{API}/views"): Open.USERS,  # for the team: SHARE_VIEWS
+        ("DELETE", f"{API}/views"): Open.USERS,  # one of another user: MANAGE_HUB
+        ("GET", f"{API}/users"): Action.MANAGE_USERS,
+        ("POST", f"{API}/users"): Action.MANAGE_USERS,
+        ("PATCH", f"{API}/users/{{name}}"): Action.MANAGE_USERS,
+        ("DELETE", f"{API}/users/{{name}}"): Action.MANAGE_USERS,
+        ("PUT", f"{API}/users/{{name}}/password"): Open.SELF,
+        ("GET", f"{API}/limits"): Open.USERS,
+        ("GET", f"{API}/sessions"): Open.USERS,
+        ("DELETE", f"{API}/sessions/{{session}}"): Open.USERS,
+        ("GET", f"{API}/tokens"): Action.OWN_TOKENS,
+        ("POST", f"{API}/tokens"): Action.OWN_TOKENS,
+        ("DELETE", f"{API}/tokens/{{token}}"): Action.OWN_TOKENS,
+    }
+)

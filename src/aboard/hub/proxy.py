@@ -1,19 +1,20 @@
-"""The way from the hub's address to boards that run elsewhere: HTTP and WebSockets, as they come.
+"""The reverse proxy before isolated boards, for HTTP and WebSockets.
 
-Nothing is kept or looked into: bodies go through in pieces as large as they arrive, compressed as
-they are. Which headers pass is left to `forwarding`, and who may see a board to whoever is asked
-before the proxy is.
+Bodies pass in the pieces in which they arrive, compressed as they are. A board sees none of the
+hub's secrets and nothing about the hub's client. Its answers stay below the board's own address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
+from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urljoin, urlsplit
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -21,49 +22,52 @@ from aiohttp import ClientTimeout, WSMsgType, hdrs
 from yarl import URL
 
 from aboard.executors.base import Address
-from aboard.hub.forwarding import origin, path_below, query_of, request_headers, response_headers
 from aboard.web.pages import BAD_PATH, NOT_FOUND, Problem
+from aboard.web.request import (
+    COOKIE_PREFIX,
+    PREFIX,
+    first_header,
+    is_clean_path,
+    is_loopback,
+    secured,
+    withhold_secrets,
+)
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 _logger = logging.getLogger("aboard.hub")
 
+# States of a board that runs: it has not answered for a while, another server answers in its place,
+# or only another hub reaches it.
+SILENT, IMPERSONATED, ELSEWHERE = "silent", "impersonated", "elsewhere"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CONNECT_SECONDS = 5.0
 _QUEUE_SECONDS = 30.0
-# Less than what uvicorn waits for the next request, so that none meets a connection that closes.
-_KEEP_SECONDS = 3.0
-_MOST_CONNECTIONS = 512
-_MOST_PER_BOARD = 64
-_BUFFER = 1 << 16
-_LARGEST_MESSAGE = 16 << 20
-_ON_THEIR_WAY = frozenset({"pending", "starting"})
-SILENT = "silent"
-"""The state of a board that runs, and has not answered for a while."""
-_ENDED_ON_PURPOSE = frozenset({"stopping", "stopped"})
+# Less than uvicorn's keep-alive timeout, so that no request meets a connection that closes.
+_KEEP_ALIVE_SECONDS = 3.0
+_MAX_CONNECTIONS = 512
+_MAX_PER_BOARD = 64
+_BUFFER_BYTES = 1 << 16
+_MAX_MESSAGE_BYTES = 16 << 20
 _TRY_AGAIN_LATER, _GOING_AWAY, _FAILED = 1013, 1001, 1011
 
 
 @dataclass(frozen=True, slots=True)
 class NotServing:
-    """A board that exists and cannot be asked: its state, and why."""
-
     state: str
     reason: str = ""
+    log: tuple[str, ...] = ()  # its last lines
 
 
-Lookup = Callable[[str], Address | NotServing | None]
-"""Finds a board by its id; None where there is no such board."""
+Lookup = Callable[[str], Address | NotServing | None]  # None: there is no such board
 
 
 class Proxy:
-    """An ASGI application that asks boards, each at its own listener.
+    """An ASGI application that forwards requests to boards, each at its own listener.
 
-    To be mounted at `/b/{board}`: `path_params` has the board's id, and `root_path` leads to it.
-
-    Args:
-        lookup: tells where a board listens. Called for every request, in the event loop.
+    Mount it at `/b/{board}`: `path_params` has the board's id, and `root_path` leads to it.
+    `lookup` is called for every request, in the event loop.
     """
 
     def __init__(self, lookup: Lookup) -> None:
@@ -74,13 +78,13 @@ class Proxy:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request, or say why that is not possible."""
         board: str = scope["path_params"]["board"]
         found = self._lookup(board)
         below = path_below(scope)
         if scope["type"] == "websocket":
             if below is None or not isinstance(found, Address):
-                await _refuse_websocket(receive, send)
+                await receive()  # websocket.connect
+                await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER})
                 return
             url = _url(found, below, query_of(scope))
             await self._websocket(board, found, url, scope, receive, send)
@@ -99,38 +103,25 @@ class Proxy:
         if problem is not None:
             await problem(scope, receive, send)
 
-    async def __aenter__(self) -> Proxy:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections to boards."""
+    async def aclose(self) -> None:
         if self._opened is not None:
             await self._opened.close()
 
     @property
     def _session(self) -> aiohttp.ClientSession:
-        """The connections, opened where the event loop runs."""
         if self._opened is None:
             self._opened = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=_MOST_CONNECTIONS,
-                    limit_per_host=_MOST_PER_BOARD,
-                    keepalive_timeout=_KEEP_SECONDS,
+                    limit=_MAX_CONNECTIONS,
+                    limit_per_host=_MAX_PER_BOARD,
+                    keepalive_timeout=_KEEP_ALIVE_SECONDS,
                 ),
-                # No total: an answer may be long, or never end.
+                # No total: a response may be long, or never end.
                 timeout=ClientTimeout(connect=_QUEUE_SECONDS, sock_connect=_CONNECT_SECONDS),
-                # What one user was given is not for the next.
+                # Cookies of one user are not for the next.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                read_bufsize=_BUFFER,
+                read_bufsize=_BUFFER_BYTES,
                 skip_auto_headers=(
                     hdrs.ACCEPT,
                     hdrs.ACCEPT_ENCODING,
@@ -143,7 +134,6 @@ class Proxy:
     async def _http(
         self, board: str, address: Address, url: URL, scope: Scope, receive: Receive, send: Send
     ) -> Problem | None:
-        """Forward a request, for as long as its client waits for the answer."""
         upload = _Upload(receive, is_empty=not _has_body(scope))
         exchange = asyncio.create_task(self._exchange(board, address, url, scope, upload, send))
         leaving = asyncio.create_task(upload.client_left())
@@ -165,10 +155,11 @@ class Proxy:
                 headers=headers,
                 data=None if upload.is_empty else aiter(upload),
                 allow_redirects=False,
+                ssl=_pin(address.fingerprint),
             ) as answer:
                 if not 200 <= answer.status <= 599:
                     _logger.warning("board %s answered with status %d", board, answer.status)
-                    return _nonsense(board)
+                    return _bad_answer(board)
                 start: Message = {
                     "type": "http.response.start",
                     "status": answer.status,
@@ -183,15 +174,17 @@ class Proxy:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if upload.left:
                 return None
-            _logger.info("board %s: %s", board, type(error).__name__)
-            # An answer that has begun stays cut off: the server closes the connection.
-            return None if begun else _problem(board, error)
+            _log_failure(board, address, error)
+            # A response that has begun stays cut off: the server closes the connection.
+            return None if begun else _no_answer(board, error)
         return None
 
     def _end_with_connection(self, answer: aiohttp.ClientResponse) -> None:
-        """Let an answer break off with its connection.
+        """Let a response break off with its connection.
 
-        After a chunk that makes no sense, aiohttp closes the connection and tells nobody who reads.
+        After an invalid chunk, aiohttp closes the connection and does not wake its reader. This
+        uses `connection.protocol.closed`, which is not documented. Checked with 3.12 to 3.14;
+        tests/hub/test_proxy_bodies.py fails if it changes.
         """
         protocol = answer.connection.protocol if answer.connection is not None else None
         closed = protocol.closed if protocol is not None else None
@@ -201,7 +194,7 @@ class Proxy:
             self._last_answers[closed] = answer
 
     def _break_off(self, closed: asyncio.Future[None]) -> None:
-        closed.exception()  # which it would complain about if nobody had looked
+        closed.exception()  # retrieved, so that asyncio does not log it
         answer = self._last_answers.pop(closed, None)
         content = answer.content if answer is not None else None
         if content is not None and not content.is_eof() and content.exception() is None:
@@ -216,10 +209,11 @@ class Proxy:
                 url,
                 headers=request_headers(scope, address),
                 protocols=scope.get("subprotocols", ()),
-                max_msg_size=_LARGEST_MESSAGE,
+                max_msg_size=_MAX_MESSAGE_BYTES,
+                ssl=_pin(address.fingerprint),
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            _logger.info("board %s: %s", board, type(error).__name__)
+            _log_failure(board, address, error)
             await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER})
             return
         try:
@@ -237,8 +231,6 @@ class Proxy:
 
 
 class _Upload:
-    """The body of a request, in the pieces in which it comes; and whether its client is there."""
-
     def __init__(self, receive: Receive, *, is_empty: bool) -> None:
         self.is_empty = is_empty
         self.left = False
@@ -260,77 +252,106 @@ class _Upload:
                 yield message["body"]
 
     async def client_left(self) -> None:
-        """Wait until the client is gone, once all it sends has been read."""
+        """Wait until the client leaves, once its body has been read."""
         await self._all_read.wait()
         while not self.left:
             self.left = (await self._receive())["type"] == "http.disconnect"
 
 
+@lru_cache(maxsize=4096)  # one object for each, since connections are reused by it
+def _pin(fingerprint: str) -> aiohttp.Fingerprint | bool:
+    """Return what checks the certificate of a board before a request is sent to it."""
+    return aiohttp.Fingerprint(bytes.fromhex(fingerprint)) if fingerprint else True
+
+
+def _log_failure(board: str, address: Address, error: Exception) -> None:
+    if isinstance(error, aiohttp.ServerFingerprintMismatch):
+        _logger.warning(
+            "board %s: another server answers at %s, with another certificate; nothing was sent",
+            board,
+            _authority(address),
+        )
+    else:
+        _logger.info("board %s: %s", board, type(error).__name__)
+
+
 def not_serving(board: str, found: NotServing) -> Problem:
-    """Say that a board cannot be asked, why, and what to do."""
-    if found.state in _ON_THEIR_WAY:
-        return Problem(
-            503,
-            "board_starting",
-            "This board is starting.",
-            "This page opens by itself as soon as the board is there.",
-            (("retry-after", "2"),),
-            reload=2,
-        )
-    if found.state == SILENT:
-        return Problem(
-            503,
-            "board_silent",
-            "This board does not answer.",
-            f"This page opens by itself when it answers again.\n{_what_to_do(board)}",
-            (("retry-after", "5"),),
-            reload=5,
-        )
-    message = _MESSAGES.get(found.state, "This board does not run.")
-    reason = found.reason.rstrip(".")
+    hint = _what_to_do(board)
+    reason = found.reason.rstrip(".").replace("\n", " ").replace("`", "'")
     why = f"{reason[0].upper()}{reason[1:]}.\n" if reason else ""
-    what = f"Start it again: `aboard restart {board}`"
-    if found.state not in _ENDED_ON_PURPOSE:
-        what = _what_to_do(board)
-    return Problem(503, f"board_{found.state}", message, why + what)
+    match found.state:
+        case "pending" | "starting":
+            hint = f"{why}This page opens by itself as soon as the board is ready."
+            message = "This board is starting."
+            return _problem("board_starting", message, hint, reload=2, log=found.log)
+        case "silent":
+            hint = f"This page opens by itself when it answers again.\n{hint}"
+            return _problem("board_silent", "This board does not answer.", hint, reload=5)
+        case "impersonated":
+            return _impersonated(board)
+        case "elsewhere":
+            hint = "Open it through the hub that started it."
+            return _problem("board_elsewhere", "Only another hub reaches this board.", hint)
+        case "stopping" | "stopped":
+            message = f"This board is {found.state}."
+            hint = f"Start it again: `aboard restart {board}`"
+        case "failed":
+            message = "This board has failed."
+        case "lost":
+            message = "This board was lost."
+        case _:
+            message = "This board does not run."
+    return _problem(f"board_{found.state}", message, why + hint)
 
 
-_MESSAGES = {
-    "stopping": "This board is being stopped.",
-    "stopped": "This board was stopped.",
-    "failed": "This board has failed.",
-    "lost": "This board was lost.",
-}
+def _no_answer(board: str, error: Exception) -> Problem:
+    hint = _what_to_do(board)
+    if isinstance(error, aiohttp.ServerFingerprintMismatch):
+        return _impersonated(board)
+    if isinstance(error, TimeoutError):
+        message = "This board takes too long to answer."
+        return _problem("board_busy", message, f"Try again in a moment.\n{hint}", retry=5)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return _problem("board_unreachable", "This board does not answer.", hint)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return _bad_answer(board)
+    message = "This board ended before it had answered."
+    return _problem("board_ended", message, hint, status=502)
+
+
+def _impersonated(board: str) -> Problem:
+    message = "Another server answers in the place of this board."
+    why = "Its certificate is not the one that was made for this board, so nothing was sent to it."
+    return _problem("board_impersonated", message, f"{why}\n{_what_to_do(board)}", status=502)
+
+
+def _bad_answer(board: str) -> Problem:
+    message = "This board sent an invalid response."
+    return _problem("bad_answer", message, _what_to_do(board), status=502)
+
+
+def _problem(
+    code: str,
+    message: str,
+    hint: str,
+    *,
+    status: int = 503,
+    reload: int = 0,
+    retry: int = 0,
+    log: tuple[str, ...] = (),
+) -> Problem:
+    seconds = reload or retry
+    headers = (("retry-after", str(seconds)),) if seconds else ()
+    return Problem(status, code, message, hint, headers, reload, log)
+
+
 _BAD_METHOD = Problem(
     405,
     "bad_method",
-    "A board cannot be asked in this way.",
+    "Method not allowed.",
     "Use GET or POST.",
     (("allow", ", ".join(sorted(_METHODS))),),
 )
-
-
-def _problem(board: str, error: Exception) -> Problem:
-    """Say what is wrong with a board that gave no answer."""
-    if isinstance(error, TimeoutError):
-        return Problem(
-            503,
-            "board_busy",
-            "This board takes too long to answer.",
-            f"Try again in a moment, or start it anew.\n{_what_to_do(board)}",
-            (("retry-after", "5"),),
-        )
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return Problem(503, "board_unreachable", "This board does not answer.", _what_to_do(board))
-    if isinstance(error, aiohttp.ClientResponseError):
-        return _nonsense(board)
-    return Problem(
-        502, "board_ended", "This board ended before it had answered.", _what_to_do(board)
-    )
-
-
-def _nonsense(board: str) -> Problem:
-    return Problem(502, "bad_answer", "This board gave an answer that is none.", _what_to_do(board))
 
 
 def _what_to_do(board: str) -> str:
@@ -346,7 +367,7 @@ def _has_body(scope: Scope) -> bool:
 
 
 def _url(address: Address, below: str, query: str) -> URL:
-    # Encoded: it is sent as it was written, and not tidied up.
+    # Encoded: it is sent as it was written, not normalized.
     return URL(f"{origin(address)}{address.path.rstrip('/')}{below}{query}", encoded=True)
 
 
@@ -356,13 +377,8 @@ async def _cancel(*tasks: asyncio.Task[object]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _refuse_websocket(receive: Receive, send: Send) -> None:
-    await receive()  # websocket.connect
-    await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER})
-
-
 async def _to_board(receive: Receive, upstream: aiohttp.ClientWebSocketResponse) -> bool:
-    """Pass on what the client says; return whether it has left, rather than the board."""
+    """Pass on the client's messages; return whether the client left, rather than the board."""
     with suppress(aiohttp.ClientError, ConnectionError):
         while (message := await receive())["type"] != "websocket.disconnect":
             if message.get("text") is not None:
@@ -376,7 +392,6 @@ async def _to_board(receive: Receive, upstream: aiohttp.ClientWebSocketResponse)
 
 
 async def _to_client(upstream: aiohttp.ClientWebSocketResponse, send: Send) -> None:
-    """Pass on what the board says, and how it ends."""
     while True:
         message = await upstream.receive()
         match message.type:
@@ -389,7 +404,7 @@ async def _to_client(upstream: aiohttp.ClientWebSocketResponse, send: Send) -> N
                 reason = message.extra or ""
                 await send({"type": "websocket.close", "code": code, "reason": reason})
                 return
-            case WSMsgType.CLOSING:  # it was us
+            case WSMsgType.CLOSING:  # by us
                 return
             case _:
                 await send({"type": "websocket.close", "code": _FAILED})
@@ -397,8 +412,217 @@ async def _to_client(upstream: aiohttp.ClientWebSocketResponse, send: Send) -> N
 
 
 def _close_code(code: int | None, otherwise: int) -> int:
-    """Return a code that may be sent; some only tell that none was."""
+    """Return a code that may be sent; some only mean that there was none."""
     if not code or code == 1005:
         return 1000
     is_sendable = 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
     return code if is_sendable else otherwise
+
+
+# Headers and addresses, on their way to a board and back.
+
+Headers = list[tuple[bytes, bytes]]
+
+_HOP_BY_HOP = frozenset(
+    b"connection http2-settings keep-alive proxy-authenticate proxy-authentication-info"
+    b" proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
+)
+_NOT_TO_BOARDS = frozenset(
+    # The client, as other proxies report it, and another target than the request's.
+    b"cf-connecting-ip client-ip true-client-ip via x-client-ip x-cluster-client-ip x-http-method"
+    b" x-http-method-override x-method-override x-original-url x-real-ip x-rewrite-url x-scheme"
+    b" x-script-name"
+    # Our server has answered "expect" already; "host" is the board's.
+    b" expect host".split()
+)
+_NOT_FROM_BOARDS = frozenset(
+    # They apply to a whole host, which is the hub's.
+    b"alt-svc clear-site-data nel origin-agent-cluster report-to reporting-endpoints"
+    b" service-worker-allowed set-cookie2 strict-transport-security www-authenticate"
+    # Web servers before the hub would obey them.
+    b" x-accel-buffering x-accel-charset x-accel-expires x-accel-limit-rate x-accel-redirect"
+    b" x-lighttpd-send-file x-sendfile"
+    # Our server sends its own.
+    b" date server".split()
+)
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_UNSENDABLE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("#", "")
+
+
+def path_below(scope: Scope) -> str | None:
+    """Return the path below `root_path`, as it was written; None if it is not valid."""
+    path = scope["path"]
+    raw: bytes = scope.get("raw_path") or quote(path).encode()
+    root = scope.get("root_path", "")
+    if not path.startswith(f"{root}/") or not raw.startswith(f"{root}/".encode()):
+        return None
+    below = _quoted(raw[len(root.encode()) :])
+    if not is_clean_path(path[len(root) :]) or not is_clean_path(below):
+        return None
+    return below
+
+
+def query_of(scope: Scope) -> str:
+    query: bytes = withhold_secrets(scope)["query_string"]
+    return f"?{_quoted(query)}" if query else ""
+
+
+def origin(address: Address) -> str:
+    return f"{'https' if address.fingerprint else 'http'}://{_authority(address)}"
+
+
+def _authority(address: Address) -> str:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.port}"
+
+
+def request_headers(scope: Scope, address: Address) -> list[tuple[str, str]]:
+    headers: Headers = withhold_secrets(scope)["headers"]
+    hub = first_header(headers, b"host").lower().encode("latin-1")
+    lengthless = any(name.lower() == b"transfer-encoding" for name, _ in headers)
+    kept = []
+    for name, value in _end_to_end(headers):
+        if name in _NOT_TO_BOARDS or name.startswith((b"sec-websocket-", b"x-aboard-")):
+            continue
+        if name == b"content-length" and lengthless:
+            continue
+        if name in (b"origin", b"referer"):
+            value = _seen_from_board(name, value, hub, scope, address)  # noqa: PLW2901
+            if not value:
+                continue
+        kept.append((name.decode("ascii"), _text(value)))
+    return [("host", _authority(address)), *kept, ("authorization", f"Bearer {address.token}")]
+
+
+def response_headers(
+    headers: Iterable[tuple[bytes, bytes]], scope: Scope, address: Address, path: str
+) -> Headers:
+    """Return a board's response headers for the client; `path` is the requested one."""
+    headers = list(headers)
+    lengthless = any(name.lower() == b"transfer-encoding" for name, _ in headers)
+    public = _public(scope)
+    kept: Headers = []
+    for name, value in _end_to_end(headers):
+        if name in _NOT_FROM_BOARDS or (name == b"content-length" and lengthless):
+            continue
+        if name in (b"location", b"content-location"):
+            value = _public_location(value, public, address, path)  # noqa: PLW2901
+        elif name == b"set-cookie":
+            value = public_cookie(  # noqa: PLW2901
+                value, public, address.path, secure=scope.get("scheme") == "https"
+            )
+        if value:
+            kept.append((name, value))
+    return secured(kept, first_header(scope["headers"], b"host").encode("latin-1"))
+
+
+def _public(scope: Scope) -> str:
+    return f"{scope.get(PREFIX, '')}{scope.get('root_path', '')}/"
+
+
+def public_cookie(cookie: bytes, public: str, private: str, *, secure: bool) -> bytes:
+    """Return a board's cookie, confined to the board's address; empty if it is not allowed."""
+    pair, *attributes = [part.strip(b" \t") for part in cookie.split(b";")]
+    name, equals, value = pair.partition(b"=")
+    name = name.strip(b" \t")
+    # A cookie without a name is sent as its value alone, and could pass for one of ours.
+    if not equals or not _TOKEN.fullmatch(name) or _is_hub_cookie(name):
+        return b""
+    path = public
+    kept = [name + b"=" + value.strip(b" \t")]
+    for attribute in attributes:
+        key, _, text = attribute.partition(b"=")
+        match key.strip(b" \t").lower():
+            case b"path":
+                path = _public_path(text.strip(b" \t").decode("latin-1"), public, private)
+            case b"domain" | b"secure" | b"":
+                secure = secure or key.lower() == b"secure"
+            case _:
+                kept.append(attribute)
+    kept.append(b"Path=" + path.encode("latin-1"))
+    if secure:
+        kept.append(b"Secure")
+    return b"; ".join(kept)
+
+
+def _is_hub_cookie(name: bytes) -> bool:
+    lowered = name.lower()
+    for prefix in (b"__host-", b"__secure-"):
+        lowered = lowered.removeprefix(prefix)
+    return lowered.startswith(COOKIE_PREFIX.encode())
+
+
+def _public_path(path: str, public: str, private: str) -> str:
+    return public + path[len(private) :] if path.startswith(private) else public
+
+
+def _public_location(location: bytes, public: str, address: Address, request_path: str) -> bytes:
+    """Return the target of a redirect as the hub's clients see it; empty if it has none."""
+    try:
+        target = urljoin(origin(address) + request_path, location.decode("latin-1"))
+        parts = urlsplit(target)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return b""
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return b""
+    if port != address.port or not _same_host(parts.hostname, address.host):
+        return _quoted(target.encode("latin-1"), "#").encode()
+    path = _public_path(parts.path, public, address.path)
+    if not is_clean_path(path):
+        path = public
+    relative = parts._replace(scheme="", netloc="", path=path).geturl()
+    return _quoted(relative.encode("latin-1"), "#").encode()
+
+
+def _same_host(one: str, other: str) -> bool:
+    return one.lower() == other.lower() or (is_loopback(one) and is_loopback(other))
+
+
+def _seen_from_board(
+    name: bytes, value: bytes, hub: bytes, scope: Scope, address: Address
+) -> bytes:
+    """Return the hub's own origin or page as the board knows it; other pages are left out."""
+    try:
+        parts = urlsplit(value.decode("latin-1"))
+    except ValueError:
+        return b"null" if name == b"origin" else b""
+    is_own = parts.netloc.lower().encode("latin-1") == hub
+    if name == b"origin":
+        # Another site's stays what it is, so that the board can refuse it.
+        return origin(address).encode() if is_own else value
+    public = _public(scope)
+    if not is_own or not parts.path.startswith(public):
+        return b""
+    path = address.path + parts.path[len(public) :]
+    return f"{origin(address)}{_quoted(path.encode('latin-1'))}".encode()
+
+
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    lowered = [(name.lower(), value.strip(b" \t")) for name, value in headers]
+    named = {
+        option.strip().lower()
+        for name, value in lowered
+        if name == b"connection"
+        for option in value.split(b",")
+    }
+    return [
+        (name, value)
+        for name, value in lowered
+        if name not in _HOP_BY_HOP
+        and name not in named
+        and _TOKEN.fullmatch(name)
+        and not _UNSENDABLE.search(value)
+    ]
+
+
+def _quoted(text: bytes, more: str = "") -> str:
+    return quote(text, safe=_VISIBLE + more)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

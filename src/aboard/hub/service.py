@@ -1,63 +1,93 @@
-"""The hub without HTTP: everything it has, put together, and what can be asked of it.
+"""The hub without HTTP: its parts, put together, and its operations.
 
-Who may ask is decided before; what boards are and how they live is left to `boards`, what they
-show to `reading` and `selection`.
+Permissions are checked before; the life of boards is left to `boards`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import http.client
+import json
 import os
 import shutil
-import sys
+import ssl
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aboard.boards.accounts import User
-from aboard.boards.decide import Settings
-from aboard.boards.errors import BadValue, DatabaseUnavailable, NotFound
-from aboard.boards.lifecycle import Lifecycle
-from aboard.boards.limits import settle
-from aboard.boards.lookup import the_one_meant
-from aboard.boards.model import INSTANT, LIVE, BoardRecord, Engine, State
-from aboard.boards.registry import Created, Page, Registry
-from aboard.boards.wanted import Wanted, check_number
-from aboard.executors.base import Address, ExecutorError, Spec
-from aboard.executors.process import ProcessExecutor
-from aboard.hub.amounts import read_bytes, read_seconds
-from aboard.hub.asking import answers, runs_of
-from aboard.hub.auth import Auth, Lifetimes
+from aboard.boards.errors import BadValue, DatabaseUnavailable, NoSuchName
+from aboard.boards.lifecycle import Lifecycle, Settings
+from aboard.boards.limits import check_timeout, fill
+from aboard.boards.model import (
+    FIELDS,
+    INSTANT,
+    LIVE,
+    BoardRecord,
+    BoardState,
+    Engine,
+    parse_duration,
+    parse_request,
+)
+from aboard.boards.registry import Created, Page, Registry, no_such_board, resolve_board
+from aboard.executors import (
+    PROCESS,
+    Address,
+    ExecutorError,
+    Spec,
+    make_executors,
+)
+from aboard.executors.base import PYTHON, log_host
+from aboard.hub.auth import Auth
 from aboard.hub.config import Config
-from aboard.hub.documents import BoardChange, BoardDocument, NewBoard
+from aboard.hub.engines import (
+    TRIAL,
+    TRIAL_SECONDS,
+    Engines,
+    TrialReport,
+    examine_address,
+    is_trial,
+    trial_command,
+)
+from aboard.hub.events import Events
+from aboard.hub.jobs import HubJobs
 from aboard.hub.permissions import Action, may, seen_by
-from aboard.hub.proxy import SILENT, NotServing
-from aboard.hub.reading import Reader
-from aboard.hub.selection import Catalog, EmptySelection
-from aboard.hub.visitors import Keys, Visitors
+from aboard.hub.proxy import ELSEWHERE, IMPERSONATED, SILENT, NotServing
+from aboard.hub.runs import HubRuns
 from aboard.index import Index
-from aboard.runs.select import is_path
-from aboard.storage import is_remote, join
-from aboard.storage.clouds import credentials, set_profile
-from aboard.storage.confines import confine
+from aboard.index.library import Library, Member
+from aboard.index.sources import Source
+from aboard.runs import RunsError
+from aboard.runs.catalog import KnownRun
+from aboard.runs.groups import Band, Grouping, Show
+from aboard.runs.naming import Template
+from aboard.runs.question import Question
+from aboard.runs.selectors import NothingMatches, Selector
+from aboard.sdk.personal import remember_personal
+from aboard.storage import BadUri, canonical, is_below, is_remote, join
+from aboard.storage.clouds import credential_files, credentials, set_profile
+from aboard.storage.local import confine
+from aboard.tensorboard.follower import BoardSelection, Follower
 from aboard.tensorboard.provider import Boards
+from aboard.web.certificates import pinning_context
+
+_PROBE_SECONDS = 5.0
+_LARGEST_REPLY = 64 << 20
+# A board that was not read yet waits for its buckets, so that users see what is wrong with them.
+_BUCKET_SECONDS = 5.0
+_MOST_SOURCES = 100
+_LAST_LINES = 10
+_LINES_ARE_FRESH = 2.0
+_EXTRA_SECONDS = 60.0  # of the engine's own time limit, so that the hub's is reached first
 
 
 class Hub:
-    """A hub, running.
-
-    Args:
-        config: its settings.
-        personal: whether it has one user only.
-        settings: how patient it is with isolated boards.
-        clock: seconds since 1970.
-
-    Raises:
-        DatabaseUnavailable: its database cannot be reached.
-        BadDatabase: it cannot be used.
-    """
+    """A running hub; a `personal` one has one user only."""
 
     def __init__(
         self,
@@ -83,62 +113,115 @@ class Hub:
                 self._confines = [root.uri for root in config.roots if not is_remote(root.uri)]
                 confine(self._confines)
                 closing.callback(confine, ())
-            self.boards = Boards(self.index)
-            self.catalog = Catalog(self.index, config.roots, any_path=any_path)
-            self.reader = Reader(self.index, self.catalog, self.boards, poll=config.boards.poll)
-            closing.callback(self.reader.close)
-            self.executors = {"process": ProcessExecutor()}
+            self._roots_lock = threading.Lock()
+            self._lines_lock = threading.Lock()
+            self._last_lines: dict[tuple[str, int], tuple[float, tuple[str, ...]]] = {}
+            self.library = Library(self.index, config.roots, any_path=any_path)
+            self.boards = Boards(self.library)
+            self.follower = Follower(
+                self.library, self.boards, poll=config.boards.poll, on_data=self._note_data
+            )
+            closing.callback(self.follower.close)
+            self.runs = HubRuns(self.library, self.follower, clock)
+            self.executors = make_executors(
+                config.engines(personal=personal), hub=self.registry.hub_id
+            )
+            for executor in self.executors.values():
+                closing.callback(executor.close)
+            self.engines = Engines(self.executors)
+            self.jobs = HubJobs(
+                self.library,
+                config.job_engines(personal=personal),
+                submits=personal or config.jobs.submit,
+                strict=not personal,
+            )
+            closing.callback(self.jobs.close)
             self.lifecycle = Lifecycle(
                 self.registry,
                 self.executors,
                 self._specify,
                 limits=lambda _: config.limits,
                 settings=settings,
-                probe=answers,
+                probe=probe,
             )
-            self.auth = Auth(self.registry, lifetimes=Lifetimes(session=config.session))
-            self.visitors = Visitors(self.auth)
-            self.keys = Keys(self.registry.accounts)
+            self.auth = Auth(self.registry, session_seconds=config.session)
+            closing.callback(self.auth.close)
+            self.events = Events(self)
+            closing.callback(self.events.close)
             self._closing = closing.pop_all()
 
     def start(self) -> None:
-        """Look after the boards, those of an earlier life of the hub among them."""
+        """Keep the boards going, also those of an earlier process of the hub."""
         self.lifecycle.tick()
         self.lifecycle.start()
 
     def close(self) -> None:
-        """Stop looking after boards; isolated ones go on."""
+        """Stop the loop; isolated boards go on."""
         self.lifecycle.close()
         self._closing.close()
+
+    def add_root(self, text: str) -> tuple[str, bool]:
+        """Add a root and look for runs below it; a personal hub remembers it for its next start.
+
+        Return its URI, and whether it is new.
+        """
+        if "://" not in text and not text.startswith("/"):
+            raise BadValue(
+                f"{text[:200]!r} is a relative path, and the hub has another directory.",
+                "Write the path from the root of the file system: /data/runs.",
+            )
+        try:
+            uri = canonical(text)
+        except BadUri as error:
+            raise BadValue(str(error)) from error
+        with self._roots_lock:
+            if uri in self.library.uris:
+                return uri, False
+            if not self.library.any_path and not is_remote(uri):
+                self._confines.append(uri)
+                confine(self._confines)
+            self.library.add_root(uri)
+            if self.personal:
+                remember_personal(self.config.directory, roots=self.library.uris)
+        self.library.refresh(uri)
+        return uri, True
+
+    def _note_data(self, uri: str) -> None:
+        self.events.note_data(uri)
 
     # Finding boards.
 
     def find(self, ref: str, user: User) -> BoardRecord:
-        """Return the board that an id, its beginning, or a name means to a user.
-
-        Raises:
-            NotFound: there is none that he may see.
-            Ambiguous: there are several.
-        """
+        """Return a board by its id, its name, or the beginning of either."""
         try:
-            return self.registry.find(ref, asker=user.name, seen_by=seen_by(user))
+            return self.registry.find(ref, user=user.name, seen_by=seen_by(user))
         except DatabaseUnavailable:
             mine = [
                 board
                 for board in self._remembered(user)
                 if board.id.startswith(ref) or board.name.startswith(ref)
             ]
-            try:
-                return the_one_meant(ref, mine, user.name)
-            except NotFound:
-                pass
+            with suppress(NoSuchName):
+                return resolve_board(ref, mine, user.name)
             raise
+
+    def shows(self, record: BoardRecord, run: KnownRun) -> bool:
+        """Return whether a run is among those that a board selects now."""
+        return any(is_below(run.uri, one.source.uri) for one in self._members(record))
+
+    def _members(self, record: BoardRecord) -> list[Member]:
+        """Return what a board selects now; nothing if its selection cannot be resolved any more."""
+        try:
+            selectors = self.library.parse(record.selectors)
+            return self.library.members(selectors, question_of(record))
+        except RunsError:
+            return []
 
     def page(
         self,
         user: User,
         *,
-        states: Collection[State] = (),
+        states: Collection[BoardState] = (),
         owner: str | None = None,
         name: str | None = None,
         limit: int = 100,
@@ -171,179 +254,280 @@ class Hub:
         seen = [board for board in boards if may(user, Action.SEE, board)]
         return sorted(seen, key=lambda board: (board.created, board.id), reverse=True)
 
-    def describe(self, record: BoardRecord, *, closely: bool = True) -> BoardDocument:
-        """Describe a board as the API does; closely counts its runs anew."""
-        runs: int | None = None
-        silent = self.lifecycle.is_silent(record)
-        if record.state is State.RUNNING:
-            if record.on == INSTANT:
-                if closely:
-                    self._shown(record)
-                runs = self.reader.count(record.id, now=closely)
-                if runs is None:
-                    runs = len(record.sources)
-            elif closely and not silent:
-                address = self._address(record)
-                runs = runs_of(address) if isinstance(address, Address) else None
-            else:
-                runs = len(record.sources)
+    def describe(self, record: BoardRecord, *, closely: bool = True) -> BoardRecord:
+        """Return a board with the fields that the hub computes; `closely` counts its runs again."""
+        runs, problems = self._status(record, closely=closely)
+        condition = ""
+        if self.lifecycle.is_unhealthy(record):
+            condition = "not answering"
+            problems = list(filter(None, [self.lifecycle.why_silent(record)]))
+        elif problems:
+            condition = "source cannot be read"
+        elif record.state is BoardState.RUNNING and runs == 0:
+            condition = "waiting for data"
+            self.follower.runs_requested()  # the next description shows whether there are some
         live = self.lifecycle.known(record.id)
-        used = live.last_request if live is not None else None
-        last = max((at for at in (used, record.last_request) if at is not None), default=None)
-        return BoardDocument.of(
-            record, prefix=self.config.prefix, runs=runs, last_request=last, silent=silent
-        )
+        used = (record.last_request, live.last_request if live is not None else None)
+        computed: dict[str, Any] = {
+            "url": f"{self.config.prefix}/b/{record.id}/",
+            "condition": condition,
+            "unit": self.lifecycle.unit(record),
+            "problems": tuple(problems),
+            "runs": runs or 0,
+            "last_request": max((at for at in used if at is not None), default=None),
+        }
+        if closely and record.is_live:
+            selectors = self.library.parse(record.selectors)
+            computed["sources"] = _sources(self.library.members(selectors, question_of(record)))
+        return BoardRecord(**vars(record) | computed)  # three times as fast as `replace`
+
+    def _status(self, record: BoardRecord, *, closely: bool) -> tuple[int | None, list[str]]:
+        if record.state is not BoardState.RUNNING:
+            return None, []
+        if record.on == INSTANT:
+            if closely:
+                self._probe_buckets(self._shown(record))
+            runs = self.follower.count(record.id, now=closely)
+            problems = self.follower.conditions(record.id)
+            if problems:  # the next description shows whether they are over
+                self.follower.requested(record.id, wait=False)
+            return self._selected(record) if runs is None else runs, problems
+        if closely and not self.lifecycle.is_unhealthy(record):
+            address = self._address(record)
+            return fetch_status(address) if isinstance(address, Address) else (None, [])
+        return self._selected(record), []
+
+    def _selected(self, record: BoardRecord) -> int:
+        """Count what a board selected when it was created, or now if that was nothing."""
+        return len(record.sources) or len(self._members(record))
 
     # Changing boards.
 
-    def create(self, user: User, wish: NewBoard, key: str | None = None) -> Created:
-        """Make a board, or find the one that is meant, and let it be as it is wished now.
+    def create(
+        self, user: User, request: Mapping[str, Any], *, new: bool = False, key: str | None = None
+    ) -> Created:
+        """Create a board, or find the live one of the same selection and change it as requested.
 
-        Raises:
-            BadValue: what is wished cannot go together.
+        `request` has the fields that the client gave; None stands for the hub's default. With `new`
+        a board is created even if one of the same selection is live. `key` is the idempotency key.
         """
-        defaults = self.config.boards
-        template, engine = wish.template or "", wish.engine or defaults.engine
-        on = wish.on or (
-            defaults.on if engine is not Engine.STOCK else _place_of_stock(defaults.on)
-        )
-        _check_together(on, engine, wish)
-        timeout = defaults.timeout if wish.timeout is None else read_seconds(wish.timeout)
-        idle = (
-            defaults.idle_timeout if wish.idle_timeout is None else read_seconds(wish.idle_timeout)
-        )
-        memory = defaults.memory if wish.memory is None else read_bytes(wish.memory)
-        sources = self.catalog.check(wish.selectors, template)
-        wanted = Wanted(
-            owner=user.name,
-            selectors=self.catalog.words(wish.selectors),
-            sources=sources,
-            name=wish.name,
-            template=template,
-            title=wish.title or "",
-            engine=engine,
-            on=on,
-            memory=memory if on != INSTANT else None,
-            timeout=timeout,
-            idle_timeout=idle,
-            visibility=wish.visibility or defaults.visibility,
-        )
-        made = self.lifecycle.create(wanted, new=wish.new, key=key)
+        given = parse_request(request)
+        values = {**self.config.boards.fields(), **given}
+        if "on" not in given and values["engine"] is Engine.STOCK and values["on"] == INSTANT:
+            values["on"] = PROCESS  # the stock engine needs a process
+        if values["on"] == INSTANT:
+            _check_instant(values["engine"], given)
+            values.pop("memory", None)
+            values.pop("cpus", None)
+        if template := given.get("template"):
+            Template.parse(template)
+        if group_by := given.get("group_by"):
+            Grouping.parse(group_by)
+            if values["engine"] is Engine.STOCK:
+                raise BadValue(
+                    "the stock engine has no groups of runs.", "Start it without --engine stock."
+                )
+        selectors = self.library.parse(given["selectors"])
+        values["selectors"] = tuple(one.text for one in selectors)
+        members = self.library.resolve(selectors)
+        values = fill(values, self.config.limits)
+        draft = BoardRecord(owner=user.name, **values)
+        if (question := question_of(draft)) is not None:
+            self._know_runs(selectors)
+            members = self.library.members(selectors, question)
+        draft = replace(draft, sources=_sources(members))
+        made = self.lifecycle.create(draft, new=new, key=key)
         if not made.is_new:
-            made = Created(self._as_wished(made.board, wish), False)
-        self._shown(made.board)
+            made = Created(self._updated(made.board, given), False)
+        self._probe_buckets(self._shown(made.board))
         return made
 
-    def _as_wished(self, record: BoardRecord, wish: NewBoard) -> BoardRecord:
-        """Let a board that was there already be seen and run as somebody wants it now."""
-        if wish.memory is not None and read_bytes(wish.memory) != record.memory:
-            raise BadValue(
-                f"board {record.name} ({record.id}) of this selection has another memory limit.",
-                "Make another board with --new, or stop this one first.",
-            )
-        change = BoardChange(
-            visibility=wish.visibility,
-            timeout=wish.timeout,
-            idle_timeout=wish.idle_timeout,
-            extend=None,
-        )
-        return self.change(record, change) if change.model_dump(exclude_none=True) else record
+    def _know_runs(self, selectors: Sequence[Selector]) -> None:
+        """Make sure that the runs below paths are known: a question is asked of them."""
+        for one in selectors:
+            if not one.place or any(is_below(one.place, root) for root in self.library.uris):
+                continue
+            if not self.personal:
+                raise BadValue(
+                    f"{one.text[:200]!r} is below no root of this hub, so its runs are not known.",
+                    "Leave out where, sort and limit, or select runs below a root.",
+                )
+            self.add_root(one.place)
 
-    def change(self, record: BoardRecord, wish: BoardChange) -> BoardRecord:
-        """Change what a board is called, who sees it, and how long it runs."""
-        changes: dict[str, Any] = {}
-        if wish.name is not None:
-            changes["name"] = wish.name
-        if wish.visibility is not None:
-            changes["visibility"] = wish.visibility
-        if wish.timeout is not None:
-            changes["timeout"] = check_number(read_seconds(wish.timeout), "timeout")
-        if wish.idle_timeout is not None:
-            changes["idle_timeout"] = check_number(read_seconds(wish.idle_timeout), "idle_timeout")
-        if changes:
+    def _updated(self, record: BoardRecord, given: Mapping[str, Any]) -> BoardRecord:
+        for name, what in (("memory", "memory limit"), ("cpus", "number of processors")):
+            if given.get(name, getattr(record, name)) != getattr(record, name):
+                raise BadValue(
+                    f"board {record.name} ({record.id}) of this selection has another {what}.",
+                    "Make another board with --new, or stop this one first.",
+                )
+        changes = {
+            name: value
+            for name, value in given.items()
+            if name != "name" and FIELDS[name].about.change and value != getattr(record, name)
+        }
+        return self.change(record, changes) if changes else record
+
+    def change(
+        self, record: BoardRecord, request: Mapping[str, Any], extend: str | float | None = None
+    ) -> BoardRecord:
+        """Change fields of a board, and give it more time to run."""
+        if changes := parse_request(request):
             record = self.lifecycle.change(record.id, lambda now: self._with_end(now, changes))
-        if wish.extend is not None:
-            record = self.lifecycle.extend(record.id, read_seconds(wish.extend))
+        if extend is not None:
+            record = self.lifecycle.extend(record.id, parse_duration(extend))
         return self._shown(record)
 
     def select(self, record: BoardRecord, add: Sequence[str], remove: Sequence[str]) -> BoardRecord:
-        """Add and remove selectors of a board; an isolated one starts anew with them.
-
-        Raises:
-            NotFound: the board does not show what is to be removed.
-        """
-        if add:
-            self.catalog.check(add)
+        """Add and remove selectors of a board; an isolated one restarts with them."""
+        added, removed = self.library.parse(add), self.library.parse(remove)
+        if added:
+            self.library.resolve(added)
 
         def changed(now: BoardRecord) -> dict[str, Any]:
-            selectors = self.catalog.changed(now.selectors, add, remove)
-            if selectors == now.selectors:
+            selectors = self.library.changed(self.library.parse(now.selectors), added, removed)
+            texts = tuple(one.text for one in selectors)
+            if texts == now.selectors:
                 return {}
-            return {"selectors": selectors, "sources": self.catalog.sources(selectors)}
+            members = self.library.members(selectors, question_of(now))
+            return {"selectors": texts, "sources": _sources(members)}
 
         after = self.lifecycle.change(record.id, changed, restart="its selection changed")
         return self._shown(after)
 
     def delete(self, record: BoardRecord) -> None:
-        """Forget a board; an instant one is stopped first.
-
-        Raises:
-            Conflict: it has a process that runs.
-        """
+        """Delete a board; an instant one is stopped first."""
         if record.is_live and not record.is_isolated:
             record = self.lifecycle.stop(record.id, reason="it was deleted")
         self.registry.delete(record)
         shutil.rmtree(self._directory(record.id), ignore_errors=True)
 
     def _with_end(self, record: BoardRecord, changes: dict[str, Any]) -> dict[str, Any]:
-        """Return changes together with the end that follows from them."""
         if "timeout" not in changes:
             return changes
         seconds = changes["timeout"]
-        if record.is_isolated:
-            wanted = Wanted(
-                owner=record.owner, selectors=record.selectors, on=record.on, timeout=seconds
-            )
-            settle(wanted, replace(self.config.limits, memory=0))
-        if record.state is not State.RUNNING or record.started is None:
+        check_timeout(replace(record, timeout=seconds), self.config.limits)
+        if record.state is not BoardState.RUNNING or record.started is None:
             return changes
         return {**changes, "expires": record.started + seconds if seconds else None}
 
+    def show(self, record: BoardRecord) -> None:
+        """Serve an instant board as its record says; costs little where nothing has changed."""
+        title = record.title or record.name
+        self.follower.show(
+            _selection(
+                record.id,
+                title,
+                record.selectors,
+                record.template,
+                (record.where, record.sort, record.limit),
+                (record.group_by, record.band, record.show),
+            )
+        )
+
     def _shown(self, record: BoardRecord) -> BoardRecord:
-        if record.on == INSTANT and record.state is State.RUNNING:
-            self.reader.show(record)
-            self.reader.begin(record.id)
+        if record.on == INSTANT and record.state is BoardState.RUNNING:
+            self.show(record)
+            self.follower.requested(record.id, wait=False)
         return record
+
+    def _probe_buckets(self, record: BoardRecord) -> None:
+        if record.on == INSTANT and any("://" in one for one in record.selectors):
+            self.follower.probe(record.id, _BUCKET_SECONDS)
+
+    # Engines.
+
+    def try_engine(self, user: User, name: str, *, roots: bool) -> BoardRecord:
+        """Start a trial on an engine, which reads the local roots of the hub on request."""
+        self.engines.executor(name)
+        read = [uri for uri in self.library.uris if roots and not is_remote(uri)]
+        values = fill({"on": name}, self.config.limits)
+        values["timeout"] = min(TRIAL_SECONDS, values["timeout"] or TRIAL_SECONDS)
+        draft = BoardRecord(owner=user.name, selectors=(TRIAL, *read), **values)
+        return self.lifecycle.create(draft, new=True).board
+
+    def examine_trial(self, user: User, name: str, board_id: str) -> TrialReport:
+        """Return what a stranger gets from a user's trial, and what is left of a deleted one."""
+        executor = self.engines.executor(name)
+        report = TrialReport()
+        try:
+            record = self.registry.get(board_id)
+        except NoSuchName:
+            pass  # it was deleted
+        else:
+            if not is_trial(record) or not may(user, Action.SEE, record):
+                raise no_such_board(board_id)
+            report = TrialReport(accepted=record.handle is not None)
+            address = self.lifecycle.address(record) if record.is_live else None
+            report = report if address is None else examine_address(address)
+        starts = [one for one in executor.found() if one.board == board_id]
+        left = [f"aboard-{one.board}-{one.attempt} on {name}" for one in starts]
+        if self._directory(board_id).exists():
+            left.append(str(self._directory(board_id)))
+        return replace(report, left=tuple(left))
 
     # Isolated boards.
 
     def lookup(self, board_id: str) -> Address | NotServing | None:
-        """Tell the proxy where a board listens."""
         record = self.lifecycle.known(board_id)
         return None if record is None else self._address(record)
 
     def _address(self, record: BoardRecord) -> Address | NotServing:
-        if record.state is not State.RUNNING:
+        if record.state is not BoardState.RUNNING:
             return NotServing(record.state, record.reason)
-        if self.lifecycle.is_silent(record):
-            return NotServing(SILENT)
+        if not self.lifecycle.reaches(record):
+            return NotServing(ELSEWHERE)
+        if self.lifecycle.is_unhealthy(record):
+            why = self.lifecycle.why_silent(record)
+            return NotServing(IMPERSONATED if why == _OTHER_CERTIFICATE else SILENT)
         try:
-            return self.lifecycle.address(record) or NotServing(State.STARTING)
+            return self.lifecycle.address(record) or NotServing(BoardState.STARTING)
         except ExecutorError as error:
-            return NotServing(State.LOST, str(error))
+            return NotServing(BoardState.LOST, str(error))
 
     def logs(self, record: BoardRecord, *, tail: int | None, follow: bool) -> Iterator[bytes]:
-        """Yield the log of an isolated board; an instant one has none of its own."""
-        executor = self.executors.get(record.on)
+        """Yield the log of an isolated board; an instant one has none of its own.
+
+        Raises:
+            NoSuchName: it is on another machine.
+        """
+        executor = self.executors.get(record.executor)
         if executor is None or record.handle is None:
             return
+        place = Path(record.handle.get("directory", "")) / "log"
+        host = log_host(record.handle)
+        is_here = host in {"", os.uname().nodename} or place.exists()
+        if not (self.lifecycle.reaches(record) if record.is_live else is_here):
+            raise NoSuchName(
+                f"the log of board {record.name} ({record.id}) is on {host}, in {place}.",
+                "Use the hub that runs there.",
+            )
         yield from executor.logs(record.handle, tail=tail, follow=follow)
+
+    def last_lines(self, record: BoardRecord) -> tuple[str, ...]:
+        """Return the end of an isolated board's log, for a page that many may reload."""
+        key = (record.id, record.attempt)
+        with self._lines_lock:
+            known = self._last_lines.get(key)
+            now = time.monotonic()
+            if known is not None and now - known[0] < _LINES_ARE_FRESH:
+                return known[1]
+            others = {one: read for one, read in self._last_lines.items() if now - read[0] < 60}
+            # First the lines before: meanwhile other requests need not wait.
+            self._last_lines = {**others, key: (now, known[1] if known else ())}
+        try:
+            text = b"".join(self.logs(record, tail=_LAST_LINES, follow=False))
+        except (ExecutorError, NoSuchName):
+            text = b""
+        lines = tuple(text.decode("utf-8", "replace").splitlines()[-_LAST_LINES:])
+        with self._lines_lock:
+            self._last_lines[key] = (time.monotonic(), lines)
+        return lines
 
     def _directory(self, board_id: str) -> Path:
         return self.config.directory / "boards" / board_id
 
     def _temporary(self, record: BoardRecord) -> Path:
-        """Return where a process keeps what ends with it; what earlier ones left is removed."""
         directory = self._directory(record.id)
         now = directory / f"tmp-{record.attempt}"
         for old in directory.glob("tmp-*"):
@@ -353,58 +537,194 @@ class Hub:
         now.mkdir(mode=0o700, exist_ok=True)
         return now
 
+    def _local_places(self, places: Iterable[str]) -> tuple[Path, ...]:
+        """Return the local directories that a board needs for some places.
+
+        A place below a root needs the whole root, where links may lead. None is below another, and
+        of a hub with roots none is outside of them: a link in a root may lead there.
+        """
+        local = {place for place in places if place.startswith("/")}
+        roots = {*self._confines, *map(os.path.realpath, self._confines)}
+        found: set[str] = set()
+        for path in local | {os.path.realpath(path) for path in local}:
+            if not self.library.any_path:
+                found.update(root for root in roots if is_below(path, root))
+            elif Path(path).exists():
+                found.add(path)
+        outermost = [
+            path for path in found if not any(is_below(path, other) for other in found - {path})
+        ]
+        return tuple(map(Path, sorted(outermost)))
+
     def _specify(self, record: BoardRecord) -> Spec:
-        """Say how an isolated board is started: as `aboard view` of what it selects."""
-        title = record.title or record.name
-        board = self.catalog.board(record.id, title, record.selectors, record.template)
-        options = ["--json", "--no-browser", "--port", "0", "--engine", str(record.engine)]
-        options += ["--title", board.title]
+        """Return how an isolated board is started: as `aboard view` of its selection."""
+        if is_trial(record):
+            return self._specify_trial(record)
+        selectors = self.library.parse(record.selectors)
+        question = question_of(record)
+        members = self.library.members(selectors, question)
+        options = ["--json", "--no-browser", "--engine", str(record.engine)]
+        options += ["--title", record.title or record.name]
         options += [part for root in self._confines for part in ("--confine", root)]
         if record.template:
             options += ["--template", record.template]
+        options += [part for one in record.group_by for part in ("--group-by", one)]
+        if record.group_by:
+            options += ["--band", str(record.band), "--show", str(record.show)]
         if self.config.boards.poll is not None:
             options += ["--poll", str(self.config.boards.poll)]
-        sources = [join(one.source.uri, one.source.only) for one in board.members]
+        sources = [join(one.source.uri, one.source.only) for one in members]
         roots: list[str] = []
         if record.engine is Engine.FAST and not any(map(_is_path_here, record.selectors)):
             # It follows its selectors by itself, so that runs which start later join.
             sources = list(record.selectors)
-            roots = [] if all(map(is_path, record.selectors)) else list(board.roots)
+            only_places = question is None and all(one.place for one in selectors)
+            roots = [] if only_places else self.library.uris
             options += [part for root in roots for part in ("--root", root)]
-        if not board.members:
-            raise EmptySelection("its selectors mean no run by now.", "Add some: aboard boards add")
+            options += _question_options(record)
+        read = [member.source for member in members]
+        if question is not None and roots:
+            read = [Source(root) for root in roots]
+        elif not read and roots:  # runs of a job may still come
+            read = [Source(root) for one in selectors for root in self.library.roots_of(one.job)]
+        if not read:
+            raise NothingMatches("its selectors match no run now.", "Add some: aboard boards add")
+        own = self.library.environment(read)
+        places = [*roots, *sources, *(one.place for one in selectors if one.place)]
         return Spec(
             board=record.id,
-            command=(sys.executable, "-P", "-m", "aboard", "view", *options, "--", *sources),
+            command=(PYTHON, "-P", "-m", "aboard", "view", *options, "--", *sources),
             directory=self._directory(record.id),
+            attempt=record.attempt,
+            profile=record.profile,
             environment={
                 "TMPDIR": str(self._temporary(record)),
                 **credentials(os.environ, [*roots, *sources]),
-                **self.catalog.environment(member.source for member in board.members),
+                **own,
             },
+            reads=self._local_places([*places, *(one.uri for one in read)]),
+            credential_files=credential_files({**os.environ, **own}, places),
             memory=record.memory or None,
+            cpus=record.cpus or None,
+            timeout=record.timeout + _EXTRA_SECONDS if record.timeout else None,
+        )
+
+    def _specify_trial(self, record: BoardRecord) -> Spec:
+        roots = record.selectors[1:]
+        return Spec(
+            board=record.id,
+            command=trial_command(roots),
+            directory=self._directory(record.id),
+            attempt=record.attempt,
+            profile=record.profile,
+            environment={"TMPDIR": str(self._temporary(record))},
+            reads=tuple(map(Path, roots)),
+            memory=record.memory or None,
+            cpus=record.cpus or None,
+            timeout=record.timeout + _EXTRA_SECONDS,
         )
 
 
-def _place_of_stock(default: str) -> str:
-    """Return where a board of the stock engine runs, if nobody says."""
-    return default if default != INSTANT else "process"
+def _sources(members: Sequence[Member]) -> tuple[str, ...]:
+    return tuple(member.source.uri for member in members[:_MOST_SOURCES])
 
 
-def _check_together(on: str, engine: Engine, wish: NewBoard) -> None:
-    if on != INSTANT:
-        return
+@lru_cache(maxsize=4096)
+def _selection(
+    board_id: str,
+    title: str,
+    selectors: tuple[str, ...],
+    template: str,
+    asked: tuple[str, tuple[str, ...], int],
+    groups: tuple[tuple[str, ...], Band, Show],
+) -> BoardSelection:
+    return BoardSelection(
+        board_id,
+        title,
+        Library.parse(selectors),
+        Template.parse(template) if template else None,
+        question=_question(*asked),
+        grouping=Grouping.parse(*groups),
+    )
+
+
+def question_of(record: BoardRecord) -> Question | None:
+    """Return the question that narrows the runs of a board; None if all are shown.
+
+    Raises:
+        BadQuestion: it cannot be parsed.
+    """
+    return _question(record.where, record.sort, record.limit)
+
+
+@lru_cache(maxsize=4096)
+def _question(where: str, sort: tuple[str, ...], limit: int) -> Question | None:
+    if not (where.strip() or sort or limit):
+        return None
+    return Question.parse(where, sort, limit or None)
+
+
+def _question_options(record: BoardRecord) -> list[str]:
+    options = [f"--sort={one}" for one in record.sort]
+    options += [f"--where={record.where}"] if record.where else []
+    return options + ([f"--limit={record.limit}"] if record.limit else [])
+
+
+def _check_instant(engine: Engine, given: Mapping[str, Any]) -> None:
     if engine is Engine.STOCK:
         raise BadValue(
             "the stock engine needs a process of its own.", "Start it with --on process."
         )
-    if wish.memory is not None and read_bytes(wish.memory):
-        raise BadValue(
-            "an instant board is part of the hub, and has no memory limit of its own.",
-            "Start it with --on process.",
-        )
+    for name, what in (("memory", "memory"), ("cpus", "processor")):
+        if given.get(name):
+            raise BadValue(
+                f"an instant board is part of the hub, and has no {what} limit of its own.",
+                "Start it with --on process.",
+            )
 
 
 def _is_path_here(selector: str) -> bool:
-    """Say whether a command that is started here would take a selector for a path."""
+    """Return whether a command started here would take a selector for a path."""
     return not selector.startswith("/") and Path(selector).exists()
+
+
+_OTHER_CERTIFICATE = "another server answers at its address, with another certificate"
+
+
+def probe(address: Address) -> str:
+    """Return why a board does not answer; empty if it does."""
+    try:
+        _fetch(address, "data/environment")
+    except TimeoutError:
+        return "timed out"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    except http.client.HTTPException:
+        return "it sent an invalid response"
+    return ""
+
+
+def fetch_status(address: Address) -> tuple[int | None, list[str]]:
+    try:
+        status = json.loads(_fetch(address, "data/status"))
+        return status["runs"], status["problems"]
+    except (ValueError, LookupError, TypeError, OSError, http.client.HTTPException):
+        return None, []
+
+
+def _fetch(address: Address, path: str) -> bytes:
+    place = (address.host, address.port)
+    connection = (
+        http.client.HTTPSConnection(*place, timeout=_PROBE_SECONDS, context=pinning_context())
+        if address.fingerprint
+        else http.client.HTTPConnection(*place, timeout=_PROBE_SECONDS)
+    )
+    headers = {"authorization": f"Bearer {address.token}"}
+    with closing(connection):
+        connection.connect()
+        if address.fingerprint:  # before the token is sent
+            certificate = cast("ssl.SSLSocket", connection.sock).getpeercert(True) or b""
+            if hashlib.sha256(certificate).hexdigest() != address.fingerprint:
+                raise ConnectionRefusedError(_OTHER_CERTIFICATE)
+        connection.request("GET", f"{address.path}{path}", headers=headers)
+        return connection.getresponse().read(_LARGEST_REPLY)

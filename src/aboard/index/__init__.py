@@ -5,39 +5,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aboard.index.index import Index, IndexProblem
-    from aboard.index.plan import Source
-    from aboard.index.query import Damage, Run, Tag, UnknownName
-    from aboard.index.refresh import Report
+    from aboard.index.index import Index, Report
+    from aboard.index.query import Damage, Run, UnknownName
     from aboard.index.series import Pointer, Series
+    from aboard.index.sources import Source
+    from aboard.index.summary import Summary
+    from aboard.index.tags import Tag
 
 __all__ = [
     "Damage",
     "Index",
-    "IndexProblem",
     "Pointer",
     "Report",
     "Run",
     "Series",
     "Source",
+    "Summary",
     "Tag",
     "UnknownName",
 ]
 
-_HOMES = {
-    "Index": "index",
-    "IndexProblem": "index",
-    "Source": "plan",
-    "Report": "refresh",
-    **dict.fromkeys(("Damage", "Run", "Tag", "UnknownName"), "query"),
+_MODULES = {
+    "Source": "sources",
+    "Summary": "summary",
+    "Tag": "tags",
+    **dict.fromkeys(("Index", "Report"), "index"),
+    **dict.fromkeys(("Damage", "Run", "UnknownName"), "query"),
     **dict.fromkeys(("Pointer", "Series"), "series"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for; most of it needs numpy, which takes a tenth of a second."""
-    if name in _HOMES:
+    """Import what is used; most of it needs numpy, which takes a tenth of a second."""
+    if name in _MODULES:
         from importlib import import_module
 
-        return getattr(import_module(f"aboard.index.{_HOMES[name]}"), name)
+        return getattr(import_module(f"aboard.index.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'aboard.index' has no attribute {name!r}")

@@ -1,42 +1,76 @@
-"""The catalog: which runs lie below a root, remembered so that asking again is quick.
+"""The catalog: which runs lie below a root, remembered so that the next refresh is quick.
 
-A refresh lists the root and reads the records that changed since, and no others; on a disk, only
-directories that changed are read again, too. A record that cannot be understood leaves the run as
-a raw directory, and is reported for as long as it is there.
+A refresh reads only the records that changed and, on a disk, only the directories that changed.
+A record that cannot be parsed leaves the run as a raw directory, and is reported on each refresh.
+Every change has a number, so that whoever knows the runs as of one reads only what came after it.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import compress, permutations
+from typing import Any, NamedTuple
 
-from aboard.index.schema import transaction
-from aboard.runs.catalog import Found, find_runs, is_of_a_run, natural
-from aboard.runs.known import KnownRun
-from aboard.runs.manifest import FILE_NAME, BadManifest, Manifest
-from aboard.storage import NotFound, Storage, StorageError, is_below, is_remote, join, open_storage
-from aboard.storage.folders import Folder, Folders
-from aboard.storage.local import LocalStorage
+from aboard.events.files import MADE_BY
+from aboard.index.query import Described, describe
+from aboard.index.schema import next_change, transaction
+from aboard.runs import manifest
+from aboard.runs.catalog import (
+    Found,
+    KnownRun,
+    find_runs,
+    is_of_a_run,
+    natural,
+    with_parents,
+)
+from aboard.runs.manifest import FILE_NAME, Attempt, BadManifest, Manifest, State, newer
+from aboard.storage import (
+    NoSuchPath,
+    Storage,
+    StorageError,
+    is_below,
+    is_remote,
+    join,
+    open_storage,
+    split,
+)
+from aboard.storage.local import Folder, Folders, LocalStorage
 
 _READERS = 32
-_UNREAD = ""
-"""The version of a record that could not be read: no record has it, so it is read next time."""
-_COLUMNS = ", ".join(KnownRun._fields[1:])
-_PLACES = ", ".join("?" for _ in ("version", *KnownRun._fields))
-_INSERT = f"INSERT OR REPLACE INTO run (version, root, {_COLUMNS}) VALUES ({_PLACES})"
+_HOST = re.compile(r"(.*?)(?:\.\d+\.\d+.*)?")  # behind it often process and count
+_LEVELS = 4  # from a directory of event files up to that of the record
+_refreshed: dict[str, float] = {}  # when this process last refreshed a root
+_UNREAD = ""  # version of a record that could not be read; no record has it
+_COLUMNS = ", ".join(KnownRun._fields)
+_CONTENT = (*KnownRun._fields[2:], "linked")
+_STORED = ("root", "directory", *_CONTENT, "version", "added", "changed")
+_UPSERT = (
+    f"INSERT INTO run ({', '.join(_STORED)}) VALUES ({', '.join('?' for _ in _STORED)})"
+    " ON CONFLICT (root, directory) DO UPDATE SET version = excluded.version, "
+    + ", ".join(f"{name} = excluded.{name}" for name in _CONTENT)
+    # Only a change of what is known of it is one.
+    + f", changed = CASE WHEN ({', '.join(_CONTENT)}) IS"
+    f" ({', '.join(f'excluded.{name}' for name in _CONTENT)})"
+    " THEN changed ELSE excluded.changed END"
+)
+
+CHUNK_SHIFT = 14  # the chunk of a run in columns is its id shifted by this; also in the schema
 
 
 @dataclass(slots=True)
 class CatalogReport:
     """What a refresh found.
 
-    Attributes:
-        problems: what could not be listed, read or understood.
-        changed: whether anything is known now that was not before.
-        marks: for each run's directory, a value that changes when its event files do; good for
-            comparing with another of this process.
+    `marks` has a value for each run's directory that changes when its event files do. It can be
+    compared only with another one of this process.
     """
 
     problems: list[Exception] = field(default_factory=list)
@@ -47,12 +81,7 @@ class CatalogReport:
 def refresh_catalog(
     connection: sqlite3.Connection, root: str, *, marks: bool = True
 ) -> CatalogReport:
-    """Bring what is known of a root up to date.
-
-    Args:
-        connection: to the index.
-        root: its URI.
-        marks: whether to look at every event file, for the marks.
+    """Bring what is known of a root up to date; the marks need a look at every event file.
 
     Raises:
         StorageError: the root itself cannot be listed.
@@ -66,24 +95,31 @@ def refresh_catalog(
     else:
         found = find_runs(storage.list(on_error=unlisted.append))
     known = {
-        directory: (version, problem)
-        for directory, version, problem in connection.execute(
-            "SELECT directory, version, problem FROM run WHERE root = ?", (storage.uri,)
+        directory: _Known(*row)
+        for directory, *row in connection.execute(
+            "SELECT directory, version, problem, heartbeat, seen FROM run WHERE root = ?",
+            (storage.uri,),
         )
     }
     changed = {
         directory: run
         for directory, run in found.items()
-        if directory not in known or known[directory][0] != run.version
+        if directory not in known or known[directory].version != run.version
     }
     report = CatalogReport(list(unlisted))
     if marks:
         report.marks = {one: run.mark for one, run in found.items()}
-    rows = list(_read_runs(storage, changed, known.keys(), report.problems))
+    now = time.time()
+    since = now - _refreshed.get(storage.uri, 0.0)
+    rows = [
+        (version, _seen(run, known.get(run.directory), now, since))
+        for version, run in _read_runs(storage, changed, known.keys(), report.problems)
+    ]
+    _refreshed[storage.uri] = now
     report.problems += [
-        BadManifest(problem)
-        for directory, (_, problem) in known.items()
-        if problem and directory in found and directory not in changed
+        BadManifest(one.problem)
+        for directory, one in known.items()
+        if one.problem and directory in found and directory not in changed
     ]
     # What a failed listing did not show may still be there.
     gone = [
@@ -92,15 +128,32 @@ def refresh_catalog(
         if not _is_in_doubt(join(storage.uri, directory), unlisted)
     ]
     if rows or gone:
-        _store(connection, storage.uri, rows, gone)
+        store_runs(connection, storage.uri, rows, gone)
         report.changed = True
     if folders is not None:
         folders.store()
     return report
 
 
+class _Known(NamedTuple):
+    version: str | None
+    problem: str
+    heartbeat: float
+    seen: float
+
+
+def _seen(run: KnownRun, known: _Known | None, now: float, since: float) -> KnownRun:
+    """Note when a heartbeat came in, if the last look was recent enough to tell.
+
+    The clock of the run's host may be wrong.
+    """
+    if known is None:
+        return run
+    came_in = run.heartbeat > known.heartbeat and 0 <= since < run.heartbeat_secs * 2
+    return run._replace(seen=now if came_in else known.seen)
+
+
 def _is_in_doubt(directory: str, unlisted: Iterable[StorageError]) -> bool:
-    """Say whether a directory, or something in it, could not be looked at."""
     return any(is_below(directory, one.place) or is_below(one.place, directory) for one in unlisted)
 
 
@@ -110,22 +163,215 @@ def known_runs(connection: sqlite3.Connection, roots: Sequence[str]) -> list[Kno
     A run that lies below two of the roots is returned once, as of the first.
     """
     runs: list[KnownRun] = []
-    for root in dict.fromkeys(roots):
-        rows = connection.execute(f"SELECT {_COLUMNS} FROM run WHERE root = ?", (root,))
-        runs += [KnownRun(root, *row) for row in rows]
+    for root in sorted(set(roots)):
+        rows = connection.execute(
+            f"SELECT {_COLUMNS} FROM run WHERE root = ? ORDER BY directory", (root,)
+        )
+        runs += map(KnownRun._make, rows)
     if any(is_below(one, other) for one, other in permutations(set(roots), 2)):
-        runs = list({run.uri: run for run in reversed(runs)}.values())[::-1]
+        places = {root: at for at, root in reversed(list(enumerate(roots)))}
+        first: dict[str, int] = {}
+        for run in runs:
+            first[run.uri] = min(places[run.root], first.get(run.uri, len(places)))
+        runs = [run for run in runs if first[run.uri] == places[run.root]]
     return sorted(runs, key=lambda run: natural(run.label))
 
 
+def known_run(connection: sqlite3.Connection, root: str, directory: str) -> KnownRun | None:
+    """Return one run as of the last refresh of its root."""
+    row = connection.execute(
+        f"SELECT {_COLUMNS} FROM run WHERE root = ? AND directory = ?", (root, directory)
+    ).fetchone()
+    return None if row is None else KnownRun._make(row)
+
+
+def runs_of(connection: sqlite3.Connection, ids: Sequence[int]) -> list[KnownRun]:
+    """Return the runs of some ids, in this order, as they are now; those that are gone are not."""
+    rows = connection.execute(
+        f"SELECT id, {_COLUMNS} FROM run WHERE id IN (SELECT value FROM json_each(?))",
+        (json.dumps(ids),),
+    )
+    found = {row[0]: KnownRun._make(row[1:]) for row in rows}
+    return [found[one] for one in ids if one in found]
+
+
+def ids_of(
+    connection: sqlite3.Connection, root: str, directories: Collection[str]
+) -> dict[str, int]:
+    """Return the ids of those of some directories below a root that are runs."""
+    rows = connection.execute(
+        "SELECT directory, id FROM run WHERE root = ?"
+        " AND directory IN (SELECT value FROM json_each(?))",
+        (root, json.dumps(list(directories))),
+    )
+    return dict(rows.fetchall())
+
+
+def named_runs(
+    connection: sqlite3.Connection, name: str, experiments: Collection[str]
+) -> list[int]:
+    """Return the ids of the runs of a name in some experiments."""
+    rows = connection.execute(
+        "SELECT id FROM run WHERE experiment IN (SELECT value FROM json_each(?)) AND name = ?",
+        (json.dumps(list(experiments)), name),
+    )
+    return [one for (one,) in rows]
+
+
+def repeated_runs(connection: sqlite3.Connection, root: str, inner: str) -> list[tuple[int, int]]:
+    """Return the runs that are known below a root and also below another one inside of it.
+
+    Each has the id below `root` and that below `inner`.
+    """
+    below = inner[len(root.rstrip("/")) + 1 :]
+    return connection.execute(
+        "SELECT outside.id, inside.id FROM run AS inside JOIN run AS outside"
+        " ON outside.root = ? AND outside.directory ="
+        " CASE inside.directory WHEN '' THEN ? ELSE ? || '/' || inside.directory END"
+        " WHERE inside.root = ?",
+        (root, below, below, inner),
+    ).fetchall()
+
+
+def put_record(
+    connection: sqlite3.Connection, root: str, directory: str, record: Manifest
+) -> KnownRun:
+    """Store what this process wrote into the record of a run; the next refresh reads it again."""
+    known = known_run(connection, root, directory)
+    run = KnownRun.of_record(root, directory, record)
+    run = run if known is None else run._replace(seen=known.seen)
+    store_runs(connection, root, [(_UNREAD, run)], [])
+    return run
+
+
+def describe_raw_runs(connection: sqlite3.Connection, directories: Collection[str]) -> None:
+    """Store what event files say of the runs without a record that some directories are part of.
+
+    These have hyperparameters and metrics in columns then, as other runs do from their records.
+    """
+    for (root,) in connection.execute("SELECT uri FROM root").fetchall():
+        start = len(root.rstrip("/")) + 1
+        above = [with_parents(one[start:]) for one in directories if is_below(one, root)]
+        if not above:
+            continue
+        ids = ids_of(connection, root, {place for places in above for place in places})
+        nearest = (next((one for one in places if one in ids), None) for places in above)
+        found = runs_of(connection, [ids[one] for one in {*nearest} if one is not None])
+        raw = {run.uri: run for run in found if not run.is_recorded}
+        if not raw:
+            continue
+        below = _runs_below(connection, root, [run.directory for run in raw.values()])
+        said = describe(connection, raw, {join(root, one) for one in below})
+        now = []
+        for uri, run in raw.items():
+            found_in = said.get(uri, Described({}, {}))
+            now.append(run.described(found_in.hparams, found_in.metrics))
+        _store_described(connection, root, [one for one in now if one != raw[one.uri]], raw)
+
+
+def _runs_below(connection: sqlite3.Connection, root: str, directories: Sequence[str]) -> list[str]:
+    """Return the runs that lie below some directories, which are not among them."""
+    rows = connection.execute(
+        "SELECT DISTINCT directory FROM json_each(?) AS given CROSS JOIN run WHERE run.root = ?"
+        " AND directory > CASE given.value WHEN '' THEN '' ELSE given.value || '/' END"
+        " AND directory < CASE given.value WHEN '' THEN char(0x10ffff) ELSE given.value || '0' END",
+        (json.dumps(directories), root),
+    )
+    return [directory for (directory,) in rows]
+
+
+def _store_described(
+    connection: sqlite3.Connection,
+    root: str,
+    runs: Sequence[KnownRun],
+    before: Mapping[str, KnownRun],
+) -> None:
+    if not runs:
+        return
+    with transaction(connection):
+        change = next_change(connection)
+        connection.executemany(
+            "UPDATE run SET hparams_json = ?, metrics_json = ?, changed = ?"
+            " WHERE root = ? AND directory = ? AND recorded_state = ''",
+            [(run.hparams_json, run.metrics_json, change, *run[:2]) for run in runs],
+        )
+        # Values alone come with every point, and change no selection that does not read points.
+        if any(
+            run.hparams_json != before[run.uri].hparams_json
+            or run.metrics.keys() != before[run.uri].metrics.keys()
+            for run in runs
+        ):
+            connection.execute("UPDATE root SET changes = ? WHERE uri = ?", (change, root))
+    _fold_if_due(connection)
+
+
+def forget_run(connection: sqlite3.Connection, root: str, directory: str) -> None:
+    """Remove a run that this process has deleted."""
+    store_runs(connection, root, [], [(root, directory)])
+
+
+class CatalogChanges(NamedTuple):
+    """What has changed since a change: runs that are new, changed and gone; and its number now."""
+
+    change: tuple[int, int]
+    new: list[KnownRun]
+    changed: list[KnownRun]
+    gone: list[tuple[str, str]]  # root and directory
+
+
+def changes_since(
+    connection: sqlite3.Connection, since: tuple[int, int] | None, roots: Collection[str]
+) -> CatalogChanges | None:
+    """Return what happened to the runs of some roots; None if it cannot be known."""
+    epoch, number = last_change(connection)
+    if since is None or since[0] != epoch:
+        return None
+    if since[1] == number:
+        return CatalogChanges(since, [], [], [])
+    new: list[KnownRun] = []
+    changed: list[KnownRun] = []
+    gone: list[tuple[str, str]] = []
+    for chunk in chunks(connection):
+        for row in connection.execute(
+            f"SELECT added, {_COLUMNS} FROM run WHERE id >> {CHUNK_SHIFT} = ? AND changed > ?",
+            (chunk, since[1]),
+        ):
+            run = KnownRun._make(row[1:])
+            if run.root in roots:
+                (new if row[0] > since[1] else changed).append(run)
+        gone += connection.execute(
+            f"SELECT root, directory FROM gone WHERE id >> {CHUNK_SHIFT} = ? AND changed > ?",
+            (chunk, since[1]),
+        ).fetchall()
+    there = {(run.root, run.directory) for run in new}
+    left = [one for one in gone if one[0] in roots]
+    again = there & set(left)
+    changed += [run for run in new if (run.root, run.directory) in again]
+    new = [run for run in new if (run.root, run.directory) not in again]
+    return CatalogChanges((epoch, number), new, changed, [one for one in left if one not in again])
+
+
+def last_change(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return which index this is, and the number of the last change to its runs. Cheap."""
+    epoch, change = connection.execute("SELECT epoch, change FROM catalog").fetchone()
+    return epoch, change
+
+
+def chunks(connection: sqlite3.Connection) -> range:
+    return range((last_id(connection) >> CHUNK_SHIFT) + 1)
+
+
+def last_id(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'run'").fetchone()
+    return row[0] if row else 0
+
+
 def catalog_changes(connection: sqlite3.Connection, root: str) -> int:
-    """Return how often what is known of a root has changed."""
     row = connection.execute("SELECT changes FROM root WHERE uri = ?", (root,)).fetchone()
     return row[0] if row else 0
 
 
-Row = tuple[str | None, KnownRun]
-"""The version of a run's record, and the run."""
+Row = tuple[str | None, KnownRun]  # the version of a run's record, and the run
 
 
 def _read_runs(
@@ -134,7 +380,6 @@ def _read_runs(
     known: Iterable[str],
     problems: list[Exception],
 ) -> Iterator[Row]:
-    """Read records side by side, for a bucket answers each after a while."""
     recorded = {one: run.version for one, run in changed.items() if run.version is not None}
     for directory in changed.keys() - recorded.keys():
         yield None, KnownRun.of_path(storage.uri, directory)
@@ -143,9 +388,9 @@ def _read_runs(
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(min(_READERS, len(recorded))) as pool:
-            answers = list(pool.map(lambda one: _read_run(storage, one), recorded))
+            answers = list(pool.map(lambda one: _read_run(storage, one, changed[one]), recorded))
     else:
-        answers = (_read_run(storage, one) for one in recorded)
+        answers = (_read_run(storage, one, changed[one]) for one in recorded)
     held = frozenset(known)
     for (directory, version), answer in zip(recorded.items(), answers, strict=True):
         if isinstance(answer, KnownRun):
@@ -153,21 +398,31 @@ def _read_runs(
                 problems.append(BadManifest(answer.problem))
             yield version, answer
             continue
-        if not isinstance(answer, NotFound):  # or it was deleted just now
+        if not isinstance(answer, NoSuchPath):  # or it was deleted just now
             problems.append(answer)
         if directory not in held:
             yield _UNREAD, KnownRun.of_path(storage.uri, directory)
 
 
-def _read_run(storage: Storage, directory: str) -> KnownRun | StorageError:
+def _read_run(storage: Storage, directory: str, found: Found) -> KnownRun | StorageError:
     name = join(directory, FILE_NAME) if directory else FILE_NAME
     try:
-        record = Manifest.from_json(storage.read(name), join(storage.uri, name))
+        record = _manifest(storage.read(name), join(storage.uri, name))
+        if found.ended and record.state is State.RUNNING:
+            copy = join(directory, found.ended) if directory else found.ended
+            record = newer(record, Manifest.from_json(storage.read(copy)))
     except StorageError as error:
         return error
     except BadManifest as error:
         return KnownRun.of_path(storage.uri, directory, str(error))
     return KnownRun.of_record(storage.uri, directory, record)
+
+
+def _manifest(content: bytes, where: str) -> Manifest:
+    document = _parse_quickly(content)
+    if document is None:
+        return Manifest.from_json(content, where)
+    return Manifest.from_document(document, where)
 
 
 class _Remembered:
@@ -187,7 +442,6 @@ class _Remembered:
         self.list = self._folders.list
 
     def store(self) -> None:
-        """Remember what was found, and forget what is so no more."""
         found = self._folders.found
         gone = [(self._root, one) for one in self._known if one not in found]
         if not gone and not found:
@@ -202,16 +456,347 @@ class _Remembered:
             )
 
 
-def _store(
+def store_runs(
     connection: sqlite3.Connection,
     root: str,
     rows: Sequence[Row],
-    gone: Sequence[tuple[str, str]],
+    gone: Sequence[tuple[str, str]] = (),
 ) -> None:
+    """Store runs below a root with the versions of their records, and forget others."""
+    is_linked = _link_finder(root)
     with transaction(connection):
-        connection.executemany("DELETE FROM run WHERE root = ? AND directory = ?", gone)
-        connection.executemany(_INSERT, [(version, *run) for version, run in rows])
-        connection.execute(
-            "INSERT INTO root VALUES (?, 1) ON CONFLICT (uri) DO UPDATE SET changes = changes + 1",
-            (root,),
+        change = next_change(connection)
+        connection.executemany(
+            "INSERT INTO gone SELECT id, root, directory, ? FROM run"
+            " WHERE root = ? AND directory = ?",
+            [(change, *one) for one in gone],
         )
+        connection.executemany("DELETE FROM run WHERE root = ? AND directory = ?", gone)
+        connection.executemany(
+            _UPSERT,
+            [(*run, is_linked(run.directory), version, change, change) for version, run in rows],
+        )
+        connection.execute(
+            "INSERT INTO root VALUES (?, ?)"
+            " ON CONFLICT (uri) DO UPDATE SET changes = excluded.changes",
+            (root, change),
+        )
+    _fold_if_due(connection)
+
+
+def _fold_if_due(connection: sqlite3.Connection) -> None:
+    most = _most_unfolded(connection)
+    if sum(count_unfolded(connection).values()) > most:
+        from aboard.index.columns import fold
+
+        fold(connection, most // 2)
+
+
+def _link_finder(root: str) -> Callable[[str], bool]:
+    """Return what tells whether a symbolic link below a root leads to a directory of it."""
+    if is_remote(root):
+        return lambda _: False
+    known = {"": False}
+
+    def is_linked(directory: str) -> bool:
+        if directory not in known:
+            above = directory.rpartition("/")[0]
+            known[directory] = is_linked(above) or _is_link(f"{root}/{directory}")
+        return known[directory]
+
+    return is_linked
+
+
+def _is_link(path: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+# Rows and columns. The rows of runs are what is known; columns over them are made by `columns`, a
+# chunk at a time, and what has changed since is taken from the rows.
+
+_UNFOLDED, _UNFOLDED_SHARE = 4096, 128
+
+
+def _most_unfolded(connection: sqlite3.Connection) -> int:
+    """Return how many rows may be newer than their columns: reading one takes 20 microseconds."""
+    return _UNFOLDED + last_id(connection) // _UNFOLDED_SHARE
+
+
+def built_chunks(connection: sqlite3.Connection) -> dict[int, int]:
+    return dict(connection.execute("SELECT chunk, built FROM fold").fetchall())
+
+
+def count_unfolded(connection: sqlite3.Connection) -> dict[int, int]:
+    """Return the number of rows that are newer than their columns, by chunk."""
+    built, found = built_chunks(connection), {}
+    for chunk in chunks(connection):
+        (count,) = connection.execute(
+            f"SELECT count(*) FROM run WHERE id >> {CHUNK_SHIFT} = ? AND changed > ?",
+            (chunk, built.get(chunk, -1)),
+        ).fetchone()
+        if count:
+            found[chunk] = count
+    return found
+
+
+Values = dict[str, Any]  # of a run, by the names of columns
+Parts = dict[str, tuple[list[int], list[Any]]]  # of columns: the rows that have a value, and these
+
+
+def changed_rows(
+    connection: sqlite3.Connection, since: Callable[[int], int]
+) -> Iterator[tuple[int, int, Values | None]]:
+    """Yield the runs that changed since a change of their chunk: id, change and values.
+
+    A run that is gone has none.
+    """
+    for chunk in chunks(connection):
+        after = since(chunk)
+        for one, changed in connection.execute(
+            f"SELECT id, changed FROM gone WHERE id >> {CHUNK_SHIFT} = ? AND changed > ?",
+            (chunk, after),
+        ):
+            yield one, changed, None
+        where = f"id >> {CHUNK_SHIFT} = ? AND changed > ?"
+        rows, changes, parts = _parts_where(connection, where, chunk, after)
+        values: dict[int, Values] = {row: {} for row in rows}
+        for name, (of_rows, held) in parts.items():
+            for row, value in zip(of_rows, held, strict=True):
+                values[row][name] = value
+        for row, changed in zip(rows, changes, strict=True):
+            yield row, changed, values[row]
+
+
+def parts_of_chunk(connection: sqlite3.Connection, chunk: int) -> Parts:
+    """Return what columns hold of the runs of a chunk."""
+    first = chunk << CHUNK_SHIFT
+    where = "id >= ? AND id < ? ORDER BY id"
+    return _parts_where(connection, where, first, first + (1 << CHUNK_SHIFT))[2]
+
+
+def _parts_where(
+    connection: sqlite3.Connection, where: str, *arguments: int
+) -> tuple[Sequence[int], Sequence[int], Parts]:
+    found = connection.execute(
+        f"SELECT id, changed, linked, {_COLUMNS} FROM run WHERE {where}", arguments
+    ).fetchall()
+    if not found:
+        return [], [], {}
+    rows, changes, linked, *columns = zip(*found, strict=True)
+    fields = dict(zip(KnownRun._fields, columns, strict=True))
+    return rows, changes, _parts(rows, fields, linked)
+
+
+def values_of(run: KnownRun, *, linked: bool = False) -> Values:
+    """Return what columns hold of a run."""
+    fields = {name: [held] for name, held in zip(KnownRun._fields, run, strict=True)}
+    return {name: held[0] for name, (_, held) in _parts([0], fields, [linked]).items()}
+
+
+_FALSE_IF_EMPTY = (
+    "root", "directory", "experiment", "name", "recorded_state", "workspace", "job", "host",
+    "user", "git_commit", "created", "started", "heartbeat", "heartbeat_secs", "seen",
+)  # fmt: skip
+
+
+def _parts(
+    rows: Sequence[int], fields: Mapping[str, Sequence[Any]], linked: Sequence[int]
+) -> Parts:
+    """Return what columns hold of runs, given their fields; nothing for what is empty.
+
+    Thousands of runs are folded at once, so whole columns are taken where that is possible.
+    """
+    found: Parts = {}
+
+    def put(name: str, held: Sequence[Any], has: Sequence[object]) -> None:
+        if any(has):
+            found[name] = list(compress(rows, has)), list(compress(held, has))
+
+    for name in _FALSE_IF_EMPTY:
+        put(name, fields[name], fields[name])
+    reasons = [one or other for one, other in zip(fields["reason"], fields["problem"], strict=True)]
+    put("reason", reasons, reasons)
+    for name in ("exit_code", "ended"):
+        put(name, fields[name], [one is not None for one in fields[name]])
+    jobs = fields["attempt_jobs_json"]
+    put("attempt_jobs", jobs, [one != "[]" for one in jobs])
+    put("linked", [1] * len(rows), linked)
+    names = {text: frozenset(parse_record(text)) for text in set(fields["tags_json"])}
+    found["tags"] = list(rows), [names[text] for text in fields["tags_json"]]
+    for group, convert in (("hparams", _scalar), ("tags", _scalar), ("metrics", _metric)):
+        parts: Parts = {}
+        for row, text in zip(rows, fields[f"{group}_json"], strict=True):
+            for name, value in parse_record(text).items():
+                held = convert(value)
+                if held is None:
+                    continue
+                if name not in parts:
+                    parts[name] = [], []
+                of_rows, values = parts[name]
+                of_rows.append(row)
+                values.append(held)
+        found |= {f"{group}.{name}": one for name, one in parts.items()}
+    return found
+
+
+def parse_record(text: str) -> Mapping[str, Any]:
+    """Parse the JSON of a row."""
+    if text == "{}":
+        return {}
+    parsed = _parse_quickly(text.encode())
+    found: Mapping[str, Any] = json.loads(text) if parsed is None else parsed
+    return found
+
+
+_AS_DIGITS = bytes(48 if 48 <= one < 58 else 32 for one in range(256))
+_MANY_DIGITS = b"0" * 19
+
+
+def _parse_quickly(text: bytes) -> Any:
+    """Parse JSON with `orjson`; None for what it cannot: NaN, and integers of more than 64 bits."""
+    import orjson
+
+    if _MANY_DIGITS in text.translate(_AS_DIGITS):  # they would become floats
+        return None
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _scalar(value: Any) -> str | bool | int | float | None:
+    is_plain = value is None or isinstance(value, (str, bool, int, float))
+    return value if is_plain else json.dumps(value)
+
+
+def _metric(value: object) -> float | None:
+    """Return the last value of a metric in a record; what JSON has no number for is a text."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+    except OverflowError:
+        return math.copysign(math.inf, value)  # type: ignore[arg-type]
+
+
+def column_names(connection: sqlite3.Connection, group: str, roots: Collection[str]) -> list[str]:
+    """Return the names of the hyperparameters, tags or metrics in the records of some roots."""
+    found = {
+        name[len(group) + 1 :]
+        for name, of_roots in connection.execute(
+            "SELECT DISTINCT name, roots FROM run_column WHERE name > ? AND name < ?",
+            (f"{group}.", f"{group}/"),
+        )
+        if not roots_in(of_roots).isdisjoint(roots)
+    }
+    built = built_chunks(connection)
+    for chunk in chunks(connection):
+        for root, text in connection.execute(
+            f"SELECT root, {group}_json FROM run WHERE id >> {CHUNK_SHIFT} = ? AND changed > ?",
+            (chunk, built.get(chunk, -1)),
+        ):
+            if root in roots:
+                found.update(parse_record(text))
+    return sorted(found)
+
+
+def experiments_like(
+    connection: sqlite3.Connection, start: str, roots: Collection[str]
+) -> list[str]:
+    """Return the experiments that begin with a text, in their order."""
+    rows = connection.execute(
+        # One step along the index for each experiment, however many runs it has.
+        "WITH RECURSIVE found (experiment) AS ("
+        " SELECT min(experiment) FROM run WHERE experiment >= ?1"
+        " UNION ALL SELECT (SELECT min(experiment) FROM run WHERE experiment > found.experiment)"
+        " FROM found WHERE substr(found.experiment, 1, length(?1)) = ?1)"
+        " SELECT experiment FROM found WHERE substr(experiment, 1, length(?1)) = ?1",
+        (start,),
+    )
+    return [one for (one,) in rows.fetchall() if labels_of(connection, one, roots, 1)]
+
+
+def labels_of(
+    connection: sqlite3.Connection, experiment: str, roots: Collection[str], most: int
+) -> list[str]:
+    """Return the labels of runs of an experiment, in natural order."""
+    rows = connection.execute(
+        "SELECT DISTINCT name FROM run WHERE experiment = ?"
+        " AND root IN (SELECT value FROM json_each(?)) LIMIT ?",
+        (experiment, json.dumps(list(roots)), most),
+    )
+    return sorted((f"{experiment}/{one}" if experiment else one for (one,) in rows), key=natural)
+
+
+def roots_in(text: str) -> frozenset[str]:
+    return frozenset(json.loads(text))
+
+
+# Which attempt at a run made an event file, where its name does not tell. Names begin with a time,
+# so their order is that of the attempts as long as the clocks of all hosts agree. Where a directory
+# has files of several hosts, the run's record decides.
+
+
+def number_attempts(connection: sqlite3.Connection, directories: Collection[str]) -> None:
+    """Store the attempt of each event file in these directories; 0 where the name tells enough."""
+    changes = []
+    records: dict[str, list[Attempt] | None] = {}  # each is read once
+    for directory in directories:
+        files = connection.execute(
+            "SELECT id, name, attempt FROM file WHERE directory = ?", (directory,)
+        ).fetchall()
+        names = [name for _, name, _ in files]
+        attempts = _attempts_around(directory, records) if len(set(map(_host, names))) > 1 else []
+        for file, name, known in files:
+            number = attempt_of(name, attempts) if len(attempts) > 1 else 0
+            if number != known:
+                changes.append((number, file))
+    if changes:
+        with transaction(connection):
+            connection.executemany("UPDATE file SET attempt = ? WHERE id = ?", changes)
+
+
+def attempt_of(name: str, attempts: Sequence[Attempt]) -> int:
+    """Return the number of the attempt that made a file; times are compared only on one host."""
+    made = MADE_BY.search(name)
+    if made is None:
+        return 0
+    rest = f"{made['rest']}."
+    for attempt in attempts:
+        if rest.startswith(f"{attempt.host}.{attempt.pid}."):
+            return attempt.number
+    there = [one for one in attempts if one.host and rest.startswith(f"{one.host}.")] or attempts
+    begun = [one.number for one in there if int(one.started) <= int(made["second"])]
+    return begun[-1] if begun else there[0].number
+
+
+def _host(name: str) -> str:
+    made = MADE_BY.search(name)
+    found = _HOST.fullmatch(made["rest"]) if made else None
+    return found[1] if found else ""
+
+
+def _attempts_around(directory: str, records: dict[str, list[Attempt] | None]) -> list[Attempt]:
+    for _ in range(_LEVELS):
+        if directory not in records:
+            records[directory] = _attempts_in(directory)
+        if (found := records[directory]) is not None:
+            return found
+        directory, name = split(directory)
+        if not name:
+            break
+    return []
+
+
+def _attempts_in(directory: str) -> list[Attempt] | None:
+    try:
+        return manifest.read(open_storage(directory)).attempts
+    except BadManifest:
+        return []
+    except StorageError:
+        return None

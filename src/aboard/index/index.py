@@ -1,25 +1,36 @@
 """One index of everything read so far, for many threads and many processes.
 
-The verbs are thin: `refresh` and `query` do the work, `connections` sees to it
-that there is a sound index to do it with. Sources are refreshed side by side; what
-two threads or processes read at once is stored once.
+`Index` has the verbs; `sources` plans what to read, `reader` reads it, `store` stores it and
+`query` answers questions. Sources are refreshed side by side; what two threads or processes read
+at once is stored once. An index that is damaged is replaced, and one that cannot be written moves
+into memory.
 """
 
 from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aboard.index import query, schema, traffic
-from aboard.index.connections import Connections
-from aboard.index.plan import Source
-from aboard.index.query import Damage, Marks, Run, Segment, Tag, UnknownName
-from aboard.index.refresh import Progress, Report, refresh
+from aboard.index.query import (
+    Damage,
+    EventFile,
+    Marks,
+    Run,
+    UnknownName,
+)
+from aboard.index.sources import Plan, Source, make_plan, reread
+from aboard.index.tags import DescribedNames, GroupTag, LaterTags, Segment, Tag, Tags
 from aboard.index.traffic import TrafficHour
 from aboard.storage.base import StorageError
 from aboard.storage.place import NotPrivate, cache_place
@@ -27,14 +38,51 @@ from aboard.storage.traffic import bucket_of
 from aboard.storage.uri import is_remote
 
 if TYPE_CHECKING:
-    from aboard.index.catalog import CatalogReport
-    from aboard.index.chunks import Ints
-    from aboard.index.files import EventFile
-    from aboard.index.forgetting import Forgotten
-    from aboard.index.series import Pointer, Series
-    from aboard.runs.known import KnownRun
+    from aboard.index.catalog import CatalogChanges, CatalogReport
+    from aboard.index.columns import Columns
+    from aboard.index.groups import GroupCurves
+    from aboard.index.reader import Batch
+    from aboard.index.series import Ints, Pointer, Series
+    from aboard.index.store import Forgotten, Store
+    from aboard.index.summary import Summary
+    from aboard.runs.catalog import KnownRun
+    from aboard.runs.manifest import Manifest
 
 T = TypeVar("T")
+MetricKey = tuple[str, str]
+Place = tuple[Source, str]  # a source, and the directory of a run of it
+_MANY_TAGS = 100_000  # read at once
+_LARGE_RUN = 200  # tags of a run, for which a query of its own is worth while
+_ATTEMPTS = 5
+_KEPT = 8  # idle connections; each has a cache of its own
+
+
+@dataclass(slots=True)
+class Report:
+    files_read: int = 0
+    files_unchanged: int = 0
+    files_gone: int = 0
+    files_failed: int = 0
+    bytes_total: int = 0
+    bytes_read: int = 0
+    events: int = 0
+    points: int = 0
+    records: int = 0
+    seconds: float = 0.0
+    problems: list[StorageError] = field(default_factory=list)
+
+    def add(self, batch: Batch) -> None:
+        self.files_read += batch.last
+        self.bytes_read += batch.scanned
+        self.events += batch.taken.events
+        for part in batch.taken.points:
+            self.points += part.size
+        for part in batch.taken.pointers:
+            if part.series >= 0:
+                self.records += part.size
+
+
+Progress = Callable[[Report], None]
 
 
 class IndexProblem(NamedTuple):
@@ -48,13 +96,12 @@ class IndexProblem(NamedTuple):
 
 
 class Index:
-    """The index.
+    """The index at `path`, or of this user and machine.
 
-    Args:
-        path: the file, by default `cache_place()`'s.
+    One that is `read_only` changes nothing: if it is damaged or not there, its methods raise.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, read_only: bool = False) -> None:
         self.problems: list[IndexProblem] = []
         self._sources: dict[Source, None] = {}
         if path is None:
@@ -67,20 +114,27 @@ class Index:
                         "Set ABOARD_CACHE to a local directory to choose another place.",
                     )
                 )
-        self._connections = Connections(path, self._moved_to_memory)
+        self._groups: GroupCurves | None = None
+        self._columns: Columns | None = None
+        self._columns_lock = threading.Lock()
+        self._connections = Connections(path, self._moved_to_memory, read_only=read_only)
 
     @property
     def path(self) -> Path | None:
-        """The index's file; None for one that lives in memory."""
+        """The index's file; None for an index in memory."""
         return self._connections.path
 
     @property
     def stored_bytes(self) -> int | None:
-        """How much room it takes on the disk; None for one that lives in memory."""
         return None if self.path is None else schema.size(self.path)
 
+    def copy_memory(self, known: int = -1) -> tuple[int, bytes]:
+        """Return how often an index in memory was changed, and its bytes unless that is known."""
+        with self._connections.lend() as connection:
+            changes = connection.total_changes
+            return changes, b"" if changes == known else connection.serialize()
+
     def close(self) -> None:
-        """Close every connection."""
         self._connections.close()
 
     def __enter__(self) -> Index:
@@ -97,10 +151,7 @@ class Index:
         progress: Progress | None = None,
         part: Source | None = None,
     ) -> Report:
-        """Bring the index up to date with a source; see `aboard.index.refresh`.
-
-        With a part of it, a directory or a file, look at nothing else.
-        """
+        """Bring the index up to date with a source, or only with a part of it."""
         self._sources[source] = None
         place = source if part is None else part
         try:
@@ -112,56 +163,132 @@ class Index:
                 self._do(traffic.save_untaken)
 
     def runs(self, source: Source) -> list[Run]:
-        """Return the runs of a source by name."""
         return self._ask(lambda connection: query.runs(connection, source))
 
-    def tags(self, source: Source) -> list[Tag]:
-        """Return every tag of every run of a source, by run and name."""
-        return self._ask(lambda connection: query.tags(connection, source))
+    def tags(self, source: Source, *, most: int | None = None) -> list[Tag]:
+        """Return the tags of a source by run and name, the first `most` of them."""
+        return self._ask(lambda connection: list(islice(query.tags(connection, source), most)))
 
     def stamp(self) -> int:
-        """Return a number that changes whenever the mark of any run does: a cheap question."""
+        """Return a number that changes whenever the mark of any run does. Cheap."""
         return self._ask(query.stamp)
 
     def marks(self, sources: Sequence[Source]) -> list[Marks]:
-        """Return, for each run's directory of each source, a value that changes when it does."""
         return self._ask(lambda connection: query.marks(connection, sources))
 
     def tags_of(
-        self, places: Collection[tuple[Source, str]]
-    ) -> list[tuple[tuple[Source, str], Tag]]:
-        """Return the tags of many directories, each with the source it is seen from."""
-        return self._ask(lambda connection: list(query.tags_of(connection, places)))
+        self, places: Collection[Place], *, most: int
+    ) -> tuple[dict[Place, Tags], dict[str, int]]:
+        """Return the tags of runs, the first `most` of each; and how many the others have.
+
+        If there are very many, those of large runs are read when they are needed.
+        """
+
+        def question(connection: sqlite3.Connection) -> tuple[dict[Place, Tags], dict[str, int]]:
+            found: dict[Place, Tags] = {}
+            with query.at_one_moment(connection):
+                counts = query.segment_counts(connection, {one for _, one in places})
+                large = [one for one, count in counts.items() if count > most]
+                beyond = query.crowded(connection, large, most)
+                later = {one for one, count in counts.items() if count >= _LARGE_RUN}
+                if counts and sum(min(one, most) for one in counts.values()) < _MANY_TAGS:
+                    later = set()
+                described = query.described(connection, later) if later else {}
+                now = [place for place in places if place[1] not in later]
+                found |= query.tags_of(connection, now, beyond)
+            for place in places:
+                if place[1] in later:
+                    end = beyond.get(place[1])
+                    about = described[place[1]]
+                    reader = _RunTags(self, place, end, are_alike=len(about) == 1)
+                    found[place] = LaterTags(about, reader)
+            return found, {directory: one.tags for directory, one in beyond.items()}
+
+        return self._ask(question)
 
     def find_tag(self, source: Source, run: str, tag: str) -> Tag | None:
-        """Return one tag of one run, or None."""
         return self._ask(lambda connection: query.find_tag(connection, source, run, tag))
 
+    def metrics(self, runs: Collection[Source], names: Collection[str]) -> dict[MetricKey, Tag]:
+        """Return the scalar tags of runs that have some names, by the run's URI and the name."""
+        return self._ask(lambda connection: query.metrics(connection, runs, names))
+
+    def scalar_names(self, source: Source) -> list[tuple[str, str]]:
+        """Return the directory and the name of every scalar tag of a source."""
+        return self._ask(lambda connection: query.scalar_names(connection, source))
+
     def tag_counts(self, source: Source) -> dict[str, int]:
-        """Return how many tags each run of a source has: a cheap question."""
         return self._ask(lambda connection: query.tag_counts(connection, source))
 
-    def series(self, tag: Tag, *, samples: int | None = None) -> Series:
-        """Return the points of a scalar tag, all of them unless a number is given.
+    def series(
+        self,
+        tag: Tag,
+        *,
+        samples: int | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+    ) -> Series:
+        """Return the points of a scalar tag, all of them by default.
+
+        Otherwise those with steps from `start` to `stop`, both included; and of more than `samples`
+        so many, the first, last, smallest and largest among them.
 
         Raises:
             UnknownName: the tag is gone since it was listed.
         """
+        return self._read(tag, partial(self._points, samples=samples, start=start, stop=stop))
+
+    def many_series(
+        self,
+        tags: Sequence[Tag],
+        *,
+        samples: int | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+        together: bool = False,
+    ) -> list[Series | None]:
+        """Return the points of many scalar tags, as `series` does; None for a tag that is gone.
+
+        Tags of a run that are drawn `together` keep the same steps.
+        """
+        from aboard.index.series import sample_together
+
+        if not together or samples is None:
+            read = partial(self._points, samples=samples, start=start, stop=stop)
+            return self._of_tags(tags, read)
+        found = self._of_tags(tags, partial(self._points, start=start, stop=stop))
+        left = [one for one in found if one is not None]
+        sampled = iter(sample_together(left, samples) if left else ())
+        return [None if one is None else next(sampled) for one in found]
+
+    def _points(
+        self,
+        connection: sqlite3.Connection,
+        tag: Tag,
+        *,
+        samples: int | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+    ) -> Series:
         from aboard.index.series import read_series
 
-        whole = self._read(tag, read_series)
-        return whole if samples is None else whole.sample(samples)
+        if not isinstance(tag, GroupTag):
+            return read_series(connection, tag, samples=samples, start=start, stop=stop)
+        if self._groups is None:
+            from aboard.index.groups import GroupCurves
 
-    def many_series(self, tags: Sequence[Tag], *, samples: int) -> list[Series | None]:
-        """Return the points of many scalar tags, sampled down one by one; None for those gone."""
-        from aboard.index.series import read_series
+            self._groups = GroupCurves()
+        series = self._groups.read(connection, tag).between(start, stop)
+        return series if samples is None else series.sample(samples)
 
-        return self._of_tags(
-            tags, lambda connection, tag: read_series(connection, tag).sample(samples)
-        )
+    def summaries(self, tags: Sequence[Tag]) -> list[Summary | None]:
+        """Return the summaries of scalar tags; None for a tag that is gone, or not a scalar."""
+        from aboard.index.summary import read_summaries
+
+        return self._of_many(tags, read_summaries)
 
     def pointers(self, tag: Tag, *, step: int | None = None) -> list[Pointer]:
-        """Return where the values of a tag that is no scalar are stored: all, or those of a step.
+        """Return where the values of a tag other than a scalar are stored: all, or of one step.
 
         Raises:
             UnknownName: the tag is gone since it was listed.
@@ -171,23 +298,17 @@ class Index:
         return self._read(tag, partial(read_pointers, step=step))
 
     def damages(self, source: Source) -> list[Damage]:
-        """Return every damaged span of a source's files."""
         return self._ask(lambda connection: query.damages(connection, source))
 
     def files(self, source: Source) -> list[EventFile]:
-        """Return the event files of a source, and how far each was read."""
-        from aboard.index.files import files
-
-        return self._ask(lambda connection: files(connection, source))
+        return self._ask(lambda connection: query.files(connection, source))
 
     def written_steps(self, segment: Segment) -> Ints:
-        """Return the steps of a tag in one file in the order in which they were written."""
-        from aboard.index.files import written_steps
+        from aboard.index.series import written_steps
 
         return self._ask(lambda connection: written_steps(connection, segment))
 
     def refresh_catalog(self, root: str, *, marks: bool = True) -> CatalogReport:
-        """Find the runs below a root, and read the records that changed; see `catalog`."""
         from aboard.index.catalog import refresh_catalog
 
         try:
@@ -197,7 +318,6 @@ class Index:
                 self._do(traffic.save_untaken)
 
     def known_runs(self, roots: Sequence[str]) -> list[KnownRun]:
-        """Return the runs below some roots, as of their last refresh."""
         from aboard.index.catalog import known_runs, refresh_catalog
 
         def refill(connection: sqlite3.Connection) -> None:
@@ -207,37 +327,124 @@ class Index:
 
         return self._do(lambda connection: known_runs(connection, roots), after_replacing=refill)
 
+    def known_run(self, root: str, directory: str) -> KnownRun | None:
+        from aboard.index.catalog import known_run
+
+        return self._do(lambda connection: known_run(connection, root, directory))
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of all runs."""
+        from aboard.index.columns import Columns
+
+        with self._columns_lock:
+            if self._columns is None:
+                self._columns = Columns(self._do)
+            return self._columns
+
+    def runs_of(self, ids: Sequence[int]) -> list[KnownRun]:
+        """Return the runs of some ids, as they are now; those that are gone are left out."""
+        from aboard.index.catalog import runs_of
+
+        return self._do(lambda connection: runs_of(connection, ids))
+
+    def ids_of(self, root: str, directories: Collection[str]) -> dict[str, int]:
+        """Return the ids of those of some directories below a root that are runs."""
+        from aboard.index.catalog import ids_of
+
+        return self._do(lambda connection: ids_of(connection, root, directories))
+
+    def repeated_runs(self, root: str, inner: str) -> list[tuple[int, int]]:
+        """Return the ids of the runs that are known below a root and below one inside of it."""
+        from aboard.index.catalog import repeated_runs
+
+        return self._do(lambda connection: repeated_runs(connection, root, inner))
+
+    def column_names(self, group: str, roots: Collection[str]) -> list[str]:
+        """Return the names of the hyperparameters, tags or metrics in the records of some roots."""
+        from aboard.index.catalog import column_names
+
+        return self._do(lambda connection: column_names(connection, group, roots))
+
+    def experiments_like(self, start: str, roots: Collection[str]) -> list[str]:
+        """Return the experiments of some roots that begin with a text."""
+        from aboard.index.catalog import experiments_like
+
+        return self._do(lambda connection: experiments_like(connection, start, roots))
+
+    def labels_of(self, experiment: str, roots: Collection[str], most: int) -> list[str]:
+        """Return the labels of runs of an experiment, in natural order."""
+        from aboard.index.catalog import labels_of
+
+        return self._do(lambda connection: labels_of(connection, experiment, roots, most))
+
+    def last_change(self) -> tuple[int, int]:
+        """Return which index this is, and the number of the last change to its runs. Cheap."""
+        from aboard.index.catalog import last_change
+
+        return self._do(last_change)
+
+    def changes_since(
+        self, since: tuple[int, int], roots: Collection[str]
+    ) -> CatalogChanges | None:
+        """Return what happened to the runs of some roots; None if it cannot be known."""
+        from aboard.index.catalog import changes_since
+
+        def ask(connection: sqlite3.Connection) -> CatalogChanges | None:
+            with query.at_one_moment(connection):
+                return changes_since(connection, since, roots)
+
+        return self._do(ask)
+
+    def put_record(self, root: str, directory: str, record: Manifest) -> KnownRun:
+        from aboard.index.catalog import put_record
+
+        return self._do(lambda connection: put_record(connection, root, directory, record))
+
+    def forget_run(self, root: str, directory: str) -> None:
+        from aboard.index.catalog import forget_run
+
+        self._do(lambda connection: forget_run(connection, root, directory))
+
     def catalog_changes(self, root: str) -> int:
-        """Return how often the known runs of a root have changed: a cheap question."""
         from aboard.index.catalog import catalog_changes
 
         return self._do(lambda connection: catalog_changes(connection, root))
 
     def traffic(self, uri: str, hours: int = 24) -> list[TrafficHour]:
-        """Return the requests made to the bucket of a URI in the last hours, oldest first."""
         bucket = bucket_of(uri)
         return self._ask(lambda connection: traffic.read(connection, bucket, hours))
 
     def point_counts(self, tags: Sequence[Tag]) -> list[int]:
-        """Return the number of values of each tag, less what restarts made void."""
+        """Return the number of values of each tag, less those that restarts made void."""
         restarted = [tag for tag in tags if not tag.in_order]
         if not restarted:
             return [tag.points for tag in tags]
-        from aboard.index.series import count_survivors
-
-        left = iter(self._of_tags(restarted, count_survivors))
+        left = iter(self._of_tags(restarted, _values_left))
         return [tag.points if tag.in_order else next(left) or 0 for tag in tags]
 
+    def value_counts(self, source: Source, kind: Callable[[Tag], str]) -> tuple[int, Counter[str]]:
+        """Return how many tags there are, and how many values by the kind of their tags."""
+
+        def question(connection: sqlite3.Connection) -> tuple[int, Counter[str]]:
+            tags, values = 0, Counter[str]()
+            with query.at_one_moment(connection):
+                for tag in query.tags(connection, source):
+                    tags += 1
+                    values[kind(tag)] += _values_left(connection, tag)
+            return tags, values
+
+        return self._ask(question)
+
     def forget(self, source: Source) -> Forgotten:
-        """Remove all that is known of a source; return how much that was."""
-        from aboard.index.forgetting import forget
+        from aboard.index.store import forget
 
         self._sources.pop(source, None)
         return self._do(lambda connection: forget(connection, source))
 
     def compact(self) -> None:
-        """Give the disk the room back that is not in use; what prevents it is a problem."""
-        from aboard.index.forgetting import compact
+        """Return unused space to the disk; a failure becomes one of the index's problems."""
+        from aboard.index.store import compact
 
         if self.path is None:
             return
@@ -261,20 +468,26 @@ class Index:
     def _of_tags(
         self, tags: Sequence[Tag], read: Callable[[sqlite3.Connection, Tag], T]
     ) -> list[T | None]:
-        """Read from tags as they are now, whatever happened since they were listed.
+        return self._of_many(tags, lambda connection, some: [read(connection, tag) for tag in some])
 
-        No id is ever used again: what the index holds after it was read was there throughout.
-        """
+    def _of_many(
+        self,
+        tags: Sequence[Tag],
+        read: Callable[[sqlite3.Connection, Sequence[Tag]], Sequence[T | None]],
+    ) -> list[T | None]:
+        """Read from tags as they are now, whatever happened since they were listed."""
         looked_at: set[Source] = set()
 
         def question(connection: sqlite3.Connection) -> tuple[list[T | None], set[Source]]:
-            answers: list[T | None] = [read(connection, tag) for tag in tags]
-            if query.are_held(connection, tags):
-                return answers, set()
             with query.at_one_moment(connection):
+                if query.are_held(connection, tags):
+                    return list(read(connection, tags)), set()
                 found, unsure = query.current(connection, tags)
-                answers = [None if tag is None else read(connection, tag) for tag in found]
-                return answers, (unsure & self._sources.keys()) - looked_at
+                answers = iter(read(connection, [tag for tag in found if tag is not None]))
+                return (
+                    [None if tag is None else next(answers) for tag in found],
+                    (unsure & self._sources.keys()) - looked_at,
+                )
 
         while True:
             answers, unsure = self._ask(question)
@@ -286,7 +499,6 @@ class Index:
             looked_at |= unsure
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask the index; one that had to be replaced is first filled again."""
         return self._do(question, after_replacing=self._refill)
 
     def _do(
@@ -319,11 +531,235 @@ class Index:
         )
 
 
+class _RunTags:
+    """Reads the tags of a run from an index."""
+
+    def __init__(
+        self, index: Index, place: Place, beyond: query.Crowded | None, *, are_alike: bool
+    ) -> None:
+        self._index = index
+        self._place = place
+        self._beyond = beyond
+        self._are_alike = are_alike
+
+    def find(self, name: str) -> Tag | None:
+        if self._beyond is not None and name >= self._beyond.beyond:
+            return None
+        source, directory = self._place
+        return self._index.find_tag(source, source.run_name(directory), name)
+
+    def names(self) -> DescribedNames | None:
+        end = self._beyond.beyond if self._beyond else None
+        return self._index._ask(
+            lambda connection: query.described_names(
+                connection, self._place, end, are_alike=self._are_alike
+            )
+        )
+
+    def all(self) -> Tags:
+        only = {self._place[1]: self._beyond} if self._beyond else {}
+        found = self._index._ask(
+            lambda connection: dict(query.tags_of(connection, [self._place], only))
+        )
+        return found.get(self._place, Tags({}))
+
+
+def _values_left(connection: sqlite3.Connection, tag: Tag) -> int:
+    if tag.in_order:
+        return tag.points
+    from aboard.index.series import count_survivors
+
+    return count_survivors(connection, tag)
+
+
 def _hint_for(error: Exception) -> str:
-    """Say what to do about an index that cannot be where it should be."""
     if isinstance(error, NotPrivate) and error.remedy:
         return f"{error.remedy}, or set ABOARD_CACHE to another directory."
     no_space = getattr(error, "errno", 0) in {errno.ENOSPC, errno.EDQUOT}
     if no_space or schema.has_no_room(error):
         return "Free some space, or set ABOARD_CACHE to a directory on another disk."
     return "Set ABOARD_CACHE to a directory of your own on a local disk."
+
+
+def refresh(
+    connection: sqlite3.Connection,
+    source: Source,
+    *,
+    anew: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Read what is new in a source and store it; only this thread may write meanwhile.
+
+    Raises:
+        StorageError: the source itself cannot be listed.
+    """
+    report = Report()
+    started = time.monotonic()
+    touched: set[str] = set()
+    for _ in range(_ATTEMPTS):
+        plan = make_plan(connection, source, anew=anew)
+        report.files_unchanged = plan.unchanged
+        report.problems = list(plan.problems)
+        report.files_failed = 0
+        report.bytes_total += sum(one.entry.size - one.start for one in plan.readings)
+        if not plan.readings and not plan.gone:
+            break
+        touched |= query.directories_of(connection, plan.gone)
+        touched.update(one.directory for one in plan.readings)
+        store = _read_and_store(connection, plan, report, progress)
+        described = query.of_many_files(connection, store.described - store.unsure)
+        made = {one.directory for one in plan.readings if one.fresh}
+        if wrong := query.misread(connection, store.unsure | described):
+            again, corrected = Report(), reread(connection, source, wrong)
+            made.update(one.directory for one in corrected.readings)
+            _read_and_store(connection, corrected, again, None)
+            report.problems += again.problems
+        if not source.only and not plan.problems:  # the listing tells
+            made &= plan.shared
+        if shared := query.of_many_files(connection, made):
+            from aboard.index.catalog import number_attempts
+
+            number_attempts(connection, shared)
+        # Another process may be reading the same files: then see what is left to do.
+        if not store.outrun:
+            break
+        anew = False
+    if touched:
+        from aboard.index.catalog import describe_raw_runs
+
+        describe_raw_runs(connection, touched)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _read_and_store(
+    connection: sqlite3.Connection, plan: Plan, report: Report, progress: Progress | None
+) -> Store:
+    """Carry out a plan; the store knows what is left to do."""
+    from aboard.index.reader import Batch, reading
+    from aboard.index.store import Store
+
+    store = Store(connection)
+    with reading(plan.readings) as parts:
+        if plan.gone:
+            store.forget(plan.gone)
+            report.files_gone += len(plan.gone)
+        for found in parts:
+            failures = [item for item in found if isinstance(item, StorageError)]
+            report.problems += failures
+            report.files_failed += len(failures)
+            ready = [item for item in found if isinstance(item, Batch)]
+            store.put(ready)
+            for batch in ready:
+                report.add(batch)
+            if progress:
+                progress(report)
+    return store
+
+
+class Connections:
+    """The connections to an index; `on_move` is called when the index moves into memory."""
+
+    def __init__(
+        self,
+        path: Path,
+        on_move: Callable[[str, Exception], None],
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self.path: Path | None = path
+        self.generation = 0  # counts how often the index was replaced
+        self._on_move = on_move
+        self._read_only = read_only
+        self._lock = threading.RLock()
+        # Taken and put back without the lock, each with the generation it is of: every request
+        # needs one.
+        self._idle: deque[tuple[int, sqlite3.Connection]] = deque()
+        self._memory: sqlite3.Connection | None = None
+        if read_only:
+            return
+        try:
+            self._idle.append((self.generation, schema.open_file(path)))
+        except (OSError, sqlite3.Error) as error:
+            self._move_to_memory(f"the index {path} cannot be opened", error)
+
+    @contextmanager
+    def lend(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection; the one to an index in memory goes to one caller at a time."""
+        taken = self._take()
+        if taken is None:
+            with self._lock:
+                if self._memory is not None:
+                    yield self._memory
+                    return
+                connection = self._open()
+                taken = self.generation, connection
+        try:
+            yield taken[1]
+        finally:
+            self._put_back(*taken)
+
+    def _take(self) -> tuple[int, sqlite3.Connection] | None:
+        while True:
+            try:
+                generation, connection = self._idle.pop()
+            except IndexError:
+                return None
+            if generation == self.generation:
+                return generation, connection
+            connection.close()
+
+    def _put_back(self, generation: int, connection: sqlite3.Connection) -> None:
+        if generation != self.generation or len(self._idle) >= _KEPT:
+            connection.close()
+            return
+        self._idle.append((generation, connection))
+        if generation != self.generation:  # the index was replaced or closed just now
+            self._close_idle()
+
+    def replace(self, error: sqlite3.Error, generation: int) -> None:
+        """Replace a damaged or full index, unless another thread did; raise any other error."""
+        with self._lock:
+            if generation != self.generation:
+                return
+            if self._read_only:
+                raise error
+            if self.path is not None and schema.is_damage(error):
+                self._close_idle()
+                schema.discard_damaged(self.path)
+                self._idle.append((self.generation + 1, schema.open_file(self.path)))
+            elif self.path is not None and schema.is_full(error):
+                self._close_idle()
+                self._move_to_memory(f"the index {self.path} cannot be written", error)
+            else:
+                raise error
+            self.generation += 1
+
+    def close(self) -> None:
+        """Close the idle connections, and those lent when they come back."""
+        with self._lock:
+            self.generation += 1
+            self._close_idle()
+            if self._memory is not None:
+                self._memory.close()
+
+    def _open(self) -> sqlite3.Connection:
+        if self.path is None:
+            raise RuntimeError("an index in memory has one connection")
+        if self._read_only:
+            return schema.open_to_read(self.path)
+        connection, is_new = schema.reopen(self.path)
+        if is_new:
+            self.generation += 1
+            self._close_idle()
+        return connection
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop()[1].close()
+
+    def _move_to_memory(self, reason: str, error: Exception) -> None:
+        self.path = None
+        self._memory = schema.open_memory()
+        self._on_move(reason, error)

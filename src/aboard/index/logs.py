@@ -1,8 +1,7 @@
-"""Event files as a Python user sees them: runs, tags, and arrays of points.
+"""`aboard.open`: event files as runs, tags, and arrays of points.
 
-`aboard.open` returns a `Logs`. It brings the index up to date when it is opened
-and whenever `refresh` is called; everything else is answered from the index,
-save records, which are read from their files when they are asked for.
+Opening a `Logs` and `refresh` bring the index up to date. Everything else is answered from the
+index, except records, which are read from their files on demand.
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.index.index import Index
-from aboard.index.plan import Source
-from aboard.index.query import Damage, Run, Tag, UnknownName
-from aboard.index.refresh import Progress, Report
+from aboard.index.index import Index, Progress, Report
+from aboard.index.query import Damage, Run, UnknownName
+from aboard.index.sources import Source
+from aboard.index.tags import Tag
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from aboard.events.decode import Value
     from aboard.index.series import Series
+    from aboard.index.summary import Summary
 
 
 class Logs:
@@ -32,7 +32,7 @@ class Logs:
         source: a directory, a bucket URI, or one event file.
         index: the index to use; the user's own by default.
         refresh: bring the index up to date first. Without it, what the index
-            already knows is served, and storage is not asked.
+            already knows is served, without a request to storage.
         anew: forget what the index knows of this source, and read it all again.
         progress: is called while there is something to read.
     """
@@ -112,24 +112,50 @@ class Logs:
         tags = [one.name for one in self.tags if one.run == run]
         raise UnknownName(f"no tag {tag!r} in run {run!r}{_nearest(tag, tags)}")
 
-    def series(self, run: str, tag: str, *, samples: int | None = None) -> Series:
+    def series(
+        self,
+        run: str,
+        tag: str,
+        *,
+        samples: int | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+    ) -> Series:
         """Return the points of a scalar: steps, wall times and values, as numpy arrays.
 
         Args:
             run: the run's name; "." is the source's own directory.
             tag: the tag's name.
             samples: at most this many points, spikes kept; every point by default.
+            start: the first step; from the beginning by default.
+            stop: the last step, which is included; to the end by default.
         """
+        found = self._scalar(run, tag)
+        return self.index.series(found, samples=samples, start=start, stop=stop)
+
+    def summary(self, run: str, tag: str) -> Summary:
+        """Return what the index knows of a scalar without reading its points.
+
+        Raises:
+            UnknownName: there is no such scalar.
+        """
+        (found,) = self.index.summaries([self._scalar(run, tag)])
+        if found is None:
+            raise UnknownName(f"tag {tag!r} of run {run!r} is gone")
+        return found
+
+    def _scalar(self, run: str, tag: str) -> Tag:
         found = self.tag(run, tag)
         if not found.is_scalar:
             raise UnknownName(
-                f"tag {tag!r} of run {run!r} is no scalar but a {found.kind.data_class or 'tensor'}"
-                f" of plugin {found.kind.plugin!r}; use records() to read it"
+                f"tag {tag!r} of run {run!r} is not a scalar but a"
+                f" {found.kind.data_class or 'tensor'} of plugin {found.kind.plugin!r};"
+                " use records() to read it"
             )
-        return self.index.series(found, samples=samples)
+        return found
 
     def records(self, run: str, tag: str) -> Iterator[Value]:
-        """Read the values of a tag that is no scalar, one by one from their files."""
+        """Read the values of a tag that is not a scalar, one by one from their files."""
         from aboard.index.records import read_records
 
         found = self.tag(run, tag)

@@ -1,8 +1,7 @@
-"""Asking the index what there is: runs, tags and their last values, and damage.
+"""Queries: the runs, tags, files and damage of a source.
 
-A *run* is a directory with event files; a *tag* of a run is put together from the
-segments of its files, in the order of their names. Points are left to `series`;
-nothing here imports numpy unless there was a restart, so that a list is there at once.
+A *run* is a directory with event files; `tags` has what its tags are. Points are left to `series`;
+here nothing imports numpy, so that a list is there at once.
 """
 
 from __future__ import annotations
@@ -10,21 +9,31 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from operator import attrgetter, itemgetter
-from typing import NamedTuple
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from aboard.index.kinds import Kind, kind_of
-from aboard.index.plan import Source, within
-from aboard.index.schema import RECORDS, SCALARS
+from aboard.events import messages
+from aboard.events.files import ADOPTED, adopted_originals
+from aboard.index.schema import SCALARS
+from aboard.index.sources import Source, within
+from aboard.index.tags import (
+    About,
+    DescribedNames,
+    GroupTag,
+    Segment,
+    Tag,
+    TagTable,
+    kind_of,
+    put_together,
+)
 from aboard.storage.uri import join
 
 
 class UnknownName(LookupError):  # noqa: N818 - named by what is wrong
-    """There is no run, or no tag, of that name; or there is none any more."""
+    """There is no run, or no tag, of that name; or it is gone."""
 
 
 class Run(NamedTuple):
@@ -47,90 +56,44 @@ class Damage(NamedTuple):
     length: int
 
 
-class Segment(NamedTuple):
-    """The values of a tag in one file: a row of the index, with its file's place."""
-
-    directory: str
-    file_name: str
-    tag: str
-    id: int
-    form: int
-    origin: int
-    metadata: bytes | None
-    points: int
-    min_step: int
-    max_step: int
-    increasing: bool
-    last_step: int
-    max_wall: float
-    last_wall: float | None
-    last_value: float | None
-    rows: int
-
-
-@dataclass(frozen=True)
-class Tag:
-    """A tag of a run, and what is known of it without reading its values."""
-
-    run: str
-    directory: str
-    name: str
-    kind: Kind
-    metadata: bytes | None
-    first_step: int
-    last_step: int
-    last_wall_time: float
-    max_wall_time: float
-    last_value: float | None
-    """None unless the tag is a scalar."""
-    rows: int
-    source: Source = field(repr=False)
-    """What it is seen from."""
-    segments: tuple[Segment, ...] = field(repr=False)
-    """Its parts, one per file."""
-
-    @property
-    def points(self) -> int:
-        """The number of its values, those among them that restarts made void."""
-        return sum(one.points for one in self.segments)
-
-    @property
-    def is_scalar(self) -> bool:
-        """Whether the tag's values are scalars."""
-        return self.segments[0].form == SCALARS
-
-    @property
-    def in_order(self) -> bool:
-        """Whether every step is greater than the one before: there was no restart."""
-        return all(one.increasing for one in self.segments) and all(
-            before.max_step < after.min_step for before, after in pairwise(self.segments)
-        )
-
-
 _SEGMENTS = """
 SELECT f.directory, f.name, s.tag, s.id, s.form, s.origin, s.metadata, s.count, s.min_step,
        s.max_step, s.increasing, s.last_step, s.max_wall, s.last_wall, s.last_value, s.rows
 FROM file AS f JOIN segment AS s ON s.file = f.id
 """
-_IN_ORDER = " ORDER BY f.directory, s.tag, f.name, s.form"
+_MOST_METRICS = 1000  # of a run without a record, whose last values are kept with it
+_RUNS_AT_ONCE = 100  # so that few rows are sorted
+_IN_ORDER = " ORDER BY f.directory, s.tag, f.attempt, f.name, s.form"
+_DAMAGED_BYTES = """(SELECT coalesce(sum(length), 0) FROM damage WHERE damage.file = file.id)
++ CASE WHEN damage_start >= 0 THEN offset - damage_start ELSE 0 END"""
+
+
+def _visible(source: Source) -> tuple[str, tuple[str, ...]]:
+    """Return the SQL condition for the files of a source, less those that have adopted copies."""
+    where, arguments = within(source)
+    if source.only:
+        return where, arguments
+    # A query over names alone, which an index covers; it runs once, not for each file.
+    copies = (
+        f"SELECT substr(name, 1, length(name) - {len(ADOPTED)}) FROM file {where}"
+        f" AND substr(name, -{len(ADOPTED)}) = '{ADOPTED}'"
+    )
+    return f"{where} AND name NOT IN ({copies})", arguments * 2
 
 
 def runs(connection: sqlite3.Connection, source: Source) -> list[Run]:
-    """Return the runs of a source by name."""
-    where, arguments = within(source)
-    # Beside min(name), SQLite takes first_wall from the row that has it: the first file.
+    where, arguments = _visible(source)
+    # With min(name), SQLite takes first_wall from the row that has it: the first file.
     rows = connection.execute(
         "SELECT directory, count(*), sum(size), sum(events), first_wall,"
-        " sum((SELECT coalesce(sum(length), 0) FROM damage WHERE damage.file = file.id)"
-        "     + CASE WHEN damage_start >= 0 THEN offset - damage_start ELSE 0 END), min(name)"
-        f" FROM file {where} GROUP BY directory ORDER BY directory",
+        f" sum({_DAMAGED_BYTES}), min(name) FROM file {where}"
+        " GROUP BY directory ORDER BY directory",
         arguments,
     )
     return [Run(source.run_name(directory), directory, *rest) for directory, *rest, _ in rows]
 
 
 def damages(connection: sqlite3.Connection, source: Source) -> list[Damage]:
-    """Return every damaged span of a source."""
     where, arguments = within(source)
     rows = connection.execute(
         "SELECT directory, name, offset, length FROM ("
@@ -146,21 +109,19 @@ def damages(connection: sqlite3.Connection, source: Source) -> list[Damage]:
 
 
 def stamp(connection: sqlite3.Connection) -> int:
-    """Return a number that changes whenever the mark of any run does."""
+    """Return a number that changes whenever the mark of any run does. Cheap."""
     count: int = connection.execute("SELECT count FROM stamp").fetchone()[0]
     return count
 
 
-Marks = dict[str, tuple[object, ...]]
-"""For each run's directory, a value that changes when the run does."""
+Marks = dict[str, tuple[object, ...]]  # a value for each run's directory that changes with the run
 
 
 def marks(connection: sqlite3.Connection, sources: Sequence[Source]) -> list[Marks]:
-    """Return the marks of each of many sources, all in one query."""
     whole = [source.uri.rstrip("/") for source in sources if not source.only]
-    rows: Iterable[tuple[str, str, *tuple[object, ...]]] = connection.execute(
+    rows: Iterable[tuple[str, str, str, *tuple[object, ...]]] = connection.execute(
         # '0' is the character after '/': what begins with the source is in between.
-        "SELECT given.value, directory, file.id, offset, first_wall"
+        "SELECT given.value, directory, name, file.id, offset, attempt, first_wall"
         " FROM json_each(?) AS given CROSS JOIN file"
         " WHERE directory >= given.value AND directory < given.value || '0'"
         " AND (directory = given.value OR substr(directory, length(given.value) + 1, 1) = '/')"
@@ -168,8 +129,14 @@ def marks(connection: sqlite3.Connection, sources: Sequence[Source]) -> list[Mar
         (json.dumps(whole),),
     )
     found: dict[str, Marks] = {}
-    for (source, directory), group in groupby(rows, key=itemgetter(0, 1)):
-        found.setdefault(source, {})[directory] = tuple(row[2:] for row in group)
+    for source, of_source in groupby(rows, key=itemgetter(0)):
+        files = list(of_source)
+        adopted = adopted_originals(row[2] for row in files)
+        shown = (row for row in files if row[2] not in adopted)
+        found[source] = {
+            directory: _mark([row[3:] for row in group])
+            for directory, group in groupby(shown, key=itemgetter(1))
+        }
     return [
         _marks_of_file(connection, one) if one.only else found.get(one.uri.rstrip("/"), {})
         for one in sources
@@ -179,45 +146,247 @@ def marks(connection: sqlite3.Connection, sources: Sequence[Source]) -> list[Mar
 def _marks_of_file(connection: sqlite3.Connection, source: Source) -> Marks:
     where, arguments = within(source)
     rows = connection.execute(f"SELECT id, offset, first_wall FROM file {where}", arguments)
-    return {source.uri: tuple(found)} if (found := rows.fetchall()) else {}
+    return {source.uri: _mark(found)} if (found := rows.fetchall()) else {}
 
 
-def tags(connection: sqlite3.Connection, source: Source) -> list[Tag]:
-    """Return every tag of every run of a source, by run and name."""
-    where, arguments = within(source)
-    return [_tag(source, segments) for segments in _grouped(connection, where, arguments)]
+def _mark(files: list[tuple[object, ...]]) -> tuple[object, ...]:
+    """Return what changes with a run: the first file as it is, the others in a number."""
+    return files[0], len(files), hash(tuple(files))
+
+
+def tags(connection: sqlite3.Connection, source: Source) -> Iterator[Tag]:
+    where, arguments = _visible(source)
+    return (put_together(source, segments) for segments in _grouped(connection, where, arguments))
+
+
+class Crowded(NamedTuple):
+    """A run with more tags than are listed."""
+
+    tags: int
+    beyond: str  # the first tag, by name, that is not listed
+
+
+def segment_counts(connection: sqlite3.Connection, directories: Collection[str]) -> dict[str, int]:
+    return dict(
+        connection.execute(
+            "SELECT directory, count(*) FROM file JOIN segment ON segment.file = file.id"
+            " WHERE directory IN (SELECT value FROM json_each(?)) GROUP BY directory",
+            (json.dumps(list(directories)),),
+        )
+    )
+
+
+def crowded(
+    connection: sqlite3.Connection, directories: Iterable[str], most: int
+) -> dict[str, Crowded]:
+    """Return the runs that have more tags than `most`, by directory."""
+    found = {}
+    tags = (
+        "SELECT DISTINCT tag FROM file JOIN segment ON segment.file = file.id WHERE directory = ?"
+    )
+    for directory in directories:
+        (count,) = connection.execute(f"SELECT count(*) FROM ({tags})", (directory,)).fetchone()
+        if count > most:
+            (beyond,) = connection.execute(
+                f"{tags} ORDER BY tag LIMIT 1 OFFSET ?", (directory, most)
+            ).fetchone()
+            found[directory] = Crowded(count, beyond)
+    return found
+
+
+def described(
+    connection: sqlite3.Connection, directories: Collection[str]
+) -> dict[str, list[About]]:
+    """Return what the metadata of the tags of runs says, of each run once; at least that."""
+    rows = connection.execute(
+        "SELECT DISTINCT directory, origin, metadata, form FROM file"
+        " JOIN segment ON segment.file = file.id"
+        " WHERE directory IN (SELECT value FROM json_each(?))",
+        (json.dumps(list(directories)),),
+    )
+    found: dict[str, list[About]] = {}
+    for directory, *key in rows:
+        found.setdefault(directory, []).append(About.of(*key))
+    return found
 
 
 def tags_of(
-    connection: sqlite3.Connection, places: Collection[tuple[Source, str]]
-) -> Iterator[tuple[tuple[Source, str], Tag]]:
-    """Yield the tags of many directories, each with the source it is seen from; in one query."""
+    connection: sqlite3.Connection,
+    places: Collection[tuple[Source, str]],
+    beyond: Mapping[str, Crowded],
+) -> Iterator[tuple[tuple[Source, str], TagTable]]:
+    """Yield the tags of each run; of crowded ones, those before the first that is beyond."""
     by_directory: dict[str, list[Source]] = {}
     for source, directory in places:
         by_directory.setdefault(directory, []).append(source)
+    usual = [directory for directory in by_directory if directory not in beyond]
     where = "WHERE f.directory IN (SELECT value FROM json_each(?))"
-    for segments in _grouped(connection, where, (json.dumps(list(by_directory)),)):
-        directory = segments[0].directory
-        for source in by_directory[directory]:
-            seen = [one for one in segments if source.only in ("", one.file_name)]
-            if seen:
-                yield (source, directory), _tag(source, seen)
+    asked: list[tuple[str, tuple[str, ...]]] = [
+        (where, (json.dumps(usual[start : start + _RUNS_AT_ONCE]),))
+        for start in range(0, len(usual), _RUNS_AT_ONCE)
+    ]
+    asked += [
+        ("WHERE f.directory = ? AND s.tag < ?", (directory, one.beyond))
+        for directory, one in beyond.items()
+        if directory in by_directory
+    ]
+    for condition, arguments in asked:
+        rows = connection.execute(f"{_SEGMENTS} {condition} {_IN_ORDER}", arguments)
+        for directory, group in groupby(rows, key=itemgetter(0)):
+            held = list(group)
+            for source in by_directory[directory]:
+                seen = [row for row in held if row[1] == source.only] if source.only else held
+                if seen:
+                    columns = list(zip(*seen, strict=True))[1:]
+                    yield (source, directory), TagTable(source, directory, columns)
+
+
+def described_names(
+    connection: sqlite3.Connection,
+    place: tuple[Source, str],
+    beyond: str | None,
+    *,
+    are_alike: bool,
+) -> DescribedNames | None:
+    """Return the names of a run's tags; None if some tag has several segments.
+
+    If all tags `are_alike`, one of them is looked at.
+    """
+    source, directory = place
+    conditions, arguments = ["f.directory = ?"], [directory]
+    for condition, value in (("f.name = ?", source.only), ("s.tag < ?", beyond)):
+        if value:
+            conditions.append(condition)
+            arguments.append(value)
+    within = f"FROM file AS f JOIN segment AS s ON s.file = f.id WHERE {' AND '.join(conditions)}"
+    columns = "s.tag" if are_alike else "s.tag, s.origin, s.metadata, s.form"
+    rows = connection.execute(f"SELECT {columns} {within} ORDER BY s.tag", arguments).fetchall()
+    names = tuple([row[0] for row in rows])
+    if not names or len(set(names)) < len(names):
+        return None
+    if are_alike:
+        one = connection.execute(f"SELECT origin, metadata, form {within} LIMIT 1", arguments)
+        return DescribedNames(names, one.fetchall())
+    return DescribedNames(names, [row[1:] for row in rows])
 
 
 def find_tag(connection: sqlite3.Connection, source: Source, run: str, tag: str) -> Tag | None:
-    """Return one tag of one run, or None."""
     where, arguments = "WHERE f.directory = ? AND s.tag = ?", [source.directory_of(run), tag]
     if source.only:
         where += " AND f.name = ?"
         arguments.append(source.only)
     for segments in _grouped(connection, where, arguments):
-        return _tag(source, segments)
+        return put_together(source, segments)
     return None
 
 
+def metrics(
+    connection: sqlite3.Connection, runs: Collection[Source], names: Collection[str]
+) -> dict[tuple[str, str], Tag]:
+    """Return the scalar tags of runs that have some names, by the run's URI and the name.
+
+    A metric in a directory below its run is named `DIRECTORY/TAG`. Where a tag of the run's own
+    directory has that name, it is the one.
+    """
+    cuts = {name: [place for place, one in enumerate(name) if one == "/"] for name in names}
+    stages = {name[:cut] for name, places in cuts.items() for cut in places}
+    tags = set(names) | {name[cut + 1 :] for name, places in cuts.items() for cut in places}
+    places = {join(source.uri, stage): (source, f"{stage}/") for stage in stages for source in runs}
+    places |= {source.uri: (source, "") for source in runs}  # also one in a directory of another
+    found: dict[tuple[str, str], Tag] = {}
+    where = (
+        "WHERE f.directory IN (SELECT value FROM json_each(?))"
+        " AND s.tag IN (SELECT value FROM json_each(?))"
+    )
+    for segments in _grouped(connection, where, (json.dumps(list(places)), json.dumps(list(tags)))):
+        source, stage = places[segments[0].directory]
+        key = (source.uri, f"{stage}{segments[0].tag}")
+        if key[1] in cuts and (key not in found or len(found[key].name) < len(segments[0].tag)):
+            tag = put_together(source, segments)
+            if tag.is_scalar:
+                found[key] = tag
+    return found
+
+
+def scalar_names(connection: sqlite3.Connection, source: Source) -> list[tuple[str, str]]:
+    """Return the directory and the name of every scalar tag of a source."""
+    where, arguments = _visible(source)
+    return connection.execute(
+        "SELECT DISTINCT directory, tag FROM file JOIN segment ON segment.file = file.id"
+        f" {where} AND form = {SCALARS}",
+        arguments,
+    ).fetchall()
+
+
+class Described(NamedTuple):
+    """What event files say of a run: the last values of metrics, and the hyperparameters."""
+
+    metrics: dict[str, float]
+    hparams: dict[str, messages.HParam]
+
+
+def describe(
+    connection: sqlite3.Connection, runs: Collection[str], others: Container[str]
+) -> dict[str, Described]:
+    """Return what the event files in and below some directories say; nothing of those without.
+
+    `others` are runs below these, with files of their own. Metrics are named as in `metrics`, and
+    only the first ones by name are returned.
+    """
+    from aboard.runs.catalog import with_parents
+
+    rows = connection.execute(
+        "SELECT given.value, directory, tag, form, last_value, metadata"
+        " FROM json_each(?) AS given CROSS JOIN file JOIN segment ON segment.file = file.id"
+        " WHERE directory >= given.value AND directory < given.value || '0'"
+        " AND (directory = given.value OR substr(directory, length(given.value) + 1, 1) = '/')"
+        f" AND (form = {SCALARS} OR tag = ?) ORDER BY given.key, attempt, name",
+        (json.dumps(list(runs)), messages.SESSION_START),
+    )
+    found: dict[str, Described] = {}
+    for run, of_run in groupby(rows, key=itemgetter(0)):
+        own: dict[str, float] = {}
+        staged: dict[str, float] = {}
+        hparams: dict[str, messages.HParam] = {}
+        for _, directory, tag, form, value, metadata in of_run:
+            stage = directory[len(run) + 1 :]
+            if any(join(run, one) in others for one in with_parents(stage)[:-1]):
+                continue
+            if form != SCALARS:
+                hparams |= _hparams_in(metadata)
+            elif directory == run:
+                own[tag] = _number(value)
+            else:
+                staged[f"{stage}/{tag}"] = _number(value)
+        metrics = staged | own
+        found[run] = Described(
+            {one: metrics[one] for one in sorted(metrics)[:_MOST_METRICS]}, hparams
+        )
+    return found
+
+
+def _hparams_in(metadata: bytes | None) -> dict[str, messages.HParam]:
+    try:
+        return messages.parse_hparams(messages.parse_metadata(metadata or b"").content)
+    except messages.Malformed:
+        return {}
+
+
+def _number(stored: float | None) -> float:
+    return math.nan if stored is None else stored
+
+
+def directories_of(connection: sqlite3.Connection, files: Collection[int]) -> set[str]:
+    """Return the directories of some files."""
+    rows = connection.execute(
+        "SELECT DISTINCT directory FROM file WHERE id IN (SELECT value FROM json_each(?))",
+        (json.dumps(list(files)),),
+    )
+    return {directory for (directory,) in rows}
+
+
 def tag_counts(connection: sqlite3.Connection, source: Source) -> dict[str, int]:
-    """Return how many tags each run of a source has, without putting any together."""
-    where, arguments = within(source)
+    where, arguments = _visible(source)
     rows = connection.execute(
         "SELECT directory, count(DISTINCT tag) FROM file JOIN segment ON segment.file = file.id"
         f" {where} GROUP BY directory",
@@ -226,9 +395,52 @@ def tag_counts(connection: sqlite3.Connection, source: Source) -> dict[str, int]
     return {source.run_name(directory): count for directory, count in rows}
 
 
+def misread(
+    connection: sqlite3.Connection, directories: Collection[str]
+) -> dict[int, list[tuple[bytes, int]]]:
+    """Return the files to read again, because a run's metadata says what their tags are.
+
+    The first metadata of a tag in a run counts for all of its files. Where a file has none, or has
+    it too late, single numbers were taken for scalars or for tensors by their shape. Returns the
+    tags of which that was wrong, with their classes, by the file's id.
+    """
+    rows = connection.execute(
+        "SELECT f.directory, s.tag, f.id, s.form, s.kind, s.metadata FROM file AS f"
+        " JOIN segment AS s ON s.file = f.id WHERE f.directory IN"
+        " (SELECT value FROM json_each(?)) AND s.origin = ? AND f.version != ''"
+        f" {_IN_ORDER}",
+        (json.dumps(list(directories)), messages.ORIGIN_TENSOR),
+    )
+    found: dict[int, list[tuple[bytes, int]]] = {}
+    for (_, tag), group in groupby(rows, key=itemgetter(0, 1)):
+        segments = [row[2:] for row in group]
+        doubtful = [one for one in segments if one[2] == messages.CLASS_UNKNOWN]
+        described = next((one[3] for one in segments if one[3] is not None), None)
+        if described is None or not doubtful:
+            continue
+        is_scalar = kind_of(messages.ORIGIN_TENSOR, described).data_class == "scalar"
+        known = (tag.encode(), messages.CLASS_SCALAR if is_scalar else messages.CLASS_OTHER)
+        for file, form, *_ in doubtful:
+            if (form == SCALARS) != is_scalar:
+                found.setdefault(file, []).append(known)
+    return found
+
+
+def of_many_files(connection: sqlite3.Connection, directories: Collection[str]) -> set[str]:
+    """Return the directories that hold more than one file."""
+    if not directories:
+        return set()
+    rows = connection.execute(
+        "SELECT directory FROM file WHERE directory IN (SELECT value FROM json_each(?))"
+        " GROUP BY directory HAVING count(*) > 1",
+        (json.dumps(list(directories)),),
+    )
+    return {directory for (directory,) in rows}
+
+
 @contextmanager
 def at_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let several questions be answered from one state of the index."""
+    """Answer several queries from one state of the index."""
     if connection.in_transaction:
         yield
         return
@@ -243,17 +455,21 @@ def at_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
 def current(
     connection: sqlite3.Connection, tags: Sequence[Tag]
 ) -> tuple[list[Tag | None], set[Source]]:
-    """Return tags as they are now: their files may have been read anew since they were listed.
+    """Return tags as they are now, None for one that is gone; their files may have been read again.
 
-    Returns:
-        The tags, None for one that is gone; and the sources that have to be looked at for this to
-        be sure, because such a tag may come back, or is being read.
+    Also returns the sources to refresh before this is certain: such a tag may come back, or is
+    being read.
     """
     found: list[Tag | None] = []
     unsure = set()
     for tag in tags:
         now: Tag | None = tag
-        if not are_held(connection, [tag]):
+        if isinstance(tag, GroupTag):
+            members, doubtful = current(connection, tag.members)
+            left = [one for one in members if one is not None]
+            now = tag.with_members(left) if left else None
+            unsure |= doubtful
+        elif not are_held(connection, [tag]):
             now = find_tag(connection, tag.source, tag.run, tag.name)
             if now is None or _is_being_read(connection, tag.directory):
                 unsure.add(tag.source)
@@ -262,7 +478,6 @@ def current(
 
 
 def are_held(connection: sqlite3.Connection, tags: Iterable[Tag]) -> bool:
-    """Say whether the index still has what some tags were put together from."""
     ids = {one.id for tag in tags for one in tag.segments}
     if len(ids) == 1:
         held = connection.execute("SELECT count(*) FROM segment WHERE id = ?", (*ids,))
@@ -285,39 +500,49 @@ def _grouped(
     connection: sqlite3.Connection, where: str, arguments: Sequence[object]
 ) -> Iterator[list[Segment]]:
     rows = connection.execute(f"{_SEGMENTS} {where} {_IN_ORDER}", arguments)
-    for _, group in groupby(map(Segment._make, rows), key=attrgetter("directory", "tag")):
-        yield list(group)
+    shared: dict[str | bytes, Any] = {}  # directories, file names and metadata, each held once
+    for (_, tag), group in groupby(rows, key=itemgetter(0, 2)):
+        yield [
+            Segment._make(
+                (
+                    shared.setdefault(row[0], row[0]),
+                    shared.setdefault(row[1], row[1]),
+                    tag,
+                    *row[3:6],
+                    row[6] and shared.setdefault(row[6], row[6]),
+                    *row[7:],
+                )
+            )
+            for row in group
+        ]
 
 
-def _tag(source: Source, segments: list[Segment]) -> Tag:
-    """Put a tag together: the first metadata of the run counts, and picks the form."""
-    described = next((one for one in segments if one.metadata is not None), segments[0])
-    kind = kind_of(described.origin, described.metadata)
-    by_class = {"scalar": SCALARS, "": described.form}
-    wanted = by_class.get(kind.data_class, RECORDS)
-    chosen = [one for one in segments if one.form == wanted] or segments
-    chosen = [one for one in chosen if one.form == chosen[0].form]
-    is_scalar = chosen[0].form == SCALARS
-    if is_scalar and not kind.data_class:
-        kind = kind._replace(data_class="scalar")
-    last = chosen[-1]
-    return Tag(
-        run=source.run_name(last.directory),
-        directory=last.directory,
-        name=last.tag,
-        kind=kind,
-        metadata=described.metadata,
-        first_step=min(one.min_step for one in chosen),
-        last_step=last.last_step,
-        last_wall_time=_number(last.last_wall),
-        max_wall_time=max(one.max_wall for one in chosen),
-        last_value=_number(last.last_value) if is_scalar else last.last_value,
-        rows=max(one.rows for one in chosen),
-        source=source,
-        segments=tuple(chosen),
+class EventFile(NamedTuple):
+    directory: str
+    name: str
+    size: int
+    incomplete: int  # bytes at its end that are not yet a whole record
+    damaged: int
+    events: int
+    values: int
+    first_wall: float | None  # of its first event; None if it is not a finite number
+    last_wall: float | None  # the latest of a value
+
+
+def files(connection: sqlite3.Connection, source: Source) -> list[EventFile]:
+    where, arguments = within(source)
+    rows = connection.execute(
+        f"SELECT directory, name, size, max(0, size - offset), {_DAMAGED_BYTES},"
+        " events, (SELECT coalesce(sum(count), 0) FROM segment WHERE segment.file = file.id),"
+        " first_wall, (SELECT max(max_wall) FROM segment WHERE segment.file = file.id)"
+        f" FROM file {where} ORDER BY directory, name",
+        arguments,
     )
+    return [
+        one._replace(first_wall=_time(one.first_wall), last_wall=_time(one.last_wall))
+        for one in (EventFile(*row) for row in rows)
+    ]
 
 
-def _number(stored: float | None) -> float:
-    """Return a number as it was written: SQLite keeps a NaN as NULL."""
-    return math.nan if stored is None else stored
+def _time(wall: float | None) -> float | None:
+    return wall if wall is not None and math.isfinite(wall) else None

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from aboard.events.records import OVERHEAD, unframe
-from aboard.index.query import Tag
 from aboard.index.series import Pointer
+from aboard.index.tags import Tag
 from aboard.storage.base import Storage, StorageError
 from aboard.storage.uri import is_remote, open_storage, split
 
@@ -26,18 +26,16 @@ Unreadable = Callable[[Pointer, Exception], None]
 def read_records(
     tag: Tag, pointers: Sequence[Pointer], *, on_error: Unreadable | None = None
 ) -> Iterator[Value]:
-    """Read records of a tag, in their order; from a bucket, several at a time.
+    """Read the value of each record of a tag, in their order; from a bucket, several at a time.
 
-    Args:
-        tag: the tag.
-        pointers: some of its pointers.
-        on_error: is told of each record that is no longer where it was, or no longer
-            what it was, and the others are read; without it, the first one raises.
+    Of several values in one record the last counts, as it does for scalars. `on_error` is called
+    for each record that is gone or changed, and the others are read; without it, the first one
+    raises.
     """
 
     def read(pointer: Pointer) -> list[Value]:
         try:
-            return list(_values(tag, _read(pointer)))
+            return _values(tag, _read(pointer))
         except (StorageError, ValueError) as error:
             if on_error is None:
                 raise
@@ -54,7 +52,7 @@ def read_records(
 def _some_ahead(
     read: Callable[[Pointer], list[Value]], pointers: Sequence[Pointer]
 ) -> Iterator[Value]:
-    """Read in threads, no further ahead of whoever takes it than there are threads."""
+    """Read in threads, at most as many records ahead of the caller as there are threads."""
     todo = iter(pointers)
     readers = ThreadPoolExecutor(min(_REMOTE_READERS, len(pointers)))
     try:
@@ -80,10 +78,8 @@ def _storage(uri: str) -> Storage:
     return open_storage(uri)
 
 
-def _values(tag: Tag, data: bytes) -> Iterator[Value]:
+def _values(tag: Tag, data: bytes) -> list[Value]:
     from aboard.events.decode import decode
 
     metadata = {} if tag.metadata is None else {tag.name: tag.metadata}
-    for value in decode(data, metadata):
-        if value.tag == tag.name:
-            yield value
+    return [value for value in decode(data, metadata) if value.tag == tag.name][-1:]

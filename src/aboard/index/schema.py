@@ -1,13 +1,11 @@
 """The tables of the index, and how a connection to them is opened.
 
-The file carries its schema's version in its name and inside. Whatever is older,
-newer or damaged is not repaired but replaced: everything in here can be read
-again from the event files.
+The file carries its schema's version in its name and inside. An index that is older, newer or
+damaged is replaced: everything in it can be read again from the event files.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import sqlite3
@@ -17,17 +15,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aboard.storage.place import make_private
+from aboard.system import file_lock
 
-VERSION = 2
+VERSION = 7
 FILE_NAME = f"index-{VERSION}.db"
 _APPLICATION = 0x41424F41
 _BUSY_SECONDS = 60.0
 
-SCALARS, RECORDS = 0, 1
-"""The two forms of a segment."""
+SCALARS, RECORDS = 0, 1  # the two forms of a segment
 
-CHUNK_BITS = 24
-"""A chunk's id is its segment's id, shifted by this, plus its place in the segment."""
+CHUNK_BITS = 24  # a chunk's id is its segment's id shifted by this, plus its place in it
 
 _TABLES = """
 -- An event file, and how far it has been read.
@@ -39,10 +36,11 @@ CREATE TABLE file (
     version TEXT NOT NULL,          -- likewise; empty while a first reading is under way
     offset INTEGER NOT NULL,        -- everything before this is in the index
     tail INTEGER NOT NULL,          -- checksum of the bytes just before the offset
-    head INTEGER NOT NULL,          -- and of its first ones, once there are enough before it
+    head INTEGER NOT NULL,          -- digest of all records before it; see Scanner.digest
     damage_start INTEGER NOT NULL,  -- where the damage began that reaches the offset, or -1
     events INTEGER NOT NULL,
     first_wall REAL,                -- of its first event
+    attempt INTEGER NOT NULL,       -- at its run; 0 where the order of the names tells enough
     UNIQUE (directory, name)
 );
 
@@ -71,6 +69,17 @@ CREATE TABLE segment (
     last_wall,                      -- null for a NaN; in a REAL column -0.0 would become 0.0
     last_value,                     -- likewise
     rows INTEGER NOT NULL,          -- the largest first dimension of its tensors
+    -- Of scalars that no restart in the file made void: how many, and what they add up to. All
+    -- null for records, and where a restart in the middle left some; see summary.py.
+    kept INTEGER,
+    first_wall,                     -- null for a NaN, too; and so on
+    low,
+    low_step INTEGER,
+    high,
+    high_step INTEGER,
+    total,
+    nans INTEGER,
+    infinities INTEGER,
     UNIQUE (file, tag, form)
 );
 
@@ -79,10 +88,12 @@ CREATE TABLE segment (
 INSERT INTO sqlite_sequence VALUES ('file', abs(random() % 0x4000000000));
 INSERT INTO sqlite_sequence VALUES ('segment', abs(random() % 0x4000000000));
 
--- Up to 4,096 values of a segment as array blobs; see chunks.py.
+-- Up to 4,096 values of a segment as array blobs; see series.py. What is small comes first: it is
+-- read without the rest.
 CREATE TABLE chunk (
     id INTEGER PRIMARY KEY,
     count INTEGER NOT NULL,
+    sketch BLOB NOT NULL,           -- empty for few values, and for records; see events/sketch.py
     steps BLOB NOT NULL,
     walls BLOB NOT NULL,
     payload BLOB NOT NULL
@@ -98,6 +109,7 @@ CREATE TABLE damage (
 
 -- A run below a root, as its record says; see catalog.py.
 CREATE TABLE run (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- its row in columns; never used again
     root TEXT NOT NULL,
     directory TEXT NOT NULL,
     version TEXT,                   -- of its run.json; none for a directory without one
@@ -119,11 +131,56 @@ CREATE TABLE run (
     hparams_json TEXT NOT NULL,
     tags_json TEXT NOT NULL,
     metrics_json TEXT NOT NULL,
+    attempt_jobs_json TEXT NOT NULL,
     problem TEXT NOT NULL,          -- why its record cannot be understood
-    PRIMARY KEY (root, directory)
+    seen REAL NOT NULL,             -- when a heartbeat came in, by the clock of this machine
+    linked INTEGER NOT NULL,        -- whether a link below its root leads to it
+    added INTEGER NOT NULL,         -- the number of the change that added it
+    changed INTEGER NOT NULL,       -- and of the last one that made it what it is
+    UNIQUE (root, directory)
+);
+CREATE INDEX run_changed ON run (id >> 14, changed);
+CREATE INDEX run_label ON run (experiment, name);
+
+-- A run that was known, and the number of the change that removed it.
+CREATE TABLE gone (
+    id INTEGER PRIMARY KEY,
+    root TEXT NOT NULL,
+    directory TEXT NOT NULL,
+    changed INTEGER NOT NULL
+);
+CREATE INDEX gone_changed ON gone (id >> 14, changed);
+
+-- The number of the last change to runs, and which index it counts in.
+CREATE TABLE catalog (epoch INTEGER NOT NULL, change INTEGER NOT NULL);
+INSERT INTO catalog VALUES (random(), 0);
+
+-- 16,384 rows of a column over all runs, and the roots of these; see columns.py. The order of all
+-- runs is one of chunk -1.
+CREATE TABLE run_column (
+    name TEXT NOT NULL,
+    chunk INTEGER NOT NULL,
+    roots TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (name, chunk)
+);
+CREATE INDEX run_column_roots ON run_column (name, roots);
+
+-- Which rows of a chunk have a value in a column, a bit for each: few enough to hold them all.
+CREATE TABLE run_presence (
+    name TEXT NOT NULL,
+    chunk INTEGER NOT NULL,
+    bits BLOB NOT NULL,
+    PRIMARY KEY (name, chunk)
 ) WITHOUT ROWID;
 
--- A root whose runs are known, and how often they have changed.
+-- The change up to which the columns of a chunk hold what its runs do.
+CREATE TABLE fold (
+    chunk INTEGER PRIMARY KEY,
+    built INTEGER NOT NULL
+);
+
+-- A root whose runs are known, and the last change to them.
 CREATE TABLE root (
     uri TEXT PRIMARY KEY,
     changes INTEGER NOT NULL
@@ -155,40 +212,42 @@ _MARKS = {"application_id": _APPLICATION, "user_version": zlib.crc32(_TABLES.enc
 _CREATE = "".join(f"PRAGMA {name} = {mark};" for name, mark in _MARKS.items()) + _TABLES
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
+_UNWRITABLE = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+}
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Say whether an error means that the file is not a sound index."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+    return _code(error) in _DAMAGED
 
 
 def is_full(error: BaseException) -> bool:
-    """Say whether an error means that the index cannot be written where it is."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in {
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-    }
+    """Return whether an error means that the index cannot be written where it is."""
+    return _code(error) in _UNWRITABLE
 
 
 def has_no_room(error: BaseException) -> bool:
-    """Say whether an error means that the disk is full."""
-    return bool(getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL)
+    return _code(error) == sqlite3.SQLITE_FULL
+
+
+def _code(error: BaseException) -> int:
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
 
 
 def open_memory() -> sqlite3.Connection:
-    """Open an index that lives as long as its connection."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.executescript(_CREATE)
     return connection
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """Open the index at `path`, making or replacing it where that is needed."""
+    """Open the index at `path`; create or replace it where needed."""
     make_private(path.parent)
-    with _alone(path):
+    with file_lock(path.with_suffix(".lock")):
         if path.exists():
             try:
                 connection = _connect(path)
@@ -203,17 +262,22 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def reopen(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open one more connection to an index that this process has opened before.
-
-    Returns:
-        The connection, and whether the index was gone and had to be made anew.
-    """
+    """Open one more connection; return it, and whether a new index had to be created."""
     if path.exists():
         connection = _connect(path)
         if _is_ours(connection):
             return connection, False
         connection.close()
     return open_file(path), True
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Open an index that exists, for queries only."""
+    if not path.exists():
+        raise sqlite3.OperationalError(f"there is no index {path}")
+    connection = _connect(path)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
 
 
 def remove(path: Path) -> None:
@@ -223,7 +287,6 @@ def remove(path: Path) -> None:
 
 
 def size(path: Path) -> int:
-    """Return how many bytes an index takes."""
     total = 0
     for suffix in ("", "-wal"):
         with suppress(FileNotFoundError):
@@ -233,7 +296,7 @@ def size(path: Path) -> int:
 
 def discard_damaged(path: Path) -> None:
     """Delete an index found damaged in use, unless another process has replaced it already."""
-    with _alone(path):
+    with file_lock(path.with_suffix(".lock")):
         try:
             connection = _connect(path)
             try:
@@ -268,11 +331,11 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
     return marks == list(_MARKS.values()) and tables >= _TABLE_NAMES
 
 
-_TABLE_NAMES = {"file", "stamp", "segment", "chunk", "damage", "run", "root", "folder", "traffic"}
+_TABLE_NAMES = set(re.findall(r"CREATE TABLE (\w+)", _TABLES))
 
 
 def _is_an_index(path: Path) -> bool:
-    """Say whether a file is an index, of whatever version; without opening it as a database."""
+    """Return whether a file is an index of any version, without opening it as a database."""
     try:
         with path.open("rb") as file:
             start = file.read(72)
@@ -296,7 +359,6 @@ def _create(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Write all that is written meanwhile, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -307,12 +369,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Keep other processes from creating or replacing the index meanwhile."""
-    descriptor = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+def next_change(connection: sqlite3.Connection) -> int:
+    """Return the number of a change to the catalog that the transaction is about to make."""
+    row = connection.execute("UPDATE catalog SET change = change + 1 RETURNING change").fetchone()
+    return int(row[0])

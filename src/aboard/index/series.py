@@ -1,23 +1,32 @@
 """The points of tags, and where records are: arrays from the chunks of the index.
 
-A *series* is a tag's points from all files of its run, less what restarts made
-void. Nothing here reads an event file.
+A *series* is a tag's points from all files of its run, less what restarts made void. Long ones can
+be sampled. The *outline* of a series are the sketches of its chunks: it tells which of them a
+window needs, what is left of them, and of a long window all that is sampled. Nothing here reads an
+event file.
 """
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from aboard.index.chunks import Columns, Floats, Ints, surviving, survivors, unpack, unpack_steps
-from aboard.index.downsample import downsample
-from aboard.index.query import Segment, Tag
-from aboard.index.schema import CHUNK_BITS
+from aboard.events.scanner import sketch
+from aboard.events.sketch import CODES, Sketch, Totals
+from aboard.index.schema import CHUNK_BITS, SCALARS
+from aboard.index.summary import added
+from aboard.index.tags import Segment, Tag
 from aboard.storage.uri import join
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 class Series(NamedTuple):
@@ -28,10 +37,17 @@ class Series(NamedTuple):
     values: Floats
 
     def sample(self, limit: int) -> Series:
-        """Return at most `limit` points, spikes included."""
         if len(self.values) <= limit:
             return self
-        places = downsample(self.values, limit)
+        return self.at(downsample(self.values, limit))
+
+    def between(self, start: int | None, stop: int | None) -> Series:
+        """Return the points with steps from `start` to `stop`, both included."""
+        first = 0 if start is None else int(np.searchsorted(self.steps, start))
+        last = len(self.steps) if stop is None else int(np.searchsorted(self.steps, stop, "right"))
+        return self.at(slice(first, last))
+
+    def at(self, places: Ints | slice) -> Series:
         return Series(self.steps[places], self.wall_times[places], self.values[places])
 
 
@@ -46,19 +62,194 @@ class Pointer(NamedTuple):
     rows: int
 
 
-def read_series(connection: sqlite3.Connection, tag: Tag) -> Series:
-    """Return all points of a scalar tag."""
-    whole = _read(connection, tag)
-    if whole is None or not tag.is_scalar:
+def read_series(
+    connection: sqlite3.Connection,
+    tag: Tag,
+    *,
+    samples: int | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+) -> Series:
+    """Return the points with steps from `start` to `stop`, both included, or so many of them."""
+    if not tag.is_scalar:
+        return _series([])
+    is_whole = start is None and stop is None
+    if is_whole and (samples is None or tag.points <= _READ_WHOLE):
+        whole = surviving(part for one in tag.segments for part in _chunks(connection, one))
+        series = _series([] if whole is None else [whole])
+        return series if samples is None else series.sample(samples)
+    return _read_window(connection, tag, samples, _Window(start, stop))
+
+
+def _series(parts: Sequence[Columns]) -> Series:
+    if not parts:
         return Series(np.empty(0, np.int64), np.empty(0), np.empty(0))
+    whole = joined(parts)
     columns = (whole.steps, whole.walls, whole.payload.astype(np.float64, copy=False))
     return Series(*map(_owned, columns))
+
+
+# Windows, and what the sketches of chunks say without reading them.
+
+
+_READ_WHOLE = 1 << 19  # points; so many are read and sampled in a few milliseconds
+_STEPS = np.iinfo(np.int64)
+_SKETCH = np.dtype(list(zip(Sketch._fields, CODES, strict=True)))
+_SKETCHED = ("first", "last", "low", "high")
+_ODD = {"nan": math.nan, "up": math.inf, "down": -math.inf}
+_FEW = len(_SKETCHED) + len(_ODD)  # points that tell of many what a sketch does
+
+
+class _Window(NamedTuple):
+    start: int | None
+    stop: int | None
+
+    @property
+    def first(self) -> int:
+        return _STEPS.min if self.start is None else max(self.start, _STEPS.min)
+
+    @property
+    def last(self) -> int:
+        return _STEPS.max if self.stop is None else min(self.stop, _STEPS.max)
+
+
+_EVERYTHING = _Window(None, None)
+
+
+class _Outline(NamedTuple):
+    """The chunks of a tag that have points left, in order; of each, those up to `ends` are."""
+
+    ids: Ints
+    sketches: npt.NDArray[Any]
+    ends: Ints  # steps
+
+    def at(self, places: npt.NDArray[np.bool_]) -> _Outline:
+        return _Outline(self.ids[places], self.sketches[places], self.ends[places])
+
+    def within(self, window: _Window) -> npt.NDArray[np.bool_]:
+        """Return which chunks lie in a window with all of their points."""
+        firsts, lasts = self.sketches["first_step"], self.sketches["last_step"]
+        found: npt.NDArray[np.bool_] = lasts <= np.minimum(self.ends, window.last)
+        return found & (firsts >= window.first)
+
+
+def _outline(connection: sqlite3.Connection, tag: Tag) -> _Outline:
+    ids, sketches = [], []
+    for segment in tag.segments:
+        rows = connection.execute(
+            "SELECT id, sketch FROM chunk WHERE id >= ? AND id < ? ORDER BY id", _ids(segment)
+        ).fetchall()
+        ids += [chunk for chunk, _ in rows]
+        sketches += [stored or _sketch_of(connection, chunk) for chunk, stored in rows]
+    whole = np.frombuffer(b"".join(sketches), _SKETCH)
+    # The least step of what is written behind a chunk ends it.
+    ends = np.full(len(ids), _STEPS.max)
+    firsts = whole["first_step"]
+    ends[:-1] = np.minimum.accumulate(firsts[:0:-1])[::-1]
+    left = np.ones(len(ids), np.bool_)
+    left[:-1] = firsts[:-1] < ends[:-1]
+    ends[:-1] -= left[:-1]
+    return _Outline(np.array(ids, np.int64), whole, ends).at(left)
+
+
+def _sketch_of(connection: sqlite3.Connection, chunk: int) -> bytes:
+    """Make the sketch of a chunk that is too small to have one in the index."""
+    columns = "SELECT count, steps, walls, payload FROM chunk WHERE id = ?"
+    return sketch(*connection.execute(columns, (chunk,)).fetchone())
+
+
+def _read_window(
+    connection: sqlite3.Connection, tag: Tag, samples: int | None, window: _Window
+) -> Series:
+    outline = _outline(connection, tag)
+    firsts, lasts = outline.sketches["first_step"], outline.sketches["last_step"]
+    outline = outline.at((firsts <= window.last) & (lasts >= window.first))
+    inner = outline.within(window)
+    if samples is not None and outline.sketches["size"][inner].sum() > _READ_WHOLE:
+        told = _sketched(outline.sketches[inner])
+        if len(told.steps) >= samples:
+            edges = _read_chunks(connection, outline.at(~inner), window)
+            few = [_sampled([edge], _FEW) for edge in edges]
+            columns = (np.concatenate(column) for column in zip(told, *few, strict=True))
+            whole = Series(*columns)
+            return whole.at(np.argsort(whole.steps)).sample(samples)
+    parts = list(_read_chunks(connection, outline, window))
+    return _series(parts) if samples is None else _sampled(parts, samples)
+
+
+def _sampled(parts: Sequence[Columns], limit: int) -> Series:
+    """Sample parts of a series without joining more of them than their values."""
+    if not parts:
+        return _series([])
+    values = np.concatenate([part.payload for part in parts], dtype=np.float64)
+    places = downsample(values, limit)
+    starts = np.cumsum([0, *map(len, parts)])
+    cuts = np.searchsorted(places, starts)
+    chosen = [
+        (part.steps[at], part.walls[at])
+        for part, start, (first, last) in zip(parts, starts, pairwise(cuts), strict=False)
+        for at in [places[first:last] - start]
+    ]
+    steps, walls = (np.concatenate(column) for column in zip(*chosen, strict=True))
+    return Series(steps, walls, values[places])
+
+
+def _sketched(sketches: npt.NDArray[Any]) -> Series:
+    """Return the points of sketches, in order, each once."""
+    parts = []
+    for name in _SKETCHED:
+        there = sketches[~np.isnan(sketches["low"])] if name in ("low", "high") else sketches
+        parts.append((there[f"{name}_step"], there[f"{name}_wall"], there[name]))
+    for name, value in _ODD.items():
+        there = sketches[sketches[f"{name}s"] > 0]
+        parts.append((there[f"{name}_step"], there[f"{name}_wall"], np.full(len(there), value)))
+    whole = Series(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return whole.at(np.unique(whole.steps, return_index=True)[1])
+
+
+def _read_chunks(
+    connection: sqlite3.Connection, outline: _Outline, window: _Window
+) -> Iterator[Columns]:
+    """Yield what is left in a window of chunks of points."""
+    inner, sizes = outline.within(window), outline.sketches["size"].tolist()
+    breaks = np.flatnonzero(np.diff(outline.ids) != 1) + 1
+    for span in np.split(np.arange(len(outline.ids)), breaks):
+        if not len(span):
+            return
+        rows = connection.execute(
+            "SELECT count, steps, walls, payload FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id",
+            (int(outline.ids[span[0]]), int(outline.ids[span[-1]])),
+        )
+        for place, row in zip(span.tolist(), rows, strict=True):
+            columns = unpack(*row, form=SCALARS)
+            if inner[place] and sizes[place] == len(columns):
+                yield columns
+                continue
+            steps = columns.steps
+            keep = (steps >= window.first) & (steps <= min(int(outline.ends[place]), window.last))
+            local = survivors(steps)
+            if local is not None:
+                keep &= local
+            yield Columns(steps[keep], columns.walls[keep], columns.payload[keep])
+
+
+def read_totals(connection: sqlite3.Connection, tag: Tag) -> Totals:
+    """Return the totals of a scalar tag; chunks of which restarts leave a part are read."""
+    outline = _outline(connection, tag)
+    parts = [Totals.of(one.tobytes()) for one in outline.sketches]
+    for place in np.flatnonzero(~outline.within(_EVERYTHING)).tolist():
+        (part,) = _read_chunks(connection, outline.at(np.arange(len(parts)) == place), _EVERYTHING)
+        columns = (part.steps.tobytes(), part.walls.tobytes(), part.payload.tobytes())
+        parts[place] = Totals.of(sketch(len(part), *columns))
+    totals = added(parts)
+    if totals is None:
+        raise LookupError(f"tag {tag.name!r} of run {tag.run!r} has no points")
+    return totals
 
 
 def read_pointers(
     connection: sqlite3.Connection, tag: Tag, step: int | None = None
 ) -> list[Pointer]:
-    """Return where the values of a tag that is no scalar are stored: all, or those of a step."""
     if tag.is_scalar:
         return []
     parts, uris = [], []
@@ -71,45 +262,213 @@ def read_pointers(
     whole = surviving(parts)
     if whole is None:
         return []
-    wanted = slice(None) if step is None else whole.steps == step
-    kept = (column[wanted].tolist() for column in (whole.steps, whole.walls, whole.payload))
+    rows = slice(None) if step is None else whole.steps == step
+    kept = (column[rows].tolist() for column in (whole.steps, whole.walls, whole.payload))
     return [
-        Pointer(uris[number], offset, length, at, wall, rows)
-        for at, wall, (offset, length, rows, number) in zip(*kept, strict=True)
+        Pointer(uris[number], offset, length, at, wall, count)
+        for at, wall, (offset, length, count, number) in zip(*kept, strict=True)
     ]
 
 
 def _chunks(connection: sqlite3.Connection, segment: Segment) -> Iterator[Columns]:
     rows = connection.execute(
         "SELECT count, steps, walls, payload FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
-        (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
+        _ids(segment),
     )
     for row in rows:
         yield unpack(*row, form=segment.form)
 
 
+def _ids(segment: Segment) -> tuple[int, int]:
+    """Return the first id of a segment's chunks, and the first of the next segment's."""
+    return segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS
+
+
 def _owned(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array that may be written to: what one chunk alone holds is the index's."""
+    """Return a writable array: one chunk's array is a view of the index's bytes."""
     return column if column.flags.writeable else column.copy()
 
 
-def _read(connection: sqlite3.Connection, tag: Tag) -> Columns | None:
-    return surviving(
-        columns for segment in tag.segments for columns in _chunks(connection, segment)
+def written_steps(connection: sqlite3.Connection, segment: Segment) -> Ints:
+    rows = connection.execute(
+        "SELECT count, steps FROM chunk WHERE id >= ? AND id < ? ORDER BY id", _ids(segment)
     )
+    return np.concatenate([np.empty(0, np.int64), *(unpack_steps(*row) for row in rows)])
 
 
 def count_survivors(connection: sqlite3.Connection, tag: Tag) -> int:
-    """Count the values of a tag that restarts have left."""
-    steps: list[npt.NDArray[np.int64]] = []
-    for segment in tag.segments:
-        rows = connection.execute(
-            "SELECT count, steps FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
-            (segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS),
-        )
-        steps += [unpack_steps(*row) for row in rows]
-    if not steps:
-        return 0
-    whole = np.concatenate(steps)
+    whole = np.concatenate([written_steps(connection, segment) for segment in tag.segments])
     keep = survivors(whole)
     return len(whole) if keep is None else int(keep.sum())
+
+
+def sample_together(series: Sequence[Series], limit: int) -> list[Series]:
+    """Sample series that are drawn together at the same steps.
+
+    Each is sampled alone where they were not logged at the same steps. One may lack the last step:
+    it is being written.
+    """
+    counts = [len(one.steps) for one in series]
+    count = min(counts)
+    heads = [one.at(slice(count)) for one in series]
+    if max(counts) > count + 1 or any((one.steps != heads[0].steps).any() for one in heads):
+        return [one.sample(limit) for one in series]
+    if max(counts) <= limit:
+        return list(series)
+    places = downsample(np.stack([one.values for one in heads]), limit)
+    return [one.at(places) for one in heads]
+
+
+def downsample(values: Floats, limit: int) -> Ints:
+    """Return the places, in order, of `limit` points that represent `values`, or of all.
+
+    They hold the first, last, smallest and largest of every bucket of points, and one of each kind
+    of value that is not a finite number. The rest of the limit is spent on the edges of gaps, then
+    evenly. A row of values each for several series selects places that represent all of them.
+    """
+    if limit < 1:
+        raise ValueError(f"cannot sample a series down to {limit} points")
+    rows = np.atleast_2d(values)
+    count = rows.shape[1]
+    if count <= limit:
+        return np.arange(count)
+    low = high = rows
+    odd: list[npt.NDArray[np.bool_]] = []
+    finite = np.isfinite(rows)
+    if not finite.all():
+        low, high = np.where(finite, rows, np.inf), np.where(finite, rows, -np.inf)
+        kinds = (np.isnan(rows), rows == np.inf, rows == -np.inf)
+        odd = [row for kind in kinds for row in kind if row.any()]
+    chosen = np.zeros(count, np.bool_)
+    buckets = limit // (2 + 2 * len(rows) + len(odd))
+    if buckets:
+        width = -(-count // buckets)
+        chosen[::width] = chosen[width - 1 :: width] = chosen[-1] = True
+        for pick, picked in ((np.argmin, low), (np.argmax, high), (np.argmax, odd)):
+            for row in picked:
+                chosen[_in_buckets(pick, row, width)] = True
+    else:
+        chosen[_few(rows)[:limit]] = True
+    if odd:
+        _choose(chosen, _edges(odd), limit)
+    _choose(chosen, ~chosen, limit)
+    return np.flatnonzero(chosen)
+
+
+def _in_buckets(pick: Callable[..., Any], row: npt.NDArray[Any], width: int) -> Ints:
+    """Return the place that `pick` finds in each bucket of a row; the last may be shorter."""
+    whole = len(row) // width * width
+    places: Ints = pick(row[:whole].reshape(-1, width), axis=1)
+    places += np.arange(0, whole, width)
+    return places if whole == len(row) else np.append(places, whole + pick(row[whole:]))
+
+
+def _few(rows: Floats) -> list[int]:
+    """Return the most important places: the last, the first, the largest, the smallest."""
+    places = [rows.shape[1] - 1, 0]
+    for row in rows:
+        missing = np.isnan(row)
+        places += [
+            int(np.argmax(np.where(missing, -np.inf, row))),
+            int(np.argmin(np.where(missing, np.inf, row))),
+            int(np.argmax(missing)),
+        ]
+    return list(dict.fromkeys(places))
+
+
+def _edges(odd: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+    """Return the points on both sides of where a gap begins or ends."""
+    edges = np.zeros(len(odd[0]), np.bool_)
+    for row in odd:
+        change = row[1:] != row[:-1]
+        edges[1:] |= change
+        edges[:-1] |= change
+    return edges
+
+
+def _choose(chosen: npt.NDArray[np.bool_], candidates: npt.NDArray[np.bool_], limit: int) -> None:
+    """Choose candidates until there are `limit` points, evenly where there are too many."""
+    room = limit - int(np.count_nonzero(chosen))
+    left = np.flatnonzero(candidates & ~chosen)
+    if len(left) > room:
+        left = left[np.linspace(0, len(left), room, endpoint=False).astype(np.int64)]
+    chosen[left] = True
+
+
+# Chunks as arrays, and what restarts leave of them; `scanner.Chunk` says how they are laid out.
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Values of one segment: `payload` has one column for scalars, three for pointers."""
+
+    steps: Ints
+    walls: Floats
+    payload: Floats | Ints
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    if len(parts) == 1:
+        return parts[0]
+    return Columns(
+        np.concatenate([part.steps for part in parts]),
+        np.concatenate([part.walls for part in parts]),
+        np.concatenate([part.payload for part in parts]),
+    )
+
+
+def unpack(count: int, steps: bytes, walls: bytes, payload: bytes, *, form: int) -> Columns:
+    return Columns(
+        unpack_steps(count, steps),
+        np.frombuffer(walls, np.float64),
+        _unpack_payload(count, payload, form),
+    )
+
+
+def unpack_steps(count: int, steps: bytes) -> Ints:
+    stored = np.frombuffer(steps, np.int64)
+    if len(stored) == count:
+        return stored
+    first, stride = stored.tolist()
+    end = first + stride * count
+    if stride and end <= _STEPS.max:
+        return np.arange(first, end, stride)
+    even: Ints = stored[0] + stored[1] * np.arange(count, dtype=np.int64)
+    return even
+
+
+def _unpack_payload(count: int, payload: bytes, form: int) -> Floats | Ints:
+    if form:
+        return np.frombuffer(payload, np.int64).reshape(count, 3)
+    if len(payload) == 4 * count:
+        return np.frombuffer(payload, np.float32).astype(np.float64)
+    return np.frombuffer(payload, np.float64)
+
+
+def survivors(steps: Ints) -> npt.NDArray[np.bool_] | None:
+    """Return which values a restart leaves: those with no step at or below theirs after them.
+
+    A run that restarts from a checkpoint writes some steps again; what it wrote the first time is
+    void from there on. None means that all survive.
+    """
+    if len(steps) < 2 or (steps[1:] > steps[:-1]).all():
+        return None
+    later = np.minimum.accumulate(steps[::-1])[::-1]
+    keep = np.ones(len(steps), np.bool_)
+    keep[:-1] = steps[:-1] < later[1:]
+    return keep
+
+
+def surviving(parts: Iterable[Columns]) -> Columns | None:
+    """Join the parts of a series in their order, and drop what restarts made void."""
+    held = [part for part in parts if len(part)]
+    if not held:
+        return None
+    whole = joined(held)
+    keep = survivors(whole.steps)
+    if keep is None:
+        return whole
+    return Columns(whole.steps[keep], whole.walls[keep], whole.payload[keep])

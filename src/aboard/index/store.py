@@ -1,26 +1,36 @@
-"""Storing batches: the half of a refresh that writes, in one thread, in transactions.
+"""The writing half of a refresh: one thread stores batches in transactions; and forgets sources.
 
-A batch's values and the offset it takes its file to are committed together, and
-only if the file's row still says what the batch was read against. So a crash
-between two commits loses nothing and repeats nothing, and of two processes that
-read the same bytes one stores them and the other notices.
+A batch's values and the offset it takes its file to are committed together, and only if the file's
+row still says what the batch was read against. So a crash between two commits loses nothing and
+repeats nothing, and of two processes that read the same bytes one stores them and the other
+notices. Small chunks are joined and never cut, so that a segment which grows point by point has
+few, and a first reading needs no numpy; `scanner.Chunk` says how a chunk is laid out.
 """
 
 from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator
+import struct
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from aboard.events.scanner import Chunk, Part, Series
-from aboard.index.merging import merge, to_merge
-from aboard.index.reading import Batch
-from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS, transaction
+from aboard.events.messages import CLASS_UNKNOWN, ORIGIN_TENSOR
+from aboard.events.scanner import CHUNK_VALUES, Chunk, Part, Series, sketch
+from aboard.events.sketch import Totals
+from aboard.index.reader import Batch
+from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS, next_change, transaction
+from aboard.index.sources import Source, at_or_below, known_files, span, within
+from aboard.index.summary import STORED, loaded
 
 _SAVE_SEGMENT = """
-INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO segment VALUES
+    (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
     origin = CASE origin WHEN 0 THEN excluded.origin ELSE origin END,
     kind = CASE kind WHEN 0 THEN excluded.kind ELSE kind END,
@@ -28,8 +38,14 @@ ON CONFLICT (id) DO UPDATE SET
     count = excluded.count, min_step = excluded.min_step, max_step = excluded.max_step,
     increasing = excluded.increasing, last_step = excluded.last_step,
     max_wall = excluded.max_wall, last_wall = excluded.last_wall,
-    last_value = excluded.last_value, rows = excluded.rows
+    last_value = excluded.last_value, rows = excluded.rows, kept = excluded.kept,
+    first_wall = excluded.first_wall, low = excluded.low, low_step = excluded.low_step,
+    high = excluded.high, high_step = excluded.high_step, total = excluded.total,
+    nans = excluded.nans, infinities = excluded.infinities
 """
+
+
+_LOADED = f"id, count, min_step, max_step, increasing, last_step, max_wall, rows, {STORED}"
 
 
 @dataclass(slots=True)
@@ -44,11 +60,18 @@ class _Segment:
     last_step: int = 0
     max_wall: float = -math.inf
     rows: int = 0
+    totals: Totals | None = None
     next_seq: int = 0
     tail: list[int] = field(default_factory=list)
 
+    @classmethod
+    def load(cls, row: Sequence[Any]) -> _Segment:
+        segment = cls(*row[:8])
+        segment.totals = loaded(row[8:])
+        return segment
+
     def take_in(self, part: Part) -> None:
-        """Account for values that are appended."""
+        self._take_in_totals(part.chunks)
         low, high, rising = part.min_step, part.max_step, part.rising
         if self.count:
             rising = rising and self.increasing and part.first_step > self.last_step
@@ -59,13 +82,27 @@ class _Segment:
         self.max_wall = max(self.max_wall, part.max_wall)
         self.rows = max(self.rows, part.rows)
 
+    def _take_in_totals(self, chunks: Iterable[Chunk]) -> None:
+        lowest = self.min_step if self.count else None
+        for chunk in chunks:
+            if not chunk.sketch:
+                return
+            one = Totals.of(chunk.sketch)
+            if lowest is None or one.first_step <= lowest:  # it makes all before it void
+                self.totals, lowest = one, one.first_step
+            elif self.totals is not None:
+                self.totals = self.totals.followed_by(one)
+
+
+_SKETCHED = 64  # values, at least, in a chunk whose sketch is kept: fewer are read as soon
+_MOST_OPEN = 20_000  # segments of a file that are kept at hand
+
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file of which not all batches were stored yet."""
-
     id: int
-    segments: dict[tuple[str, int], _Segment] = field(default_factory=dict)
+    segments: dict[tuple[str, int], _Segment] = field(default_factory=dict)  # those at hand
+    has_others: bool = False
 
 
 class _Outrun(Exception):  # noqa: N818
@@ -78,22 +115,23 @@ class Store:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._open: dict[int, _OpenFile] = {}
-        self._next_segment = 0
+        self._inserted: dict[int, int] = {}  # the ids of new files, by reading
+        self._next_file = self._next_segment = 0
         self._segment_rows: list[tuple[object, ...]] = []
         self._chunk_rows: list[tuple[object, ...]] = []
-        """Rows of several batches, written together: see `_save`."""
-        self.outrun: set[int] = set()
-        """The readings, by identity, that another process got ahead of."""
+        self.outrun: set[int] = set()  # readings, by identity, that another process got ahead of
+        # Directories in which a tag that may be a scalar is not described, or now is.
+        self.unsure: set[str] = set()
+        self.described: set[str] = set()
 
-    def put(self, batches: Iterable[Batch]) -> None:
-        """Store some batches in one transaction."""
+    def put(self, batches: Sequence[Batch]) -> None:
         with self._transaction():
+            self._insert_new(batches)
             for batch in batches:
                 self._put(batch)
             self._save()
 
     def forget(self, files: Iterable[int]) -> None:
-        """Remove files and all that was read from them."""
         with self._transaction():
             for file in files:
                 self._delete(file)
@@ -102,9 +140,9 @@ class Store:
     def _transaction(self) -> Iterator[None]:
         connection = self._connection
         with transaction(connection):
-            used = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'segment'")
-            (last,) = used.fetchone() or (0,)
-            self._next_segment = last + 1
+            used = dict(connection.execute("SELECT name, seq FROM sqlite_sequence"))
+            self._next_file, self._next_segment = used["file"] + 1, used["segment"] + 1
+            self._inserted.clear()
             yield
 
     def _put(self, batch: Batch) -> None:
@@ -131,38 +169,55 @@ class Store:
             self._open[key] = opened
 
     def _begin(self, batch: Batch) -> _OpenFile:
-        """Store the row of a file for its first batch, if nobody else has."""
         known = batch.reading.known
-        if known is None:
-            return self._insert(batch)
-        if not batch.reading.fresh:
-            opened = _OpenFile(known.id, self._segments_of(known.id))
+        if known is not None and not batch.reading.fresh:
+            opened = _OpenFile(known.id)
+            self._load_segments(opened)
             self._advance(opened, batch)
             return opened
-        row = self._connection.execute("SELECT offset FROM file WHERE id = ?", (known.id,))
-        if row.fetchone() != (known.offset,):
+        if known is not None:
+            row = self._connection.execute("SELECT offset FROM file WHERE id = ?", (known.id,))
+            if row.fetchone() != (known.offset,):
+                raise _Outrun
+            self._delete(known.id)
+            self._insert([batch])
+        inserted = self._inserted.get(id(batch.reading))
+        if inserted is None:
             raise _Outrun
-        self._delete(known.id)
-        return self._insert(batch)
+        return _OpenFile(inserted)
 
-    def _insert(self, batch: Batch) -> _OpenFile:
-        cursor = self._connection.execute(
-            "INSERT OR IGNORE INTO file VALUES (NULL, :directory, :name, :size, :version, :offset,"
-            " :tail, :head, :damage_start, :events, :first_wall)",
-            _file_row(batch),
+    def _insert_new(self, batches: Sequence[Batch]) -> None:
+        """Insert the files that the index did not know, all at once."""
+        new: dict[int, Batch] = {}
+        for batch in batches:
+            key = id(batch.reading)
+            if batch.reading.known is None and key not in self._open and key not in self.outrun:
+                new.setdefault(key, batch)
+        self._insert(list(new.values()))
+
+    def _insert(self, batches: Sequence[Batch]) -> None:
+        """Insert files, but for those that another process has inserted meanwhile."""
+        first = self._next_file
+        self._next_file += len(batches)
+        ids = range(first, self._next_file)
+        rows = [(one, *_file_row(batch)) for one, batch in zip(ids, batches, strict=True)]
+        cursor = self._connection.executemany(
+            "INSERT OR IGNORE INTO file VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", rows
         )
-        if cursor.rowcount != 1:
-            raise _Outrun
-        return _OpenFile(cursor.lastrowid or 0)
+        stored: Collection[int] = ids
+        if cursor.rowcount < len(rows):
+            found = self._connection.execute("SELECT id FROM file WHERE id >= ?", (first,))
+            stored = {one for (one,) in found}
+        for one, batch in zip(ids, batches, strict=True):
+            if one in stored:
+                self._inserted[id(batch.reading)] = one
 
     def _advance(self, opened: _OpenFile, batch: Batch) -> None:
-        """Move the file's offset, if it is where this batch starts."""
         cursor = self._connection.execute(
-            "UPDATE file SET size = :size, version = :version, offset = :offset, tail = :tail,"
-            " head = :head, damage_start = :damage_start, events = events + :events,"
-            " first_wall = coalesce(first_wall, :first_wall)"
-            " WHERE id = :id AND offset = :start",
-            _file_row(batch) | {"id": opened.id, "start": batch.start},
+            "UPDATE file SET size = ?, version = ?, offset = ?, tail = ?, head = ?,"
+            " damage_start = ?, events = events + ?, first_wall = coalesce(first_wall, ?)"
+            " WHERE id = ? AND offset = ?",
+            (*_file_row(batch)[2:], opened.id, batch.start),
         )
         if cursor.rowcount != 1:
             raise _Outrun
@@ -171,23 +226,35 @@ class Store:
         touched: set[int] = set()
         for form, part in _parts(batch):
             series = batch.series[part.series]
+            kind = CLASS_UNKNOWN if series.unsure else series.kind
             tag = series.tag.decode("utf-8", "backslashreplace")
             segment = opened.segments.get((tag, form))
+            if segment is None and opened.has_others:
+                segment = self._load_segment(opened, tag, form)
             if segment is None:
                 segment = opened.segments[tag, form] = _Segment(self._next_segment)
                 self._next_segment += 1
+                if series.origin == ORIGIN_TENSOR and series.metadata is not None:
+                    self.described.add(batch.reading.directory)
+            if series.origin == ORIGIN_TENSOR and kind == CLASS_UNKNOWN:
+                self.unsure.add(batch.reading.directory)
             if segment.id in touched:  # two tags in bytes that read the same are one
                 self._save()
             touched.add(segment.id)
             self._chunk_rows += self._append(segment, part)
             key = (segment.id, opened.id, tag, form)
-            self._segment_rows.append((*key, *_segment_row(segment, series, part)))
+            self._segment_rows.append((*key, *_segment_row(segment, series, part, kind)))
+        if len(opened.segments) > _MOST_OPEN:
+            self._save()
+            opened.segments, opened.has_others = {}, True
 
     def _save(self) -> None:
-        """Write the rows of segments and chunks; whoever reads chunks of these must do so first."""
+        """Write the rows of segments and chunks; read chunks of these segments before."""
+        # By file and tag, as they are indexed: else each row of many would touch a page of its own.
+        self._segment_rows.sort(key=itemgetter(1, 2))
         self._connection.executemany(_SAVE_SEGMENT, self._segment_rows)
         self._connection.executemany(
-            "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?)", self._chunk_rows
+            "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?, ?)", self._chunk_rows
         )
         self._segment_rows, self._chunk_rows = [], []
 
@@ -198,19 +265,22 @@ class Store:
         segment.take_in(part)
         chunks, before = part.chunks, segment.next_seq
         base = segment.id << CHUNK_BITS
-        merged = to_merge(segment.tail, [chunk.size for chunk in chunks])
+        merged = to_merge(segment.tail, [chunk.size for chunk in chunks]) if segment.tail else 0
         if merged:
             segment.next_seq -= merged
             del segment.tail[-merged:]
             rows = self._connection.execute(
-                "SELECT count, steps, walls, payload FROM chunk WHERE id >= ? AND id < ?"
+                "SELECT count, steps, walls, payload, sketch FROM chunk WHERE id >= ? AND id < ?"
                 " ORDER BY id",
                 (base + segment.next_seq, base + before),
             )
             chunks = merge([*map(Chunk._make, rows), *chunks])
         for chunk in chunks:
-            yield (base + segment.next_seq, *chunk)
-            segment.tail.append(chunk.size)
+            size, steps, walls, payload, sketched = chunk
+            if size < _SKETCHED:
+                sketched = b""
+            yield base + segment.next_seq, size, sketched, steps, walls, payload
+            segment.tail.append(size)
             segment.next_seq += 1
         if segment.next_seq < before:
             self._connection.execute(
@@ -228,13 +298,23 @@ class Store:
         segment.tail = [count for _, count in reversed(rows)]
         segment.next_seq = rows[0][0] - base + 1 if rows else 0
 
-    def _segments_of(self, file: int) -> dict[tuple[str, int], _Segment]:
+    def _load_segments(self, opened: _OpenFile) -> None:
         rows = self._connection.execute(
-            "SELECT tag, form, id, count, min_step, max_step, increasing, last_step, max_wall, rows"
-            " FROM segment WHERE file = ?",
-            (file,),
+            f"SELECT tag, form, {_LOADED} FROM segment WHERE file = ? LIMIT {_MOST_OPEN + 1}",
+            (opened.id,),
         )
-        return {(tag, form): _Segment(*rest) for tag, form, *rest in rows}
+        opened.segments = {(tag, form): _Segment.load(rest) for tag, form, *rest in rows}
+        opened.has_others = len(opened.segments) > _MOST_OPEN
+
+    def _load_segment(self, opened: _OpenFile, tag: str, form: int) -> _Segment | None:
+        row = self._connection.execute(
+            f"SELECT {_LOADED} FROM segment WHERE file = ? AND tag = ? AND form = ?",
+            (opened.id, tag, form),
+        ).fetchone()
+        if row is None:
+            return None
+        segment = opened.segments[tag, form] = _Segment.load(row)
+        return segment
 
     def _delete(self, file: int) -> None:
         connection = self._connection
@@ -247,28 +327,28 @@ class Store:
             connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (file,))
 
 
-def _file_row(batch: Batch) -> dict[str, object]:
-    """Return a file as it is once a batch of it is stored."""
+def _file_row(batch: Batch) -> tuple[object, ...]:
+    """Return the columns of a file behind its id, but for the attempt."""
     entry = batch.reading.entry
     size, version = (entry.size, entry.version) if batch.last else (batch.offset, "")
-    return {
-        "directory": batch.reading.directory,
-        "name": batch.reading.name,
-        "size": size,
-        "version": version,
-        "offset": batch.offset,
-        "tail": batch.tail,
-        "head": batch.head,
-        "damage_start": batch.damage_start,
-        "events": batch.taken.events,
-        "first_wall": batch.first_wall,
-    }
+    return (
+        batch.reading.directory,
+        batch.reading.name,
+        size,
+        version,
+        batch.offset,
+        batch.tail,
+        batch.digest,
+        batch.damage_start,
+        batch.taken.events,
+        batch.first_wall,
+    )
 
 
-def _segment_row(segment: _Segment, series: Series, part: Part) -> tuple[object, ...]:
+def _segment_row(segment: _Segment, series: Series, part: Part, kind: int) -> tuple[object, ...]:
     return (
         series.origin,
-        series.kind,
+        kind,
         series.metadata,
         segment.count,
         segment.min_step,
@@ -279,13 +359,157 @@ def _segment_row(segment: _Segment, series: Series, part: Part) -> tuple[object,
         part.last_wall,
         part.last_value,
         segment.rows,
+        *_totals_row(segment.totals),
+    )
+
+
+def _totals_row(totals: Totals | None) -> tuple[object, ...]:
+    if totals is None:
+        return (None,) * 9
+    return (
+        totals.size,
+        totals.first_wall,
+        totals.low,
+        totals.low_step,
+        totals.high,
+        totals.high_step,
+        totals.total,
+        totals.nans,
+        totals.infinities,
     )
 
 
 def _parts(batch: Batch) -> Iterator[tuple[int, Part]]:
-    """Yield the parts of a batch that belong to a tag, each with its form."""
     for part in batch.taken.points:
         yield SCALARS, part
     for part in batch.taken.pointers:
         if part.series >= 0:
             yield RECORDS, part
+
+
+def to_merge(tail: Sequence[int], new: Sequence[int]) -> int:
+    """Return how many of the last chunks to merge with those that follow them, by their sizes.
+
+    Chunks that are smaller than twice what follows them are merged, so that each point is rewritten
+    few times; those that have no room for the next are left alone.
+    """
+    merged, total = 0, sum(new)
+    for size in reversed(tail):
+        if size >= CHUNK_VALUES or size > 2 * total:
+            break
+        merged, total = merged + 1, total + size
+    sizes = [*tail, new[0]]
+    while merged and sizes[-merged - 1] + sizes[-merged] > CHUNK_VALUES:
+        merged -= 1
+    return merged
+
+
+def merge(chunks: Sequence[Chunk]) -> list[Chunk]:
+    groups: list[list[Chunk]] = []
+    room = 0
+    for chunk in chunks:
+        if chunk.size > room:
+            groups.append([])
+            room = CHUNK_VALUES
+        groups[-1].append(chunk)
+        room -= chunk.size
+    return [_joined(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _joined(chunks: Sequence[Chunk]) -> Chunk:
+    widths = {len(chunk.payload) // chunk.size for chunk in chunks}
+    payloads = [chunk.payload if len(widths) == 1 else _widened(chunk) for chunk in chunks]
+    size = sum(chunk.size for chunk in chunks)
+    columns = (
+        _joined_steps(chunks),
+        b"".join(chunk.walls for chunk in chunks),
+        b"".join(payloads),
+    )
+    is_points = max(widths) <= 8
+    return Chunk(size, *columns, sketch(size, *columns) if is_points else b"")
+
+
+def _widened(chunk: Chunk) -> bytes:
+    if len(chunk.payload) == 8 * chunk.size:
+        return chunk.payload
+    return array("d", array("f", chunk.payload)).tobytes()
+
+
+def _joined_steps(chunks: Sequence[Chunk]) -> bytes:
+    """Join steps; those of a whole rise evenly if all parts do, each where the last left off."""
+    starts = [_first_steps(chunk) for chunk in chunks]
+    first, second, *_ = (step for start in starts for step in start)
+    stride = second - first
+    at, even = 0, stride >= 0
+    for chunk, start in zip(chunks, starts, strict=True):
+        expected = [first + stride * (at + i) for i in range(len(start))]
+        even = even and start == expected and (chunk.size < 3 or _is_short(chunk))
+        at += chunk.size
+    if even and at > 2:
+        return struct.pack("2q", first, stride)
+    return b"".join(map(_all_steps, chunks))
+
+
+def _is_short(chunk: Chunk) -> bool:
+    """Say whether the steps of a chunk follow from the first and the stride."""
+    return len(chunk.steps) < 8 * chunk.size
+
+
+def _first_steps(chunk: Chunk) -> list[int]:
+    if chunk.size == 1:
+        return list(struct.unpack("q", chunk.steps))
+    first, second = struct.unpack_from("2q", chunk.steps)
+    return [first, first + second if _is_short(chunk) else second]
+
+
+def _all_steps(chunk: Chunk) -> bytes:
+    if not _is_short(chunk):
+        return chunk.steps
+    first, stride = struct.unpack("2q", chunk.steps)
+    last = first + stride * (chunk.size - 1)
+    steps = range(first, last + 1, stride) if stride else repeat(first, chunk.size)
+    return array("q", steps).tobytes()
+
+
+class Forgotten(NamedTuple):
+    runs: int
+    files: int
+    values: int
+    records: int  # runs below a root
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+
+def forget(connection: sqlite3.Connection, source: Source) -> Forgotten:
+    where, arguments = within(source)
+    runs, files = connection.execute(
+        f"SELECT count(DISTINCT directory), count(*) FROM file {where}", arguments
+    ).fetchone()
+    (values,) = connection.execute(
+        f"SELECT coalesce(sum(count), 0) FROM file JOIN segment ON segment.file = file.id {where}",
+        arguments,
+    ).fetchone()
+    Store(connection).forget([one.id for one in known_files(connection, source).values()])
+    records = 0 if source.only else _forget_records(connection, source.uri)
+    return Forgotten(runs, files, values, records)
+
+
+def _forget_records(connection: sqlite3.Connection, place: str) -> int:
+    run = "rtrim(rtrim(root, '/') || '/' || directory, '/')"
+    with transaction(connection):
+        change = next_change(connection)
+        where = at_or_below(run)
+        connection.execute(
+            f"INSERT INTO gone SELECT id, root, directory, {change} FROM run WHERE {where}",
+            span(place),
+        )
+        gone = connection.execute(f"DELETE FROM run WHERE {where}", span(place)).rowcount
+        connection.execute(f"DELETE FROM folder WHERE {at_or_below('root')}", span(place))
+        connection.execute("UPDATE root SET changes = ?", (change,))
+    return gone
+
+
+def compact(connection: sqlite3.Connection) -> None:
+    connection.execute("VACUUM")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,7 +1,6 @@
-"""Requests to buckets, hour by hour: what `aboard.storage.traffic` counted, kept in the index.
+"""Requests to buckets by hour: what `aboard.storage.traffic` counted, kept in the index.
 
-Every process that uses the index adds to the same hours, so that the sum is what the user's
-processes on this machine asked of a bucket together.
+Every process adds to the same hours: the sum is that of all of the user's processes here.
 """
 
 from __future__ import annotations
@@ -18,17 +17,13 @@ _KEPT_HOURS = 90 * 24
 
 
 class TrafficHour(NamedTuple):
-    """The requests of one kind to a bucket in one hour."""
-
-    hour: int
-    """Hours since 1970, in UTC."""
+    hour: int  # since 1970, in UTC
     kind: Kind
     requests: int
     bytes: int
 
 
 def save(connection: sqlite3.Connection, counts: Counts, now: float | None = None) -> None:
-    """Add counts to the current hour, and forget hours that are long past."""
     hour = this_hour(now)
     with transaction(connection):
         connection.execute("DELETE FROM traffic WHERE hour < ?", (hour - _KEPT_HOURS,))
@@ -53,7 +48,6 @@ def save_untaken(connection: sqlite3.Connection) -> None:
 def read(
     connection: sqlite3.Connection, bucket: str, hours: int = 24, now: float | None = None
 ) -> list[TrafficHour]:
-    """Return the requests to a bucket in the current hour and those before it, oldest first."""
     rows = connection.execute(
         "SELECT hour, kind, requests, bytes FROM traffic WHERE bucket = ? AND hour > ?"
         " ORDER BY hour, kind",
@@ -63,5 +57,4 @@ def read(
 
 
 def this_hour(now: float | None = None) -> int:
-    """Return the hour of a time, the present by default."""
     return int((time.time() if now is None else now) // 3600)

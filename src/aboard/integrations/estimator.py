@@ -1,18 +1,16 @@
-"""TF Estimator: a model directory inside the run, or a hook that logs to a run elsewhere.
-
-TensorFlow had Estimators up to 2.15.
-"""
+"""TF Estimator, up to TensorFlow 2.15: a model directory in the run, or a hook that logs to one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from aboard.integrations import RunOfTraining, needing, opened_by_the_user
-from aboard.track import env
+from aboard.integrations import RunOfTraining, user_run
+from aboard.requirements import requires
+from aboard.track.environment import LOGDIR, logdir_from_environment
 from aboard.track.start import init
 
-with needing("tensorflow", "'tensorflow<2.16'"):
+with requires("tensorflow", install="'tensorflow<2.16'"):
     import tensorflow as tf
 
 if not hasattr(tf, "estimator"):
@@ -25,42 +23,37 @@ if TYPE_CHECKING:
 
 
 def run_config(run: Run | None = None, **options: Any) -> tf.estimator.RunConfig:
-    """Return a configuration with which an Estimator writes into a run.
+    """Return a configuration with which an Estimator writes to a run.
 
-    Its own summaries, those of `evaluate` and its checkpoints go there, with no hook.
+    Its summaries, those of `evaluate` and its checkpoints go to the run; no hook is needed.
 
     Args:
-        run: where to write; the open run, or a new one, unless given. It is not finished here.
+        run: where to write; by default the open run, or a new one. It is not finished.
         options: for `tf.estimator.RunConfig`.
 
     Raises:
-        ValueError: this is one of several processes, and not told which directory they share.
+        ValueError: this is not the first of several processes, and the directory that they share
+            for checkpoints is not set.
     """
-    return tf.estimator.RunConfig(
-        model_dir=_model_dir(run or opened_by_the_user() or init()), **options
-    )
-
-
-def _model_dir(run: Run) -> str:
-    """Return the directory of a run; all processes of a training read checkpoints there."""
-    shared = run.logdir if run.active else env.logdir_from_environment()
+    run = run or user_run() or init()
+    shared = run.logdir if run.active else logdir_from_environment()
     if shared is None:
         raise ValueError(
-            f"process {run.rank} does not know the run of the first one: "
-            f"set {env.LOGDIR} to the same directory for all of them"
+            f"process {run.rank} does not know the directory of the first one: "
+            f"set {LOGDIR} to the same directory for all of them"
         )
-    return shared
+    return tf.estimator.RunConfig(model_dir=shared, **options)
 
 
 class AboardHook(tf.estimator.SessionRunHook):
     """Log the loss and the steps per second of an Estimator's training.
 
     Args:
-        run: where to log; the open run, or a new one, unless given.
-        every: log the first step, and then each so many.
-        tensors: what to log beside the loss: names of tags, and tensors or their names.
-        stage: the stage of the run to log to.
-        options: for `aboard.init`, if a run has to be made.
+        run: where to log; by default the open run, or a new one.
+        every: log the first step, and then one of so many.
+        tensors: more to log than the loss: tags, and tensors or their names.
+        stage: the stage to log to.
+        options: for `aboard.init`, if a run has to be opened.
     """
 
     def __init__(
@@ -72,35 +65,31 @@ class AboardHook(tf.estimator.SessionRunHook):
         stage: str = "train",
         **options: Any,
     ) -> None:
-        self._of_training = RunOfTraining(run, part=f"estimator {stage}", **options)
+        self._training_run = RunOfTraining(run, part=f"estimator {stage}", **options)
         self._timer = tf.estimator.SecondOrStepTimer(every_steps=every)
         self._tensors = dict(tensors or {})
         self._stage = stage
 
     def begin(self) -> None:
-        """Find the loss in the graph: the Estimator puts it last among the losses."""
-        self._run = self._of_training.begin()
+        """Open the run, and find the loss: the last one in the graph's collection of losses."""
+        self._run = self._training_run.begin()
         self._timer.reset()
         graph = tf.compat.v1.get_default_graph()
         losses = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)
-        found = {"loss": losses[-1]} if losses else {}
-        named = {
-            tag: graph.as_graph_element(tensor, allow_operation=False)
-            for tag, tensor in self._tensors.items()
-        }
-        self._metrics = {**found, **named}
+        self._metrics = {"loss": losses[-1]} if losses else {}
+        for tag, tensor in self._tensors.items():
+            self._metrics[tag] = graph.as_graph_element(tensor, allow_operation=False)
         self._global_step = tf.compat.v1.train.get_global_step(graph)
         if self._global_step is None:
-            raise RuntimeError("there is no global step to log at: make one with the model")
+            raise RuntimeError("the graph has no global step to log at: create one with the model")
 
     def before_run(self, run_context: Any) -> Any:  # noqa: ARG002 - TensorFlow's signature
-        """Ask for the metrics, which the step computes anyway."""
+        """Request the metrics, which the step computes anyway."""
         return tf.estimator.SessionRunArgs({"step": self._global_step, **self._metrics})
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Log the metrics when they are due."""
         metrics = dict(run_values.results)
-        # The step that came along may or may not count the step that was just made.
+        # The value of the global step may or may not include the step that just ran.
         if not self._timer.should_trigger_for_step(metrics.pop("step") + 1):
             return
         step = int(run_context.session.run(self._global_step))
@@ -112,5 +101,4 @@ class AboardHook(tf.estimator.SessionRunHook):
         self._run.log_metrics(metrics, step=step, stage=self._stage)
 
     def end(self, session: Any) -> None:  # noqa: ARG002
-        """Finish the run if it was opened here."""
-        self._of_training.finish()
+        self._training_run.finish()

@@ -6,35 +6,36 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from aboard.integrations import RunOfTraining, needing
+from aboard.integrations import RunOfTraining
+from aboard.requirements import requires
 from aboard.storage import is_remote
-from aboard.track.ending import ending_of
+from aboard.track.exit_status import status_of
 
-# Each of the two packages takes only loggers of its own; what the user imported is used.
+# Each of the two packages accepts only its own loggers; the one that is imported is used.
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
     from pytorch_lightning.loggers import Logger
     from pytorch_lightning.utilities import rank_zero_only
 else:
-    with needing("lightning", "lightning"):
+    with requires("lightning", install="lightning"):
         from lightning.pytorch.loggers import Logger
         from lightning.pytorch.utilities import rank_zero_only
 
 if TYPE_CHECKING:
-    from aboard.runs.values import HParams
+    from aboard.runs.manifest import HParams
     from aboard.track.run import Run
 
 
 class AboardLogger(Logger):
     """Log what a LightningModule logs, with its hyperparameters.
 
-    Metrics keep the names that `self.log` gave them. Checkpoints go to the run's directory,
-    unless that is in a bucket. Of several processes, the first one logs.
+    Metrics keep the names from `self.log`. Checkpoints go to the run's directory, unless that is
+    in a bucket. Of several processes, only the first one logs.
 
     Args:
         experiment: as for `aboard.init`, and `name` and `root` too.
-        run: where to log; the open run, or a new one, unless given.
-        prefix: put in front of the names of metrics.
-        options: for `aboard.init`, if a run has to be made.
+        run: where to log; by default the open run, or a new one.
+        prefix: added in front of the names of metrics.
+        options: for `aboard.init`, if a run has to be opened.
     """
 
     def __init__(
@@ -58,59 +59,54 @@ class AboardLogger(Logger):
 
     @property
     def _where(self) -> Run:
-        """The run, be it finished: Lightning and its users ask for its name after a training."""
+        """The run, even if finished: Lightning needs its name after a training, too."""
         return self._run.where(rank=_rank())
 
     @property
     def name(self) -> str:
-        """The experiment's name: Lightning's name for what runs belong to."""
+        """The experiment's name, which Lightning calls the logger's name."""
         return self._where.experiment
 
     @property
     def version(self) -> str:
-        """The run's name."""
         return self._where.name
 
     @property
     def save_dir(self) -> str | None:
-        """The root that the run is below, and its checkpoints; none if that is a bucket."""
+        """The root of the run and its checkpoints; None for a bucket."""
         root = self._where.root
         return root if root and not is_remote(root) else None
 
     @property
     def log_dir(self) -> str:
-        """A local directory for writers of your own."""
         return self._where.logdir
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log numbers at a step."""
         named = {f"{self._prefix}{name}": value for name, value in metrics.items()}
         self.experiment.log_metrics(named, step=step)
 
     def log_hyperparams(self, params: HParams, *_: Any, **__: Any) -> None:
-        """Note hyperparameters."""
         self.experiment.log_hparams(params)
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:
-        """Log the model's graph, traced with an input: the `example_input_array` unless given."""
+        """Log the model's graph, traced with an input, by default the `example_input_array`."""
         inputs = model.example_input_array if input_array is None else input_array
         if inputs is not None:
             self.experiment.log_graph(model, inputs)
 
     def save(self) -> None:
-        """Do nothing: Lightning asks for it at every step, and the run is written anyway."""
+        """Do nothing: Lightning calls this at every step, and the run writes by itself."""
 
     def finalize(self, status: str) -> None:
-        """Finish the run if it was opened here."""
-        error = sys.exc_info()[1]  # Lightning comes here while it handles one, if any
+        error = sys.exc_info()[1]  # Lightning calls this while it handles the error
         if status == "success":
             self._run.finish("completed")
         elif error is not None:
-            self._run.finish(*ending_of(error))
+            self._run.finish(*status_of(error))
         else:
             self._run.finish("failed")
 
 
 def _rank() -> int:
-    """Return which process this is; Lightning starts some itself, and tells them in its own way."""
+    # Lightning sets the ranks of processes that it starts itself here.
     return getattr(rank_zero_only, "rank", None) or 0

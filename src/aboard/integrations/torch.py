@@ -1,7 +1,6 @@
-"""Batch metrics of a PyTorch training, gathered by hooks: the loop itself has no line of ours.
+"""Batch metrics of a PyTorch training, collected by hooks: the training loop stays unchanged.
 
-Nothing of PyTorch is replaced, and the GPU is not waited for at every step: numbers stay on the
-device, and those of about a second are fetched together.
+No step waits for the GPU: numbers stay on the device and are fetched about once a second.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ import atexit
 import time
 from collections.abc import Callable, Mapping
 from functools import wraps
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self
 
-from aboard.integrations import RunOfTraining, needing
-from aboard.track.ending import ending_of
-from aboard.track.say import say
+from aboard.integrations import RunOfTraining
+from aboard.requirements import requires
+from aboard.track.console import notify
+from aboard.track.exit_status import status_of
 
-with needing("torch", "torch"):
+with requires("torch", install="torch"):
     import torch
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 _Arguments = ParamSpec("_Arguments")
 _FETCH_SECS = 1.0
 _LOSS_MISSING = (
-    "watch saw no loss. Give it the loss module, watch(model, optimizer, criterion), "
-    "or hand it the loss of each batch with .loss(loss)."
+    "watch saw no loss. Pass it the loss module, watch(model, optimizer, criterion), "
+    "or the loss of each batch with .loss(loss)."
 )
 
 
@@ -42,31 +41,31 @@ def watch(
     step: int = 0,
     **options: Any,
 ) -> Watch:
-    """Log loss, learning rates, gradient norm and samples per second of a training from now on.
+    """Log loss, learning rates, gradient norm and samples per second of a training.
 
-    The loss is what `criterion` returns, or the `loss` in what the model returns, or a single
-    number that the model returns. Batches without gradients, as in an evaluation, do not count.
+    The loss is the result of `criterion`, or the `loss` in the model's result, or the model's
+    result if that is a single number. Batches without gradients, as in an evaluation, do not count.
 
     Args:
         model: the module that is called with each batch; its first tensor is the batch.
         optimizer: each of its steps is a step of the run.
         criterion: the module that computes the loss, if there is one.
-        run: where to log; the open run, or a new one, unless given.
-        every: log each so many steps. The loss is the mean of the steps in between.
-        stage: the stage of the run to log to.
-        step: the steps already done, for a training that is resumed.
-        options: for `aboard.init`, if a run has to be made.
+        run: where to log; by default the open run, or a new one.
+        every: log one of so many steps. The loss is the mean of these steps.
+        stage: the stage to log to.
+        step: the number of steps already done, for a training that is resumed.
+        options: for `aboard.init`, if a run has to be opened.
 
     Returns:
-        what ends it: use it in a `with`, or call `close`, or leave it until the process ends.
+        The watch. Use it in a `with` block, or call `close`; it ends with the process otherwise.
 
     Raises:
         ValueError: `every` is less than 1.
     """
     if every < 1:
-        raise ValueError(f"every={every}: log every step, or every so many; at least 1")
-    of_training = RunOfTraining(run, part=f"watch {stage}", **options)
-    return Watch(model, optimizer, criterion, of_training, every, stage, step)
+        raise ValueError(f"every={every} is too small; log every step (1), or one of several")
+    training_run = RunOfTraining(run, part=f"watch {stage}", **options)
+    return Watch(model, optimizer, criterion, training_run, every, stage, step)
 
 
 class _Point(NamedTuple):
@@ -78,7 +77,7 @@ class _Point(NamedTuple):
 def _harmless(
     hook: Callable[Concatenate[Watch, _Arguments], None],
 ) -> Callable[Concatenate[Watch, _Arguments], None]:
-    """Keep what goes wrong in a hook of ours out of the training."""
+    """Keep the errors of a hook out of the training."""
 
     @wraps(hook)
     def guarded(watch: Watch, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> None:
@@ -86,8 +85,8 @@ def _harmless(
             return
         try:
             hook(watch, *arguments, **named)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-            watch._give_up(f"the training is no longer watched. {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - the training outranks its watch
+            watch._give_up(f"the training is not watched any more. {type(error).__name__}: {error}")
 
     return guarded
 
@@ -105,16 +104,15 @@ class Watch:
         stage: str,
         step: int,
     ) -> None:
-        self.step = step
-        """Steps of the optimizer so far."""
-        self._of_training = run
+        self.step = step  # of the optimizer
+        self._training_run = run
         self._run = run.begin()
         self._every = every
         self._stage = stage
         self._samples = 0
         self._loss: torch.Tensor | None = None
         self._losses = 0
-        self._said = False
+        self._notified = False
         self._since = time.perf_counter()
         self._before: _Point | None = None
         self._points: list[_Point] = []
@@ -131,11 +129,11 @@ class Watch:
         ]
         if criterion is not None:
             self._hooks.append(criterion.register_forward_hook(self._after_criterion))
-        # Functions at exit are called last first: this one before the run's own ends it.
+        # Exit functions run in reverse order: this one before that of the run, which ends it.
         atexit.register(self._fetch)
 
     def loss(self, loss: torch.Tensor) -> torch.Tensor:
-        """Take the loss of a batch, where no module computes it, and return it."""
+        """Record the loss of a batch that no module computes, and return it."""
         if self._hooks and loss.requires_grad:
             self._take_loss(loss)
         return loss
@@ -148,20 +146,20 @@ class Watch:
         self._losses += 1
 
     def close(self) -> None:
-        """Remove the hooks, log what they gathered, and finish the run if it was opened here."""
+        """Remove the hooks, log what they collected, and finish the run if `watch` opened it."""
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
         self._remove_hooks()
         atexit.unregister(self._fetch)
         self._fetch()
-        self._of_training.finish(*ending_of(error))
+        self._training_run.finish(*status_of(error))
 
     def _give_up(self, why: str) -> None:
-        # An optimizer cannot bear that a hook removes itself; the next batch removes them all.
+        # A hook of an optimizer must not remove itself; the next batch removes all hooks.
         self._gave_up = True
         self._points = []
-        say(" ".join(why.split()))
+        notify(" ".join(why.split()))
 
     def _remove_hooks(self) -> None:
         for hook in self._hooks:
@@ -171,15 +169,8 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._end(error)
-
-    # Hooks.
 
     def _after_forward(
         self, module: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
@@ -198,19 +189,13 @@ class Watch:
             self.loss(loss)
 
     @_harmless
-    def _after_criterion(
-        self,
-        module: torch.nn.Module,  # noqa: ARG002 - PyTorch's signature
-        inputs: tuple[Any, ...],  # noqa: ARG002
-        output: Any,
-    ) -> None:
+    def _after_criterion(self, _module: torch.nn.Module, _inputs: Any, output: Any) -> None:
         loss = output if isinstance(output, torch.Tensor) else _loss_in(output)
         if loss is not None:
             self.loss(loss)
 
     @_harmless
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Take what the step is about to use: its gradients and learning rates."""
         if (self.step + 1) % self._every:
             return
         point = _Point(self.step + 1, {}, {})
@@ -232,9 +217,9 @@ class Watch:
             point.numbers["samples_per_second"] = self._samples / max(now - self._since, 1e-9)
         if self._loss is not None:
             _add(point, "loss", self._loss / self._losses)
-        elif not self._said:
-            self._said = True
-            say(_LOSS_MISSING)
+        elif not self._notified:
+            self._notified = True
+            notify(_LOSS_MISSING)
         self._samples, self._since, self._loss, self._losses = 0, now, None, 0
         self._points.append(point)
         waits = any(_is_far(tensor) for tensor in point.tensors.values())
@@ -243,7 +228,7 @@ class Watch:
 
     @_harmless
     def _fetch(self) -> None:
-        """Log the points that wait, with one transfer from each device for all of them."""
+        # One transfer from each device for all points.
         points, self._points = self._points, []
         self._fetched = time.monotonic()
         tensors = [tensor for point in points for tensor in point.tensors.values()]
@@ -253,7 +238,7 @@ class Watch:
             metrics = {**fetched, **point.numbers}
             try:
                 self._run.log_metrics(metrics, step=point.step, stage=self._stage)
-            except ValueError as error:  # somebody finished the run
+            except ValueError as error:  # the run was finished
                 problem = f"step {point.step} was not logged: {error}"
                 self._give_up(f"{problem}. Close the watch before the run.")
                 return
@@ -267,20 +252,17 @@ def _add(point: _Point, name: str, value: float | torch.Tensor) -> None:
 
 
 def _precise(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the longest floats that its device has."""
     try:
         return tensor.double()
-    except (TypeError, RuntimeError):  # Apple's GPUs have only short ones
+    except (TypeError, RuntimeError):  # Apple's GPUs have no doubles
         return tensor.float()
 
 
 def _is_far(tensor: torch.Tensor) -> bool:
-    """Say whether to read a tensor takes waiting for a device."""
     return bool(tensor.device.type != "cpu")
 
 
 def _values(tensors: list[torch.Tensor]) -> list[float]:
-    """Return the numbers of tensors in their order, asking each device once."""
     devices: dict[torch.device, list[int]] = {}
     for place, tensor in enumerate(tensors):
         devices.setdefault(tensor.device, []).append(place)
@@ -303,7 +285,6 @@ def _batch_size(inputs: list[Any]) -> int:
 
 
 def _loss_in(output: Any) -> torch.Tensor | None:
-    """Find the loss in what a module returned: alone, by its name, or first of several."""
     if isinstance(output, Mapping):
         output = output.get("loss")
     elif isinstance(getattr(output, "loss", None), torch.Tensor):
@@ -326,12 +307,12 @@ def _learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float | torch
 
 
 def _gradient_norm(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
-    """Return the norm of all gradients as they are applied, or None where they are sharded."""
+    """Return the norm of all gradients as they are applied, or None if they are sharded."""
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     gradients = [one.grad.detach() for one in parameters if one.grad is not None]
     if not gradients or any(hasattr(one, "full_tensor") for one in gradients):
-        return None  # the whole of a sharded gradient takes every rank, and only one may log
+        return None  # it would need all ranks, and only one may log
     dense = [one.coalesce().values() if one.is_sparse else one for one in gradients]
     norm = torch.nn.utils.get_total_norm(dense)
-    scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer undoes it by itself
+    scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer divides by it
     return norm if scale is None else norm / scale.to(norm.device)

@@ -1,7 +1,6 @@
-"""A callback for the Trainer of Hugging Face Transformers, and the name `aboard` in `report_to`.
+"""A callback for the Trainer of Hugging Face Transformers.
 
-Transformers looks for reporters in a table of its own and in no other place, so that
-`report_to="aboard"` works once this module was imported.
+Importing this module also makes `report_to="aboard"` work.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from aboard.integrations import RunOfTraining, needing
+from aboard.integrations import RunOfTraining
+from aboard.requirements import requires
 
-with needing("transformers", "transformers"):
+with requires("transformers", install="transformers"):
     from transformers import TrainerCallback
     from transformers.integrations import integration_utils
 
@@ -25,12 +25,12 @@ _STAGES = ("eval", "test")
 class AboardCallback(TrainerCallback):
     """Log what a Trainer logs, with its arguments as hyperparameters.
 
-    Metrics of the training go to the stage `train`, `eval_…` to `eval` and `test_…` to `test`;
-    the step is the Trainer's global one. Of several processes, the first one logs.
+    Metrics of the training go to the stage `train`, `eval_…` to `eval` and `test_…` to `test`,
+    at the Trainer's global step. Of several processes, only the first one logs.
 
     Args:
-        run: where to log; the open run, or a new one, unless given.
-        options: for `aboard.init`, if a run has to be made.
+        run: where to log; by default the open run, or a new one.
+        options: for `aboard.init`, if a run has to be opened.
     """
 
     def __init__(self, run: Run | None = None, **options: Any) -> None:
@@ -39,26 +39,23 @@ class AboardCallback(TrainerCallback):
         self._training = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Open the run and note the arguments and the model."""
         self._training = True
         run = self._run.begin(rank=args.process_index)
         if not run.active:
             return
-        run.log_hparams({**_arguments(args), **(state.trial_params or {})})
+        # Only arguments that are set; Transformers masks secrets already.
+        unset: tuple[Any, ...] = (None, "", [], {})
+        hparams = {name: value for name, value in args.to_dict().items() if value not in unset}
+        run.log_hparams({**hparams, **(state.trial_params or {})})
         run.log_text("args", f"```json\n{args.to_json_string()}\n```", step=0)
         config = getattr(kwargs.get("model"), "config", None)
         if config is not None:
-            run.log_text("model_config", f"```json\n{_as_json(config)}\n```", step=0)
+            known = hasattr(config, "to_json_string")
+            text = config.to_json_string() if known else json.dumps(config, indent=2, default=str)
+            run.log_text("model_config", f"```json\n{text}\n```", step=0)
 
-    def on_log(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,  # noqa: ARG002 - the Trainer's signature
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,  # noqa: ARG002
-    ) -> None:
-        """Log numbers; after the training too, as an evaluation does."""
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+        """Log numbers, also of an evaluation after the training."""
         run = self._run.open(rank=args.process_index)
         for stage, metrics in _by_stage(logs or {}).items():
             run.log_metrics(metrics, step=state.global_step, stage=stage)
@@ -66,16 +63,16 @@ class AboardCallback(TrainerCallback):
             self._run.finish()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Finish the run if it was opened here."""
         self._training = False
         self._run.finish()
 
 
+# Not documented: checked with Transformers 5.22; tests/integrations/test_transformers.py uses it.
 integration_utils.INTEGRATION_TO_CALLBACK["aboard"] = AboardCallback
 
 
 def _by_stage(logs: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Sort metrics by their prefixes; the epoch goes where the others go."""
+    # Prefixes tell the stages; the epoch goes to each of them.
     stages: dict[str, dict[str, float]] = {}
     for name, value in logs.items():
         if not isinstance(value, int | float) or name == "epoch":
@@ -87,16 +84,3 @@ def _by_stage(logs: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         for metrics in stages.values():
             metrics["epoch"] = logs["epoch"]
     return stages
-
-
-def _arguments(args: Any) -> dict[str, Any]:
-    """Return the arguments that were set to something; secrets come masked already."""
-    return {
-        name: value for name, value in args.to_dict().items() if value not in (None, "", [], {})
-    }
-
-
-def _as_json(config: Any) -> str:
-    if hasattr(config, "to_json_string"):
-        return str(config.to_json_string())
-    return json.dumps(config, indent=2, default=str)

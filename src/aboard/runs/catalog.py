@@ -1,53 +1,250 @@
-"""Which of the files below a root make a run: names in, directories of runs out.
+"""The catalog of runs below a root: a run as it is listed, and which files make one.
 
 A directory with a `run.json` is a run, with everything below it. Event files that lie in none are
-raw runs: their first two directories are experiment and run, as in the layout of our own.
+raw runs: their first two directories are experiment and run, and their path is all that is known.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from aboard.runs.manifest import FILE_NAME
+from aboard.events.files import EVENT_FILE, adopted_originals
+from aboard.runs.manifest import ENDED, FILE_NAME, HEARTBEAT_SECS, Manifest, State
 from aboard.runs.naming import is_logdir
-from aboard.storage import Entry, canonical
+from aboard.storage import Entry, canonical, join
 
-EVENTS = "tfevents"
-"""A file is an event file if its name contains this, as TensorBoard holds it."""
+_STATES = {state.value: state for state in State}
+_LONE_HALF = re.compile("[\ud800-\udfff]")
+_PLAIN_DIRECTORY = re.compile(r"[A-Za-z0-9_.=/-]*")
+_ESCAPED = re.compile(rb"[^A-Za-z0-9_.=/-]")
+_ESCAPE = re.compile(rb"~([0-9A-F]{2})")
+
+
+class KnownRun(NamedTuple):
+    root: str
+    directory: str  # empty for the root itself
+    experiment: str  # empty for a raw directory directly below the root
+    name: str
+    recorded_state: str = ""  # empty if there is no record
+    workspace: str = ""
+    job: str = ""
+    host: str = ""
+    user: str = ""
+    git_commit: str = ""
+    reason: str = ""
+    exit_code: int | None = None
+    created: float = 0.0
+    started: float = 0.0
+    ended: float | None = None
+    heartbeat: float = 0.0
+    heartbeat_secs: float = HEARTBEAT_SECS
+    hparams_json: str = "{}"
+    tags_json: str = "{}"
+    metrics_json: str = "{}"  # the last value of each, by `stage/name`
+    attempt_jobs_json: str = "[]"  # the engine's own ids of its job, where they differ from it
+    problem: str = ""  # why the record is invalid
+    seen: float = 0.0  # when a heartbeat came in, by the clock of this machine; 0 if none did
+
+    @classmethod
+    def of_record(cls, root: str, directory: str, record: Manifest) -> KnownRun:
+        return cls(
+            root,
+            directory,
+            _text(record.experiment),
+            _text(record.name),
+            record.state.value,
+            _text(record.workspace),
+            _text(record.job),
+            _text(record.host),
+            _text(record.user),
+            _text(record.git_commit),
+            _text(record.reason),
+            record.exit_code if abs(record.exit_code or 0) < 1 << 32 else None,
+            record.created,
+            record.started,
+            record.ended,
+            record.heartbeat,
+            float(min(max(record.heartbeat_secs, 0.0), 1e9)),
+            _json(record.hparams),
+            _json(record.tags),
+            _json(record.metrics),
+            _json(_attempt_jobs(record)),
+        )
+
+    @classmethod
+    def of_path(cls, root: str, directory: str, problem: str = "") -> KnownRun:
+        experiment, _, name = directory.rpartition("/")
+        return cls(
+            root, directory, experiment, name or root.rpartition("/")[2], problem=_text(problem)
+        )
+
+    def described(self, hparams: Mapping[str, Any], metrics: Mapping[str, float]) -> KnownRun:
+        """Return a run with what its event files say of it; JSON has no NaN and no infinity."""
+        given = [
+            {
+                name: str(one) if isinstance(one, float) and not math.isfinite(one) else one
+                for name, one in held.items()
+            }
+            for held in (hparams, metrics)
+        ]
+        return self._replace(hparams_json=_json(given[0]), metrics_json=_json(given[1]))
+
+    @property
+    def uri(self) -> str:
+        return join(self.root, self.directory)
+
+    @property
+    def id(self) -> str:
+        """The run in the paths of a hub, such as `1f0c93ab:cifar10:run3`; see `run_id`."""
+        return run_id(self.root, self.directory)
+
+    @property
+    def label(self) -> str:
+        return f"{self.experiment}/{self.name}" if self.experiment else self.name
+
+    @property
+    def is_recorded(self) -> bool:
+        return bool(self.recorded_state)
+
+    @property
+    def jobs(self) -> list[str]:
+        """All ids of its job: the run's own, and those of its attempts on an engine."""
+        own = [self.job] if self.job else []
+        return own if self.attempt_jobs_json == "[]" else own + json.loads(self.attempt_jobs_json)
+
+    @property
+    def hparams(self) -> dict[str, Any]:
+        return _mapping(self.hparams_json)
+
+    @property
+    def tags(self) -> dict[str, Any]:
+        return _mapping(self.tags_json)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return _mapping(self.metrics_json)
+
+    def state_at(self, now: float) -> State | None:
+        """Return the state at a time; None for a raw directory."""
+        if not self.recorded_state:
+            return None
+        state = _STATES[self.recorded_state]
+        if state is not State.RUNNING:
+            return state
+        # The clock of the run's host may be behind, or ahead.
+        beat = self.seen if self.seen and self.heartbeat > now else max(self.heartbeat, self.seen)
+        beating = Manifest(
+            self.name, heartbeat=beat, heartbeat_secs=self.heartbeat_secs, state=state
+        )
+        return beating.state_at(now)
+
+    def seconds_at(self, now: float) -> float | None:
+        """Return the duration of the run so far; until its last heartbeat if it is lost."""
+        if not self.started:
+            return None
+        end = self.ended
+        if not end:
+            end = now if self.state_at(now) is State.RUNNING else self.heartbeat
+        return max(0.0, end - self.started)
+
+
+def run_id(root: str, directory: str) -> str:
+    """Return what names a run in a URL: a mark of its root, then its directory.
+
+    `:` separates the parts of the directory; a byte that is not a letter, a digit or one of `_.=-`
+    is `~` with its hexadecimal number.
+    """
+    if not _PLAIN_DIRECTORY.fullmatch(directory):
+        escaped = _ESCAPED.sub(
+            lambda one: b"~%02X" % ord(one[0]), directory.encode(errors="replace")
+        )
+        directory = escaped.decode()
+    return f"{_root_mark(root)}:{directory.replace('/', ':')}"
+
+
+def directory_of_id(root: str, identity: str) -> str | None:
+    """Return the directory that an id names below a root; None if it names none there."""
+    mark, colon, rest = identity.partition(":")
+    if not colon or mark != _root_mark(root):
+        return None
+    plain = _ESCAPE.sub(lambda one: bytes([int(one[1], 16)]), rest.replace(":", "/").encode())
+    try:
+        directory = plain.decode()
+    except UnicodeDecodeError:
+        return None
+    return directory if run_id(root, directory) == identity else None
+
+
+@lru_cache(maxsize=1024)
+def _root_mark(root: str) -> str:
+    return hashlib.blake2b(root.encode(errors="replace"), digest_size=4).hexdigest()
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {} if text == "{}" else json.loads(text)
+    return found
+
+
+def _attempt_jobs(record: Manifest) -> list[str]:
+    jobs = dict.fromkeys(one.job for one in record.attempts)
+    return [job for job in jobs if job and job != record.job]
+
+
+def _json(values: Mapping[str, Any] | list[str]) -> str:
+    """Return JSON that strict parsers accept too, with lone surrogates escaped as in `_text`."""
+    if not values:
+        return "[]" if isinstance(values, list) else "{}"
+    import orjson
+
+    with suppress(TypeError):  # a lone surrogate, or an integer of more than 64 bits
+        return orjson.dumps(values).decode()
+    text = json.dumps(values)
+    if "\\ud" not in text:
+        return text
+    text = json.dumps(values, ensure_ascii=False)
+    return _LONE_HALF.sub(lambda half: f"\\\\u{ord(half[0]):04x}", text)
+
+
+def _text(text: str) -> str:
+    """Return text that a database accepts: a lone surrogate is not Unicode."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 _DEFAULT_ROOT = "runs"
 _DIGITS = re.compile(r"[0-9]+")
 
 
 class Found(NamedTuple):
-    """A run below a root.
-
-    Attributes:
-        version: of its record; None for a raw directory.
-        mark: changes whenever an event file of the run does.
-    """
-
-    version: str | None
-    mark: int
+    version: str | None  # of its record; None for a raw directory
+    mark: int  # changes whenever an event file of the run does
+    ended: str = ""  # the name of a copy of its record from when it ended, if there is one
 
 
 def is_of_a_run(name: str) -> bool:
-    """Say whether a file of this name can make a run."""
-    return name == FILE_NAME or EVENTS in name
+    return name == FILE_NAME or EVENT_FILE in name or name.startswith(ENDED)
 
 
 def find_runs(entries: Iterable[Entry]) -> dict[str, Found]:
-    """Sort the files of a root into runs, by their directories."""
     versions: dict[str, str | None] = {}
     marks: dict[str, int] = {}
-    for entry in entries:
-        directory, _, name = entry.name.rpartition("/")
+    ends: dict[str, str] = {}
+    files = [(*entry.name.rpartition("/")[::2], entry) for entry in entries]
+    adopted = adopted_originals(name for _, name, _ in files)
+    for directory, name, entry in files:
         if name == FILE_NAME:
             versions[directory] = entry.version
-        elif EVENTS in name:
+        elif name.startswith(ENDED):
+            ends[directory] = max(name, ends.get(directory, ""))
+        elif EVENT_FILE in name and name not in adopted:
             mark = hash((name, entry.size, entry.version))
             marks[directory] = marks.get(directory, 0) ^ mark
     recorded = frozenset(versions)
@@ -56,7 +253,10 @@ def find_runs(entries: Iterable[Entry]) -> dict[str, Found]:
         run = run_of(directory, recorded)
         versions.setdefault(run, None)
         of_runs[run] = of_runs.get(run, 0) ^ hash((directory, mark))
-    return {run: Found(version, of_runs.get(run, 0)) for run, version in versions.items()}
+    return {
+        run: Found(version and version + ends.get(run, ""), of_runs.get(run, 0), ends.get(run, ""))
+        for run, version in versions.items()
+    }
 
 
 def run_of(directory: str, recorded: Collection[str]) -> str:
@@ -69,10 +269,19 @@ def run_of(directory: str, recorded: Collection[str]) -> str:
     return above
 
 
+def with_parents(directory: str) -> list[str]:
+    """Return a directory below a root and those above it, the nearest first; the root is last."""
+    found = [directory] if directory else []
+    while "/" in directory:
+        directory = directory.rpartition("/")[0]
+        found.append(directory)
+    return [*found, ""]
+
+
 def find_roots(given: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
     """Return the roots to look for runs in: those given, else `ABOARD_ROOT`, else `./runs`.
 
-    `ABOARD_ROOT` is one root, as it is to the jobs that write there; a path may have any character.
+    `ABOARD_ROOT` is one root, for the jobs that write there too; a path may have any character.
     """
     variables = os.environ if environment is None else environment
     if given:
@@ -90,13 +299,11 @@ def natural(name: str) -> str:
 
 
 def _weighed(number: re.Match[str]) -> str:
-    """Write a number so that it sorts by its length first, and before all that is no number."""
     digits = number[0].lstrip("0")
     return f"\0{chr(len(digits))}{digits}"
 
 
 def _raw_directory(directory: str) -> str:
-    """Return the run that a directory of event files is part of."""
     parts = directory.split("/") if directory else []
     while len(parts) > 1 and is_logdir(parts[-1]):
         parts.pop()

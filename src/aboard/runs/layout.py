@@ -1,30 +1,49 @@
-"""Where runs lie below a root, `<root>/<experiment>/<run>/`, and how a run gets a name nobody has.
+"""Where runs lie below a root, `<root>/<experiment>/<run>/`: claiming a name, and deleting a run.
 
-A name is claimed by creating its `run.json`, which only one of many can do, on a disk as in a
-bucket; a thousand jobs can start at once with no server between them.
+The record of a job lies in the same root, at `.jobs/<job>/job.json`.
+
+A name is claimed by creating its `run.json`, which only one process can do, on a disk as in a
+bucket; no server is needed. A run is deleted with its record last, so that a deletion that failed
+can be repeated. Links are removed and never followed; a run inside another is a run of its own.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import random
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from aboard.runs.manifest import FILE_NAME, Manifest
-from aboard.storage import AlreadyExists, NotFound, PermissionDenied, Storage
+from aboard.events.files import EVENT_FILE
+from aboard.runs.catalog import KnownRun, run_of
+from aboard.runs.manifest import FILE_NAME, BadManifest, Manifest, State, file_in
+from aboard.runs.manifest import read as read_record
+from aboard.storage import (
+    AlreadyExists,
+    Entry,
+    NoSuchPath,
+    PermissionDenied,
+    Storage,
+    StorageError,
+    is_remote,
+    open_storage,
+)
+from aboard.storage.base import JOBS
 
 DEFAULT_EXPERIMENT = "default"
 _FORBIDDEN = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')
 _LONGEST_NAME = 128
-_CLAIM = "claim"
-"""The field of a record that tells apart who claims a name at the same time."""
+_CLAIM = "claim"  # the field that differs between processes which claim a name at the same time
 _JUMPS = (1, 4, 16, 64, 256, 1024)
+_AT_ONCE = 16
 
-Describe = Callable[[str], Manifest]
-"""Makes the manifest of a run from its name."""
+Describe = Callable[[str], Manifest]  # from the name of a run
 
 
 class BadName(ValueError):  # noqa: N818 - named by what is wrong
@@ -36,8 +55,17 @@ class RunExists(Exception):  # noqa: N818 - named by what is wrong
 
 
 def directory_of(experiment: str, name: str) -> str:
-    """Return where a run lies below its root."""
     return f"{experiment}/{name}" if experiment else name
+
+
+def job_directory(job: str) -> str:
+    """Return the directory of a job, or raise `BadName`."""
+    return f"{JOBS}/{check_name(job, 'job')}"
+
+
+def job_file(job: str) -> str:
+    """Return the record of a job, or raise `BadName`."""
+    return f"{job_directory(job)}/job.json"
 
 
 def check_name(name: str, what: str) -> str:
@@ -58,87 +86,75 @@ def check_name(name: str, what: str) -> str:
 
 
 def claim(storage: Storage, experiment: str, name: str, describe: Describe) -> Manifest:
-    """Claim a name of the caller's choice.
-
-    Raises:
-        RunExists: there is such a run, or a directory of that name with files in it.
-    """
-    if _is_taken(storage, experiment, name):
-        raise _exists(storage, experiment, name)
+    """Claim a name; raise `RunExists` if there is such a run, or a directory with files in it."""
+    directory = directory_of(experiment, name)
     manifest = describe(name)
-    if not create_record(storage, directory_of(experiment, name), manifest):
-        raise _exists(storage, experiment, name)
+    if _has_files(storage, directory) or not create_record(storage, directory, manifest):
+        where = f"{storage.uri}/{directory}"
+        raise RunExists(f"there is a run at {where} already. Resume it, or choose another name.")
     return manifest
 
 
 def claim_next(storage: Storage, experiment: str, describe: Describe, first: int = 1) -> Manifest:
-    """Claim the next free name of `run1`, `run2`, …; others who do the same get other names.
+    """Claim the next free name of `run1`, `run2`, …, beginning with the number `first`.
 
-    The end of the row is found by doubling and halving, one request each. Whoever then loses a
-    name to another jumps ahead, further each time, so that a crowd scatters instead of queueing.
-    The row begins with the number that is the first.
+    The end of the row is found by doubling and halving, one request each. A process that loses a
+    name to another jumps ahead, further each time, so that many scatter instead of queueing.
     """
     number = _end_of_row(
-        lambda number: number < first or _has_record(storage, experiment, f"run{number}")
+        lambda number: (
+            number < first or _has_record(storage, directory_of(experiment, f"run{number}"))
+        )
     )
     lost = 0
     while True:
         manifest = describe(f"run{number}")
-        record = _record(experiment, manifest.name)
-        if not create_record(storage, directory_of(experiment, manifest.name), manifest):
+        directory = directory_of(experiment, manifest.name)
+        if not create_record(storage, directory, manifest):
             furthest = _JUMPS[min(lost, len(_JUMPS) - 1)]
             number += random.randint(1, furthest)  # noqa: S311 - no secret
             lost += 1
             continue
-        files = storage.list(directory_of(experiment, manifest.name))
-        if all(file.name == record for file in files):
+        record = file_in(directory)
+        if all(file.name == record for file in storage.list(directory)):
             return manifest
-        storage.delete(record)  # somebody has files there without being a run of ours
+        storage.delete(record)  # files that are not of a run lie there
         number += 1
 
 
 def create_record(storage: Storage, directory: str, manifest: Manifest) -> bool:
-    """Create the record of a run that has none; say whether it is ours.
+    """Create the record of a run that has none; return whether this process created it.
 
-    A request whose answer was lost is repeated, and then finds what it has created itself.
+    A request whose answer was lost is repeated, and then finds what it created itself.
     """
     manifest.others[_CLAIM] = secrets.token_hex(8)
-    record, content = f"{directory}/{FILE_NAME}".lstrip("/"), manifest.to_json()
+    record, content = file_in(directory), manifest.to_json()
     try:
         storage.create_new(record, content)
     except AlreadyExists:
-        with contextlib.suppress(NotFound, PermissionDenied):
+        with suppress(NoSuchPath, PermissionDenied):
             return storage.read(record) == content
         return False
     return True
 
 
-def unclaimed_name(wanted: str | None) -> str:
-    """Make a name that needs no claim, for when the storage cannot be asked."""
-    return f"{wanted or time.strftime('run-%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+def unclaimed_name(name: str | None) -> str:
+    """Return a name that needs no claim, for a storage that cannot be reached."""
+    return f"{name or time.strftime('run-%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
-def _record(experiment: str, name: str) -> str:
-    return f"{directory_of(experiment, name)}/{FILE_NAME}"
-
-
-def _exists(storage: Storage, experiment: str, name: str) -> RunExists:
-    where = f"{storage.uri}/{directory_of(experiment, name)}"
-    return RunExists(f"there is a run at {where} already. Resume it, or choose another name.")
-
-
-def _has_record(storage: Storage, experiment: str, name: str) -> bool:
+def _has_record(storage: Storage, directory: str) -> bool:
     try:
-        storage.read(_record(experiment, name), 0, 1)
-    except NotFound:
+        storage.read(file_in(directory), 0, 1)
+    except NoSuchPath:
         return False
     return True
 
 
-def _is_taken(storage: Storage, experiment: str, name: str) -> bool:
+def _has_files(storage: Storage, directory: str) -> bool:
     try:
-        return next(iter(storage.list(directory_of(experiment, name))), None) is not None
-    except NotFound:  # the root itself is still to come
+        return next(iter(storage.list(directory)), None) is not None
+    except NoSuchPath:  # the root does not exist yet
         return False
 
 
@@ -151,3 +167,98 @@ def _end_of_row(is_taken: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if is_taken(middle) else (low, middle)
     return high
+
+
+@dataclass(slots=True)
+class Deletion:
+    files: int = 0
+    bytes: int = 0
+    problems: list[StorageError] = field(default_factory=list)
+
+
+def delete_run(run: KnownRun) -> Deletion:
+    """Delete a run; of a directory without a record, only its event files."""
+    storage = open_storage(run.root)
+    record = file_in(run.directory)
+    mine = files_of(run)
+    deleted = Deletion()
+    _delete_all(storage, [entry for entry in mine if entry.name != record], deleted)
+    if not deleted.problems:
+        _delete_all(storage, [entry for entry in mine if entry.name == record], deleted)
+    if not is_remote(run.root):
+        for directory, _, _ in os.walk(run.uri, topdown=False):
+            with suppress(OSError):  # something is left in it
+                Path(directory).rmdir()
+    return deleted
+
+
+def files_of(run: KnownRun) -> list[Entry]:
+    """Return what `delete_run` deletes."""
+    entries = [
+        (*entry.name.rpartition("/")[::2], entry) for entry in _entries(open_storage(run.root), run)
+    ]
+    recorded = {directory for directory, name, _ in entries if name == FILE_NAME}
+    has_record = run.directory in recorded
+    return [
+        entry
+        for directory, name, entry in entries
+        if run_of(directory, recorded) == run.directory and (has_record or EVENT_FILE in name)
+    ]
+
+
+def seconds_silent(run: KnownRun, now: float) -> float | None:
+    """Return the seconds since the last heartbeat of a run that runs, as its record says now.
+
+    None if the run does not run, or has no record.
+    """
+    try:
+        record = read_record(open_storage(run.uri))
+    except (BadManifest, StorageError):
+        return None
+    current = run._replace(recorded_state=record.state.value, heartbeat=record.heartbeat)
+    if current.state_at(now) is not State.RUNNING:
+        return None
+    return max(0.0, now - max(record.heartbeat, run.seen))
+
+
+def _entries(storage: Storage, run: KnownRun) -> Iterator[Entry]:
+    """Yield the files below a run, named from its root; on a disk, links themselves."""
+    if is_remote(run.root):
+        yield from storage.list(run.directory)
+        return
+    top = Path(run.uri)
+    if top.is_symlink():
+        problem = "this run is a link, and its target may belong to another run"
+        raise StorageError(run.uri, problem, "Delete the target, or remove the link.")
+    if not top.is_dir():
+        raise NoSuchPath(run.uri, "there is no such run", "Check the path.")
+    for directory, below, names in os.walk(top):
+        links = [name for name in below if Path(directory, name).is_symlink()]
+        for name in (*names, *links):
+            path = Path(directory, name)
+            with suppress(FileNotFoundError):
+                size = path.lstat().st_size
+                yield Entry(path.relative_to(run.root).as_posix(), size, "")
+
+
+def _delete_all(storage: Storage, entries: Sequence[Entry], deleted: Deletion) -> None:
+    def delete(entry: Entry) -> StorageError | None:
+        try:
+            storage.delete(entry.name)
+        except NoSuchPath:
+            return None  # another process was quicker
+        except StorageError as error:
+            return error
+        return None
+
+    if is_remote(storage.uri):
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            problems = list(pool.map(delete, entries))
+    else:
+        problems = [delete(entry) for entry in entries]
+    for entry, problem in zip(entries, problems, strict=True):
+        if problem is not None:
+            deleted.problems.append(problem)
+        else:
+            deleted.files += 1
+            deleted.bytes += entry.size

@@ -1,38 +1,57 @@
 """The record of a run, `run.json`: what it is, how it goes, and every attempt at it.
 
 A manifest is read, changed and replaced as a whole; fields that a newer version wrote are kept.
-Who claims the name of a run is left to `layout`, and when a heart beats to `track`.
+Claiming the name of a run is left to `layout`, and heartbeats to `track`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import math
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from aboard.runs.values import plain_tags
-from aboard.storage import Storage
+from aboard.storage import Changed, PermissionDenied, Storage, StorageError, Unsupported
+from aboard.storage.base import is_refusal
 from aboard.storage.local import LocalStorage
+from aboard.system import try_lock
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from _typeshed import DataclassInstance
+
+    HParams = Mapping[str, object] | Namespace | SimpleNamespace | DataclassInstance
+
+Tags = Mapping[str, object] | Iterable[str] | str
 
 FILE_NAME = "run.json"
+ENDED = f"{FILE_NAME}.ended-"
+"""How the name of a copy of a record begins that is made when a run ends, and never replaced.
+
+Buckets have it where a request that is carried out late could still replace the record itself."""
 SCHEMA = 1
 HEARTBEAT_SECS = 30.0
-_BEATS_MISSED = 5
-"""A run whose heart missed so many beats is lost."""
+BEATS_MISSED = 5  # a run that missed this many heartbeats is lost
+_MAX_CONFLICTS = 10  # of changes to a record in a bucket
+_LOCK_SECS = 10.0  # how long to wait for the lock on a record before changing it without
 
-Reader = Callable[[Any], object]
-"""Turns a field of the JSON document into its value, or raises TypeError or ValueError."""
-_LOCK_SECS = 10.0
-"""How long to wait for another process to be done with a record, before going ahead anyway."""
+_FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC).timestamp()
+_LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+
+Result = TypeVar("Result")
+Reader = Callable[[Any], object]  # of a JSON value; raises TypeError or ValueError
 _lock = threading.RLock()
 
 
@@ -45,7 +64,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class BadManifest(ValueError):  # noqa: N818 - named by what is wrong
-    """A `run.json` that is not one; the text says where and why."""
+    """An invalid `run.json`; the text says where and why."""
 
 
 class State(StrEnum):
@@ -58,212 +77,28 @@ class State(StrEnum):
     LOST = "lost"
 
 
-@dataclass(slots=True)
-class Attempt:
-    """One process, or group of them, that worked on a run; a preempted run has several."""
-
-    number: int
-    host: str = ""
-    pid: int = 0
-    job: str = ""
-    started: float = 0.0
-    ended: float | None = None
-    state: State = State.RUNNING
-    exit_code: int | None = None
-    reason: str = ""
-    others: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Manifest:
-    """What `run.json` holds; `others` are the fields this version does not know."""
-
-    name: str
-    experiment: str = ""
-    workspace: str = ""
-    job: str = ""
-    hparams: dict[str, Any] = field(default_factory=dict)
-    tags: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, Any] = field(default_factory=dict)
-    command: list[str] = field(default_factory=list)
-    host: str = ""
-    user: str = ""
-    git_commit: str = ""
-    restart_key: str = ""
-    """What the process and the one that replaces it after a preemption have in common."""
-    created: float = 0.0
-    started: float = 0.0
-    ended: float | None = None
-    heartbeat: float = 0.0
-    heartbeat_secs: float = HEARTBEAT_SECS
-    state: State = State.RUNNING
-    exit_code: int | None = None
-    reason: str = ""
-    attempts: list[Attempt] = field(default_factory=list)
-    schema: int = SCHEMA
-    others: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, text: bytes | str, where: str = FILE_NAME) -> Self:
-        """Read a manifest.
-
-        Raises:
-            BadManifest: it is not JSON, or a field has the wrong type.
-        """
-        try:
-            document = json.loads(text, parse_constant=_finite, parse_float=_finite)
-        except (ValueError, RecursionError) as error:
-            problem = f"this is not JSON ({error})"
-            raise BadManifest(f"{where}: {problem}. Repair or remove the file.") from None
-        if not isinstance(document, dict) or not isinstance(document.get("name"), str):
-            problem = "this is not the record of a run, which has a 'name'"
-            raise BadManifest(f"{where}: {problem}. Repair or remove the file.")
-        fields = _known(_MANIFEST_FIELDS, document, where)
-        fields["attempts"] = [
-            Attempt(**_known(_ATTEMPT_FIELDS, {"number": number, **attempt}, where))
-            for number, attempt in enumerate(fields.get("attempts", []), 1)
-        ]
-        return cls(**fields)
-
-    def to_json(self) -> bytes:
-        """Write the manifest, indented, for people to read too.
-
-        Raises:
-            BadManifest: a field has a value that could not be read again.
-        """
-        document = _document(self, _MANIFEST_FIELDS)
-        document["attempts"] = [_document(one, _ATTEMPT_FIELDS) for one in self.attempts]
-        for one in document["attempts"]:
-            _known(_ATTEMPT_FIELDS, one, FILE_NAME)
-        _known(_MANIFEST_FIELDS, document, FILE_NAME)
-        text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-        # What is left of bytes that are no text (in a command, say) is an escape of JSON too.
-        return text.encode(errors="backslashreplace") + b"\n"
-
-    def begin(self, *, at: float, host: str, pid: int, job: str = "") -> Attempt:
-        """Start another attempt; the one before it, if it never ended, was killed."""
-        if self.attempts and self.attempts[-1].state is State.RUNNING:
-            previous = self.attempts[-1]
-            previous.state, previous.ended = State.KILLED, self.heartbeat or None
-            previous.reason = previous.reason or "another attempt began"
-        attempt = Attempt(len(self.attempts) + 1, host=host, pid=pid, job=job, started=at)
-        self.attempts.append(attempt)
-        self.state, self.exit_code, self.ended, self.reason = State.RUNNING, None, None, ""
-        self.started = self.started or at
-        self.heartbeat = at
-        self.host, self.job = host or self.host, job or self.job
-        return attempt
-
-    def end(
-        self,
-        state: State | str,
-        exit_code: int | None = None,
-        reason: str = "",
-        at: float | None = None,
-        number: int | None = None,
-    ) -> None:
-        """Note how an attempt ended: the last one unless told, and with it the run."""
-        state = State(state)
-        at = time.time() if at is None else at
-        for attempt in self.attempts[-1:] if number is None else self.attempts:
-            if number in (None, attempt.number):
-                attempt.state, attempt.ended = state, at
-                attempt.exit_code, attempt.reason = exit_code, reason
-        if self._is_last(number):
-            self.state, self.ended, self.exit_code, self.reason = state, at, exit_code, reason
-            self.heartbeat = max(self.heartbeat, at)
-
-    def beat(self, at: float, number: int | None = None) -> None:
-        """Note that an attempt is alive, and that it runs, whatever was noted meanwhile.
-
-        An attempt that another one has taken over from is not what the run is waiting for.
-        """
-        if not self._is_last(number):
-            return
-        self.heartbeat = at
-        living: list[Manifest | Attempt] = [self, *self.attempts[-1:]]
-        for one in living:
-            if one.state is not State.RUNNING:
-                one.state, one.ended, one.exit_code, one.reason = State.RUNNING, None, None, ""
-
-    def _is_last(self, number: int | None) -> bool:
-        return number is None or not self.attempts or self.attempts[-1].number == number
-
-    def state_at(self, now: float) -> State:
-        """Return the state, with a heartbeat that stopped read as lost."""
-        silent = now - self.heartbeat > _BEATS_MISSED * self.heartbeat_secs
-        return State.LOST if self.state is State.RUNNING and silent else self.state
-
-
-def read(storage: Storage, directory: str = "") -> Manifest:
-    """Read the manifest of a run's directory in a storage.
-
-    Raises:
-        BadManifest: it cannot be understood.
-        NotFound: there is none.
-    """
-    name = _name(directory)
-    return Manifest.from_json(storage.read(name), f"{storage.uri}/{name}")
-
-
-def update(storage: Storage, change: Callable[[Manifest], None], directory: str = "") -> Manifest:
-    """Change a manifest; on a local disk, one process after the other."""
-    with _lock, _locked(storage, directory):
-        manifest = read(storage, directory)
-        change(manifest)
-        storage.write(_name(directory), manifest.to_json())
-    return manifest
-
-
-def _name(directory: str) -> str:
-    return f"{directory}/{FILE_NAME}" if directory else FILE_NAME
-
-
-@contextlib.contextmanager
-def _locked(storage: Storage, directory: str) -> Iterator[None]:
-    """Hold a lock on a local directory; where locks are not to be had, go without."""
-    descriptor = None
-    if isinstance(storage, LocalStorage):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(f"{storage.uri}/{directory}", os.O_RDONLY | os.O_DIRECTORY)
-            _wait_for_lock(descriptor)
-    try:
-        yield
-    finally:
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                # Closing is not enough: a child that was forked meanwhile has it open as well.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
-
-
-def _wait_for_lock(descriptor: int) -> None:
-    deadline = time.monotonic() + _LOCK_SECS
-    pause = 0.001
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
-        else:
-            return
-
-
-# Fields to JSON and back. Times are numbers in Python and RFC 3339 in the file.
+# How fields are read. Times are numbers in Python and RFC 3339 in the file.
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is no number of JSON")
+        raise ValueError(f"{text} is not a JSON number")
     return number
 
 
-def _time_to_text(moment: float | None) -> str | None:
-    if not moment:
+_DECODER = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
+
+
+def format_time(moment: float | None) -> str | None:
+    if moment is None:
         return None
+    moment = min(max(moment, _FIRST_MOMENT), _LAST_MOMENT)
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _time_to_text(moment: float | None) -> str | None:
+    return format_time(moment or None)
 
 
 def _time_from_text(text: object) -> float | None:
@@ -273,7 +108,8 @@ def _time_from_text(text: object) -> float | None:
         raise TypeError
     moment = datetime.fromisoformat(text)
     number = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    _time_to_text(number)  # or it could not be written again
+    if not _FIRST_MOMENT <= number <= _LAST_MOMENT:
+        raise ValueError  # it could not be written again
     return number
 
 
@@ -303,7 +139,6 @@ def _documents(value: object) -> list[dict[str, Any]]:
 
 
 def _tags_of_json(value: object) -> dict[str, Any]:
-    """Read tags as a mapping, or as the list that people write by hand."""
     if isinstance(value, dict):
         return value
     if isinstance(value, list):
@@ -312,68 +147,369 @@ def _tags_of_json(value: object) -> dict[str, Any]:
 
 
 _TIMES = (_time_from_text, _time_or_none_yet)
-_TEXT = _of_type(str)
-_MAPPING = _of_type(dict)
-_NUMBER = _of_type(int, float)
-_OPTIONAL_NUMBER = _of_type(int, type(None))
-_ATTEMPT_FIELDS: dict[str, Reader] = {
-    "number": _of_type(int),
-    "state": State,
-    "host": _TEXT,
-    "pid": _of_type(int),
-    "job": _TEXT,
-    "started": _time_or_none_yet,
-    "ended": _time_from_text,
-    "exit_code": _OPTIONAL_NUMBER,
-    "reason": _TEXT,
-}
-_MANIFEST_FIELDS: dict[str, Reader] = {
-    "schema": _of_type(int),
-    "name": _TEXT,
-    "experiment": _TEXT,
-    "workspace": _TEXT,
-    "job": _TEXT,
-    "state": State,
-    "exit_code": _OPTIONAL_NUMBER,
-    "reason": _TEXT,
-    "created": _time_or_none_yet,
-    "started": _time_or_none_yet,
-    "ended": _time_from_text,
-    "heartbeat": _time_or_none_yet,
-    "heartbeat_secs": _NUMBER,
-    "hparams": _MAPPING,
-    "tags": _tags_of_json,
-    "metrics": _MAPPING,
-    "command": _texts,
-    "host": _TEXT,
-    "user": _TEXT,
-    "git_commit": _TEXT,
-    "restart_key": _TEXT,
-    "attempts": _documents,
-}
+# A value of the type in "is" needs no reader.
+_TEXT = {"read": _of_type(str), "is": str}
+_TEXTS = {"read": _texts}
+_INTEGER = {"read": _of_type(int), "is": int}
+_NUMBER = {"read": _of_type(int, float), "is": float}
+_OPTIONAL_NUMBER = {"read": _of_type(int, type(None)), "is": int}
+_MAPPING = {"read": _of_type(dict), "is": dict}
+_TAGS = {"read": _tags_of_json, "is": dict}
+_TIME = {"read": _time_or_none_yet}
+_OPTIONAL_TIME = {"read": _time_from_text}
+_STATE = {"read": State}
+_DOCUMENTS = {"read": _documents}
 
 
-def _known(
-    readers: Mapping[str, Reader], document: Mapping[str, Any], where: str
-) -> dict[str, Any]:
-    """Read the fields we know; put the rest under `others`."""
-    fields: dict[str, Any] = {"others": {}}
-    for name, value in document.items():
-        if name not in readers:
-            fields["others"][name] = value
-            continue
+@dataclass(slots=True)
+class Attempt:
+    """One process, or group of them, that worked on a run; a preempted run has several."""
+
+    number: int = field(metadata=_INTEGER)
+    state: State = field(default=State.RUNNING, metadata=_STATE)
+    host: str = field(default="", metadata=_TEXT)
+    pid: int = field(default=0, metadata=_INTEGER)
+    job: str = field(default="", metadata=_TEXT)
+    started: float = field(default=0.0, metadata=_TIME)
+    ended: float | None = field(default=None, metadata=_OPTIONAL_TIME)
+    exit_code: int | None = field(default=None, metadata=_OPTIONAL_NUMBER)
+    reason: str = field(default="", metadata=_TEXT)
+    others: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Manifest:
+    name: str = field(metadata=_TEXT)
+    experiment: str = field(default="", metadata=_TEXT)
+    workspace: str = field(default="", metadata=_TEXT)
+    job: str = field(default="", metadata=_TEXT)
+    state: State = field(default=State.RUNNING, metadata=_STATE)
+    exit_code: int | None = field(default=None, metadata=_OPTIONAL_NUMBER)
+    reason: str = field(default="", metadata=_TEXT)
+    created: float = field(default=0.0, metadata=_TIME)
+    started: float = field(default=0.0, metadata=_TIME)
+    ended: float | None = field(default=None, metadata=_OPTIONAL_TIME)
+    heartbeat: float = field(default=0.0, metadata=_TIME)
+    heartbeat_secs: float = field(default=HEARTBEAT_SECS, metadata=_NUMBER)
+    hparams: dict[str, Any] = field(default_factory=dict, metadata=_MAPPING)
+    tags: dict[str, Any] = field(default_factory=dict, metadata=_TAGS)
+    metrics: dict[str, Any] = field(default_factory=dict, metadata=_MAPPING)
+    note: str = field(default="", metadata=_TEXT)
+    command: list[str] = field(default_factory=list, metadata=_TEXTS)
+    host: str = field(default="", metadata=_TEXT)
+    user: str = field(default="", metadata=_TEXT)
+    git_commit: str = field(default="", metadata=_TEXT)
+    # What a process and the one that replaces it after a preemption have in common.
+    restart_key: str = field(default="", metadata=_TEXT)
+    attempts: list[Attempt] = field(default_factory=list, metadata=_DOCUMENTS)
+    schema: int = field(default=SCHEMA, metadata=_INTEGER)
+    others: dict[str, Any] = field(default_factory=dict)  # fields not known here
+
+    @classmethod
+    def from_json(cls, text: bytes | str, where: str = FILE_NAME) -> Self:
         try:
-            fields[name] = readers[name](value)
-        except (TypeError, ValueError, OverflowError):
-            problem = f"the field {name!r} cannot be {value!r:.40}"
+            if isinstance(text, bytes):
+                text = text.decode(json.detect_encoding(text), "surrogatepass")
+            document = _DECODER.decode(text)
+        except (ValueError, RecursionError) as error:
+            problem = f"this is not JSON ({error})"
             raise BadManifest(f"{where}: {problem}. Repair or remove the file.") from None
-    return fields
+        return cls.from_document(document, where)
+
+    @classmethod
+    def from_document(cls, document: object, where: str = FILE_NAME) -> Self:
+        """Make a record of what its JSON says."""
+        if not isinstance(document, dict) or not isinstance(document.get("name"), str):
+            problem = "this is not the record of a run, which has a 'name'"
+            raise BadManifest(f"{where}: {problem}. Repair or remove the file.")
+        values = _known(cls, document, where)
+        values["attempts"] = [
+            Attempt(**_known(Attempt, {"number": number, **attempt}, where))
+            for number, attempt in enumerate(values.get("attempts", []), 1)
+        ]
+        return cls(**values)
+
+    def to_json(self) -> bytes:
+        document = {"schema": self.schema, **_document(self)}
+        document["attempts"] = [_document(one) for one in self.attempts]
+        for one in document["attempts"]:
+            _known(Attempt, one, FILE_NAME)
+        _known(Manifest, document, FILE_NAME)
+        text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+        # A byte of a command that is not text is a lone surrogate: JSON has an escape for it.
+        return text.encode(errors="backslashreplace") + b"\n"
+
+    def begin(
+        self, *, at: float, host: str, pid: int, job: str = "", engine_job: str = ""
+    ) -> Attempt:
+        """Start another attempt; the one before it, if it never ended, was killed.
+
+        It begins no earlier than the record's latest time: the clocks of two hosts may differ. The
+        attempt has the engine's own id of its job, the run the given `job`: only where none was
+        given, it has the engine's.
+        """
+        if self.attempts and self.attempts[-1].state is State.RUNNING:
+            previous = self.attempts[-1]
+            previous.state, previous.ended = State.KILLED, self.heartbeat or None
+            previous.reason = previous.reason or "another attempt began"
+        at = max(at, self.latest_time) if self.attempts else at
+        was_given = bool(self.job) and self.job not in {one.job for one in self.attempts}
+        attempt = Attempt(
+            len(self.attempts) + 1, host=host, pid=pid, job=engine_job or job, started=at
+        )
+        self.attempts.append(attempt)
+        self.state, self.exit_code, self.ended, self.reason = State.RUNNING, None, None, ""
+        self.started = self.started or at
+        self.heartbeat = at
+        self.host = host or self.host
+        self.job = job or (not was_given and engine_job) or self.job
+        return attempt
+
+    @property
+    def latest_time(self) -> float:
+        """The latest time that an attempt recorded, by the clock of its host."""
+        times = (max(one.started, one.ended or 0.0) for one in self.attempts)
+        return max(self.heartbeat, max(times, default=0.0))
+
+    def end(
+        self,
+        state: State | str,
+        exit_code: int | None = None,
+        reason: str = "",
+        at: float | None = None,
+        number: int | None = None,
+    ) -> None:
+        """Record how an attempt ended: the last one by default, and with it the run."""
+        state = State(state)
+        at = time.time() if at is None else at
+        for attempt in self.attempts[-1:] if number is None else self.attempts:
+            if number in (None, attempt.number):
+                at = max(at, attempt.started)
+                attempt.state, attempt.ended = state, at
+                attempt.exit_code, attempt.reason = exit_code, reason
+        if self._is_last(number):
+            self.state, self.ended, self.exit_code, self.reason = state, at, exit_code, reason
+            self.heartbeat = max(self.heartbeat, at)
+
+    def beat(self, at: float, number: int | None = None) -> None:
+        """Record that an attempt runs, unless another attempt has replaced it."""
+        if not self._is_last(number):
+            return
+        self.heartbeat = at
+        living: list[Manifest | Attempt] = [self, *self.attempts[-1:]]
+        for one in living:
+            if one.state is not State.RUNNING:
+                one.state, one.ended, one.exit_code, one.reason = State.RUNNING, None, None, ""
+
+    def edit(self, tags: Mapping[str, Any], note: str | None = None) -> None:
+        """Set tags, remove those whose value is None, and replace the note unless it is None."""
+        kept = {name: value for name, value in self.tags.items() if name not in tags}
+        self.tags = kept | {name: value for name, value in tags.items() if value is not None}
+        self.note = self.note if note is None else note
+
+    def _is_last(self, number: int | None) -> bool:
+        return number is None or not self.attempts or self.attempts[-1].number == number
+
+    def state_at(self, now: float) -> State:
+        silent = now - self.heartbeat > BEATS_MISSED * self.heartbeat_secs
+        return State.LOST if self.state is State.RUNNING and silent else self.state
 
 
-def _document(record: Any, readers: Mapping[str, Reader]) -> dict[str, Any]:
-    """Write the fields we know in their order, then the others."""
+def read(storage: Storage, directory: str = "") -> Manifest:
+    """Read the record of a run, or raise `BadManifest` or `NoSuchPath`."""
+    name = file_in(directory)
+    return Manifest.from_json(storage.read(name), f"{storage.uri}/{name}")
+
+
+def update(storage: Storage, change: Callable[[Manifest], None], directory: str = "") -> Manifest:
+    """Change a manifest as `change_file` does; `change` is called again if another was first."""
+    name = file_in(directory)
+
+    def changed(content: bytes) -> tuple[bytes, Manifest]:
+        manifest = Manifest.from_json(content, f"{storage.uri}/{name}")
+        change(manifest)
+        return manifest.to_json(), manifest
+
+    return change_file(storage, name, changed)
+
+
+def change_file(
+    storage: Storage, name: str, change: Callable[[bytes], tuple[bytes, Result]]
+) -> Result:
+    """Change a record, one process after the other: on a disk by a lock, in a bucket by version.
+
+    `change` returns the new content and the result. It is called again if another process was
+    first.
+    """
+    directory = name.rpartition("/")[0]
+    with _lock, _locked(storage, directory):
+        for _ in range(_MAX_CONFLICTS):
+            version = _version(storage, name)  # before the content, which may change meanwhile
+            content, result = change(storage.read(name))
+            if _replace(storage, name, content, version):
+                return result
+    raise Changed(f"{storage.uri}/{name}", "other processes keep changing this", "Try again.")
+
+
+def _version(storage: Storage, name: str) -> str:
+    """Return the version of a record in a bucket; "" where it cannot be a condition."""
+    try:
+        return storage.version(name)
+    except (Unsupported, PermissionDenied):
+        return ""
+
+
+def _replace(storage: Storage, name: str, content: bytes, version: str) -> bool:
+    try:
+        if version:
+            storage.replace(name, content, version)
+            return True
+    except Changed:  # by another process, or by this request if it was repeated
+        return storage.read(name) == content
+    except StorageError as error:
+        if not is_refusal(error):
+            raise
+    storage.write(name, content)
+    return True
+
+
+def ended_name(record: Manifest) -> str:
+    """Name the copy of a record that has ended; of two, the later one sorts last."""
+    return f"{ENDED}{len(record.attempts):06}-{(record.ended or 0) * 1000:015.0f}"
+
+
+def newer(record: Manifest, ended: Manifest) -> Manifest:
+    """Return the newer of a run's record and a copy of it: later attempts and heartbeats count."""
+    ages = [(len(one.attempts), one.heartbeat) for one in (record, ended)]
+    return record if ages[0] > ages[1] else ended
+
+
+def file_in(directory: str) -> str:
+    return f"{directory}/{FILE_NAME}" if directory else FILE_NAME
+
+
+@contextlib.contextmanager
+def _locked(storage: Storage, directory: str) -> Iterator[None]:
+    """Hold a lock on a local directory; continue without one where locks are not supported."""
+    descriptor = None
+    if isinstance(storage, LocalStorage):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(f"{storage.uri}/{directory}", os.O_RDONLY | os.O_DIRECTORY)
+            _wait_for_lock(descriptor)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                # Closing is not enough: a child that was forked meanwhile has it open as well.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int) -> None:
+    deadline = time.monotonic() + _LOCK_SECS
+    pause = 0.001
+    while time.monotonic() < deadline:
+        if try_lock(descriptor):
+            return
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+
+
+_READERS: dict[type, dict[str, Reader]] = {
+    kind: {one.name: one.metadata["read"] for one in fields(kind) if one.metadata}
+    for kind in (Manifest, Attempt)
+}
+_PLAIN: dict[type, dict[str, type]] = {
+    kind: {one.name: one.metadata["is"] for one in fields(kind) if "is" in one.metadata}
+    for kind in (Manifest, Attempt)
+}
+
+
+def _known(kind: type[Any], document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    readers, plain = _READERS[kind], _PLAIN[kind]
+    values: dict[str, Any] = {"others": {}}
+    name, value = "", None
+    try:
+        for name, value in document.items():
+            if plain.get(name) is type(value):  # ten thousand records are read at once
+                values[name] = value
+            elif name in readers:
+                values[name] = readers[name](value)
+            else:
+                values["others"][name] = value
+    except (TypeError, ValueError, OverflowError):
+        problem = f"the field {name!r} cannot be {value!r:.40}"
+        raise BadManifest(f"{where}: {problem}. Repair or remove the file.") from None
+    return values
+
+
+def _document(record: Manifest | Attempt) -> dict[str, Any]:
     document = {}
-    for name, reader in readers.items():
+    for name, reader in _READERS[type(record)].items():
         value = getattr(record, name)
         document[name] = _time_to_text(value) if reader in _TIMES else value
     return {**document, **record.others}
+
+
+# What a user gives as hyperparameters and tags, as a record holds it.
+
+
+def plain_values(values: HParams) -> dict[str, Any]:
+    """Return hyperparameters as JSON has them: numbers, texts, booleans; the rest as text.
+
+    Nested names are joined with dots: `optimizer.lr`. Raises `TypeError` if there are no names.
+    """
+    named = _named(values)
+    if named is None:
+        raise TypeError(
+            f"hyperparameters are a mapping from names to values, an argparse.Namespace or an "
+            f"instance of a dataclass, not a {type(values).__name__}: {values!r:.60}"
+        )
+    plain: dict[str, Any] = {}
+    for name, value in named.items():
+        if _named(value) is not None:
+            plain.update({f"{name}.{key}": one for key, one in plain_values(value).items()})
+        else:
+            plain[str(name)] = _plain(value)
+    return plain
+
+
+def plain_tags(tags: Tags | None) -> dict[str, Any]:
+    """Return tags as a mapping; one without a value is true."""
+    if tags is None:
+        return {}
+    if isinstance(tags, str):
+        tags = [tags]
+    if isinstance(tags, Mapping):
+        return {str(name): _plain(value) for name, value in tags.items()}
+    return {str(tag): True for tag in tags}
+
+
+def _named(values: Any) -> Mapping[str, Any] | None:
+    if isinstance(values, Mapping):
+        return values
+    if isinstance(values, SimpleNamespace):
+        return vars(values)
+    argparse = sys.modules.get("argparse")  # a Namespace exists only once this is imported
+    if argparse is not None and isinstance(values, argparse.Namespace):
+        return dict(vars(values))
+    if dataclasses.is_dataclass(values) and not isinstance(values, type):
+        return {one.name: getattr(values, one.name) for one in dataclasses.fields(values)}
+    return None
+
+
+def _plain(value: Any) -> object:
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    # A number of numpy, or a tensor; one of several elements refuses.
+    if not callable(getattr(value, "item", None)) and getattr(value, "shape", None) == ():
+        with contextlib.suppress(AttributeError, NotImplementedError):
+            value = value.numpy()  # TensorFlow
+    with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError):
+        value = value.item()
+    if isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return str(value)

@@ -1,8 +1,7 @@
 """What runs are called on a board: templates such as `{experiment}_{run}_lr={hparams.lr}`.
 
-Text and values in, names out; where the values come from is left to others, save that
-`fields_of_path` reads those of a plain log directory off its path. TensorBoard shows a name as
-a path, so slashes are kept and group runs; a value can add no empty, `.` or `..` part.
+TensorBoard shows a name as a path, so slashes are kept and group runs; a value adds no empty, `.`
+or `..` part.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+
+from aboard.runs import RunsError
 
 PLAIN_FIELDS = (
     "workspace",
@@ -28,8 +29,7 @@ PLAIN_FIELDS = (
 )
 FIELD_GROUPS = ("hparams", "tags", "metrics")
 KNOWN_FIELDS = (*PLAIN_FIELDS, "hparams.<name>", "tags.<name>", "metrics.<tag>")
-MISSING = "-"
-"""What stands in a name for a value that a run lacks."""
+MISSING = "-"  # stands in a name for a value that a run lacks
 
 _LONGEST_VALUE = 120
 _FORMAT = re.compile(r"0?\d{0,2},?(d|(\.\d{1,2})?[eEfFgG%])")
@@ -39,33 +39,26 @@ _LOGDIR = re.compile(
 )
 
 
-class BadTemplate(ValueError):  # noqa: N818 - named by what is wrong
-    """A template that cannot be understood; the text says where, and what to write."""
+class BadTemplate(RunsError):  # noqa: N818 - named by what is wrong
+    code: ClassVar[str] = "bad_template"
 
 
 class Field(NamedTuple):
-    """A place in a template where a value goes; `form` says how a number is written there."""
-
     name: str
     form: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A template, understood: literal texts and fields in their order."""
-
     text: str
     parts: tuple[str | Field, ...]
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Understand a template.
+        """Parse a template.
 
         `{field}` is a value, `{field:.3g}` a number written in Python's format, `{{` and `}}`
         are braces. A name with a colon in it ends with one more: `{metrics.loss:0:}`.
-
-        Raises:
-            BadTemplate: a brace has no partner, or a field is not known.
         """
         parts: list[str | Field] = []
         literal, place = "", 0
@@ -90,27 +83,25 @@ class Template:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields it uses, so that no others need to be looked up."""
         return tuple(dict.fromkeys(part.name for part in self.parts if isinstance(part, Field)))
 
-    def render(self, fields: Mapping[str, object]) -> str:
-        """Return the name of a run.
+    def values(self, fields: Mapping[str, object]) -> tuple[object, ...]:
+        """Return the values in the name of a run, as they are; None for one that it lacks."""
+        return tuple(_value(fields, part.name) for part in self.parts if isinstance(part, Field))
 
-        Args:
-            fields: the run's values. `hparams`, `tags` and `metrics` hold mappings; `tags` may
-                also be a collection of labels, and a label that is there stands for itself.
-        """
-        shown = (
-            part if isinstance(part, str) else _shown(_value(fields, part.name), part.form)
+    def render(self, fields: Mapping[str, object]) -> str:
+        """Return the name of a run; `tags` may be a mapping, or a collection of labels."""
+        texts = (
+            part if isinstance(part, str) else shown(_value(fields, part.name), part.form)
             for part in self.parts
         )
-        return _clean("".join(shown)) or MISSING
+        return _clean("".join(texts)) or MISSING
 
 
 def distinct(names: Iterable[str]) -> list[str]:
     """Return the names with `_2`, `_3` … added to those that were taken before them.
 
-    A name depends on those before it alone: what joins at the end renames nothing.
+    A name depends only on those before it: what joins at the end renames nothing.
     """
     taken: set[str] = set()
     last: dict[str, int] = {}
@@ -126,22 +117,17 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def is_logdir(name: str) -> bool:
-    """Say whether a directory's name is that of a stage or a rank, not of a run."""
+    """Return whether a directory is named as that of a stage or a rank, not of a run."""
     return _LOGDIR.fullmatch(name) is not None
 
 
 def fields_of_path(source_uri: str, run_name: str) -> dict[str, str]:
-    """Read the fields of a plain log directory off its path.
+    """Read the fields of a plain log directory off its path below the source that was opened.
 
     The layout is `<experiment>/<run>/<logdir…>`: names such as `train`, `eval` or `rank-3` at
     the end are the logdir, and so is all below the second part of a deeper path. A part that
     is not below the source is looked for above it, so that a run keeps its name whether its
-    root, its experiment or the run itself is opened. Files in the run's own directory have no
-    logdir.
-
-    Args:
-        source_uri: the directory or URI that was opened.
-        run_name: the run's path below it, `.` for the source itself.
+    root, its experiment or the run itself is opened.
     """
     above = [part for part in source_uri.rpartition("://")[2].split("/") if part]
     below = [part for part in run_name.split("/") if part not in ("", ".")]
@@ -160,12 +146,12 @@ def _field(template: str, place: int, inside: str) -> Field:
     group, dot, rest = name.partition(".")
     if name not in PLAIN_FIELDS and not (group in FIELD_GROUPS and dot and rest):
         near = get_close_matches(name, (*PLAIN_FIELDS, *(f"{one}." for one in FIELD_GROUPS)), n=1)
-        meant = f"Did you mean '{near[0]}'? " if near else ""
-        hint = f"{meant}Known are {', '.join(KNOWN_FIELDS)}"
+        guess = f"Did you mean '{near[0]}'? " if near else ""
+        hint = f"{guess}Known: {', '.join(KNOWN_FIELDS)}"
         raise _bad(template, place, f"there is no field {name!r}", hint)
     if form and not _FORMAT.fullmatch(form):
         hint = "Write one such as ':.3g', or ':' at the end of a name that has a colon in it"
-        raise _bad(template, place, f"{form!r} is no format for a number", hint)
+        raise _bad(template, place, f"{form!r} is not a number format", hint)
     return Field(name, form)
 
 
@@ -185,7 +171,8 @@ def _value(fields: Mapping[str, object], name: str) -> object:
     return None
 
 
-def _shown(value: object, form: str) -> str:
+def shown(value: object, form: str = "") -> str:
+    """Return a value as it stands in a name; `MISSING` for none."""
     if isinstance(value, datetime):
         text = value.strftime("%Y-%m-%d_%H-%M-%S")
     elif isinstance(value, (int, float)) and not isinstance(value, bool):

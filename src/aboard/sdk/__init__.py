@@ -1,5 +1,5 @@
-"""Boards from Python: a client of the hub's REST API, which knows nothing of the hub's insides.
+"""Boards from Python: a client of the hub's REST API.
 
-It needs the standard library alone, so that a training script can start a board without the
-packages that a hub needs.
+It needs the standard library only, so that a training script can start a board without the packages
+of a hub.
 """

@@ -1,33 +1,51 @@
-"""The hub's REST API from Python: one method for each thing that can be asked.
+"""The hub's REST API from Python: `Client` has one method per request, `AsyncClient` awaits them.
 
-Each request is a connection of its own, so a client may be shared between threads. What a board
-can do by itself is in `board`, which hub is meant in `finding`, the same to be awaited in
-`awaiting`.
+Each request is a connection of its own, so a client may be shared between threads. Which hub to use
+is decided in `personal`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, suppress
 from http.client import HTTPException, HTTPResponse
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, get_type_hints
 
-from aboard.sdk.board import ENDED, Board
-from aboard.sdk.errors import BoardFailed, HubError, NotReady, Unreachable, error_of
-from aboard.sdk.finding import KnownHub, find_hub, start_personal
+from aboard.boards.model import ENDED, INSTANT, BoardChanges, BoardOptions
+from aboard.sdk.board import Board
+from aboard.sdk.errors import BoardFailed, HubError, NotFound, NotReady, Unreachable, error_of
+from aboard.sdk.personal import TOKEN_FILE, KnownHub, find_hub, start_personal, state_directory
 
 Selectors = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Document = dict[str, Any]
 Documents = list[Document]
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.02, 1.0
+_LAST_JOB_POLL_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 10.0  # before a lost stream is opened again
+_RUN_ID = re.compile(r"[0-9a-f]{8}:")
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -35,13 +53,13 @@ class Client:
     """A hub.
 
     Args:
-        url: its address; unless told, that in `ABOARD_HUB`, of `aboard login`, or of your own.
-        token: what opens it; unless told, that in `ABOARD_HUB_TOKEN`, or that of the login.
+        url: its address; by default that in `ABOARD_HUB`, of `aboard login`, or of your own.
+        token: its token; by default that in `ABOARD_HUB_TOKEN`, or that of the login.
         start: start your own hub if there is no other.
-        seconds: how long it may take to answer.
+        seconds: the timeout of a request.
 
     Raises:
-        Unreachable: there is none.
+        Unreachable: there is no hub to use.
     """
 
     def __init__(
@@ -52,9 +70,11 @@ class Client:
         start: bool = True,
         seconds: float = 120.0,
     ) -> None:
+        from aboard.runs.catalog import find_roots
+
         known = find_hub(url, token)
         if known is None and start:
-            known = start_personal()
+            known = start_personal(find_roots(()))
         if known is None:
             raise Unreachable(
                 "no hub runs, and none is configured.",
@@ -68,7 +88,7 @@ class Client:
             raise Unreachable(
                 f"{known.url!r} is not the address of a hub.", "Write https://HOST.", code="bad_url"
             )
-        handlers: list[urllib.request.BaseHandler] = [_Stay()]
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
         if parts.hostname in _LOOPBACK:
             handlers.append(urllib.request.ProxyHandler({}))
         self._opener = urllib.request.build_opener(*handlers)
@@ -79,58 +99,41 @@ class Client:
         return self.hub.url
 
     def me(self) -> Document:
-        """Return who you are: `user`, `role`, and whether the hub is `personal`."""
-        me: Document = self._document("GET", "/me")
-        return me
+        """Return your `user` and `role`, and whether the hub is `personal`."""
+        return self._document("GET", "/me")
 
     # Boards.
 
     def create(
         self,
-        selectors: Selectors,
+        selectors: Selectors | None = None,
         *,
-        name: str | None = None,
-        title: str | None = None,
-        template: str | None = None,
-        on: str | None = None,
-        engine: str | None = None,
-        timeout: str | float | None = None,
-        idle_timeout: str | float | None = None,
-        memory: str | int | None = None,
-        visibility: str | None = None,
+        uri: Selectors | None = None,
         new: bool = False,
+        **options: Unpack[BoardOptions],
     ) -> Board:
-        """Start a board of a selection, or return the live one that there is.
+        """Start a board of a selection, or return the live board of the same selection.
 
         Args:
             selectors: a path, a URI, a selector, or several.
-            name: what to call it; made up unless told.
-            title: what the browser's tab shows.
-            template: how runs are named.
-            on: `instant`, or `process` for one of its own; the stock engine needs the latter.
-            engine: `fast` or `stock`.
-            timeout: how long it may run, in seconds or as in `"7d"`; 0 for ever.
-            idle_timeout: how long it may run with nobody looking.
-            memory: a limit such as `"2GiB"`, of one with a process of its own.
-            visibility: `private`, or `team`.
-            new: make one, even if there is one of this selection.
+            uri: the same as `selectors`.
+            new: create a board even if there is a live one of this selection.
+            options: `name`, `title`, `template` of the runs' names, `where`, `sort` and `limit` as
+                of `runs`, asked again whenever points arrive, `group_by` (fields such as
+                `["hparams.lr"]`) with `band` (`std`, `sem`, `minmax`, `quartiles`) and `show`
+                (`groups`, `runs`, `both`), `on` (`instant`, or an engine
+                of the hub such as `process` or `slurm:long`; see `engines`), `engine` (`fast` or
+                `stock`), `timeout` and `idle_timeout` in seconds or as in `"7d"`, `memory` as in
+                `"2GiB"` for a process of its own, `visibility` (`private` or `team`).
 
         Raises:
-            BoardLimitExceeded: you have as many as you may.
+            BoardLimitExceeded: you have as many boards as you may.
+            TypeError: neither `selectors` nor `uri` is given, or both, or an unknown option.
         """
-        wish = {
-            "name": name,
-            "title": title,
-            "template": template,
-            "on": on,
-            "engine": engine,
-            "timeout": timeout,
-            "idle_timeout": idle_timeout,
-            "memory": memory,
-            "visibility": visibility,
-        }
-        body: Document = {key: value for key, value in wish.items() if value is not None}
-        body |= {"selectors": as_selectors(selectors), "new": new}
+        body = _given(options, BoardOptions)
+        if isinstance(body.get("sort"), str):
+            body["sort"] = [body["sort"]]
+        body |= {"selectors": as_selectors(one_of(selectors, uri)), "new": new}
         key = {"idempotency-key": secrets.token_hex(16)}
         return Board(self, self._document("POST", "/boards", body, headers=key))
 
@@ -150,7 +153,7 @@ class Client:
         owner: str | None = None,
         name: str | None = None,
     ) -> list[Board]:
-        """Return the boards that you may see, the newest first; the live ones unless told."""
+        """Return the boards that you may see, the newest first; with `all`, also ended ones."""
         query: list[tuple[str, str]] = [("state", state) for state in states]
         query += [("all", "true")] if all else []
         query += [(key, value) for key, value in (("owner", owner), ("name", name)) if value]
@@ -168,11 +171,11 @@ class Client:
         """Wait until a board serves data.
 
         Args:
-            board: which.
-            seconds: for how long.
-            data: false: only until it runs, be there data or not.
-            until: something else to wait for, that an ended board may be too.
-            on_change: called with the board as it is, whenever it was asked for.
+            board: the board.
+            seconds: the longest time to wait.
+            data: if false, wait only until it runs, with data or without.
+            until: another condition to wait for, which an ended board may fulfil too.
+            on_change: called with the board after every poll.
 
         Raises:
             BoardFailed: it has ended.
@@ -193,32 +196,41 @@ class Client:
                 return now
             left = deadline - time.monotonic()
             if left <= 0:
-                what = now.condition or f"it is {now.state}"
-                raise NotReady(
-                    f"board {now.name} is not ready after {seconds:g} s: {what}.",
-                    f"Look again later: aboard describe {now.id}",
-                    code="not_ready",
-                )
+                raise _not_ready(now, seconds)
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, _LAST_POLL_SECONDS)
 
     def stop(
-        self, board: str | Board, *, now: bool = False, wait: bool = True, seconds: float = 60.0
+        self,
+        board: str | Board,
+        *,
+        now: bool = False,
+        wait: bool = True,
+        seconds: float = 60.0,
+        on_change: Callable[[Board], None] | None = None,
     ) -> Board:
-        """Stop a board and wait for its end; one that has ended stays as it is."""
+        """Stop a board and wait for its end; one that has ended stays as it is.
+
+        While its engine does not answer, it is `stopping`, with the reason; the hub goes on trying.
+
+        Raises:
+            NotReady: it takes longer than `seconds`.
+        """
         stopped = Board(self, self._document("POST", f"{_path(board)}/stop", {"now": now}))
         if not wait or stopped.state in ENDED:
             return stopped
-        return self.wait(stopped, seconds=seconds, until=lambda one: one.state in ENDED)
+        return self.wait(
+            stopped, seconds=seconds, until=lambda one: one.state in ENDED, on_change=on_change
+        )
 
     def restart(self, board: str | Board) -> Board:
-        """Start a board anew, at the same address."""
+        """Start a board again, at the same address."""
         return Board(self, self._document("POST", f"{_path(board)}/restart"))
 
     def delete(self, board: str | Board) -> None:
-        """Forget a board with its history; one that has a process of its own is stopped first."""
+        """Delete a board with its history; a process of its own is stopped first."""
         known = self.get(board)
-        if known.on != "instant" and known.state not in ENDED:
+        if known.on != INSTANT and known.state not in ENDED:
             self.stop(known)
         self._document("DELETE", _path(known))
 
@@ -226,135 +238,610 @@ class Client:
         self,
         board: str | Board,
         *,
-        name: str | None = None,
-        visibility: str | None = None,
-        timeout: str | float | None = None,
-        idle_timeout: str | float | None = None,
         extend: str | float | None = None,
+        **changes: Unpack[BoardChanges],
     ) -> Board:
-        """Change a board's name, who sees it, and how long it runs."""
-        wish = {
-            "name": name,
-            "visibility": visibility,
-            "timeout": timeout,
-            "idle_timeout": idle_timeout,
-            "extend": extend,
-        }
-        body = {key: value for key, value in wish.items() if value is not None}
+        """Change a board's `name`, `visibility`, `timeout` and `idle_timeout`, or extend it."""
+        body = _given(changes, BoardChanges) | ({} if extend is None else {"extend": extend})
         return Board(self, self._document("PATCH", _path(board), body))
 
     def select(self, board: str | Board, *, add: Selectors = (), remove: Selectors = ()) -> Board:
-        """Add and remove selectors while a board is open."""
+        """Add selectors to a board and remove others, while it is open."""
         body = {"add": as_selectors(add), "remove": as_selectors(remove)}
         return Board(self, self._document("POST", f"{_path(board)}/selection", body))
 
     def history(self, board: str | Board) -> Documents:
-        """Return what a board went through, the oldest first: `state`, `reason`, `at`."""
-        events: Documents = self._document("GET", f"{_path(board)}/history")["events"]
-        return events
+        """Return the states of a board, the oldest first: `state`, `reason`, `at`."""
+        return self._list(f"{_path(board)}/history", "events")
 
     def logs(
         self, board: str | Board, *, tail: int | None = None, follow: bool = False
     ) -> Generator[bytes]:
-        """Yield what an isolated board wrote, in pieces; with `follow`, as it goes on to write."""
-        query = [("follow", "true")] if follow else []
-        query += [("tail", str(tail))] if tail is not None else []
-        path = f"{_path(board)}/logs?{urllib.parse.urlencode(query)}"
-        with self._ask("GET", path, endless=follow) as answer:
-            while piece := answer.read1(1 << 16):
-                yield piece
+        """Yield the log of an isolated board in chunks; with `follow`, as it grows."""
+        return self._log(_path(board), [], tail=tail, follow=follow)
+
+    def fetch(self, board: Board, path: str) -> bytes:
+        """Return what a board serves at a path below its address, such as `data/runs`."""
+        with self._request("GET", f"/b/{board.id}/{path}", below="") as response:
+            return response.read()
+
+    def console_link(self) -> str:
+        """Return a link that opens the console of the hub in a browser, once."""
+        return self._reachable(self._document("POST", "/link")["url"])
 
     def link(self, board: str | Board) -> str:
         """Return a link that opens a board in a browser, once."""
-        url: str = self._document("POST", f"{_path(board)}/link")["url"]
-        return url
+        return self._reachable(self._document("POST", f"{_path(board)}/link")["url"])
 
     def share(self, board: str | Board, *, lasts: str | float | None = None) -> Document:
-        """Make a link that shows a board to whoever has it: `id`, `url`, `expires`."""
+        """Create a link that shows a board without a login: `id`, `url`, `expires`."""
         body = {} if lasts is None else {"for": lasts}
-        made: Document = self._document("POST", f"{_path(board)}/shares", body)
-        return made
+        made = self._document("POST", f"{_path(board)}/shares", body)
+        return made | {"url": self._reachable(made["url"])}
 
     def shares(self, board: str | Board) -> Documents:
-        """Return the links that show a board, without their addresses."""
-        made: Documents = self._document("GET", f"{_path(board)}/shares")["shares"]
-        return made
+        """Return the links to a board, without their secrets."""
+        return self._list(f"{_path(board)}/shares", "shares")
 
     def unshare(self, board: str | Board, share: str) -> None:
-        """Let a link show nothing from now on."""
+        """Revoke a link."""
         self._document("DELETE", f"{_path(board)}/shares/{_quoted(share)}")
+
+    # Engines.
+
+    def engines(self, *, probe: bool = True) -> Documents:
+        """Return the engines on which boards can run, each with its profiles.
+
+        Args:
+            probe: query each of them: whether it `answers`, its `version`, the `resources` that
+                are free, what the `problem` is and a `hint` what to do. If false, only the names.
+        """
+        return self._list(f"/engines?probe={str(probe).lower()}", "engines")
+
+    def try_engine(self, engine: str, *, roots: bool = True) -> Board:
+        """Start a board on an engine that writes a few points of its own and shows them.
+
+        Args:
+            engine: its name, such as `slurm` or `slurm:long`.
+            roots: let the board read the local roots of the hub; its log says which it can.
+        """
+        path = f"/engines/{_quoted(engine)}/trials"
+        return Board(self, self._document("POST", path, {"roots": roots}))
+
+    def trial(self, engine: str, board: str | Board) -> Document:
+        """Return how the hub reaches a trial, what it answers without a token, and what is left."""
+        ref = board if isinstance(board, str) else board.id
+        return self._document("GET", f"/engines/{_quoted(engine)}/trials/{_quoted(ref)}")
+
+    # Jobs.
+
+    def jobs(
+        self, *, states: Sequence[str] = (), experiment: str | None = None, user: str | None = None
+    ) -> Documents:
+        """Return the jobs below the hub's roots, the newest first.
+
+        Each has its `id`, `state`, `reason`, and in `states` how many members are in each state.
+        `aboard.Job` has the same without a hub.
+        """
+        query: list[tuple[str, str]] = [("state", state) for state in states]
+        given = (("experiment", experiment), ("user", user))
+        query += [(key, value) for key, value in given if value]
+        return list(self._pages("/jobs", "jobs", query))
+
+    def job(self, job: str) -> Document:
+        """Return a job by its id, or the beginning of one.
+
+        Raises:
+            NotFound: no root of the hub has one.
+        """
+        return self._document("GET", _job_path(job))
+
+    def job_members(self, job: str, *, states: Sequence[str] = ()) -> Documents:
+        """Return the members of a job, each with its `number`, `run`, `hparams` and `state`."""
+        query = [("state", state) for state in states]
+        return list(self._pages(f"{_job_path(job)}/members", "members", query))
+
+    def job_logs(
+        self,
+        job: str,
+        member: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> Generator[bytes]:
+        """Yield what a member of a job wrote, in chunks; with `follow`, until it ends.
+
+        A job of one member needs no number.
+        """
+        query = [] if member is None else [("member", str(member))]
+        return self._log(_job_path(job), query, tail=tail, follow=follow)
+
+    def submit(
+        self,
+        command: Sequence[str],
+        /,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        workdir: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> Document:
+        """Submit a job to an engine of the hub, as the hub's user.
+
+        On your own hub; on a team's hub for administrators, if its settings allow it.
+        `aboard.submit` needs no hub.
+
+        Args:
+            command: its words, in which `{lr}` stands for the value of `lr`.
+            root: where its runs go: a root of the hub; by default its first.
+            workdir: where the command runs; by default the working directory.
+            options: those of `aboard.submit`.
+        """
+        body = {name: value for name, value in options.items() if value is not None}
+        body |= {
+            "command": [str(word) for word in command],
+            "workdir": str(Path(workdir or ".").absolute()),
+        }
+        if root is not None:
+            body["root"] = _absolute(Path(root) if "://" not in os.fspath(root) else root)
+        return self._document("POST", "/jobs", body)
+
+    def stop_job(self, job: str, *, now: bool = False) -> Document:
+        """Stop the members of a job that have not ended; `now` leaves them no time of grace."""
+        return self._document("POST", f"{_job_path(job)}/stop", {"now": now})
+
+    def retry_job(self, job: str, *, members: Sequence[int] = ()) -> Document:
+        """Submit members again that did not succeed, by default all; their runs continue."""
+        return self._document("POST", f"{_job_path(job)}/retry", {"members": list(members)})
+
+    def delete_job(self, job: str, *, force: bool = False) -> None:
+        """Remove a job that has ended from the list; its runs stay.
+
+        `force` removes one whose state is unknown too: what may still run of it goes on.
+        """
+        self._document("DELETE", f"{_job_path(job)}{'?force=true' if force else ''}")
+
+    def wait_job(
+        self,
+        job: str,
+        *,
+        seconds: float | None = None,
+        on_change: Callable[[Document], None] | None = None,
+    ) -> Document:
+        """Wait until all members of a job have ended, however they ended.
+
+        Args:
+            job: its id.
+            seconds: the longest time to wait; without a limit by default.
+            on_change: called with the job after every poll.
+
+        Raises:
+            NotReady: it takes longer.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        pause = _FIRST_POLL_SECONDS
+        while True:
+            now = self.job(job)
+            if on_change is not None:
+                on_change(now)
+            if now["exit_code"] is not None:
+                return now
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise NotReady(
+                    f"job {now['id']} is {now['state']} after {seconds:g} s.",
+                    f"It goes on; see how: aboard jobs show {now['id']}",
+                    code="not_ready",
+                )
+            time.sleep(pause if left is None else min(pause, left))
+            pause = min(pause * 1.5, _LAST_JOB_POLL_SECONDS)
 
     # Runs.
 
-    def runs(self, selectors: Selectors = ()) -> Documents:
-        """Return the runs that the hub knows, those of a selection if one is given."""
-        query = [("selector", one) for one in as_selectors(selectors)]
-        return list(self._pages("/runs", "runs", query))
+    def runs(
+        self,
+        selectors: Selectors = (),
+        *,
+        where: str | None = None,
+        sort: str | Sequence[str] = (),
+        limit: int | None = None,
+        columns: Sequence[str] = (),
+    ) -> Documents:
+        """Return the runs below the hub's roots, or those that selectors and a question select.
+
+        Args:
+            selectors: which runs; all by default.
+            where: a condition, such as `'metrics["eval/acc"].max > 0.9'`.
+            sort: one or more fields, with `-` before one for descending order.
+            limit: how many to return at most.
+            columns: fields; each run then has these alone.
+        """
+        query = _question(selectors, where, sort, columns)
+        return list(islice(self._pages("/runs", "runs", query, limit), limit))
+
+    def count_runs(self, selectors: Selectors = (), *, where: str | None = None) -> int:
+        """Return how many runs selectors and a condition select."""
+        query = [*_question(selectors, where), ("count", "true")]
+        total: int = self._document("GET", f"/runs?{urllib.parse.urlencode(query)}")["total"]
+        return total
+
+    def group_runs(
+        self,
+        by: str | Sequence[str],
+        selectors: Selectors = (),
+        *,
+        where: str | None = None,
+        sort: str | Sequence[str] = (),
+        limit: int | None = None,
+        columns: Sequence[str] = (),
+    ) -> Documents:
+        """Return groups of runs that have the same values: `values`, `count`, `means` of columns.
+
+        Args:
+            by: one or more fields.
+            selectors: which runs; all by default.
+            where: a condition.
+            sort: fields; groups are in the order of their first runs, by default of their values.
+            limit: how many groups to return at most.
+            columns: fields of which to return the means.
+        """
+        query = _question(selectors, where, sort, columns)
+        query += [("group_by", one) for one in _several(by)]
+        return list(islice(self._pages("/runs", "groups", query, limit), limit))
+
+    def series(
+        self,
+        selectors: Selectors,
+        tags: str | Sequence[str],
+        *,
+        x: str = "step",
+        start: float | None = None,
+        stop: float | None = None,
+        samples: int = 1000,
+        smoothing: float = 0.0,
+        window: int = 1,
+        group_by: Sequence[str] = (),
+        band: str = "std",
+        seconds: float = 60.0,
+    ) -> Documents:
+        """Return the curves of metrics of runs, with the numpy arrays `x` and `y`.
+
+        Args:
+            selectors: which runs.
+            tags: which metrics: `TAG`, or `DIRECTORY/TAG` of one in a directory of its run.
+            x: `step`, `wall_time`, `relative_time` (since the curve's first point), or the name of
+                a metric.
+            start: the least x.
+            stop: the greatest x.
+            samples: the most points of a curve; spikes are kept.
+            smoothing: the weight of TensorBoard's smoothing, computed over all points.
+            window: how many points to average around each one, likewise.
+            group_by: fields that the runs of a group share; then there are three curves for each
+                group, the middle and the ends of its band.
+            band: `std`, `sem`, `minmax` or `quartiles`.
+            seconds: the longest time to wait for runs that the hub has not read yet.
+        """
+        import numpy as np
+
+        is_axis = x in {"step", "wall_time", "relative_time"}
+        body = {
+            "selectors": as_selectors(selectors),
+            "tags": [tags] if isinstance(tags, str) else list(tags),
+            "x": x if is_axis else "metric",
+            "metric": "" if is_axis else x,
+            "start": start,
+            "stop": stop,
+            "samples": samples,
+            "smoothing": smoothing,
+            "window": window,
+            "group_by": list(group_by),
+            "band": band,
+            "format": "binary",
+        }
+        deadline, pause = time.monotonic() + seconds, _FIRST_POLL_SECONDS
+        while True:
+            with self._request("POST", "/series", body) as response:
+                content = response.read()
+            end = 8 + int.from_bytes(content[4:8], "little")
+            header = json.loads(content[8:end])
+            left = deadline - time.monotonic()
+            if not header["unread"] or left <= 0:
+                break
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LAST_POLL_SECONDS)
+        found: Documents = header["series"]
+        numbers = np.frombuffer(content, "<f8", offset=end)
+        for one in found:
+            count = one.pop("count")
+            one["x"], one["y"] = numbers[:count], numbers[count : 2 * count]
+            numbers = numbers[2 * count :]
+        return found
+
+    def run(self, run: str | Document) -> Document:
+        """Return a run in full: its attempts, stages, command, note, files.
+
+        Args:
+            run: its `id`, one of `runs`, or a selector of one run.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._document("GET", self._run_path(run))
+
+    def run_metrics(self, run: str | Document) -> Documents:
+        """Return what a run has logged: `name`, `plugin`, `count`, `last_step`, `last` of each."""
+        return self._list(f"{self._run_path(run)}/metrics", "metrics")
+
+    def run_files(self, run: str | Document) -> Documents:
+        """Return the files of a run: `name` and `bytes`."""
+        return self._list(f"{self._run_path(run)}/files", "files")
+
+    def run_file(self, run: str | Document, name: str) -> Generator[bytes]:
+        """Yield a file of a run, as `run_files` names it, in chunks."""
+        query = urllib.parse.urlencode({"name": name})
+        return self._chunks(f"{self._run_path(run)}/file?{query}", endless=False)
+
+    def run_boards(self, run: str | Document) -> Documents:
+        """Return the live boards that show a run: `id`, `name`, `title`, `owner`, `state`."""
+        return self._list(f"{self._run_path(run)}/boards", "boards")
+
+    def run_media(self, run: str | Document, tag: str, *, step: int | None = None) -> Document:
+        """Return the images, clips, texts or the histogram of a run at a step, its last by default.
+
+        Args:
+            run: as for `run`.
+            tag: the name of what it has logged, as `run_metrics` lists it.
+            step: the value of this step, or of the last one before it.
+        """
+        query = [("tag", tag)] + ([] if step is None else [("step", str(step))])
+        path = f"{self._run_path(run)}/media?{urllib.parse.urlencode(query)}"
+        return self._document("GET", path)
+
+    def run_blob(self, run: str | Document, tag: str, step: int, place: int = 0) -> bytes:
+        """Return an image or a clip of a step, as it was logged."""
+        query = urllib.parse.urlencode({"tag": tag, "step": step, "place": place})
+        path = f"{self._run_path(run)}/blob?{query}"
+        with self._request("GET", path, headers={"accept": "*/*"}) as response:
+            content: bytes = response.read()
+        return content
+
+    def run_log(
+        self,
+        run: str | Document,
+        *,
+        tail: int | None = None,
+        offset: int | None = None,
+        follow: bool = False,
+    ) -> Generator[bytes]:
+        """Yield the output that a run recorded, in chunks; with `follow`, until it ends.
+
+        Args:
+            run: as for `run`.
+            tail: only so many of the last lines.
+            offset: begin at this byte instead.
+            follow: go on until the run has ended.
+        """
+        given = [("tail", tail), ("offset", offset)]
+        query = [(name, str(value)) for name, value in given if value is not None]
+        query += [("follow", "true")] if follow else []
+        path = f"{self._run_path(run)}/log?{urllib.parse.urlencode(query)}"
+        return self._chunks(path, endless=follow)
+
+    def change_run(
+        self,
+        run: str | Document,
+        *,
+        tags: Mapping[str, object] | None = None,
+        note: str | None = None,
+    ) -> Document:
+        """Set tags of a run, remove those whose value is None, and replace its note."""
+        body: Document = {"tags": dict(tags or {})} | ({} if note is None else {"note": note})
+        return self._document("PATCH", self._run_path(run), body)
+
+    def delete_run(
+        self, run: str | Document, *, confirm: str | None = None, force: bool = False
+    ) -> Document:
+        """Return what the deletion of a run would lose; with the `confirm` of that, delete it.
+
+        Args:
+            run: as for `run`.
+            confirm: the token that a call without one returns.
+            force: also a run that is still running.
+        """
+        query = [("confirm", confirm)] if confirm is not None else []
+        query += [("force", "true")] if force else []
+        return self._document("DELETE", f"{self._run_path(run)}?{urllib.parse.urlencode(query)}")
+
+    def examine_run(self, run: str | Document) -> Document:
+        """Return what doctor finds about a run: `findings`, and whether that is `complete`."""
+        return self._document("GET", f"{self._run_path(run)}/doctor")
+
+    def facet(
+        self, field: str, selectors: Selectors = (), *, where: str | None = None, limit: int = 50
+    ) -> Document:
+        """Return the values of a field, such as `hparams.lr`, with how many runs have each.
+
+        Many different numbers are counted in `bins`.
+        """
+        query = [*_question(selectors, where), ("field", field), ("limit", str(limit))]
+        return self._document("GET", f"/runs/facets?{urllib.parse.urlencode(query)}")
+
+    def fields(self, selectors: Selectors = (), *, where: str | None = None) -> Documents:
+        """Return the hyperparameters, metrics and tags that runs have: `name` and `runs`."""
+        query = _question(selectors, where)
+        return self._list(f"/runs/fields?{urllib.parse.urlencode(query)}", "fields")
+
+    def logged(self, selectors: Selectors = (), *, where: str | None = None) -> Documents:
+        """Return what runs have logged: `name`, `plugin`, `scalar`, `runs`, steps."""
+        query = _question(selectors, where)
+        return self._list(f"/runs/metrics?{urllib.parse.urlencode(query)}", "metrics")
+
+    def _run_path(self, run: str | Document) -> str:
+        if not isinstance(run, str):
+            run = str(run["id"])
+        elif not _RUN_ID.match(run):
+            query = [("selector", one) for one in as_selectors(run)]
+            query.append(("limit", "2"))
+            found = self._document("GET", f"/runs?{urllib.parse.urlencode(query)}")["runs"]
+            if not found:
+                raise NotFound(f"there is no run in {run!r}.", "Check the path.", code="not_found")
+            if len(found) > 1:
+                message = f"{run!r} is more than one run."
+                raise HubError(message, "Name one of them, or take its id.", code="ambiguous")
+            run = str(found[0]["id"])
+        return f"/runs/{_quoted(run)}"
 
     def roots(self) -> Documents:
-        """Return the places where the hub looks for runs."""
-        roots: Documents = self._document("GET", "/roots")["roots"]
-        return roots
+        """Return the roots below which the hub finds runs."""
+        return self._list("/roots", "roots")
+
+    def add_root(self, root: str | os.PathLike[str]) -> Document:
+        """Add a root, for administrators and on your own hub; one that is there stays."""
+        return self._document("POST", "/roots", {"uri": _absolute(root)})
+
+    # Saved views.
+
+    def views(self) -> Documents:
+        """Return your saved views and the team's: `name`, `owner`, `query`, `visibility`."""
+        return self._list("/views", "views")
+
+    def save_view(self, name: str, query: str, *, visibility: str = "private") -> Document:
+        """Save a view of the table of runs; it replaces yours of the same name.
+
+        Args:
+            name: what it is listed under.
+            query: what follows the `?` in the address of the page.
+            visibility: `private`, or `team` to share it.
+        """
+        body = {"name": name, "query": query, "visibility": visibility}
+        return self._document("PUT", "/views", body)
+
+    def delete_view(self, name: str, *, owner: str | None = None) -> None:
+        """Delete one of your views; as an administrator, also one that `owner` shares."""
+        query = [("name", name)] + ([] if owner is None else [("owner", owner)])
+        self._document("DELETE", f"/views?{urllib.parse.urlencode(query)}")
+
+    # Events.
+
+    def events(
+        self,
+        kinds: Sequence[str] = (),
+        *,
+        follow: Iterable[str | Document] = (),
+        last: str | None = None,
+    ) -> Generator[Document]:
+        """Yield what happens on the hub, for as long as the caller goes on.
+
+        Each event has its name in `event`, its place in `cursor`, and what happened: `hello` at
+        first; `run`, `board` and `job` with `change` and the document; `runs` and `jobs` if there
+        were too many changes; `points` with the `runs`, or the `source`, that have new ones; and
+        `reset` if events were missed, so that everything has to be listed again. A lost connection
+        is opened again.
+
+        Args:
+            kinds: of `run`, `board`, `job` and `points`; all by default.
+            follow: runs to read new points of, as for `run`; else of all that boards show.
+            last: the `cursor` of an event after which to go on.
+        """
+        for event in self._events(kinds, follow, last):
+            if event is not None:
+                yield event
+
+    def _events(
+        self, kinds: Sequence[str], follow: Iterable[str | Document], last: str | None
+    ) -> Generator[Document | None]:
+        """Yield events, and None at each sign of life: a caller that has left can notice then."""
+        query = [("kind", str(one)) for one in kinds]
+        query += [("follow", self._run_path(one).rpartition("/")[2]) for one in follow]
+        query = [(name, urllib.parse.unquote(value)) for name, value in query]
+        path = f"/events?{urllib.parse.urlencode(query)}"
+        pause: float | None = None  # None until the first connection: then errors are the caller's
+        while True:
+            headers = {"accept": "text/event-stream"} | ({"last-event-id": last} if last else {})
+            try:
+                with self._request("GET", path, headers=headers) as response:
+                    pause = _FIRST_PAUSE_SECONDS
+                    for event in _parsed_events(response):
+                        last = event["cursor"] if event is not None else last
+                        yield event
+            except Unreachable:
+                if pause is None:
+                    raise
+            except (OSError, HTTPException):
+                pass  # in the middle of a stream
+            time.sleep(pause or 0.0)
+            pause = min((pause or 0.0) * 2, _LAST_PAUSE_SECONDS)
+            yield None
 
     # Users and tokens.
 
     def users(self) -> Documents:
-        """Return who may come in, by name: `name`, `role`, `created`."""
-        users: Documents = self._document("GET", "/users")["users"]
-        return users
+        """Return the users, by name: `name`, `role`, `created`."""
+        return self._list("/users", "users")
 
     def add_user(self, name: str, *, role: str = "member", password: str | None = None) -> Document:
-        """Let somebody in as `viewer`, `member` or `admin`; without a password with tokens only."""
+        """Add a `viewer`, `member` or `admin`; without a password, only tokens authenticate."""
         body = {"name": name, "role": role, "password": password}
-        added: Document = self._document("POST", "/users", body)
-        return added
+        return self._document("POST", "/users", body)
 
     def set_role(self, name: str, role: str) -> Document:
         """Make a user a `viewer`, `member` or `admin` from now on."""
-        changed: Document = self._document("PATCH", f"/users/{_quoted(name)}", {"role": role})
-        return changed
+        return self._document("PATCH", f"/users/{_quoted(name)}", {"role": role})
 
     def set_password(self, name: str, password: str) -> None:
-        """Give a user, or yourself, another password, which ends all sessions of it."""
+        """Set the password of a user, or your own; it ends all sessions of the user."""
         self._document("PUT", f"/users/{_quoted(name)}/password", {"password": password})
 
     def remove_user(self, name: str) -> None:
-        """Shut somebody out, with his tokens, sessions and links; his boards stay."""
+        """Remove a user with all tokens, sessions and links; the boards stay."""
         self._document("DELETE", f"/users/{_quoted(name)}")
 
+    def limits(self) -> Document:
+        """Return what each user may have: numbers of boards, and ceilings of one board."""
+        return self._document("GET", "/limits")
+
+    def sessions(self) -> Documents:
+        """Return the logins of your browsers; for an administrator those of all users."""
+        return self._list("/sessions", "sessions")
+
+    def end_session(self, session: str) -> None:
+        """End a session, by its id."""
+        self._document("DELETE", f"/sessions/{_quoted(session)}")
+
     def tokens(self) -> Documents:
-        """Return your tokens without their secrets; everybody's for those who manage users."""
-        tokens: Documents = self._document("GET", "/tokens")["tokens"]
-        return tokens
+        """Return your tokens without their secrets; for an administrator those of all users."""
+        return self._list("/tokens", "tokens")
 
     def create_token(
         self, name: str = "", *, lasts: str | float | None = None, user: str | None = None
     ) -> Document:
-        """Make a token; its secret is in `token`, and shown nowhere else.
+        """Create a token; its secret is in `token`, and shown nowhere else.
 
         Args:
             name: what it is for.
-            lasts: how long it is good for, in seconds or as in `"90d"`; for ever unless told.
-            user: for whom; yourself unless told.
+            lasts: how long it is valid, in seconds or as in `"90d"`; without a limit by default.
+            user: whose it is; your own by default.
         """
         body = {"name": name, "lasts": lasts, "user": user}
-        made: Document = self._document("POST", "/tokens", body)
-        return made
+        return self._document("POST", "/tokens", body)
 
     def revoke_token(self, token: str) -> None:
-        """Let a token open nothing from now on."""
+        """Revoke a token."""
         self._document("DELETE", f"/tokens/{_quoted(token)}")
 
     # HTTP.
 
     def _pages(
-        self, path: str, field: str, query: Sequence[tuple[str, str]]
+        self,
+        path: str,
+        field: str,
+        query: Sequence[tuple[str, str]],
+        limit: int | None = None,
     ) -> Iterator[dict[str, Any]]:
         cursor: str | None = ""
         while cursor is not None:
-            asked = [*query, ("limit", "1000")]
-            asked += [("cursor", cursor)] if cursor else []
-            page = self._document("GET", f"{path}?{urllib.parse.urlencode(asked)}")
+            parameters = [*query, ("limit", str(min(limit or 1000, 1000)))]
+            parameters += [("cursor", cursor)] if cursor else []
+            page = self._document("GET", f"{path}?{urllib.parse.urlencode(parameters)}")
             yield from page[field]
             cursor = page["next"]
 
@@ -365,17 +852,38 @@ class Client:
         body: dict[str, Any] | None = None,
         *,
         headers: dict[str, str] | None = None,
-    ) -> Any:
-        with self._ask(method, path, body, headers=headers) as answer:
-            text = answer.read()
-        if not text:
-            return None
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise error_of(answer.status, None) from None
+    ) -> Document:
+        with self._request(method, path, body, headers=headers) as response:
+            text = response.read()
+        document = _parsed(text) if text else {}
+        if not isinstance(document, dict):
+            raise error_of(response.status, None)
+        return document
 
-    def _ask(
+    def _log(
+        self, path: str, query: Sequence[tuple[str, str]], *, tail: int | None, follow: bool
+    ) -> Generator[bytes]:
+        given = [*query, *([("follow", "true")] if follow else [])]
+        given += [("tail", str(tail))] if tail is not None else []
+        return self._chunks(f"{path}/logs?{urllib.parse.urlencode(given)}", endless=follow)
+
+    def _chunks(self, path: str, *, endless: bool) -> Generator[bytes]:
+        with self._request("GET", path, endless=endless) as response:
+            while chunk := response.read1(1 << 16):
+                yield chunk
+
+    def _reachable(self, link: str) -> str:
+        """Return a link of the hub as it works here: a tunnel may have another port or host."""
+        parts = urllib.parse.urlsplit(link)
+        if parts.hostname not in _LOOPBACK:
+            return link
+        here = urllib.parse.urlsplit(self.url)
+        return parts._replace(scheme=here.scheme, netloc=here.netloc).geturl()
+
+    def _list(self, path: str, field: str) -> Documents:
+        return list(self._document("GET", path)[field])
+
+    def _request(
         self,
         method: str,
         path: str,
@@ -383,6 +891,7 @@ class Client:
         *,
         headers: dict[str, str] | None = None,
         endless: bool = False,
+        below: str = "/api/v1",
     ) -> HTTPResponse:
         sent = {"accept": "application/json", **(headers or {})}
         if self.hub.token:
@@ -391,39 +900,46 @@ class Client:
         if content is not None:
             sent["content-type"] = "application/json"
         request = urllib.request.Request(  # noqa: S310 - http or https, as was checked
-            f"{self.url}/api/v1{path}", content, sent, method=method
+            f"{self.url}{below}{path}", content, sent, method=method
         )
         try:
-            answer: HTTPResponse = self._opener.open(
+            response: HTTPResponse = self._opener.open(
                 request, timeout=None if endless else self._seconds
             )
         except urllib.error.HTTPError as error:
             with error:
                 refusal = error_of(error.code, _parsed(error.read()))
             if error.code == 401 and path != "/login":
-                raise self.hub.shut_out(refusal) from None
+                raise self.hub.auth_error(refusal) from None
             raise refusal from None
         except (OSError, HTTPException) as error:
             raise self.hub.unreachable(error) from error
-        return answer
+        return response
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the token is for the hub alone."""
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the token is for the hub only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def as_selectors(given: Selectors) -> list[str]:
-    """Write selectors as a hub reads them: paths from the root of the file system."""
+    """Return selectors as a hub takes them: relative paths become absolute."""
     if isinstance(given, (str, os.PathLike)):
-        return [_placed(given)]
-    return [_placed(one) for one in given]
+        return [_absolute(given)]
+    return [_absolute(one) for one in given]
 
 
-def _placed(one: str | os.PathLike[str]) -> str:
-    from aboard.runs.select import is_path
+def one_of(selectors: Selectors | None, uri: Selectors | None) -> Selectors:
+    """Return the argument of `create` that was given under either of its names."""
+    if (selectors is None) == (uri is None):
+        raise TypeError("create() takes selectors or uri, and one of them only")
+    return selectors if selectors is not None else uri or ()
+
+
+def _absolute(one: str | os.PathLike[str]) -> str:
+    from aboard.runs.selectors import is_path
     from aboard.storage import canonical
 
     text = os.fspath(one)
@@ -442,15 +958,39 @@ def _exists(text: str) -> bool:
 def _ended(board: Board) -> BoardFailed:
     reason = f": {board.reason}" if board.reason else ""
     message = f"board {board.name} has ended ({board.state}){reason}".rstrip(".") + "."
-    hint = f"See its log: aboard logs {board.id}" if board.on != "instant" else ""
+    hint = f"Start it again with: aboard restart {board.id}"
+    if board.on != INSTANT:
+        hint = f"See its log: aboard logs {board.id}. {hint}"
     return BoardFailed(message, hint, state=board.state, reason=board.reason)
+
+
+def _not_ready(board: Board, seconds: float) -> NotReady:
+    reason = f" ({board.reason})" if board.reason else ""
+    if board.state == "stopping":
+        message = f"board {board.name} is still stopping after {seconds:g} s{reason}."
+        hint = f"The hub goes on trying. See: aboard describe {board.id}"
+    else:
+        what = board.condition or f"it is {board.state}"
+        message = f"board {board.name} is not ready after {seconds:g} s: {what}{reason}."
+        hint = f"Try again later: aboard describe {board.id}"
+    return NotReady(message, hint, code="not_ready")
+
+
+def _given(options: Mapping[str, Any], known: type) -> Document:
+    if unknown := options.keys() - get_type_hints(known).keys():
+        raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _path(board: str | Board) -> str:
     ref = board if isinstance(board, str) else board.id
     if not ref:
-        raise HubError("say which board.", "See which there are: aboard list", code="bad_value")
+        raise HubError("no board is named.", "List them with: aboard list", code="bad_value")
     return f"/boards/{_quoted(ref)}"
+
+
+def _job_path(job: str) -> str:
+    return f"/jobs/{_quoted(job.removeprefix('job:'))}"
 
 
 def _quoted(text: str) -> str:
@@ -464,28 +1004,250 @@ def _parsed(text: bytes) -> Any:
         return None
 
 
+def _parsed_events(response: HTTPResponse) -> Iterator[Document | None]:
+    """Yield the events of a stream as they arrive; None for what is none."""
+    text = b""
+    while chunk := response.read1(1 << 16):
+        *blocks, text = (text + chunk).split(b"\n\n")
+        for block in blocks:
+            lines = (line.partition(": ") for line in block.decode().split("\n"))
+            fields = {name: value for name, _, value in lines if name}
+            if "data" in fields:
+                named = {"event": fields["event"], "cursor": fields["id"]}
+                yield named | json.loads(fields["data"])
+            else:
+                yield None
+
+
 def log_in(url: str, user: str, password: str, *, name: str = "", lasts: str = "90d") -> str:
-    """Return a new token of a user who proves himself with his password.
-
-    Args:
-        url: the address of the hub.
-        user: his name.
-        password: his password.
-        name: what the token is for.
-        lasts: how long it is good for.
-
-    Raises:
-        AuthError: the name or the password is wrong.
-    """
+    """Create a token with a user's name and password, and return its secret."""
     client = Client(url, token="")
     client.hub = client.hub._replace(token="")
-    with client._ask("POST", "/login", {"user": user, "password": password}) as answer:
-        cookie = (answer.headers["set-cookie"] or "").partition(";")[0]
+    with client._request("POST", "/login", {"user": user, "password": password}) as response:
+        cookie = (response.headers["set-cookie"] or "").partition(";")[0]
     parts = urllib.parse.urlsplit(client.url)
-    # A session is for browsers, so the hub asks where a request comes from.
+    # Requests with a session are for browsers, so the hub checks their origin.
     origin = f"{parts.scheme}://{parts.netloc}"
     headers = {"cookie": cookie, "origin": origin, "x-aboard-csrf": "1"}
-    wish = {"name": name, "lasts": lasts}
-    made: Document = client._document("POST", "/tokens", wish, headers=headers)
-    with client._ask("POST", "/logout", headers=headers):
+    body = {"name": name, "lasts": lasts}
+    made = client._document("POST", "/tokens", body, headers=headers)
+    with client._request("POST", "/logout", headers=headers):
         return str(made["token"])
+
+
+def _question(
+    selectors: Selectors,
+    where: str | None,
+    sort: str | Sequence[str] = (),
+    columns: Sequence[str] = (),
+) -> list[tuple[str, str]]:
+    query = [("selector", one) for one in as_selectors(selectors)]
+    query += [("where", where)] if where else []
+    query += [("sort", one) for one in _several(sort)]
+    return query + ([("columns", ",".join(_several(columns)))] if columns else [])
+
+
+def _several(texts: str | Sequence[str]) -> Sequence[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def open_hub_for(
+    selectors: Selectors,
+    *,
+    roots: Sequence[str] = (),
+    notify: Callable[[str], None] = lambda _: None,
+) -> Client:
+    """Return a hub that can resolve selectors; your own is started, and gets the root in use here.
+
+    Only names of runs need a root. `roots` are by default `ABOARD_ROOT` or `./runs`. A team's hub
+    must have the roots that are given. `notify` gets what was done, in a sentence.
+    """
+    from aboard.runs.catalog import find_roots
+
+    searched = find_roots(roots)
+    known = find_hub()
+    if known is None:
+        known = start_personal(searched, notify=notify)
+        token_file = state_directory() / TOKEN_FILE
+        notify(
+            f"started a hub of your own ({known.url}); its token is in {token_file}."
+            " 'aboard hub stop' ends it."
+        )
+    client = Client()
+    by_name = any("://" not in one and not one.startswith("/") for one in as_selectors(selectors))
+    if not roots and (known.how != "personal" or not by_name):
+        return client
+    present = {root["uri"] for root in client.roots()}
+    if missing := [root for root in searched if root not in present]:
+        if known.how != "personal":
+            raise HubError(
+                f"{missing[0]} is not a root of {client.url}.",
+                f"Its roots are {', '.join(sorted(present)) or 'none'}.",
+                code="outside_roots",
+            )
+        for root in missing:
+            client.add_root(Path(root) if "://" not in root else root)
+        notify(f"your hub looks for runs below {', '.join(missing)} too from now on.")
+    return client
+
+
+async def _to_thread(
+    function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
+) -> Result:
+    from asyncio import to_thread  # a fifth of the time that a command takes
+
+    return await to_thread(function, *arguments, **options)
+
+
+def _in_thread(
+    method: Callable[Concatenate[Client, Arguments], Result],
+) -> Callable[Concatenate[AsyncClient, Arguments], Awaitable[Result]]:
+    async def call(
+        self: AsyncClient, /, *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Result:
+        return await _to_thread(method, self.client, *arguments, **options)
+
+    call.__doc__ = method.__doc__
+    return call
+
+
+class AsyncClient:
+    """A hub, used without blocking the event loop; its methods are those of `Client`.
+
+    Args:
+        client: the hub; by default the one that `Client()` finds.
+    """
+
+    def __init__(self, client: Client | None = None) -> None:
+        self._client = client
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = Client()
+        return self._client
+
+    me = _in_thread(Client.me)
+    create = _in_thread(Client.create)
+    get = _in_thread(Client.get)
+    list = _in_thread(Client.list)
+    wait = _in_thread(Client.wait)
+    stop = _in_thread(Client.stop)
+    restart = _in_thread(Client.restart)
+    delete = _in_thread(Client.delete)
+    change = _in_thread(Client.change)
+    select = _in_thread(Client.select)
+    history = _in_thread(Client.history)
+    fetch = _in_thread(Client.fetch)
+    console_link = _in_thread(Client.console_link)
+    link = _in_thread(Client.link)
+    share = _in_thread(Client.share)
+    shares = _in_thread(Client.shares)
+    unshare = _in_thread(Client.unshare)
+    engines = _in_thread(Client.engines)
+    try_engine = _in_thread(Client.try_engine)
+    trial = _in_thread(Client.trial)
+    jobs = _in_thread(Client.jobs)
+    job = _in_thread(Client.job)
+    job_members = _in_thread(Client.job_members)
+    submit = _in_thread(Client.submit)
+    stop_job = _in_thread(Client.stop_job)
+    retry_job = _in_thread(Client.retry_job)
+    delete_job = _in_thread(Client.delete_job)
+    wait_job = _in_thread(Client.wait_job)
+    runs = _in_thread(Client.runs)
+    count_runs = _in_thread(Client.count_runs)
+    group_runs = _in_thread(Client.group_runs)
+    run = _in_thread(Client.run)
+    run_metrics = _in_thread(Client.run_metrics)
+    run_files = _in_thread(Client.run_files)
+    run_boards = _in_thread(Client.run_boards)
+    run_media = _in_thread(Client.run_media)
+    run_blob = _in_thread(Client.run_blob)
+    logged = _in_thread(Client.logged)
+    change_run = _in_thread(Client.change_run)
+    delete_run = _in_thread(Client.delete_run)
+    examine_run = _in_thread(Client.examine_run)
+    series = _in_thread(Client.series)
+    facet = _in_thread(Client.facet)
+    fields = _in_thread(Client.fields)
+    roots = _in_thread(Client.roots)
+    add_root = _in_thread(Client.add_root)
+    views = _in_thread(Client.views)
+    save_view = _in_thread(Client.save_view)
+    delete_view = _in_thread(Client.delete_view)
+    users = _in_thread(Client.users)
+    add_user = _in_thread(Client.add_user)
+    set_role = _in_thread(Client.set_role)
+    set_password = _in_thread(Client.set_password)
+    remove_user = _in_thread(Client.remove_user)
+    limits = _in_thread(Client.limits)
+    sessions = _in_thread(Client.sessions)
+    end_session = _in_thread(Client.end_session)
+    tokens = _in_thread(Client.tokens)
+    create_token = _in_thread(Client.create_token)
+    revoke_token = _in_thread(Client.revoke_token)
+
+    def logs(
+        self, board: str | Board, *, tail: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[bytes]:
+        """Yield the log of an isolated board in chunks; with `follow`, as it grows."""
+        return _in_threads(self.client.logs(board, tail=tail, follow=follow))
+
+    def job_logs(
+        self,
+        job: str,
+        member: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> AsyncGenerator[bytes]:
+        """Yield what a member of a job wrote, in chunks; with `follow`, until it ends."""
+        return _in_threads(self.client.job_logs(job, member, tail=tail, follow=follow))
+
+    def run_file(self, run: str | Document, name: str) -> AsyncGenerator[bytes]:
+        """Yield a file of a run, as `run_files` names it, in chunks."""
+        return _in_threads(self.client.run_file(run, name))
+
+    def run_log(
+        self,
+        run: str | Document,
+        *,
+        tail: int | None = None,
+        offset: int | None = None,
+        follow: bool = False,
+    ) -> AsyncGenerator[bytes]:
+        """Yield the output that a run recorded, in chunks; with `follow`, until it ends."""
+        return _in_threads(self.client.run_log(run, tail=tail, offset=offset, follow=follow))
+
+    async def events(
+        self,
+        kinds: Sequence[str] = (),
+        *,
+        follow: Iterable[str | Document] = (),
+        last: str | None = None,
+    ) -> AsyncGenerator[Document]:
+        """Yield what happens on the hub, for as long as the caller goes on."""
+        signs = (event or {} for event in self.client._events(kinds, follow, last))
+        async with aclosing(_in_threads(signs)) as events:
+            async for event in events:
+                if event:
+                    yield event
+
+
+async def _in_threads(chunks: Generator[Result]) -> AsyncGenerator[Result]:
+    closed = threading.Event()
+
+    def next_chunk() -> Result | None:
+        chunk = next(chunks, None)
+        if closed.is_set():
+            chunks.close()
+        return chunk
+
+    try:
+        while (chunk := await _to_thread(next_chunk)) is not None:
+            yield chunk
+    finally:
+        closed.set()
+        with suppress(ValueError):  # a thread still waits for the next chunk, and closes it
+            chunks.close()

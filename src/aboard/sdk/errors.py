@@ -1,6 +1,6 @@
-"""What can go wrong with a hub or a board, as types a program can tell apart.
+"""Errors of a hub or a board, as types that a program can tell apart.
 
-Each carries what the hub said: a code, one line, and a hint what to do.
+Each carries the error of the REST API: a code, a message, and a hint what to do.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from typing import Any
 
 
 class HubError(Exception):
-    """Anything that the hub refused, or could not do.
+    """A request that the hub refused, or could not fulfil.
 
     Attributes:
-        code: what it is, for programs.
-        message: what was wrong.
+        code: the kind of error, for programs.
+        message: what is wrong.
         hint: what to do; may be empty.
-        status: the status of the answer; 0 where there was none.
+        status: the HTTP status; 0 if there was no response.
+        picture: of a wrong question, its text with carets under the wrong place; else empty.
     """
+
+    picture = ""
 
     def __init__(self, message: str, hint: str = "", *, code: str = "error", status: int = 0):
         super().__init__(message, hint)
@@ -31,19 +34,19 @@ class HubError(Exception):
 
 
 class Unreachable(HubError):  # noqa: N818 - named by what is wrong
-    """No hub is known, or the one that is does not answer."""
+    """There is no hub to use, or it does not answer."""
 
 
 class AuthError(HubError):
-    """The hub does not know who asks, or he may not do this."""
+    """The hub does not accept the token, or the user may not do this."""
 
 
 class NotFound(HubError):  # noqa: N818 - named by what is wrong
-    """There is nothing of that name, or nothing that one may see."""
+    """Nothing of that name exists, or the user may not see it."""
 
 
 class BoardLimitExceeded(HubError):  # noqa: N818 - named by what is wrong
-    """More than one may have.
+    """The user has as many boards as the hub allows.
 
     Attributes:
         boards: the ids of the boards that count, the oldest first.
@@ -60,8 +63,8 @@ class BoardFailed(HubError):  # noqa: N818 - named by what is wrong
     """The board has ended.
 
     Attributes:
-        state: how: stopped, failed or lost.
-        reason: why.
+        state: stopped, failed or lost.
+        reason: why it ended.
     """
 
     def __init__(self, message: str, hint: str = "", *, state: str = "", reason: str = ""):
@@ -79,19 +82,19 @@ _KINDS: Mapping[int, type[HubError]] = {
 
 
 def error_of(status: int, document: Any) -> HubError:
-    """Return what an answer that is no success means."""
-    said = document.get("error") if isinstance(document, dict) else None
-    if not isinstance(said, dict):
+    fields = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(fields, dict):
         return HubError(
-            f"the hub answered with status {status}, and not as a hub does.",
+            f"the response has status {status}, and is not that of a hub.",
             "Check its address.",
             code="unexpected",
             status=status,
         )
-    code = str(said.get("code", "error"))
+    code = str(fields.get("code", "error"))
     kind = BoardLimitExceeded if code == "limit_exceeded" else _KINDS.get(status, HubError)
-    message, hint = str(said.get("message", "")), str(said.get("hint", ""))
+    message, hint = str(fields.get("message", "")), str(fields.get("hint", ""))
     error = kind(message, hint, code=code, status=status)
     if isinstance(error, BoardLimitExceeded):
-        error.boards = tuple(said.get("boards") or ())
+        error.boards = tuple(fields.get("boards") or ())
+    error.picture = str(fields.get("picture") or "")
     return error

@@ -1,16 +1,16 @@
 """A place with files, whatever is behind it: a disk, a network file system, or a bucket.
 
-Callers open one with `open_storage` and then use the same seven verbs everywhere. Nothing here
-knows what the files mean, and nothing of a cloud is imported until a cloud's URI is opened.
+`open_storage` opens one. Nothing of a cloud is imported until a cloud's URI is opened.
 """
 
 from aboard.storage.base import (
     AlreadyExists,
     BadUri,
+    Changed,
     Entry,
     NoCredentials,
     NoSuchBucket,
-    NotFound,
+    NoSuchPath,
     PermissionDenied,
     Storage,
     StorageError,
@@ -18,16 +18,18 @@ from aboard.storage.base import (
     UnknownScheme,
     Unreachable,
     Unreadable,
+    Unsupported,
 )
 from aboard.storage.uri import canonical, is_below, is_remote, join, open_storage, split
 
 __all__ = [
     "AlreadyExists",
     "BadUri",
+    "Changed",
     "Entry",
     "NoCredentials",
     "NoSuchBucket",
-    "NotFound",
+    "NoSuchPath",
     "PermissionDenied",
     "Storage",
     "StorageError",
@@ -35,6 +37,7 @@ __all__ = [
     "UnknownScheme",
     "Unreachable",
     "Unreadable",
+    "Unsupported",
     "canonical",
     "is_below",
     "is_remote",

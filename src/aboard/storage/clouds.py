@@ -1,28 +1,47 @@
-"""From a remote URI to a connection: one object store client per cloud, with bounded patience.
+"""Connections to clouds: clients of the object store library, and what its errors mean.
 
-`settings` says where to go and as whom; here that becomes a client of the object store library.
-A storage that does not answer is given up after about twelve seconds, and a machine without an
-identity of its own within two.
+`settings` finds the endpoint and the credentials. A storage that does not answer is given up after
+about twelve seconds, and a machine without an identity of its own within two. The library reports
+most failures as one kind of error with a long text, from which `explain` derives the cause. The
+text is cut short, and only shown where nothing better is known: it can hold signed addresses.
 """
 
 import http.client
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import obstore.store
 
 from aboard.storage import settings
-from aboard.storage.base import NoCredentials, StorageError, Unreachable
-from aboard.storage.explain import explain, kind_of_cloud, no_credentials
-from aboard.storage.settings import Identity, Keys, Probe
-from aboard.storage.uri import RemoteUri, is_remote
+from aboard.storage.base import (
+    AlreadyExists,
+    BadUri,
+    Changed,
+    NoCredentials,
+    NoSuchBucket,
+    NoSuchPath,
+    PermissionDenied,
+    StorageError,
+    StorageFull,
+    Unreachable,
+    Unsupported,
+)
+from aboard.storage.settings import (
+    CLOUDS,
+    Identity,
+    Keys,
+    Probe,
+    login_files,
+    no_credentials,
+)
+from aboard.storage.uri import SCHEMES, RemoteUri, is_remote
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Credential
@@ -36,19 +55,36 @@ _RETRIES: "RetryConfig" = {
         "base": 2,
     },
 }
+_READ_TIMEOUT = timedelta(seconds=6)
 _KEYS_ARE_FRESH = timedelta(minutes=15)
-_FINDERS = {"s3": settings.s3, "gs": settings.gcs, "az": settings.azure, "oss": settings.oss}
-
-_VARIABLES = {
-    "s3": ("AWS_",),
-    "gs": ("GOOGLE_", "CLOUDSDK_", "STORAGE_"),
-    "az": ("AZURE_", "AZURITE_", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"),
-    "oss": ("OSS_", "ALIBABA_"),
+_RELEVANT_VARIABLES: tuple[str, ...] = tuple(
+    start for cloud in CLOUDS.values() for start in cloud.variables
+)
+_SHARED_VARIABLES = {"HOME", "SSL_CERT_FILE", "SSL_CERT_DIR"} | {
+    f"{protocol}_PROXY" for protocol in ("HTTP", "HTTPS", "ALL", "NO")
 }
-_RELEVANT_VARIABLES = re.compile(
-    r"(AWS|GOOGLE|CLOUDSDK|STORAGE|AZURE|AZURITE|OSS|ALIBABA)_.*"
-    r"|HOME|SSL_CERT_FILE|SSL_CERT_DIR|(HTTP|HTTPS|ALL|NO)_PROXY",
-    re.IGNORECASE,
+_METADATA_SERVICE = re.compile(
+    r"performing \w+ \S*(169\.254\.169\.254|/latest/api/token|/latest/meta-data"
+    r"|/computeMetadata/|/metadata/identity)"
+)
+_REJECTED = {
+    "AuthenticationFailed": "the credentials are not accepted",
+    "ExpiredToken": "the credentials have expired",
+    "InvalidAccessKeyId": "the access key is not known",
+    "InvalidAuthenticationInfo": "the credentials are not accepted",
+    "InvalidToken": "the session token is not accepted",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "SecurityTokenExpired": "the credentials have expired",
+    "SignatureDoesNotMatch": "the secret key does not belong to the access key",
+}
+_TRUST = "If its authority is your own, set SSL_CERT_FILE to a file with that one's certificate."
+_CONNECTION_CAUSES = (
+    ("failed to lookup address", "the name of {host} is not known"),
+    ("dns error", "the name of {host} is not known"),
+    ("ConnectionRefused", "{host} refuses connections"),
+    ("InvalidContentType", "{host} does not speak HTTPS"),
+    ("kind: Interrupted", "the connection to {host} was lost"),
+    ("", "{host} does not answer"),
 )
 _memory_stores: "dict[str, ObjectStore]" = {}
 _processes = set[int]()
@@ -56,17 +92,18 @@ _profiles: dict[str, dict[str, str]] = {}
 
 
 def connect(
-    uri: RemoteUri, *, patience: int | None = None, header: tuple[str, str] | None = None
+    uri: RemoteUri,
+    *,
+    patience: int | None = None,
+    header: tuple[str, str] | None = None,
+    once: bool = False,
 ) -> "ObjectStore":
-    """Give the client for a bucket, the same one while the environment says the same.
+    """Return the client for a bucket; `patience` is how many seconds an upload may take.
 
-    Args:
-        uri: the bucket; its path plays no part.
-        patience: how many seconds an upload may take; without it, the little that a question may.
-        header: to send with every request.
+    A `header` is sent with every request; a client that is used `once` is not kept.
     """
     if _processes and os.getpid() not in _processes:
-        # The library's threads stayed behind in the parent, and a request would wait for ever.
+        # The library's threads stayed behind in the parent, and a request would never end.
         # https://github.com/tokio-rs/tokio/issues/4301
         problem = "a forked process cannot use the connections of its parent"
         raise Unreachable(str(uri), problem, "Start the process with the 'spawn' method.")
@@ -74,9 +111,10 @@ def connect(
     if uri.scheme == "memory":
         return _memory_stores.setdefault(uri.bucket, obstore.store.MemoryStore())
     variables, hidden = _variables_of(uri)
-    environment = filter(lambda item: _RELEVANT_VARIABLES.fullmatch(item[0]), variables.items())
+    environment = tuple(item for item in variables.items() if _is_relevant(item[0].upper()))
     try:
-        return _connect(uri._replace(path=""), patience, header, tuple(environment), hidden)
+        make = _connect.__wrapped__ if once else _connect
+        return make(uri._replace(path=""), patience, header, environment, hidden)
     except StorageError as error:
         raise type(error)(str(uri), error.problem, error.hint) from error
 
@@ -86,11 +124,27 @@ def set_profile(uri: str, variables: Mapping[str, str]) -> None:
     _profiles[uri.rstrip("/")] = dict(variables)
 
 
+def profiles() -> dict[str, dict[str, str]]:
+    """Return the variables that `set_profile` has set, by URI."""
+    return dict(_profiles)
+
+
 def credentials(variables: Mapping[str, str], uris: Iterable[str]) -> dict[str, str]:
     """Return those variables that the clouds of some places know, and no others."""
-    schemes = {uri.partition("://")[0] for uri in uris if is_remote(uri)} - {"memory"}
-    known = tuple(start for one in schemes for start in _VARIABLES[kind_of_cloud(one)])
+    known = tuple(start for cloud in _clouds(uris) for start in CLOUDS[cloud].variables)
     return {name: value for name, value in variables.items() if name.upper().startswith(known)}
+
+
+def credential_files(variables: Mapping[str, str], uris: Iterable[str]) -> tuple[Path, ...]:
+    """Return the files with credentials that the clouds of some places read, and no others."""
+    home = Path(variables.get("HOME") or Path.home())
+    found = [path for cloud in _clouds(uris) for path in login_files(cloud, variables, home)]
+    return tuple(dict.fromkeys(found))
+
+
+def _clouds(uris: Iterable[str]) -> list[str]:
+    found = {SCHEMES[uri.partition("://")[0]] for uri in uris if is_remote(uri)}
+    return sorted(found - {"memory"})
 
 
 def _variables_of(uri: RemoteUri) -> tuple[Mapping[str, str], frozenset[str]]:
@@ -100,8 +154,12 @@ def _variables_of(uri: RemoteUri) -> tuple[Mapping[str, str], frozenset[str]]:
     if not above:
         return os.environ, frozenset()
     profile = _profiles[max(above, key=len)]
-    variables = settings.overlaid(kind_of_cloud(uri.scheme), os.environ, profile)
+    variables = settings.overlaid(uri.cloud, os.environ, profile)
     return variables, frozenset(os.environ.keys() - variables.keys())
+
+
+def _is_relevant(name: str) -> bool:
+    return name.startswith(_RELEVANT_VARIABLES) or name in _SHARED_VARIABLES
 
 
 @lru_cache(maxsize=64)
@@ -112,14 +170,14 @@ def _connect(
     environment: tuple[tuple[str, str], ...],
     hidden: frozenset[str],
 ) -> "ObjectStore":
-    cloud = kind_of_cloud(uri.scheme)
-    found = _FINDERS[cloud](uri, dict(environment), Path.home())
+    cloud = CLOUDS[uri.cloud]
+    found = cloud.find(uri, dict(environment), Path.home())
     for name in found.identity.outranked_by:
         if name in hidden:
             problem = f"{name} of this process outranks the credentials of the root"
             raise NoCredentials(str(uri), problem, "Unset it, or give the root another kind.")
     if found.identity.machine_service and not _answers(found.identity.machine_service):
-        raise no_credentials(str(uri), uri.scheme)
+        raise no_credentials(uri)
     options: dict[str, Any] = {
         "config": {"skip_signature": False} | found.config | found.identity.config,
         "client_options": _client_options(found.endpoint, patience, header)
@@ -128,11 +186,8 @@ def _connect(
         "credential_provider": _credential_provider(uri, found.identity),
     }
     try:
-        if cloud == "gs":
-            return obstore.store.GCSStore(uri.bucket, **options)
-        if cloud == "az":
-            return obstore.store.AzureStore(uri.bucket.partition("@")[0], **options)
-        return obstore.store.S3Store(uri.bucket, **options)
+        store = getattr(obstore.store, cloud.store)
+        return cast("ObjectStore", store(uri.bucket.partition("@")[0], **options))
     except obstore.exceptions.BaseError as error:
         raise explain(uri, "", error) from error
 
@@ -147,7 +202,7 @@ def _client_options(
     }
     if patience is None:
         # It also runs while a request is being sent, which is why an upload has patience instead.
-        options["read_timeout"] = timedelta(seconds=6)
+        options["read_timeout"] = _READ_TIMEOUT
     if header:
         options["default_headers"] = dict([header])
     return options
@@ -164,8 +219,8 @@ def _certificates(uri: RemoteUri, path: str) -> "ClientConfig":
 
 
 def _credential_provider(uri: RemoteUri, identity: Identity) -> Any:
-    if identity.keys is not None:
-        return _KeyProvider(identity.keys)
+    if (keys := identity.keys) is not None:
+        return lambda: _credential(keys())
     if identity.secret is not None:
         secret = {**identity.secret, "expires_at": None}
         return lambda: secret
@@ -180,7 +235,7 @@ def _credential_provider(uri: RemoteUri, identity: Identity) -> Any:
         problem = f"these credentials need the package {package}"
         raise NoCredentials(str(uri), problem, f"Run: pip install {package}") from None
     except Exception as failure:
-        raise no_credentials(str(uri), uri.scheme, f"the login failed: {failure}") from failure
+        raise no_credentials(uri, f"the login failed: {failure}") from failure
 
 
 def _boto3_provider(login: Mapping[str, str]) -> Any:
@@ -195,7 +250,7 @@ def _boto3_provider(login: Mapping[str, str]) -> Any:
 
 
 def _google_provider(login: Mapping[str, str]) -> Any:
-    import google.auth  # type: ignore[import-untyped]
+    import google.auth
     from obstore.auth.google import GoogleCredentialProvider
 
     scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
@@ -206,24 +261,16 @@ def _google_provider(login: Mapping[str, str]) -> Any:
     return GoogleCredentialProvider(credentials)
 
 
-class _KeyProvider:
-    """Hands out a key pair, and asks for it anew when it may have been replaced."""
-
-    def __init__(self, keys: Callable[[], Keys]) -> None:
-        self._keys = keys
-
-    def __call__(self) -> "S3Credential":
-        access_key, secret_key, token = self._keys()
-        return {
-            "access_key_id": access_key,
-            "secret_access_key": secret_key,
-            "token": token,
-            "expires_at": datetime.now(UTC) + _KEYS_ARE_FRESH,
-        }
+def _credential(keys: Keys) -> "S3Credential":
+    return {
+        "access_key_id": keys.access_key,
+        "secret_access_key": keys.secret_key,
+        "token": keys.token,
+        "expires_at": datetime.now(UTC) + _KEYS_ARE_FRESH,
+    }
 
 
-def _answers(probe: Probe) -> bool:
-    """Say whether this machine has a metadata service; without one a request would wait long."""
+def _answers(probe: Probe) -> bool:  # without a metadata service a request takes long
     address = urlsplit(probe.url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=2)
     headers = {
@@ -239,3 +286,90 @@ def _answers(probe: Probe) -> bool:
     finally:
         connection.close()
     return True
+
+
+# What went wrong.
+
+
+def explain(root: RemoteUri, name: str, error: Exception) -> StorageError:
+    place = root._replace(path="/".join(filter(None, (root.path, name))))
+    text = str(error)
+    code, status = _find(r"<Code>\s*(\w+)\s*</Code>", text), _find(r"status code: (\d{3})", text)
+    if _METADATA_SERVICE.search(text):
+        return no_credentials(place)
+    return (
+        _by_code(place, code)
+        or _by_type(place, type(error).__name__, status, text)
+        or _by_status(place, status, text)
+    )
+
+
+def _by_code(place: RemoteUri, code: str) -> StorageError | None:
+    uri = str(place)
+    if code in _REJECTED:
+        return no_credentials(place, _REJECTED[code])
+    if code in {"NoSuchBucket", "ContainerNotFound"}:
+        hint = "Check its name and the account."
+        return NoSuchBucket(uri, f"there is no bucket '{place.bucket}'", hint)
+    if code == "InvalidBucketName":
+        return BadUri(uri, f"'{place.bucket}' cannot be a bucket", "Check its name.")
+    if code in {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage"}:
+        return StorageFull(uri, "the quota is used up", "Delete files or ask for more.")
+    return None
+
+
+def _by_type(  # noqa: PLR0911 (a table in the form of a function)
+    place: RemoteUri, kind: str, status: str, text: str
+) -> StorageError | None:
+    uri = str(place)
+    if kind == "AlreadyExistsError":
+        return AlreadyExists(uri, "this exists already", "Choose another name.")
+    if kind == "PreconditionError":
+        return Changed(uri, "this is of another version by now", "Read it again.")
+    if kind in {"NotSupportedError", "NotImplementedError"} or status == "501":
+        return Unsupported(uri, "the storage cannot do this", "Use another server.")
+    if kind == "InvalidPathError":
+        problem = "the name of an object has an empty part ('//') or a control character"
+        return BadUri(uri, problem, "Rename that object.")
+    if kind in {"ValueError", "UnicodeEncodeError"}:
+        problem = "the name has a character that a bucket cannot hold"
+        return BadUri(uri, problem, "Use another name.")
+    if kind == "UnauthenticatedError" or status == "401" or "failed to authenticate" in text:
+        return no_credentials(place, "the credentials are not accepted")
+    if kind == "PermissionDeniedError" or status == "403":
+        hint = f"Ask for the right to read and write in the bucket '{place.bucket}'."
+        return PermissionDenied(uri, "these credentials may not do this", hint)
+    if kind == "FileNotFoundError" or status == "404":
+        return NoSuchPath(uri, "there is no such file", "Check the name.")
+    return _region_problem(uri, text)
+
+
+def _region_problem(uri: str, text: str) -> StorageError | None:
+    marks = "redirect without LOCATION", "PermanentRedirect", "AuthorizationHeaderMalformed"
+    if not any(mark in text for mark in marks):
+        return None
+    region = _find(r"expecting '([\w-]+)'", text) or _find(r"<Region>([\w-]+)</Region>", text)
+    where = f"the region {region}" if region else "another region"
+    hint = f"Set AWS_REGION={region or '<region>'}."
+    return StorageError(uri, f"the bucket is in {where}", hint)
+
+
+def _by_status(place: RemoteUri, status: str, text: str) -> StorageError:
+    uri = str(place)
+    if status.startswith("5") or status == "429":
+        return Unreachable(uri, f"the storage answers with error {status}", "Try again later.")
+    if "HTTP error" in text or "error decoding response body" in text:
+        host = _find(r"performing \w+ \w+://([^/\s?]+)", text) or "the storage"
+        if reason := _find(r"InvalidCertificate\(\s*(\w+)", text):
+            problem = f"the certificate of {host} is not trusted ({reason})"
+            return Unreachable(uri, problem, _TRUST)
+        cause = next(problem for mark, problem in _CONNECTION_CAUSES if mark in text)
+        hint = f"Check the network, and {CLOUDS[place.cloud].endpoint} if you set it."
+        return Unreachable(uri, cause.format(host=host), hint)
+    first_line = text.partition("\n")[0].partition("?")[0][:200]
+    return StorageError(uri, f"the storage failed: {first_line}", "Check the storage's settings.")
+
+
+def _find(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match[1] if match else ""

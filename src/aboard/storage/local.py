@@ -1,28 +1,32 @@
-"""Files on a disk or a network file system, reached through the operating system.
+"""Files on a disk or a network file system, and the directories a process is confined to.
 
-Listing asks for as little as it can: one directory read per directory and one `stat` per file
-whose name matches, because on a network file system each is a round trip; what was listed before
-is listed again by `folders`. New content is written beside its place under a temporary name and
-moved in, so that no reader ever sees half a file.
+Listing needs one read per directory and one `stat` per file whose name matches, because on a
+network file system each is a round trip; `Folders` lists again what was listed before. New content
+is written under a temporary name and moved in, so that no reader ever sees half a file.
 """
 
-# ruff: noqa: PTH103, PTH105, PTH108, PTH116, PTH118, PTH120
+# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH116, PTH118, PTH120
 # Strings and descriptors throughout: a Path object per file would double the cost of a walk.
 
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aboard.storage.base import (
+    JOBS,
     AlreadyExists,
     BadUri,
     Entry,
     ListingProblem,
-    NotFound,
+    NoSuchPath,
     PermissionDenied,
     Storage,
     StorageError,
@@ -33,19 +37,18 @@ from aboard.storage.base import (
     prefix_parts,
     unreadable,
 )
-from aboard.storage.confines import check_opened, check_path, leads_out, unwatched
+from aboard.system import file_system_of, path_of_descriptor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TEMPORARY = ".aboard-tmp-"
-"""What the names of unfinished files begin with; no listing shows them."""
+TEMPORARY = ".aboard-tmp-"  # begins the names of unfinished files; no listing shows them
 _COPIED_AT_ONCE = 1 << 20
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _ERRORS: dict[int, tuple[type[StorageError], str, str]] = {
-    errno.ENOENT: (NotFound, "there is no such file or directory", "Check the path."),
-    errno.ENOTDIR: (NotFound, "a part of the path is a file", "Check the path."),
-    errno.EISDIR: (NotFound, "this is a directory, not a file", "Name a file in it."),
+    errno.ENOENT: (NoSuchPath, "there is no such file or directory", "Check the path."),
+    errno.ENOTDIR: (NoSuchPath, "a part of the path is a file", "Check the path."),
+    errno.EISDIR: (NoSuchPath, "this is a directory, not a file", "Name a file in it."),
     errno.EEXIST: (AlreadyExists, "this exists already", "Choose another name."),
     errno.EACCES: (PermissionDenied, "permission denied", "Check the owner and mode of the path."),
     errno.EPERM: (PermissionDenied, "permission denied", "Check the owner and mode of the path."),
@@ -59,23 +62,26 @@ _ERRORS |= dict.fromkeys(
     (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN),
     (Unreachable, "the file system does not answer", "Check the disk or the mount."),
 )
+_UNSETTLED_NS = 2_000_000_000
+"""What changed this recently may change once more and keep its time: clocks of files are coarse."""
+_EXACT = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}
+)
+"""File systems that keep the time of a directory by this machine's clock, and up to date."""
 
 
-Wanted = Callable[[str], bool]
-"""Says whether a file of this name is asked for."""
+NameFilter = Callable[[str], bool]
 
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """A directory on the walk, and the one it was found in."""
-
     path: str
     name: str
     parent: "Directory | None" = None
     _identity: tuple[int, int] | None = field(default=None)
 
     def contains_itself(self) -> bool:
-        """Say whether a symbolic link led back to a directory we came through."""
+        """Tell whether a symbolic link led back to a directory above."""
         above = self.parent
         while above is not None:
             if above.identity() == self.identity():
@@ -84,7 +90,6 @@ class Directory:
         return False
 
     def identity(self) -> tuple[int, int]:
-        """Return what tells the directory from all others, whatever led to it."""
         if self._identity is None:
             status = os.stat(self.path)
             self._identity = (status.st_dev, status.st_ino)
@@ -92,36 +97,23 @@ class Directory:
 
 
 class Contents(NamedTuple):
-    """What was found in a directory: files, directories to go on with, what went wrong.
-
-    Attributes:
-        has_links: whether there is a symbolic link in it, of any kind.
-    """
-
     files: Sequence[Entry]
     below: Sequence[Directory]
     problems: Sequence[StorageError] = ()
     has_links: bool = False
 
 
-Look = Callable[[Directory], Contents]
-"""Finds out what is in a directory."""
+Reader = Callable[[Directory], Contents]  # reads one directory; raises OSError
 
 
 class LocalStorage(Storage):
-    """The files below one directory."""
-
     def __init__(self, root: str) -> None:
         self.uri = root
 
     def list(
         self, prefix: str = "", *, containing: str = "", on_error: ListingProblem | None = None
     ) -> Iterator[Entry]:
-        """Yield the files below `prefix`, directory by directory, each in the order of names.
-
-        Symbolic links are followed; a link back to a directory above it is not entered again, nor
-        is one that leads out of where this process is confined to.
-        """
+        """Follow links, but not back to a directory above or out of where we are confined."""
         parts = prefix_parts(self.uri, prefix)
         self._check_root()
         start = Directory(os.path.join(self.uri, *parts), "/".join(parts))
@@ -138,13 +130,11 @@ class LocalStorage(Storage):
             return
         yield from _walk(start, lambda one: scan(one, lambda name: containing in name), on_error)
 
-    def walk(self, look: Look, *, on_error: ListingProblem | None = None) -> Iterator[Entry]:
-        """Yield the files that looks at every directory find, in the order of `list`."""
+    def walk(self, read: Reader, *, on_error: ListingProblem | None = None) -> Iterator[Entry]:
         self._check_root()
-        return _walk(Directory(self.uri, ""), look, on_error)
+        return _walk(Directory(self.uri, ""), read, on_error)
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes from `start` up to `end`, fewer where the file ends before that."""
         check_range(start, end)
         chunks = []
         with self._open(name) as (descriptor, size):
@@ -152,10 +142,9 @@ class LocalStorage(Storage):
             while start < end and (chunk := os.pread(descriptor, end - start, start)):
                 chunks.append(chunk)
                 start += len(chunk)
-        return b"".join(chunks)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def readinto(self, name: str, start: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `start` on, without a copy in between."""
         check_range(start, None)
         filled = 0
         with self._open(name) as (descriptor, _):
@@ -166,18 +155,20 @@ class LocalStorage(Storage):
                 filled += count
         return filled
 
-    def was_replaced(self, before: str, after: str) -> bool:
-        """Say whether the file has another inode than before."""
-        return before.rpartition(".")[2] != after.rpartition(".")[2]
+    @property
+    def has_paths(self) -> bool:
+        return not is_confined()  # else what was opened must be checked
 
-    def write(self, name: str, data: bytes) -> None:
-        """Create or replace a file in one step."""
+    def was_replaced(self, before: str, after: str) -> bool:
+        (old_time, _, old_inode), (time_, _, inode) = before.partition("."), after.partition(".")
+        return old_inode != inode or int(time_, 16) < int(old_time, 16)
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
         path = self._path(name)
         with _explained(path), _temporary_beside(path, data) as temporary:
             _move_in(temporary, path)
 
     def upload(self, name: str, path: "Path") -> None:
-        """Create or replace a file with a copy of another, in one step."""
         import shutil
 
         place = self._path(name)
@@ -190,14 +181,13 @@ class LocalStorage(Storage):
                 shutil.copyfileobj(source, copy, _COPIED_AT_ONCE)
             _move_in(temporary, place)
 
-    def create_new(self, name: str, data: bytes) -> None:
-        """Create a file in one step, complete from the moment it exists."""
+    def create_new(self, name: str, data: bytes | memoryview) -> None:
         path = self._path(name)
         with _explained(path), _temporary_beside(path, data) as temporary:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                # NFS may repeat a request whose answer was lost: then the link in the way is ours.
+                # NFS may repeat a request whose answer was lost, and find its own link in the way.
                 if os.stat(temporary).st_nlink != 2:
                     raise
             except OSError as error:
@@ -206,7 +196,6 @@ class LocalStorage(Storage):
                 _create_exclusively(path, data)
 
     def delete(self, name: str) -> None:
-        """Remove a file."""
         path = self._path(name)
         with _explained(path):
             os.unlink(path)
@@ -214,36 +203,57 @@ class LocalStorage(Storage):
     def _check_root(self) -> None:
         with _explained(self.uri):
             if not stat.S_ISDIR(os.stat(self.uri).st_mode):
-                raise NotFound(self.uri, "this is a file, not a directory", "Open its directory.")
+                raise NoSuchPath(self.uri, "this is a file, not a directory", "Open its directory.")
         check_path(self.uri)
 
     def _path(self, name: str) -> str:
         return os.path.join(self.uri, *name_parts(self.uri, name))
 
-    @contextmanager
-    def _open(self, name: str) -> Iterator[tuple[int, int]]:
-        """Open a regular file for reading; give its descriptor and its size."""
-        path = self._path(name)
-        with _explained(path):
-            # Without O_NONBLOCK a named pipe in a log directory would block us for ever.
+    def _open(self, name: str) -> "_Opened":
+        return _Opened(self._path(name))
+
+
+class _Opened:
+    """A file that is open: its descriptor and size. Not a generator: thousands are opened."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> tuple[int, int]:
+        try:
+            # Without O_NONBLOCK a named pipe in a log directory would block without end.
             with unwatched():
-                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise NotFound(path, "this is not a regular file", "Name a file.")
-                check_opened(path, descriptor)
-                yield descriptor, status.st_size
-            finally:
-                os.close(descriptor)
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise explain(self._path, error) from error
+        try:
+            status = os.fstat(self._descriptor)
+            _check_regular(self._path, status)
+            check_opened(self._path, self._descriptor)
+        except BaseException as error:
+            self.__exit__(None, error, None)
+            raise
+        return self._descriptor, status.st_size
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        os.close(self._descriptor)
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise explain(self._path, error) from error
 
 
-def _walk(start: Directory, look: Look, on_error: ListingProblem | None) -> Iterator[Entry]:
+def _check_regular(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise NoSuchPath(path, "this is not a regular file", "Name a file.")
+
+
+def _walk(start: Directory, read: Reader, on_error: ListingProblem | None) -> Iterator[Entry]:
     pending = [start]
     while pending:
         directory = pending.pop()
         try:
-            found = look(directory)
+            found = read(directory)
         except OSError as error:
             problem = explain(directory.path, error)
             if directory is start:
@@ -258,30 +268,28 @@ def _walk(start: Directory, look: Look, on_error: ListingProblem | None) -> Iter
 
 
 def scan(
-    directory: Directory, is_wanted: Wanted, is_described: Wanted = lambda _: True
+    directory: Directory, is_listed: NameFilter, is_described: NameFilter = lambda _: True
 ) -> Contents:
-    """Read one directory: files that are wanted, with size and version if those are, too.
-
-    Raises:
-        OSError: the directory itself cannot be read.
-    """
+    """Read one directory: the files that are listed, with size and version if described."""
     files: list[Entry] = []
     below: list[Directory] = []
     problems: list[StorageError] = []
     has_links = False
     with unwatched(), os.scandir(directory.path) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+        entries = sorted(found, key=_name_of)
     for entry in entries:
         name = f"{directory.name}/{entry.name}" if directory.name else entry.name
         try:
             is_link = entry.is_symlink()
             has_links |= is_link
             if entry.is_dir():
+                if entry.name == JOBS:
+                    continue
                 child = Directory(entry.path, name, directory)
                 if is_link and (leads_out(entry.path) or child.contains_itself()):
                     continue
                 below.append(child)
-            elif is_wanted(entry.name) and not entry.name.startswith(TEMPORARY):
+            elif is_listed(entry.name) and not entry.name.startswith(TEMPORARY):
                 if not entry.is_file():
                     continue
                 if not is_unicode(name):
@@ -291,28 +299,25 @@ def scan(
                 else:
                     files.append(Entry(name, 0, ""))
         except OSError as error:
-            # A file deleted since, and a link that leads nowhere, are no files.
+            # A file deleted since, and a link that leads nowhere, are not files.
             if error.errno not in {errno.ENOENT, errno.ELOOP}:
                 problems.append(explain(entry.path, error))
     return Contents(files, below, problems, has_links)
 
 
+_name_of = attrgetter("name")
+
+
 def is_unicode(name: str) -> bool:
-    """Say whether a name can be written in UTF-8."""
-    try:
-        name.isascii() or name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return name.isascii() or name == name.encode(errors="replace").decode()
 
 
 def entry_of(name: str, status: os.stat_result) -> Entry:
-    """Describe a file as a listing shows it."""
     return Entry(name, status.st_size, f"{status.st_mtime_ns:x}.{status.st_ino:x}")
 
 
 @contextmanager
-def _temporary_beside(path: str, data: bytes) -> Iterator[str]:
+def _temporary_beside(path: str, data: bytes | memoryview) -> Iterator[str]:
     """Write the data to a temporary file next to `path`, and leave none behind."""
     directory = os.path.dirname(path)
     temporary = os.path.join(directory, TEMPORARY + os.urandom(8).hex())
@@ -335,7 +340,7 @@ def _move_in(temporary: str, path: str) -> None:
         raise AlreadyExists(path, "a directory has this name", "Choose another name.") from None
 
 
-def _create_exclusively(path: str, data: bytes) -> None:
+def _create_exclusively(path: str, data: bytes | memoryview) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -347,7 +352,6 @@ def _create_exclusively(path: str, data: bytes) -> None:
 
 @contextmanager
 def _explained(path: str) -> Iterator[None]:
-    """Turn the operating system's errors into ours."""
     try:
         yield
     except StorageError:
@@ -357,8 +361,202 @@ def _explained(path: str) -> Iterator[None]:
 
 
 def explain(path: str, error: OSError) -> StorageError:
-    """Say in our words what the operating system could not do."""
     kind, problem, hint = _ERRORS.get(
         error.errno or 0, (StorageError, f"{error.strerror or error}".lower(), "Check the path.")
     )
     return kind(path, problem, hint)
+
+
+# Listing a directory again.
+
+
+class Folder(NamedTuple):
+    """What a directory held: names with '/' between them, and a mark that any change changes."""
+
+    mark: str
+    files: str
+    below: str
+
+
+class Folders:
+    """Lists a storage, and remembers its directories from one time to the next.
+
+    A directory is read again if it changed a moment ago; if it holds links, since their targets
+    change by themselves; and if it is on another file system, or one not known to be exact.
+    `known` is what is remembered, by the name below the root. What still holds is taken out of it;
+    the rest is to be forgotten, and `found` to be remembered instead.
+    """
+
+    def __init__(
+        self,
+        storage: LocalStorage,
+        known: dict[str, Folder],
+        is_listed: NameFilter,
+        is_described: NameFilter,
+    ) -> None:
+        self.found: dict[str, Folder] = {}
+        self._storage = storage
+        self._known = known
+        self._is_listed = is_listed
+        self._is_described = is_described
+        self._settled_before = time.time_ns() - _UNSETTLED_NS
+        self._device = _exact_device(storage.uri)
+
+    def list(self, *, on_error: ListingProblem | None = None) -> Iterator[Entry]:
+        return self._storage.walk(self._read, on_error=on_error)
+
+    def _read(self, directory: Directory) -> Contents:
+        status = os.stat(directory.path)  # before it is read: what comes in meanwhile shows later
+        mark = f"{status.st_mtime_ns:x}.{status.st_ctime_ns:x}.{status.st_ino:x}"
+        known = self._known.get(directory.name)
+        if known is not None and known.mark == mark and status.st_dev == self._device:
+            del self._known[directory.name]
+            return self._again(directory, known)
+        contents = scan(directory, self._is_listed, self._is_described)
+        changed = max(status.st_mtime_ns, status.st_ctime_ns)
+        is_settled = status.st_dev == self._device and changed < self._settled_before
+        if is_settled and not contents.has_links and not contents.problems:
+            files = _names(directory, contents.files)
+            below = _names(directory, contents.below)
+            if is_unicode(directory.name) and is_unicode(below):
+                self.found[directory.name] = Folder(mark, files, below)
+        return contents
+
+    def _again(self, directory: Directory, known: Folder) -> Contents:
+        problems: list[StorageError] = []
+        files: list[Entry] = []
+        place, above = directory.path, f"{directory.name}/" if directory.name else ""
+        if known.files:
+            for name in known.files.split("/"):
+                if not self._is_described(name):
+                    files.append(Entry(above + name, 0, ""))
+                    continue
+                try:
+                    status = os.stat(f"{place}/{name}")
+                except OSError as error:
+                    if error.errno != errno.ENOENT:  # or it was deleted just now
+                        problems.append(explain(f"{place}/{name}", error))
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    files.append(entry_of(above + name, status))
+        names = known.below.split("/") if known.below else ()
+        below = [Directory(f"{place}/{name}", above + name, directory) for name in names]
+        return Contents(files, below, problems)
+
+
+def _names(directory: Directory, held: Sequence[Entry] | Sequence[Directory]) -> str:
+    above = len(directory.name) + 1 if directory.name else 0
+    return "/".join([one.name[above:] for one in held])
+
+
+def _exact_device(path: str) -> int | None:
+    """Return the device of a path, if its times are exact."""
+    from pathlib import Path
+
+    try:
+        return os.stat(path).st_dev if file_system_of(Path(path)) in _EXACT else None
+    except OSError:
+        return None
+
+
+# The directories that a process is confined to.
+#
+# A team's hub shows what lies below its roots, and a user who logs there may put a link to anything
+# that the hub's user can read. `LocalStorage` checks what it has opened. Other code, such as the
+# plugins of TensorBoard, opens paths with `open`, `os.scandir` or a library: only an audit hook
+# sees all of these. (Landlock or a mount namespace would also close off the interpreter's files.)
+# Python cannot remove a hook, so one is installed only in a process that is confined.
+#
+# A path is checked before it is opened, so a link that changes in that moment can still win. The
+# hook does not see code that opens files without Python, nor paths that begin at an open directory
+# (`dir_fd`) or at `/proc/self/fd/N`: Python does not report where these are.
+
+
+_WATCHED = frozenset({"open", "os.listdir", "os.scandir", "sqlite3.connect"})
+_REASON = "a link leads out of its root"
+
+_real: tuple[str, ...] = ()
+_written: tuple[str, ...] = ()
+_is_watching = False
+_here = threading.local()
+
+
+def confine(directories: Iterable[str]) -> None:
+    """Let this process read local files only in these directories; in any, if none is given."""
+    global _real, _written, _is_watching  # noqa: PLW0603 - it is about the whole process
+    given = list(map(os.path.abspath, directories))
+    _real = tuple(_with_slash(os.path.realpath(directory)) for directory in given)
+    _written = (*_real, *map(_with_slash, given))
+    if _real and not _is_watching:
+        sys.addaudithook(_watch)
+        _is_watching = True
+
+
+def admit(directory: str) -> None:
+    """Let a confined process also read in a directory of its own, in which it makes links."""
+    if _real:
+        confine([*_written, directory])
+
+
+def confinement() -> tuple[str, ...]:
+    """Return the directories that this process is confined to, for a process that it starts."""
+    return _written
+
+
+def is_confined() -> bool:
+    return bool(_real)
+
+
+def leads_out(path: str) -> bool:
+    return bool(_real) and not _is_inside(os.path.realpath(path))
+
+
+def check_path(path: str) -> None:
+    if leads_out(path):
+        raise PermissionDenied(path, _REASON, "Put the files below the root.")
+
+
+def check_opened(path: str, descriptor: int) -> None:
+    """Check what was opened, and not what the path means by now."""
+    # Of a deleted file it ends in " (deleted)", which is as much inside.
+    if _real and not _is_inside(path_of_descriptor(descriptor)):
+        raise PermissionDenied(path, _REASON, "Put the file below the root.")
+
+
+class unwatched:  # noqa: N801 - it is used as a function, and far more often than most
+    """Open what is checked afterwards, or was before."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = getattr(_here, "is_unwatched", False)
+        _here.is_unwatched = True
+
+    def __exit__(self, *_: object) -> None:
+        _here.is_unwatched = self._before
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _real or event not in (_WATCHED or ()):  # None as the interpreter ends
+        return
+    if getattr(_here, "is_unwatched", False):
+        return
+    given = arguments[0]
+    if not isinstance(given, (str, bytes, os.PathLike)):
+        return
+    path = os.fsdecode(given)
+    if event == "sqlite3.connect" and path.startswith("file:"):
+        from urllib.parse import unquote, urlsplit  # here, since most need neither
+
+        path = unquote(urlsplit(path).path)
+    as_written = _with_slash(path), _with_slash(os.path.abspath(path))
+    if any(text.startswith(_written) for text in as_written) and leads_out(path):
+        raise PermissionError(errno.EACCES, _REASON, path)
+
+
+def _is_inside(real: str) -> bool:
+    return _with_slash(real).startswith(_real)
+
+
+def _with_slash(path: str) -> str:
+    return path if path.endswith("/") else f"{path}/"

@@ -1,9 +1,9 @@
 """Files in a bucket or container of a cloud, through one object store library.
 
-Here are the verbs. `clouds` finds the endpoint and the credentials, `explain` turns refusals into
-errors that say what to do. Nothing is sent before the first verb is used.
+`clouds` connects and explains errors. Nothing is sent before the first verb is used.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,31 +12,40 @@ from obstore.exceptions import BaseError
 
 from aboard.storage import clouds, traffic
 from aboard.storage.base import (
+    JOBS,
+    Changed,
     Entry,
     ListingProblem,
-    NotFound,
+    NoCredentials,
+    NoSuchBucket,
+    NoSuchPath,
     Storage,
     StorageError,
+    StorageFull,
+    Unreachable,
     check_range,
     name_parts,
     prefix_parts,
     unreadable,
 )
-from aboard.storage.explain import explain
 from aboard.storage.uri import RemoteUri
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from obstore import Bytes, GetOptions, ObjectMeta
+    from obstore import GetOptions, GetResult, ObjectMeta, UpdateVersion
     from obstore.store import ObjectStore
 
 _PAGE = 1000
 _QUICK_UPLOAD = 64 << 10
-_SLOWEST = 32 << 10
-"""Bytes per second: an upload that is slower than this is given up, and can be tried again."""
+_SLOWEST = 32 << 10  # bytes per second: a slower upload is given up
 _LONGEST_UPLOAD = 600
 _SMALLEST_PART, _MOST_PARTS, _PARTS_AT_ONCE = 5 << 20, 9_000, 4
+_NEXT = " "  # between the ETag and the generation, of which each cloud checks one
+_NO_VERSION = f'"00000000000000000000000000000000"{_NEXT}1'
+_NOT_PARTIAL = "Received non-partial response when range requested"
+_CHUNK = 256 << 10
+_CHANGES = 5  # of a file between two requests, after which reading is given up
 _OSS_CREATE_ONLY = ("x-oss-forbid-overwrite", "true")
 
 
@@ -51,17 +60,20 @@ class ObjectStorage(Storage):
         self.uri = str(root)
         self._root = root
         self._bucket = traffic.bucket_of(self.uri)
+        self._ignores_ranges = False  # as far as is known
 
     def list(
         self, prefix: str = "", *, containing: str = "", on_error: ListingProblem | None = None
     ) -> Iterator[Entry]:
-        """Yield the objects below `prefix`: one request for each thousand."""
         key = "/".join((*self._root_parts, *prefix_parts(self.uri, prefix)))
+        start = len(key) + 1 if key else 0
         found = False
         for meta in self._objects(key, prefix, on_error):
             found = True
             path = meta["path"]
-            if path != key and containing in path.rpartition("/")[2]:
+            if path == key or f"/{JOBS}/" in f"/{path[start:]}":
+                continue
+            if containing in path.rpartition("/")[2]:
                 yield self._entry(meta)
         if found or not key:
             return
@@ -70,23 +82,24 @@ class ObjectStorage(Storage):
             if containing in key.rpartition("/")[2]:
                 yield self._entry(single)
         elif not prefix or not self._root_exists():
-            raise self._nothing_here(single)
+            if single is not None:
+                raise NoSuchPath(self.uri, "this is a file, not a directory", "Open its directory.")
+            raise NoSuchPath(self.uri, "nothing is stored here", "Check the path.")
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes from `start` up to `end`, fewer where the object ends before that."""
-        content = self._get(name, start, end)
-        return content.to_bytes() if content is not None else b""
+        return b"".join(self._parts(name, start, end))
 
     def readinto(self, name: str, start: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `start` on, with one copy."""
-        content = self._get(name, start, start + len(buffer))
-        if content is None:
-            return 0
-        buffer[: len(content)] = memoryview(content)
-        return len(content)
+        filled = 0
+        for part in self._parts(name, start, start + len(buffer)):
+            buffer[filled : filled + len(part)] = part
+            filled += len(part)
+        return filled
 
-    def write(self, name: str, data: bytes) -> None:
-        """Create or replace an object."""
+    def stream(self, name: str, start: int, end: int) -> Iterator[memoryview]:
+        return self._parts(name, start, end)
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
         key = self._key(name)
         with self._explained(name):
             store = clouds.connect(self._root, patience=_patience(len(data)))
@@ -94,7 +107,6 @@ class ObjectStorage(Storage):
             store.put(key, data)
 
     def upload(self, name: str, path: "Path") -> None:
-        """Create or replace an object with the content of a file, read as it is sent."""
         key = self._key(name)
         try:
             file = path.open("rb")
@@ -107,25 +119,54 @@ class ObjectStorage(Storage):
             self._count("write", 1 if size <= part else 2 + -(-size // part), size)
             store.put(key, file, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
 
-    def create_new(self, name: str, data: bytes) -> None:
-        """Create an object that does not exist."""
+    def create_new(self, name: str, data: bytes | memoryview) -> None:
         key = self._key(name)
         with self._explained(name):
-            if self._root.scheme == "oss":
-                # OSS rejects the standard condition, and has a header of its own for it.
-                # https://github.com/apache/arrow-rs-object-store/issues/416
-                store = clouds.connect(
-                    self._root, patience=_patience(len(data)), header=_OSS_CREATE_ONLY
-                )
-                self._count("write", 1, len(data))
+            # OSS rejects the standard condition, and has a header of its own for it.
+            # https://github.com/apache/arrow-rs-object-store/issues/416
+            is_oss = self._root.scheme == "oss"
+            header = _OSS_CREATE_ONLY if is_oss else None
+            store = clouds.connect(self._root, patience=_patience(len(data)), header=header)
+            self._count("write", 1, len(data))
+            if is_oss:
                 store.put(key, data, use_multipart=False)
             else:
-                store = clouds.connect(self._root, patience=_patience(len(data)))
-                self._count("write", 1, len(data))
                 store.put(key, data, mode="create")
 
+    def version(self, name: str) -> str:
+        if self._root.scheme == "oss":  # it ignores the condition
+            raise self._has_no_conditions()
+        key = self._key(name)
+        with self._explained(name):
+            meta = self._ask("read").head(key)
+        return _version(meta["e_tag"], meta["version"])
+
+    def replace(self, name: str, data: bytes | memoryview, version: str) -> str:
+        if self._root.scheme == "oss" or not version:
+            raise self._has_no_conditions()
+        key = self._key(name)
+        e_tag, _, generation = version.partition(_NEXT)
+        expected: UpdateVersion = {"e_tag": e_tag} if e_tag else {}
+        if generation:
+            expected["version"] = generation
+        with self._explained(name):
+            store = clouds.connect(self._root, patience=_patience(len(data)))
+            self._count("write", 1, len(data))
+            result = store.put(key, data, mode=expected)
+        return _version(result["e_tag"], result["version"])
+
+    def has_conditions(self, name: str, data: bytes) -> bool:
+        try:
+            self.replace(name, data, _NO_VERSION)
+        except Changed:
+            return True
+        except (Unreachable, NoCredentials, NoSuchBucket, StorageFull):
+            raise
+        except StorageError:  # servers refuse what they do not know in many ways
+            pass
+        return False
+
     def delete(self, name: str) -> None:
-        """Remove an object."""
         key = self._key(name)
         with self._explained(name):
             # Some services answer the same whether there was an object or not.
@@ -133,7 +174,6 @@ class ObjectStorage(Storage):
             self._ask("delete").delete(key)
 
     def _ask(self, kind: traffic.Kind) -> "ObjectStore":
-        """Give the client for one request, and count that request."""
         store = clouds.connect(self._root)
         self._count(kind)
         return store
@@ -150,39 +190,73 @@ class ObjectStorage(Storage):
 
     def _entry(self, meta: "ObjectMeta") -> Entry:
         name = meta["path"].removeprefix(self._root.path).removeprefix("/")
-        version = meta["e_tag"] or meta["version"] or meta["last_modified"].isoformat()
-        return Entry(name, meta["size"], version.strip('"'))
+        return Entry(name, meta["size"], _stamp(meta))
 
-    def _get(self, name: str, start: int, end: int | None) -> "Bytes | None":
-        """Get a range, or None where it is empty."""
+    def _parts(self, name: str, start: int, end: int | None) -> Iterator[memoryview]:
+        """Get a range as it arrives; nothing where it is empty."""
         key = self._key(name)
         check_range(start, end)
         with self._explained(name):
             if end == start:
                 self._ask("read").head(key)
-                return None
+                return
             try:
-                content = self._get_range(key, start, end)
+                found, skipped = self._open(key, start, end)
             except BaseError as error:
                 text = str(error)
                 if "status code: 416" in text or "Wanted range starting at" in text:
-                    return None
+                    return
                 raise
-            self._count("read", 0, len(content))
-            return content
+            left = sys.maxsize if end is None else end - start
+            for chunk in found.stream(min_chunk_size=_CHUNK) if found else ():
+                part = memoryview(chunk)[skipped : skipped + left]
+                skipped -= min(skipped, len(chunk))
+                left -= len(part)
+                self._count("read", 0, len(part))
+                yield part
+                if not left:
+                    return
 
-    def _get_range(self, key: str, start: int, end: int | None) -> "Bytes":
-        store = self._ask("read")
-        if end is not None:
-            return store.get_range(key, start=start, end=end)
-        options: GetOptions = {"range": {"offset": start}} if start else {}
-        return store.get(key, options=options).bytes()
+    def _open(self, key: str, start: int, end: int | None) -> "tuple[GetResult | None, int]":
+        """Request a range; return a response, and how many bytes in it lie before the range."""
+        if not start and end is None:
+            return self._ask("read").get(key), 0
+        if not self._ignores_ranges:
+            wanted: GetOptions = {"range": {"offset": start} if end is None else (start, end)}
+            try:
+                return self._ask("read").get(key, options=wanted), 0
+            except BaseError as error:
+                if _NOT_PARTIAL not in str(error):
+                    raise
+                self._ignores_ranges = True
+        if not start:
+            return self._ask("read").get(key), 0
+        return self._open_whole(key, start, end)
+
+    def _open_whole(self, key: str, start: int, end: int | None) -> "tuple[GetResult | None, int]":
+        """Request a range of a server that answers as if the request were for all.
+
+        The library rejects such a response. Some of them hold the range nevertheless, so a header
+        that the library does not know of asks for it; from others, what is before it is skipped.
+        """
+        header = ("range", f"bytes={start}-{'' if end is None else end - 1}")
+        for _ in range(_CHANGES):
+            whole = self._ask("read").head(key)
+            if start >= whole["size"]:
+                return None, 0
+            self._count("read")
+            found = clouds.connect(self._root, header=header, once=True).get(key)
+            if _stamp(found.meta) == _stamp(whole):
+                # A part that begins later is shorter than the whole.
+                return found, start if found.meta["size"] == whole["size"] else 0
+        problem = "the file changes while it is read"
+        raise Unreachable(str(self._root._replace(path=key)), problem, "Try again later.")
 
     def _head(self, key: str) -> "ObjectMeta | None":
         try:
             with self._explained(""):
                 return self._ask("read").head(key)
-        except NotFound:
+        except NoSuchPath:
             return None
 
     def _objects(
@@ -230,11 +304,6 @@ class ObjectStorage(Storage):
                 return bool(page)
         return False
 
-    def _nothing_here(self, single: "ObjectMeta | None") -> NotFound:
-        if single is not None:
-            return NotFound(self.uri, "this is a file, not a directory", "Open its directory.")
-        return NotFound(self.uri, "nothing is stored here", "Check the path.")
-
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
         try:
@@ -242,7 +311,16 @@ class ObjectStorage(Storage):
         except StorageError:
             raise
         except (BaseError, FileNotFoundError, ValueError) as error:
-            raise explain(self._root, name, error) from error
+            raise clouds.explain(self._root, name, error) from error
+
+
+def _version(e_tag: str | None, generation: str | None) -> str:
+    return f"{e_tag or ''}{_NEXT}{generation}" if generation else e_tag or ""
+
+
+def _stamp(meta: "ObjectMeta") -> str:
+    version = meta["e_tag"] or meta["version"] or meta["last_modified"].isoformat()
+    return version.strip('"')
 
 
 def _patience(size: int) -> int | None:

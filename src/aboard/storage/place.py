@@ -1,7 +1,6 @@
-"""Where Aboard keeps what is its own: the user's cache directory, unless that is on a network.
+"""Where Aboard keeps its own files: the user's cache directory, unless that is on a network.
 
-The index needs shared memory between processes and the spool needs locks, which network file
-systems do not give, or not always; there both go to node-local space instead.
+The index needs shared memory between processes and the spool needs locks, which some of these lack.
 """
 
 from __future__ import annotations
@@ -11,59 +10,26 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from aboard.events.mounts import file_system_of
+from aboard.system import file_system_of
 
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "virtiofs",
-        "weka",
-        "wekafs",
-    }
+
+def _set(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+NETWORK_FILE_SYSTEMS = _set(
+    "9p afs beegfs ceph cifs coda glusterfs gpfs lustre ncpfs nfs nfs4 orangefs panfs pvfs2 smb3 "
+    "smbfs virtiofs weka wekafs"
 )
-LOCAL_IN_USER_SPACE = frozenset(
-    {
-        "fuse.bindfs",
-        "fuse.cryfs",
-        "fuse.encfs",
-        "fuse.exfat",
-        "fuse.ext2",
-        "fuse.fuse-overlayfs",
-        "fuse.gocryptfs",
-        "fuse.lxcfs",
-        "fuse.mergerfs",
-        "fuse.ntfs",
-        "fuse.ntfs-3g",
-        "fuse.portal",
-        "fuse.securefs",
-        "fuse.squashfuse",
-        "fuse.unionfs",
-        "fuse.veracrypt",
-        "fuse.zfs",
-    }
+LOCAL_IN_USER_SPACE = _set(
+    "fuse.bindfs fuse.cryfs fuse.encfs fuse.exfat fuse.ext2 fuse.fuse-overlayfs fuse.gocryptfs "
+    "fuse.lxcfs fuse.mergerfs fuse.ntfs fuse.ntfs-3g fuse.portal fuse.securefs fuse.squashfuse "
+    "fuse.unionfs fuse.veracrypt fuse.zfs"
 )
-"""What is in user space and yet on this machine; of the others there are too many to name."""
+"""In user space and yet on this machine; of the others there are too many to name."""
 
 
 class Place(NamedTuple):
-    """A directory, and why it is not the usual one if it is not."""
-
     directory: Path
     reason: str = ""
 
@@ -71,18 +37,17 @@ class Place(NamedTuple):
 def cache_place() -> Place:
     """Choose the directory: ABOARD_CACHE, else the user's cache, else node-local space."""
     chosen = os.environ.get("ABOARD_CACHE")
-    wanted = Path(chosen).expanduser() if chosen else _user_cache()
-    kind = file_system_of(wanted)
+    usual = Path(chosen).expanduser() if chosen else _user_cache()
+    kind = file_system_of(usual)
     if not is_network(kind):
-        return Place(wanted)
+        return Place(usual)
     import tempfile
 
     local = Path(tempfile.gettempdir()) / f"aboard-{os.getuid()}"
-    return Place(local, f"{wanted} is on a network file system ({kind})")
+    return Place(local, f"{usual} is on a network file system ({kind})")
 
 
 def is_network(kind: str) -> bool:
-    """Say whether a type of file system is, or may well be, one that other machines share."""
     if kind == "fuse" or kind.startswith("fuse."):
         return kind not in LOCAL_IN_USER_SPACE
     return kind in NETWORK_FILE_SYSTEMS
@@ -94,11 +59,7 @@ def _user_cache() -> Path:
 
 
 class NotPrivate(PermissionError):  # noqa: N818 - named by what is wrong
-    """Others than its user can change what is in a directory.
-
-    Attributes:
-        remedy: what mends it; nothing where another directory is needed.
-    """
+    """Other users can change a directory; `remedy` is empty where another one is needed."""
 
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(problem)
@@ -106,12 +67,7 @@ class NotPrivate(PermissionError):  # noqa: N818 - named by what is wrong
 
 
 def make_private(directory: Path) -> None:
-    """Create a directory that only its user can enter.
-
-    Raises:
-        NotPrivate: it exists and belongs to someone else, as may be in a shared /tmp, or others
-            can write to it.
-    """
+    """Create a private directory; raise `NotPrivate` if others own it or can write to it."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()
     if status.st_uid != os.getuid():
@@ -123,13 +79,13 @@ def make_private(directory: Path) -> None:
         raise NotPrivate(f"{directory} can be written to by other users", remedy)
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its user can read, in one step: all of it, or the one before."""
+def write_private(path: Path, content: str | bytes) -> None:
+    """Write a file that only its user can read; readers see all of it, or the one before."""
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

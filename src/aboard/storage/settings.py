@@ -1,8 +1,7 @@
-"""Where each cloud's endpoint and credentials are found: its usual variables and files.
+"""The clouds, and where each one's endpoint and credentials are found.
 
 Everything here takes the environment and the home directory as values and returns values; no
-request is made. What a cloud's own tools would find, we find; what they call a thing is what the
-errors call it.
+request is made. Each cloud is searched as its own tools do it, and errors use their names.
 """
 
 import configparser
@@ -11,124 +10,76 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from aboard.storage.base import BadUri, Unreachable
-from aboard.storage.explain import no_credentials
+from aboard.storage.base import BadUri, NoCredentials, Unreachable
 from aboard.storage.uri import RemoteUri
 
 Environment = Mapping[str, str]
 Config = dict[str, str | bool]
 
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 _METADATA_HOST = "http://169.254.169.254"
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _AWS_JOB_IDENTITY = {
-    "AWS_WEB_IDENTITY_TOKEN_FILE": (
-        "AWS_ROLE_ARN",
-        "AWS_ROLE_SESSION_NAME",
-        "AWS_ENDPOINT_URL_STS",
-    ),
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": (),
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI": ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",),
+    "AWS_WEB_IDENTITY_TOKEN_FILE": "AWS_ROLE_ARN AWS_ROLE_SESSION_NAME AWS_ENDPOINT_URL_STS",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI": "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
 }
 """What names the identity of a job, in the library's order, and what belongs to it."""
-_GOOGLE_TOKENS = (
-    "CLOUDSDK_AUTH_ACCESS_TOKEN",
-    "GOOGLE_OAUTH_ACCESS_TOKEN",
-    "GOOGLE_BEARER_TOKEN",
-)
+_GOOGLE_TOKENS = _names("CLOUDSDK_AUTH_ACCESS_TOKEN GOOGLE_OAUTH_ACCESS_TOKEN GOOGLE_BEARER_TOKEN")
 _GOOGLE_ACCOUNT_FILE = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH")
 _GOOGLE_ACCOUNT_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
 _AZURE_SUFFIX = "core.windows.net"
 _AZURE_ACCOUNT = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
-_AZURE_KEYS = (
-    "AZURE_STORAGE_KEY",
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_ACCESS_KEY",
-    "AZURE_STORAGE_MASTER_KEY",
+_AZURE_KEYS = _names(
+    "AZURE_STORAGE_KEY AZURE_STORAGE_ACCOUNT_KEY AZURE_STORAGE_ACCESS_KEY AZURE_STORAGE_MASTER_KEY"
 )
 _AZURE_SIGNATURES = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
 _AZURE_OF_ONE_ACCOUNT = ("AZURE_STORAGE_CONNECTION_STRING", *_AZURE_KEYS, *_AZURE_SIGNATURES)
-_AZURE_JOB_IDENTITY = (
-    "AZURE_CLIENT_SECRET",
-    "AZURE_STORAGE_CLIENT_SECRET",
-    "AZURE_FEDERATED_TOKEN_FILE",
-    "AZURE_MSI_ENDPOINT",
-    "AZURE_IDENTITY_ENDPOINT",
-    "AZURE_USE_AZURE_CLI",
+_AZURE_JOB_IDENTITY = _names(
+    "AZURE_CLIENT_SECRET AZURE_STORAGE_CLIENT_SECRET AZURE_FEDERATED_TOKEN_FILE AZURE_MSI_ENDPOINT"
+    " AZURE_IDENTITY_ENDPOINT AZURE_USE_AZURE_CLI"
 )
 _AZURE_JOB_OPTIONS = {
-    "client_id": ("AZURE_CLIENT_ID", "AZURE_STORAGE_CLIENT_ID"),
-    "client_secret": ("AZURE_CLIENT_SECRET", "AZURE_STORAGE_CLIENT_SECRET"),
-    "tenant_id": (
-        "AZURE_TENANT_ID",
-        "AZURE_STORAGE_TENANT_ID",
-        "AZURE_AUTHORITY_ID",
-        "AZURE_STORAGE_AUTHORITY_ID",
+    "client_id": _names("AZURE_CLIENT_ID AZURE_STORAGE_CLIENT_ID"),
+    "client_secret": _names("AZURE_CLIENT_SECRET AZURE_STORAGE_CLIENT_SECRET"),
+    "tenant_id": _names(
+        "AZURE_TENANT_ID AZURE_STORAGE_TENANT_ID AZURE_AUTHORITY_ID AZURE_STORAGE_AUTHORITY_ID"
     ),
-    "authority_host": ("AZURE_AUTHORITY_HOST", "AZURE_STORAGE_AUTHORITY_HOST"),
-    "federated_token_file": ("AZURE_FEDERATED_TOKEN_FILE",),
-    "msi_endpoint": ("AZURE_MSI_ENDPOINT", "AZURE_IDENTITY_ENDPOINT"),
-    "object_id": ("AZURE_OBJECT_ID",),
-    "msi_resource_id": ("AZURE_MSI_RESOURCE_ID",),
-    "use_azure_cli": ("AZURE_USE_AZURE_CLI",),
+    "authority_host": _names("AZURE_AUTHORITY_HOST AZURE_STORAGE_AUTHORITY_HOST"),
+    "federated_token_file": _names("AZURE_FEDERATED_TOKEN_FILE"),
+    "msi_endpoint": _names("AZURE_MSI_ENDPOINT AZURE_IDENTITY_ENDPOINT"),
+    "object_id": _names("AZURE_OBJECT_ID"),
+    "msi_resource_id": _names("AZURE_MSI_RESOURCE_ID"),
+    "use_azure_cli": _names("AZURE_USE_AZURE_CLI"),
 }
 _OSS_KEYS = (
-    ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN"),
-    (
-        "ALIBABA_CLOUD_ACCESS_KEY_ID",
-        "ALIBABA_CLOUD_ACCESS_KEY_SECRET",
-        "ALIBABA_CLOUD_SECURITY_TOKEN",
+    _names("OSS_ACCESS_KEY_ID OSS_ACCESS_KEY_SECRET OSS_SESSION_TOKEN"),
+    _names(
+        "ALIBABA_CLOUD_ACCESS_KEY_ID ALIBABA_CLOUD_ACCESS_KEY_SECRET ALIBABA_CLOUD_SECURITY_TOKEN"
     ),
 )
-_AZURE_JOB_VARIABLES: tuple[str, ...] = tuple(
-    name for names in _AZURE_JOB_OPTIONS.values() for name in names
-)
+_AZURE_JOB_VARIABLES = tuple(chain.from_iterable(_AZURE_JOB_OPTIONS.values()))
 _AZURE_ABOVE_JOBS: tuple[str, ...] = ("AZURE_STORAGE_TOKEN", *_AZURE_KEYS)
-_CREDENTIALS = {
-    "s3": (
-        *_AWS_KEYS,
-        *(name for pair in _AWS_JOB_IDENTITY.items() for name in (pair[0], *pair[1])),
-        "AWS_PROFILE",
-        "AWS_DEFAULT_PROFILE",
-        "AWS_CONFIG_FILE",
-        "AWS_SHARED_CREDENTIALS_FILE",
-        "AWS_EC2_METADATA_DISABLED",
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-        "AWS_METADATA_ENDPOINT",
-        "AWS_NO_SIGN_REQUEST",
-        "AWS_SKIP_SIGNATURE",
-    ),
-    "gs": (
-        *_GOOGLE_TOKENS,
-        *_GOOGLE_ACCOUNT_FILE,
-        _GOOGLE_ACCOUNT_KEY,
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "CLOUDSDK_CONFIG",
-        "GOOGLE_SKIP_SIGNATURE",
-        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS",
-    ),
-    "az": (
-        *_AZURE_OF_ONE_ACCOUNT,
-        "AZURE_STORAGE_TOKEN",
-        *_AZURE_JOB_VARIABLES,
-        "AZURE_CONFIG_DIR",
-        "AZURE_SKIP_SIGNATURE",
-    ),
-    "oss": (*_OSS_KEYS[0], *_OSS_KEYS[1], "OSS_CONFIG_FILE", "OSS_SKIP_SIGNATURE"),
-}
 
 
 def overlaid(cloud: str, environment: Environment, own: Environment) -> dict[str, str]:
     """Lay variables of a root's own over the environment.
 
-    A root that names one credential of its cloud gets no other from the environment, lest the two
-    mix; one that names an Azure account gets none that belongs to another account.
+    A root that names one credential of its cloud gets no other from the environment, so that the
+    two do not mix; one that names an Azure account gets none that belongs to another account.
     """
     replaced = set[str]()
-    if not own.keys().isdisjoint(_CREDENTIALS[cloud]):
-        replaced.update(_CREDENTIALS[cloud])
+    credentials = CLOUDS[cloud].credentials
+    if not own.keys().isdisjoint(credentials):
+        replaced.update(credentials)
     if cloud == "az" and not own.keys().isdisjoint(_AZURE_ACCOUNT):
         replaced.update(_AZURE_ACCOUNT, _AZURE_OF_ONE_ACCOUNT)
     kept = {name: value for name, value in environment.items() if name not in replaced}
@@ -136,8 +87,6 @@ def overlaid(cloud: str, environment: Environment, own: Environment) -> dict[str
 
 
 class Keys(NamedTuple):
-    """A key pair as S3 and OSS use it."""
-
     access_key: str
     secret_key: str
     token: str | None = None
@@ -152,17 +101,12 @@ class Probe(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """As whom to go.
+    """The credentials to use; `config` has the options of the object store library.
 
-    Attributes:
-        config: options of the object store library, by its own names.
-        keys: gives a key pair; asked now and again, as files with short-lived keys are rewritten.
-        secret: a credential of one part as the library takes it from a program, over all others.
-        needs_package: can use these credentials where the library cannot.
-        login: what that package has to know.
-        machine_service: set where only the machine's own identity is left to try.
-        outranked_by: variables that the library, which looks at the environment too, would heed
-            instead of all this.
+    `keys` is called again later, as files with short-lived keys are rewritten; `secret` overrides
+    other credentials. `needs_package` can use these credentials where the library cannot, and needs
+    `login`. `machine_service` is set where only the machine's own identity is left to try.
+    `outranked_by` are variables that the library would prefer, since it reads the environment too.
     """
 
     config: Config = field(default_factory=dict)
@@ -184,8 +128,7 @@ class Settings:
     identity: Identity
     endpoint: str
     config: Config
-    certificates: str = ""
-    """A file with those of authorities to trust beside the usual ones."""
+    certificates: str = ""  # a file with additional authorities to trust
 
 
 def s3(uri: RemoteUri, env: Environment, home: Path) -> Settings:
@@ -194,11 +137,9 @@ def s3(uri: RemoteUri, env: Environment, home: Path) -> Settings:
     endpoint = _first(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     endpoint = _checked_endpoint(uri, endpoint or profile.get("endpoint_url", ""))
     region = _first(env, "AWS_REGION", "AWS_DEFAULT_REGION") or profile.get("region", "")
-    config: Config = {"disable_bulk_delete": True}
-    if endpoint:
-        config["endpoint"] = endpoint
-    if region:
-        config["region"] = region
+    given = {"endpoint": endpoint, "region": region}
+    config: Config = {name: value for name, value in given.items() if value}
+    config["disable_bulk_delete"] = True
     certificates = _first(env, "AWS_CA_BUNDLE") or profile.get("ca_bundle", "")
     return Settings(_s3_identity(uri, env, home, profile), endpoint, config, certificates)
 
@@ -213,7 +154,8 @@ def _s3_identity(
     above = [*_AWS_KEYS[:2]]
     for name, others in _AWS_JOB_IDENTITY.items():
         if env.get(name):
-            config: Config = {one.lower(): env[one] for one in (name, *others) if env.get(one)}
+            names = _names(f"{name} {others}")
+            config: Config = {one.lower(): env[one] for one in names if env.get(one)}
             return Identity(config, outranked_by=tuple(above))
         above.append(name)
     if "aws_access_key_id" in profile:
@@ -222,13 +164,12 @@ def _s3_identity(
     if any(name.startswith(("sso_", "role_arn", "credential_process")) for name in profile):
         return Identity(needs_package="boto3", login=_aws_files(env, home))
     if _is_set(env, "AWS_EC2_METADATA_DISABLED"):
-        raise no_credentials(str(uri), uri.scheme)
+        raise no_credentials(uri)
     service = _first(env, "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_METADATA_ENDPOINT")
     service = (service or _METADATA_HOST).rstrip("/")
     probe = Probe("PUT", f"{service}/latest/api/token")
-    return Identity(
-        {"metadata_endpoint": service}, machine_service=probe, outranked_by=tuple(above)
-    )
+    config = {"metadata_endpoint": service}
+    return Identity(config, machine_service=probe, outranked_by=tuple(above))
 
 
 def _aws_profile(uri: RemoteUri, env: Environment, home: Path) -> dict[str, str]:
@@ -238,9 +179,8 @@ def _aws_profile(uri: RemoteUri, env: Environment, home: Path) -> dict[str, str]
     profile = sections.get(f"profile {name}", sections.get(name, {}) if name == "default" else {})
     profile = profile | _ini(uri, Path(shared)).get(name, {})
     if not profile and _first(env, "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
-        raise no_credentials(
-            str(uri), uri.scheme, f"the AWS profile '{name}' is neither in {shared} nor in {config}"
-        )
+        problem = f"the AWS profile '{name}' is neither in {shared} nor in {config}"
+        raise no_credentials(uri, problem)
     return profile
 
 
@@ -273,7 +213,7 @@ def _gcs_identity(  # noqa: PLR0911 (one after the other, in the order of Google
         return ANONYMOUS
     if token := _first(env, *_GOOGLE_TOKENS):
         return Identity({"bearer_token": token})
-    above = ("GOOGLE_BEARER_TOKEN", *_GOOGLE_ACCOUNT_FILE, _GOOGLE_ACCOUNT_KEY)
+    above: tuple[str, ...] = ("GOOGLE_BEARER_TOKEN", *_GOOGLE_ACCOUNT_FILE, _GOOGLE_ACCOUNT_KEY)
     if file := _first(env, *_GOOGLE_ACCOUNT_FILE):
         return Identity({"service_account": file}, outranked_by=(above[0], above[-1]))
     if key := _first(env, _GOOGLE_ACCOUNT_KEY):
@@ -286,9 +226,8 @@ def _gcs_identity(  # noqa: PLR0911 (one after the other, in the order of Google
             return Identity({"application_credentials": str(path)}, outranked_by=above)
         return Identity(needs_package="google-auth", login={"file": str(path)})
     probe = Probe("GET", f"{_METADATA_HOST}/computeMetadata/v1/")
-    return default or Identity(
-        machine_service=probe, outranked_by=(*above, "GOOGLE_APPLICATION_CREDENTIALS")
-    )
+    above += ("GOOGLE_APPLICATION_CREDENTIALS",)
+    return default or Identity(machine_service=probe, outranked_by=above)
 
 
 def _google_account_type(uri: RemoteUri, path: Path) -> str:
@@ -296,7 +235,7 @@ def _google_account_type(uri: RemoteUri, path: Path) -> str:
         return str(json.loads(path.read_text())["type"])
     except (OSError, ValueError, KeyError, TypeError):
         problem = f"the credentials file {path} is missing or not one of Google's"
-        raise no_credentials(str(uri), uri.scheme, problem) from None
+        raise no_credentials(uri, problem) from None
 
 
 def azure(uri: RemoteUri, env: Environment, home: Path) -> Settings:
@@ -306,11 +245,10 @@ def azure(uri: RemoteUri, env: Environment, home: Path) -> Settings:
     if development or _is_set(env, "AZURE_STORAGE_USE_EMULATOR"):
         return Settings(Identity(), "http://127.0.0.1:10000", {"use_emulator": True})
     host = uri.bucket.partition("@")[2]
-    account = host.partition(".")[0]
-    account = account or connection.get("accountname", "")
+    account = host.partition(".")[0] or connection.get("accountname", "")
     account = account or _first(env, *_AZURE_ACCOUNT)
     if not account:
-        raise no_credentials(str(uri), uri.scheme, "no storage account is named")
+        raise no_credentials(uri, "no storage account is named")
     endpoint = _checked_endpoint(uri, _azure_endpoint(host, connection, env))
     config: Config = {"account_name": account}
     if endpoint:
@@ -325,7 +263,7 @@ def _azure_identity(  # noqa: PLR0911 (one after the other, in the order of Azur
         return ANONYMOUS
     if key := connection.get("accountkey") or _first(env, *_AZURE_KEYS):
         if not re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", key):
-            raise no_credentials(str(uri), uri.scheme, "the account key is not in base 64")
+            raise no_credentials(uri, "the account key is not in base 64")
         return Identity(secret={"access_key": key})
     signature = connection.get("sharedaccesssignature") or _first(env, *_AZURE_SIGNATURES)
     if signature:
@@ -406,7 +344,7 @@ def _oss_identity(uri: RemoteUri, env: Environment, profile: Mapping[str, str]) 
             return _fixed(_keys(uri, env, *names))
     if "accesskeyid" in profile:
         return _fixed(_keys(uri, profile, "accesskeyid", "accesskeysecret", "ststoken"))
-    raise no_credentials(str(uri), uri.scheme)
+    raise no_credentials(uri)
 
 
 def _oss_endpoint(endpoint: str, bucket: str, env: Environment) -> str:
@@ -422,7 +360,7 @@ def _oss_endpoint(endpoint: str, bucket: str, env: Environment) -> str:
 def _keys(uri: RemoteUri, source: Mapping[str, str], access: str, secret: str, token: str) -> Keys:
     for name, other in ((access, secret), (secret, access)):
         if not source.get(name):
-            raise no_credentials(str(uri), uri.scheme, f"{other} is set and {name} is not")
+            raise no_credentials(uri, f"{other} is set and {name} is not")
     return Keys(source[access], source[secret], source.get(token) or None)
 
 
@@ -437,7 +375,7 @@ def _ini(uri: RemoteUri, path: Path) -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, configparser.Error):
-        raise no_credentials(str(uri), uri.scheme, f"{path} cannot be read") from None
+        raise no_credentials(uri, f"{path} cannot be read") from None
     return {section: dict(parser[section]) for section in parser.sections()}
 
 
@@ -458,3 +396,100 @@ def _checked_endpoint(uri: RemoteUri, endpoint: str) -> str:
         hint = "An endpoint is https://host or http://host:port."
         raise BadUri(str(uri), f"'{endpoint}' is not an endpoint", hint)
     return endpoint.rstrip("/")
+
+
+def no_credentials(uri: RemoteUri, problem: str = "no credentials were found") -> NoCredentials:
+    return NoCredentials(str(uri), problem, CLOUDS[uri.cloud].hint)
+
+
+class Cloud(NamedTuple):
+    """What is particular to a cloud; a root that names one of `credentials` gets no other.
+
+    `files` are where its tools keep logins, below the home directory; the variables in `named` name
+    other files.
+    """
+
+    find: Callable[[RemoteUri, Environment, Path], Settings]
+    store: Literal["AzureStore", "GCSStore", "S3Store"]
+    variables: tuple[str, ...]
+    credentials: tuple[str, ...]
+    files: tuple[str, ...]
+    named: tuple[str, ...]
+    endpoint: str
+    hint: str
+
+
+def login_files(cloud: str, env: Environment, home: Path) -> list[Path]:
+    """Return the files and directories with credentials that a cloud's storage may read."""
+    own = [home / name for name in CLOUDS[cloud].files]
+    named = [Path(env[name]).expanduser() for name in CLOUDS[cloud].named if env.get(name)]
+    return [path for path in (*own, *named) if path.is_absolute() and path.exists()]
+
+
+CLOUDS = {
+    "s3": Cloud(
+        find=s3,
+        store="S3Store",
+        variables=("AWS_",),
+        credentials=(
+            *_AWS_KEYS,
+            *_names(" ".join(map(" ".join, _AWS_JOB_IDENTITY.items()))),
+            *_names(
+                "AWS_PROFILE AWS_DEFAULT_PROFILE AWS_CONFIG_FILE AWS_SHARED_CREDENTIALS_FILE"
+                " AWS_EC2_METADATA_DISABLED AWS_EC2_METADATA_SERVICE_ENDPOINT"
+                " AWS_METADATA_ENDPOINT AWS_NO_SIGN_REQUEST AWS_SKIP_SIGNATURE"
+            ),
+        ),
+        files=(".aws",),
+        named=_names(
+            "AWS_CONFIG_FILE AWS_SHARED_CREDENTIALS_FILE AWS_WEB_IDENTITY_TOKEN_FILE"
+            " AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE AWS_CA_BUNDLE"
+        ),
+        endpoint="AWS_ENDPOINT_URL",
+        hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a public bucket"
+        " set AWS_NO_SIGN_REQUEST=true.",
+    ),
+    "gs": Cloud(
+        find=gcs,
+        store="GCSStore",
+        variables=("GOOGLE_", "CLOUDSDK_", "STORAGE_"),
+        credentials=(
+            *_GOOGLE_TOKENS,
+            *_GOOGLE_ACCOUNT_FILE,
+            _GOOGLE_ACCOUNT_KEY,
+            *_names("GOOGLE_APPLICATION_CREDENTIALS CLOUDSDK_CONFIG GOOGLE_SKIP_SIGNATURE"),
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS",
+        ),
+        files=(".config/gcloud",),
+        named=(*_GOOGLE_ACCOUNT_FILE, "GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG"),
+        endpoint="STORAGE_EMULATOR_HOST",
+        hint="Run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to"
+        " a key file; for a public bucket set GOOGLE_SKIP_SIGNATURE=true.",
+    ),
+    "az": Cloud(
+        find=azure,
+        store="AzureStore",
+        variables=("AZURE_", "AZURITE_", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"),
+        credentials=(
+            *_AZURE_OF_ONE_ACCOUNT,
+            *_AZURE_JOB_VARIABLES,
+            *_names("AZURE_STORAGE_TOKEN AZURE_CONFIG_DIR AZURE_SKIP_SIGNATURE"),
+        ),
+        files=(".azure",),
+        named=("AZURE_CONFIG_DIR", "AZURE_FEDERATED_TOKEN_FILE"),
+        endpoint="AZURE_STORAGE_ENDPOINT",
+        hint="Set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY"
+        " or AZURE_STORAGE_SAS_TOKEN, or run 'az login'; for a public container set"
+        " AZURE_SKIP_SIGNATURE=true.",
+    ),
+    "oss": Cloud(
+        find=oss,
+        store="S3Store",
+        variables=("OSS_", "ALIBABA_"),
+        credentials=(*_OSS_KEYS[0], *_OSS_KEYS[1], "OSS_CONFIG_FILE", "OSS_SKIP_SIGNATURE"),
+        files=(".ossutilconfig",),
+        named=("OSS_CONFIG_FILE",),
+        endpoint="OSS_ENDPOINT",
+        hint="Set OSS_ACCESS_KEY_ID and OSS_ACCESS_KEY_SECRET, or run 'ossutil config'.",
+    ),
+}

@@ -1,8 +1,7 @@
-"""What was asked of each bucket: requests and bytes, counted as they are made.
+"""Requests to each bucket, and the bytes they carried, counted as they are made.
 
-One count per process, safe between threads. Requests that the object store library repeats by
-itself are not seen here, and a page of a listing is taken for a thousand names. Keeping the
-numbers for longer than the process lives is left to the index.
+One count per process, safe between threads; the index keeps the numbers for longer. Requests that
+the object store library repeats are not seen here, and a page is taken for a thousand names.
 """
 
 import threading
@@ -11,8 +10,7 @@ from typing import Literal, NamedTuple
 
 from aboard.storage.uri import canonical
 
-Kind = Literal["list", "read", "write", "delete"]
-"""`list` counts pages; `read` also counts the questions whether an object is there."""
+Kind = Literal["list", "read", "write", "delete"]  # `list` is of pages; `read` also of HEAD
 
 _PART = 5 << 20
 
@@ -24,8 +22,7 @@ class Traffic(NamedTuple):
     bytes: int = 0
 
 
-Counts = dict[tuple[str, Kind], Traffic]
-"""By bucket, as `bucket_of` writes it, and kind."""
+Counts = dict[tuple[str, Kind], Traffic]  # by bucket, as `bucket_of` writes it
 
 _lock = threading.Lock()
 _total: defaultdict[tuple[str, Kind], Traffic] = defaultdict(Traffic)
@@ -38,7 +35,6 @@ def bucket_of(uri: str) -> str:
 
 
 def count(bucket: str, kind: Kind, requests: int = 1, size: int = 0) -> None:
-    """Count requests that were made, and the bytes they carried."""
     with _lock:
         for counts in (_total, _untaken):
             before = counts[bucket, kind]
@@ -46,18 +42,15 @@ def count(bucket: str, kind: Kind, requests: int = 1, size: int = 0) -> None:
 
 
 def upload_requests(size: int) -> int:
-    """Return how many requests it takes to write an object that is sent in parts if large."""
     return 1 if size <= _PART else 2 + -(-size // _PART)
 
 
 def snapshot() -> Counts:
-    """Return all that this process has counted."""
     with _lock:
         return dict(_total)
 
 
 def take() -> Counts:
-    """Return what was counted since the last take."""
     with _lock:
         taken = dict(_untaken)
         _untaken.clear()

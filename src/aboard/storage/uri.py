@@ -1,8 +1,7 @@
 """From what a user types to a storage: paths, `file://` URIs and the clouds' own URIs.
 
-The functions here are about text alone and touch neither disk nor network, save that a relative
-path is completed with the working directory. Names inside buckets are taken literally: nothing is
-percent-decoded, except in `file://` URIs, which are defined that way.
+The functions here touch neither disk nor network, except that a relative path is completed with the
+working directory. Names in buckets are taken literally; only `file://` URIs are percent-decoded.
 """
 
 import os
@@ -10,26 +9,21 @@ import posixpath
 import re
 from typing import NamedTuple
 
+from aboard.requirements import require
 from aboard.storage.base import BadUri, Storage, UnknownScheme
 
-REMOTE_SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "oss", "memory")
-_SHOWN_SCHEMES = ("file://", "s3://", "gs://", "az://", "oss://")
-_MEANT = {
-    "gcs": "gs",
-    "google": "gs",
-    "s3a": "s3",
-    "s3n": "s3",
-    "aws": "s3",
-    "azure": "az",
-    "adl": "az",
-    "wasb": "az",
-    "wasbs": "az",
-    "aliyun": "oss",
+# Each scheme with its cloud, as in `settings.CLOUDS`; "memory" is for tests.
+SCHEMES = {one: one for one in ("s3", "gs", "az", "oss", "memory")} | {
+    "abfs": "az",
+    "abfss": "az",
 }
+_NAMES_ELSEWHERE = {"s3": "s3a s3n aws", "gs": "gcs google", "az": "azure adl wasb wasbs"}
+_MEANT = {name: scheme for scheme, names in _NAMES_ELSEWHERE.items() for name in names.split()}
+_MEANT["aliyun"] = "oss"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CONTAINER_AT_ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
-_LOST_SLASH = re.compile(r"(s3|gs|gcs|az|abfss?|oss|memory):", re.IGNORECASE)
+_LOST_SLASH = re.compile(rf"({'|'.join([*SCHEMES, 'gcs'])}):", re.IGNORECASE)
 
 
 class RemoteUri(NamedTuple):
@@ -39,6 +33,10 @@ class RemoteUri(NamedTuple):
     bucket: str
     path: str
 
+    @property
+    def cloud(self) -> str:
+        return SCHEMES[self.scheme]
+
     def __str__(self) -> str:
         return join(f"{self.scheme}://{self.bucket}", self.path)
 
@@ -47,6 +45,7 @@ def open_storage(uri: str) -> Storage:
     """Open the storage rooted at a path or URI. No request is made until it is used."""
     place = _parse(uri)
     if isinstance(place, RemoteUri):
+        require("obstore", install="obstore")
         from aboard.storage.object import ObjectStorage
 
         return ObjectStorage(place)
@@ -56,22 +55,19 @@ def open_storage(uri: str) -> Storage:
 
 
 def is_remote(uri: str) -> bool:
-    """Say whether a URI means a bucket rather than a file system."""
     return isinstance(_parse(uri), RemoteUri)
 
 
 def canonical(uri: str) -> str:
-    """Write a path or URI the one way we store it: absolute, no trailing slash, links kept."""
+    """Normalise a path or URI: absolute, no trailing slash, links kept."""
     return str(_parse(uri))
 
 
 def join(uri: str, name: str) -> str:
-    """Put a name below a URI."""
     return f"{uri.rstrip('/')}/{name}" if name else uri
 
 
 def is_below(uri: str, place: str) -> bool:
-    """Say whether a canonical URI is another one, or lies below it."""
     return uri == place or uri.startswith(place.rstrip("/") + "/")
 
 
@@ -102,7 +98,7 @@ def _parse(uri: str) -> str | RemoteUri:
     if scheme == "file":
         return _file_path(uri)
     rest = uri[match.end() :]
-    if scheme not in REMOTE_SCHEMES:
+    if scheme not in SCHEMES:
         raise UnknownScheme(uri, f"'{scheme}://' is not a storage we read", _suggest(scheme, rest))
     return _remote(uri, scheme, rest)
 
@@ -110,9 +106,10 @@ def _parse(uri: str) -> str | RemoteUri:
 def _suggest(scheme: str, rest: str) -> str:
     import difflib
 
-    near = difflib.get_close_matches(scheme, REMOTE_SCHEMES, n=1)
+    near = difflib.get_close_matches(scheme, SCHEMES, n=1)
     meant = _MEANT.get(scheme) or (near[0] if near else None)
-    known = f"Known are plain paths and {', '.join(_SHOWN_SCHEMES)}."
+    clouds = dict.fromkeys(cloud for cloud in SCHEMES.values() if cloud != "memory")
+    known = f"Known: plain paths and {', '.join(f'{one}://' for one in ('file', *clouds))}."
     return f"Did you mean {meant}://{rest}? {known}" if meant else known
 
 
@@ -140,11 +137,8 @@ def _file_path(uri: str) -> str:
     if path.startswith("//"):
         host, _, path = path[2:].partition("/")
     if host not in {"", "localhost"}:
-        raise BadUri(
-            uri,
-            f"a file URI names a path on this machine, not '{host}'",
-            "Write file:///absolute/path or just the path.",
-        )
+        problem = f"a file URI names a path on this machine, not '{host}'"
+        raise BadUri(uri, problem, "Write file:///absolute/path or just the path.")
     return _absolute("/" + unquote(path))
 
 

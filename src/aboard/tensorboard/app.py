@@ -1,144 +1,221 @@
 """The application: every board of a process at `/b/<board>/`, with one set of assets.
 
-TensorBoard's own application answers what the hot routes do not; it is told with
-each request which board is asked.
+The hot routes are answered here; TensorBoard's own application answers the rest, in worker
+processes. A header names the board of a request; one with which a client could name another is
+overwritten.
 """
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import gzip
 import hashlib
-import logging
-import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import re
+import secrets
+import struct
+import time
+import zlib
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any
+from typing import IO, Any
+from urllib.parse import unquote_to_bytes
 
-from a2wsgi import WSGIMiddleware
+import orjson
+from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import FormData, Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aboard.events import protos
-from aboard.tensorboard.answers import Answers
-from aboard.tensorboard.assets import INDEX, Assets
+from aboard.tensorboard.assets import INDEX, Asset, Assets
 from aboard.tensorboard.board import Listing
-from aboard.tensorboard.failures import FAILURES, reason_of, status_of
-from aboard.tensorboard.frame import (
-    EXPERIMENT_KEY,
-    VERSION,
-    inner_path,
-    make_frame,
-    serve_asset,
-    takes_gzip,
-    tensorboard_scope,
-    version_word,
+from aboard.tensorboard.follower import Follower
+from aboard.tensorboard.provider import BoardDataProvider, Boards
+from aboard.tensorboard.routes import (
+    TIME_SERIES,
+    BadRequest,
+    HotRoutes,
+    ResponseCache,
+    TooLarge,
+    is_for_scalars,
+    json_headers,
+    read_requests,
 )
-from aboard.tensorboard.provider import (
-    BoardDataProvider,
-    BoardRequest,
-    Boards,
-    current_request,
-)
-from aboard.tensorboard.routes import BadRequest, HotRoutes, read_requests
-from aboard.web.pages import NOT_FOUND
+from aboard.tensorboard.samples import limits
+from aboard.tensorboard.worker import Work
+from aboard.tensorboard.workers import Answer, Failed, Refusal, Ticket, WorkerPool
+from aboard.web.gate import VISITOR, server_ends
+from aboard.web.pages import ENDING, INTERNAL, NOT_FOUND
+from aboard.web.request import split_key
 
-_GZIP_FROM = 1000
-"""Bytes from which an answer is worth compressing."""
+_EXPERIMENT_HEADER = b"tensorboard-experiment-id"
+_ENCODING = b"accept-encoding"
+_YEAR = 31_536_000
+
+Header = tuple[bytes, bytes]
+
+STATUS = "data/status"  # whether the board has changed, and what is wrong with its sources
+_PROCESS = secrets.token_hex(4)  # each process counts versions from the start
+
+
+def make_frame(board_app: ASGIApp, assets: Assets) -> ASGIApp:
+    """Mount the boards, and the fonts, which the page requests at the root."""
+
+    async def font(request: Request) -> Response:
+        return await serve_asset(assets.get("font-roboto/" + request.path_params["name"]), request)
+
+    return Starlette(
+        routes=[
+            Route("/font-roboto/{name}", font),
+            Route("/b/{board}", _add_slash),
+            Mount("/b/{board}", board_app),
+        ],
+        exception_handlers=problem_pages(),
+    )
+
+
+def problem_pages() -> dict[Any, Any]:
+    return {404: lambda *_: NOT_FOUND, 500: lambda *_: INTERNAL}
+
+
+async def _add_slash(request: Request) -> Response:
+    query, _ = split_key(request.url.query)
+    address = f"{request.path_params['board']}/"
+    return RedirectResponse(f"{address}?{query}" if query else address, status_code=308)
+
+
+def inner_path(scope: Scope) -> str:
+    """Return the path below the board, less the experiment that the frontend puts there."""
+    path: str = scope["path"][len(scope.get("root_path", "")) :].lstrip("/")
+    if path.startswith("experiment/"):
+        path = path.partition("/")[2].partition("/")[2]
+    return path
+
+
+def tensorboard_scope(scope: Scope, board: str, path: str) -> Scope:
+    headers = _without(_EXPERIMENT_HEADER, scope["headers"])
+    root = scope.get("root_path", "")
+    return {
+        **scope,
+        "path": f"{root}/{path}",
+        "raw_path": f"{root}/{path}".encode(),
+        "headers": [*headers, (_EXPERIMENT_HEADER, board.encode())],
+    }
+
+
+def _without(name: bytes, headers: Iterable[Header]) -> list[Header]:
+    """Leave out a header, also if it is written with `_`, which is the same to WSGI."""
+    return [one for one in headers if one[0].lower().replace(b"_", b"-") != name]
+
+
+def status_body(version: int, runs: int, problems: Sequence[str]) -> bytes:
+    status = {"version": f"{_PROCESS}-{version}", "runs": runs, "problems": list(problems)}
+    return orjson.dumps(status)
+
+
+def takes_gzip(request: Request) -> bool:
+    for choice in request.headers.get("accept-encoding", "").split(","):
+        name, _, weight = choice.partition(";")
+        if name.strip().lower() == "gzip":
+            return not re.fullmatch(r"\s*q=0(\.0*)?\s*", weight)
+    return False
+
+
+async def serve_asset(asset: Asset | None, request: Request) -> Response:
+    if asset is None:
+        return Response("Not found", 404)
+    # The content of a name with a hash never changes; others are requested again.
+    lasting = "_file_hash" in request.query_params
+    headers = {
+        "etag": asset.etag,
+        "cache-control": f"private, max-age={_YEAR}, immutable" if lasting else "private, no-cache",
+        "vary": "accept-encoding",
+    }
+    if asset.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if takes_gzip(request):
+        headers["content-encoding"] = "gzip"
+        return Response(asset.body, media_type=asset.media_type, headers=headers)
+    body = await run_in_threadpool(gzip.decompress, asset.body)
+    return Response(body, media_type=asset.media_type, headers=headers)
+
+
+_GZIP_FROM = 1000  # bytes from which a response is worth compressing
 _GZIP_MAGIC = b"\x1f\x8b"
-_WSGI_THREADS = 10
-_TIME_SERIES = "data/plugin/timeseries/timeSeries"
-
-Asked = Callable[[str], None]
+_GZIP = 16 + zlib.MAX_WBITS
+_SLICE_SECONDS = 0.05  # of computing, after which others have a turn
+_FIRST_SLICES = 4  # at a time; each competes with the event loop for the interpreter
+_LATER_SLICES = 2
+_GRACE_SECONDS = 0.5  # for a call whose client has left
+_FILE_BYTES = 256 << 10
+_MOST_FORM_BYTES = 16 << 20
+_FORM_PIECE = 64 << 10
+_MOST_FIELDS = 100_000
+# What takes long to convert and depends on nothing but the request and what the board shows:
+# Markdown, which tags have as descriptions, and tables of hyperparameters.
+_KEPT = re.compile(r"data/plugin/(?:(?:text|text_v2|hparams)/.+|audio/audio|[\w-]+/tags)")
 
 
 def make_app(
     boards: Boards,
     *,
     samples: Mapping[str, int] | None = None,
-    asked: Asked | None = None,
+    follower: Follower | None = None,
     assets: Assets | None = None,
     closing: ExitStack | None = None,
+    pool: WorkerPool | None = None,
 ) -> ASGIApp:
-    """Make the application that serves boards.
+    """Make the application that serves boards, which may be added and removed while it runs.
 
-    Args:
-        boards: the boards; some may be added and removed while the application runs.
-        samples: points per series by plugin, 0 for all; TensorBoard's own numbers by default.
-        asked: is called with a board's id whenever somebody looks at it.
-        assets: the frontend's files.
-        closing: ends the application's threads when it is closed.
+    `samples` limits points per series by plugin, 0 for all. `closing` ends the workers.
     """
     assets = assets if assets is not None else Assets()
-    limits = {plugin: limit or sys.maxsize for plugin, limit in (samples or {}).items()}
-    provider = BoardDataProvider(boards)
-    hot = HotRoutes(boards, provider, limits)
-    tensorboard = _tensorboard(boards, provider, assets, limits)
-    wsgi: Any = WSGIMiddleware(tensorboard, workers=_WSGI_THREADS)
+    points = limits(samples)
+    pool = pool if pool is not None else WorkerPool(boards, points)
     if closing is not None:
-        closing.callback(wsgi.executor.shutdown, wait=False, cancel_futures=True)
-    return make_frame(_BoardApp(boards, hot, wsgi, assets, asked), assets)
-
-
-def _tensorboard(
-    boards: Boards, provider: BoardDataProvider, assets: Assets, samples: Mapping[str, int]
-) -> Any:
-    """Make TensorBoard's own application over the provider."""
-    protos.keep_tensorflow_out()
-    from tensorboard.backend import application
-
-    from aboard.tensorboard.plugins import static_plugins
-    from aboard.tensorboard.projector import ProjectorLoader
-
-    flags = argparse.Namespace(
-        logdir="",
-        logdir_spec="",
-        path_prefix="",
-        samples_per_plugin=dict(samples),
-        window_title="",
-    )
-    plugins = [*static_plugins(), ProjectorLoader(boards)]
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)
-    tensorboard = application.TensorBoardWSGIApp(flags, plugins, provider, assets.index_archive)
-
-    def app(environ: dict[str, Any], start_response: Any) -> Any:
-        current_request.set(BoardRequest(environ[EXPERIMENT_KEY]))
-        try:
-            return tensorboard(environ, start_response)
-        except FAILURES as error:
-            status = status_of(error)
-            headers = [("Content-Type", "text/plain; charset=utf-8")]
-            start_response(f"{status.value} {status.phrase}", headers)
-            return [f"{reason_of(error, environ['PATH_INFO'])}\n".encode()]
-
-    return app
+        closing.callback(pool.close)
+    hot = HotRoutes(boards, BoardDataProvider(boards), points)
+    return make_frame(_BoardApp(boards, hot, pool, assets, follower), assets)
 
 
 class _BoardApp:
-    """What is at `/b/<board>/…`."""
-
     def __init__(
-        self, boards: Boards, hot: HotRoutes, wsgi: ASGIApp, assets: Assets, asked: Asked | None
+        self,
+        boards: Boards,
+        hot: HotRoutes,
+        pool: WorkerPool,
+        assets: Assets,
+        follower: Follower | None,
     ) -> None:
         self._boards = boards
-        self._wsgi = wsgi
+        self._pool = pool
         self._assets = assets
-        self._asked = asked
+        self._follower = follower
         self._hot = hot
-        self._answers = Answers()
-        self._get: dict[str, Callable[[Listing], bytes]] = {
-            "data/environment": hot.environment,
-            "data/runs": hot.runs,
-            VERSION: lambda listing: version_word(listing.version()),
-            "data/plugin/timeseries/tags": hot.tags,
-            "data/plugin/scalars/tags": hot.scalar_tags,
-            "data/plugin/histograms/tags": hot.histogram_tags,
-            "data/plugin/distributions/tags": hot.histogram_tags,
+        self._responses = ResponseCache()
+        self._converted = ResponseCache()  # what workers have answered
+        self._first = asyncio.Semaphore(_FIRST_SLICES)
+        self._later = asyncio.Semaphore(_LATER_SLICES)
+        self._page: Response | None = None
+        self._get: dict[str, Callable[[Listing], Iterator[bytes]]] = {
+            "data/environment": partial(_in_one, hot.environment),
+            "data/runs": partial(_in_one, hot.runs),
+            STATUS: partial(_in_one, self._status),
         }
+        described = hot.described.items()
+        self._get |= {path: partial(self._unless_described, parts) for path, parts in described}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         listing = self._boards.get(scope["path_params"]["board"])
@@ -147,82 +224,419 @@ class _BoardApp:
             return
         path = inner_path(scope)
         request = Request(scope, receive)
-        response = await self._respond(listing, path, request)
-        if response is not None:
-            await response(scope, receive, send)
-            return
-        await self._wsgi(tensorboard_scope(scope, listing.board.id, path), receive, send)
+        with suppress(ClientDisconnect):
+            response = await self._respond(listing, path, request)
+            if response is not None:
+                await response(scope, receive, send)
 
-    async def _respond(self, listing: Listing, path: str, request: Request) -> Response | None:
-        """Answer what we answer ourselves; None leaves it to TensorBoard."""
-        if path != INDEX and path in self._assets:
-            return serve_asset(self._assets.get(path), request)
+    async def _respond(self, listing: Listing, path: str, request: Request) -> ASGIApp | None:
+        """Return the response; None if its client has left."""
+        if path in ("", INDEX) or path in self._assets:
+            return await self._file(listing, path, request)
         if request.method not in self._methods(path, request):
             headers = {"allow": ", ".join(self._methods(path, request))}
             return Response(status_code=405, headers=headers)
         try:
-            question = await self._question(path, request)
-            if question is None:
-                if self._asked and (path.startswith("data/") or path in ("", INDEX)):
-                    await run_in_threadpool(self._asked, listing.board.id)
-                return None
-            return await run_in_threadpool(
-                self._answer, listing, question, compressed=takes_gzip(request)
-            )
+            with self._pool.hold(_visitor(request.scope)) as hold:
+                query = await self._query(path, request, hold)
+                version = None
+                if path.startswith("data/"):
+                    version = await run_in_threadpool(self._update, listing)
+                if query.answer is not None:
+                    key = (version, takes_gzip(request), query.key) if query.key else None
+                    response = await self._answer(listing, query, key, request)
+                    if response is not None:
+                        return response
+                return await self._compute(listing, version, path, query, request, hold)
         except BadRequest as error:
-            return Response(f"Invalid argument: {error}", 400, media_type="text/plain")
+            text = f"Invalid argument: {error}"
+            return Response(text, error.status.value, media_type="text/plain")
+        except Refusal as refusal:
+            return refusal.problem
+
+    def _update(self, listing: Listing) -> int:
+        """Bring a listing up to date, which may wait, before a slice of computing is taken."""
+        if self._follower:
+            self._follower.requested(listing.board.id)
+        return listing.version()
+
+    async def _file(self, listing: Listing, path: str, request: Request) -> Response:
+        if path not in ("", INDEX):
+            return await serve_asset(self._assets.get(path), request)
+        await run_in_threadpool(self._update, listing)
+        self._pool.warm_up()  # the page will request its plugins
+        return await run_in_threadpool(self._index_page)
+
+    def _index_page(self) -> Response:
+        """Return the page as TensorBoard serves it; it is the same for every board."""
+        if self._page is None:
+            from tensorboard.plugins.base_plugin import TBContext
+            from tensorboard.plugins.core.core_plugin import CorePlugin
+            from werkzeug.test import Client
+
+            core = CorePlugin(TBContext(assets_zip_provider=self._assets.index_archive))
+            found = Client(core.get_resource_apps()[f"/{INDEX}"]).get("/")
+            headers = dict(found.headers.items())
+            self._page = Response(found.data, found.status_code, headers)
+        return self._page
 
     def _methods(self, path: str, request: Request) -> tuple[str, ...]:
-        """Return how our own routes can be asked; TensorBoard decides for its own."""
         if path in self._get:
             return ("GET", "HEAD")
-        return ("GET", "HEAD", "POST") if path == _TIME_SERIES else (request.method,)
+        return ("GET", "HEAD", "POST") if path == TIME_SERIES else (request.method,)
 
-    async def _question(self, path: str, request: Request) -> _Question | None:
-        """Understand what is asked; None leaves it to TensorBoard."""
+    async def _query(self, path: str, request: Request, hold: Hold) -> _Query:
         if path in self._get:
-            return _Question(self._get[path], (path,))
-        if path == _TIME_SERIES:
-            fields = await _form(request) if request.method == "POST" else request.query_params
+            return _Query(self._get[path], (path,) if path != STATUS else (), for_us=True)
+        if path == TIME_SERIES:
+            is_form = request.method == "POST"
+            fields = await self._form(request, hold) if is_form else request.query_params
             text = fields.get("requests")
-            asked = read_requests(text if isinstance(text, str) else None)
-            scalars_only = all(one.get("plugin") == "scalars" for one in asked)
-            answer = partial(self._hot.time_series, asked=asked)
-            return _Question(answer, (path, asked) if scalars_only else ())
+            text = text if isinstance(text, str) else None
+            requests = read_requests(text)
+            body = (text or "").encode()
+            if not all(map(is_for_scalars, requests)):
+                return _Query(None, (), for_us=True, body=body)
+            answer = partial(self._hot.time_series, requests=requests)
+            return _Query(answer, (path, requests), for_us=True, body=body)
         if path == "data/plugin/scalars/scalars_multirun" and request.method == "POST":
-            form = await _form(request)
+            form = await self._form(request, hold)
             tags = [str(tag) for tag in form.getlist("tag")]
             runs = [str(run) for run in form.getlist("runs")]
             answer = partial(self._hot.multirun, tags=tags, runs=runs)
-            return _Question(answer, (path, tags, runs))
-        return None
+            return _Query(answer, (path, tags, runs), for_us=True)
+        return _Query(None, ())
 
-    def _answer(self, listing: Listing, question: _Question, *, compressed: bool) -> Response:
-        """Answer from what is kept, as long as the board has not changed since."""
-        if self._asked:
-            self._asked(listing.board.id)
-        key = (listing.version(), compressed, question.key)
-        body = self._answers.get(key) if question.key else None
-        if body is None:
-            body = question.answer(listing)
-            if compressed and len(body) >= _GZIP_FROM:
-                body = gzip.compress(body, compresslevel=1, mtime=0)
-            if question.key:
-                self._answers.keep(key, body)
-        headers = {"cache-control": "no-cache, must-revalidate", "vary": "accept-encoding"}
-        if body.startswith(_GZIP_MAGIC):  # which no JSON does
-            headers["content-encoding"] = "gzip"
-        return Response(body, media_type="application/json", headers=headers)
+    def _unless_described(
+        self, parts: Callable[[Listing], Iterator[bytes]], listing: Listing
+    ) -> Iterator[bytes]:
+        if self._hot.has_descriptions(listing):
+            raise _NeedsWorker  # to convert them
+        yield from parts(listing)
+
+    async def _answer(
+        self, listing: Listing, query: _Query, key: Hashable, request: Request
+    ) -> Response | None:
+        """Answer here; None if a worker must. `key` is that of the response cache, if any."""
+        if key is not None and (kept := self._responses.get(key)) is not None:
+            return _json_response(kept)
+        try:
+            async with self._first:
+                answering = await run_in_threadpool(
+                    _Answering, self._responses, key, listing, query, takes_gzip(request)
+                )
+        except _NeedsWorker:
+            return None
+        if answering.is_done:
+            return _json_response(answering.content)
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield answering.content
+            while not answering.is_done:
+                async with self._later:
+                    part = await run_in_threadpool(answering.proceed)
+                yield part
+
+        headers = dict(json_headers(compressed=answering.is_compressed))
+        return StreamingResponse(parts(), headers=headers)
+
+    def _status(self, listing: Listing) -> bytes:
+        problems = self._follower.conditions(listing.board.id) if self._follower else ()
+        return status_body(*listing.count_runs(), problems)
+
+    # What workers compute.
+
+    async def _compute(
+        self,
+        listing: Listing,
+        version: int | None,
+        path: str,
+        query: _Query,
+        request: Request,
+        hold: Hold,
+    ) -> ASGIApp | None:
+        board = listing.board
+        compressed = takes_gzip(request)
+        scope = None
+        if not query.for_us:
+            scope = _plain(tensorboard_scope(request.scope, board.id, path), compressed=compressed)
+        body = query.body if query.for_us else await _read_body(request, hold)
+        digest = _digest(board.id, path, compressed, request, body)
+        cache_key = None
+        if query.for_us or _KEPT.fullmatch(path):
+            cache_key = (version, digest)
+            if (kept := self._converted.get(cache_key)) is not None:
+                return _unpacked(kept)
+        work = Work(path, scope, body, compressed)
+        ticket = Ticket(board.id, _visitor(request.scope))
+        try:
+            answering = self._pool.answer(ticket, listing, digest, work)
+            answer = await _unless_left(ticket, request, answering)
+        except Failed:
+            return INTERNAL
+        if answer is None:
+            return None
+        if cache_key is not None and answer.status == 200 and answer.is_complete:
+            content = _packed(answer, self._converted.largest)
+            if content is not None:
+                self._converted.put(cache_key, content)
+        return _FileResponse(answer)
+
+    async def _form(self, request: Request, hold: Hold) -> FormData:
+        body = await _read_body(request, hold, _MOST_FORM_BYTES)
+        if len(body) <= _FORM_PIECE:
+            return _parse_form(request.scope, body)
+        async with self._later:
+            return await run_in_threadpool(_parse_form, request.scope, body)
 
 
-class _Question:
-    """What is asked of a board, and under which key its answer can be kept; none if it cannot."""
+Hold = Callable[[int], None]  # see `WorkerPool.hold`
 
-    def __init__(self, answer: Callable[[Listing], bytes], asked: tuple[object, ...]) -> None:
+
+async def _read_body(request: Request, hold: Hold, most: int | None = None) -> bytes:
+    size, parts = 0, []
+    async for part in request.stream():
+        hold(len(part))
+        size += len(part)
+        parts.append(part)
+        if most is not None and size > most:
+            raise TooLarge(f"the form is larger than {most >> 20} MB. Request less")
+    return b"".join(parts)
+
+
+def _digest(board: str, path: str, compressed: bool, request: Request, body: bytes) -> bytes:
+    kind = request.headers.get("content-type")
+    query = request.scope["query_string"]
+    parts = (board, path, compressed, request.method, query, kind)
+    digest = hashlib.blake2b(repr(parts).encode())
+    digest.update(body)
+    return digest.digest()
+
+
+class _NeedsWorker(Exception):  # noqa: N818 - named by what is needed
+    """Only a worker may compute this."""
+
+
+class _Query:
+    """A request to a board, and the key under which its response can be cached, if it can.
+
+    Without an `answer`, a worker computes it: `for_us` by a route of ours, from the body.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Listing], Iterator[bytes]] | None,
+        parts: tuple[object, ...],
+        *,
+        for_us: bool = False,
+        body: bytes = b"",
+    ) -> None:
         self.answer = answer
-        self.key = hashlib.blake2b(repr(asked).encode()).digest() if asked else b""
+        self.key = hashlib.blake2b(repr(parts).encode()).digest() if parts else b""
+        self.for_us = for_us
+        self.body = body
 
 
-async def _form(request: Request) -> FormData:
-    """Read a form that may name every run of a large board."""
-    return await request.form(max_files=0, max_fields=100_000, max_part_size=16 << 20)
+def _json_response(body: bytes) -> Response:
+    is_compressed = body.startswith(_GZIP_MAGIC)  # which JSON never does
+    return Response(body, headers=dict(json_headers(compressed=is_compressed)))
+
+
+def _in_one(whole: Callable[[Listing], bytes], listing: Listing) -> Iterator[bytes]:
+    yield whole(listing)
+
+
+class _Answering:
+    """An answer that is computed slice by slice; `content` is the first one. Blocks."""
+
+    def __init__(
+        self,
+        cache: ResponseCache,
+        key: Hashable,
+        listing: Listing,
+        query: _Query,
+        compressed: bool,
+    ) -> None:
+        self._cache = cache
+        self._key = key
+        self.is_done = True
+        # Another request may have been answered while this one waited for its turn.
+        kept = cache.get(key) if key is not None else None
+        if kept is not None:
+            self.content = kept
+            return
+        answer = query.answer
+        self._parts = answer(listing) if answer is not None else iter(())
+        first, self.is_done = self._take()
+        self.is_compressed = compressed and (not self.is_done or len(first) >= _GZIP_FROM)
+        self._gzip = zlib.compressobj(1, wbits=_GZIP)
+        self._kept: list[bytes] | None = [] if key is not None else None
+        self._size = 0
+        self.content = self._sent(first)
+
+    def proceed(self) -> bytes:
+        part, self.is_done = self._take()
+        return self._sent(part)
+
+    def _take(self) -> tuple[bytes, bool]:
+        parts = []
+        until = time.monotonic() + _SLICE_SECONDS
+        for part in self._parts:
+            parts.append(part)
+            if time.monotonic() >= until:
+                return b"".join(parts), False
+        return b"".join(parts), True
+
+    def _sent(self, part: bytes) -> bytes:
+        if self.is_compressed:
+            part = self._gzip.compress(part) + (self._gzip.flush() if self.is_done else b"")
+        if self._kept is not None:
+            self._kept.append(part)
+            self._size += len(part)
+            if self._size > self._cache.largest:
+                self._kept = None
+            elif self.is_done:
+                self._cache.put(self._key, b"".join(self._kept))
+        return part
+
+
+async def _unless_left(
+    ticket: Ticket, request: Request, answering: Coroutine[Any, Any, Answer]
+) -> Answer | None:
+    """Return an answer; if its client or the server leaves before, end the work on it.
+
+    A call that runs gets half a second to end by itself, which costs less than another worker.
+    """
+    task = asyncio.ensure_future(answering)
+    leaving = asyncio.ensure_future(_left(request))
+    ending = asyncio.ensure_future(server_ends(request.scope))
+    try:
+        await asyncio.wait({task, leaving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and not ending.done() and ticket.is_running:
+            await asyncio.wait({task}, timeout=_GRACE_SECONDS)
+        if task.done():
+            return await task
+        if ending.done():
+            raise Refusal(ENDING)
+        return None
+    finally:
+        for one in (task, leaving, ending):
+            one.cancel()
+        await asyncio.wait({task, leaving, ending})
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class _FileResponse:
+    """Sends the response of a worker from its file, at the pace of its client."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._answer.body as file:
+            headers = _lowered(self._answer.headers)
+            response = StreamingResponse(_pieces(file), self._answer.status)
+            response.raw_headers = headers
+            await response(scope, receive, send)
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while piece := file.read(_FILE_BYTES):
+        yield piece
+
+
+def _lowered(headers: Sequence[tuple[str, str]]) -> list[Header]:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+_HEAD = struct.Struct("!I")
+
+
+def _packed(answer: Answer, largest: int) -> bytes | None:
+    """Return an answer as bytes, if it is small enough to be kept."""
+    if answer.size > largest:
+        return None
+    head = orjson.dumps(answer.headers)
+    content = _HEAD.pack(len(head)) + head + answer.body.read()
+    answer.body.seek(0)
+    return content
+
+
+def _unpacked(content: bytes) -> Response:
+    (length,) = _HEAD.unpack_from(content)
+    start = _HEAD.size + length
+    response = Response(content[start:])
+    response.raw_headers = _lowered(orjson.loads(content[_HEAD.size : start]))
+    return response
+
+
+def _plain(scope: Scope, *, compressed: bool) -> dict[str, Any]:
+    """Return the parts of a scope that a WSGI application gets.
+
+    TensorBoard reads `Accept-Encoding` in another way than `takes_gzip`, which responses are kept
+    by.
+    """
+    names = ("method", "scheme", "path", "root_path", "query_string", "http_version", "server")
+    found = {name: scope[name] for name in names if name in scope}
+    headers = _without(_ENCODING, scope["headers"])
+    if compressed:
+        headers.append((_ENCODING, b"gzip"))
+    return {**found, "client": scope.get("client"), "headers": headers}
+
+
+def _visitor(scope: Scope) -> str:
+    """Return the name of the user or link of a request; empty where all visitors are one."""
+    return str(getattr(scope.get(VISITOR), "name", ""))
+
+
+def _parse_form(scope: Scope, body: bytes) -> FormData:
+    """Parse a form that may name every run of a large board, which may take seconds."""
+    kind = Headers(scope=scope).get("content-type", "").partition(";")[0]
+    if kind.strip().lower() == "application/x-www-form-urlencoded":
+        return FormData(list(_fields(body)))
+    messages = iter(
+        {"type": "http.request", "body": body[start : start + _FORM_PIECE], "more_body": True}
+        for start in range(0, len(body), _FORM_PIECE)
+    )
+
+    async def receive() -> Message:
+        return next(messages, {"type": "http.request", "body": b"", "more_body": False})
+
+    async def parse() -> FormData:
+        request = Request(scope, receive)
+        return await request.form(
+            max_files=0, max_fields=_MOST_FIELDS, max_part_size=_MOST_FORM_BYTES
+        )
+
+    parsing = parse()
+    try:
+        parsing.send(None)  # it waits for nothing: the body is there
+    except StopIteration as end:
+        form: FormData = end.value
+        return form
+    raise RuntimeError("a form was not parsed at once")
+
+
+def _fields(body: bytes) -> Iterator[tuple[str, str]]:
+    if body.count(b"&") >= _MOST_FIELDS:
+        raise TooLarge(f"the form has more than {_MOST_FIELDS:,} fields. Request less")
+    for field in body.split(b"&"):
+        if field:
+            name, _, value = field.partition(b"=")
+            yield _unquoted(name), _unquoted(value)
+
+
+def _unquoted(text: bytes) -> str:
+    """Decode piece by piece: the library takes 80 times the memory of what it decodes."""
+    parts, start = [], 0
+    while start < len(text):
+        end = start + _FORM_PIECE
+        if (cut := text.rfind(b"%", end - 2, end)) > start:  # an escape is in one piece
+            end = cut
+        parts.append(unquote_to_bytes(text[start:end].replace(b"+", b" ")))
+        start = end
+    return b"".join(parts).decode("utf-8", "replace")

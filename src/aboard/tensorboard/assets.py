@@ -1,8 +1,6 @@
 """TensorBoard's frontend files, shared by every board of a process.
 
-They come in one zip archive whose members are kept there until somebody asks for
-them, and recognised by their checksum when a browser asks again. One script of ours
-is added to the page.
+They come in one zip archive, of which a member is read when it is first requested.
 """
 
 from __future__ import annotations
@@ -24,16 +22,12 @@ _FIRST_SCRIPT = b"<script src="
 
 
 class Asset(NamedTuple):
-    """A file of the frontend, compressed with gzip."""
-
-    body: bytes
+    body: bytes  # gzip
     etag: str
     media_type: str
 
 
 class Assets:
-    """The files of TensorBoard's frontend, by path."""
-
     def __init__(self, archive: Path | None = None) -> None:
         self._archive = archive if archive is not None else _tensorboard_archive()
         with zipfile.ZipFile(self._archive) as members:
@@ -51,7 +45,6 @@ class Assets:
         return path in self._members or path == _OURS
 
     def get(self, path: str) -> Asset | None:
-        """Return a file, or None if the frontend has none of that name."""
         info = self._members.get(path)
         if info is None:
             return self._held.get(path)
@@ -76,20 +69,17 @@ class Assets:
         return header + deflated + struct.pack("<II", info.CRC, info.file_size)
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file."""
         with zipfile.ZipFile(self._archive) as members:
             return members.read(path)
 
     def _page(self) -> bytes:
-        """Return the page, with our script before its own."""
         ours = b'<script src="' + _OURS.encode() + b'"></script>'
         return self.read(INDEX).replace(_FIRST_SCRIPT, ours + _FIRST_SCRIPT, 1)
 
     def index_archive(self) -> io.BytesIO:
         """Return an archive with the page alone, for TensorBoard to serve with its own headers.
 
-        TensorBoard compresses whatever is in its archive when an application is
-        made: most of a second for the whole of it, nothing for the page.
+        TensorBoard compresses its whole archive at the start, which takes most of a second.
         """
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as members:

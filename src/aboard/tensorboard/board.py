@@ -1,183 +1,241 @@
-"""A board: which sources, under which names, and what they hold right now.
+"""A board: which sources, under which names, and what they hold now.
 
-A `Board` is a value: a selection that can be stored and compared. A `Listing` is
-what the index knows of it at this moment, kept up to date run by run, so that
-asking again costs only what changed.
+A `Board` is a value that can be compared. A `Listing` is what the index knows of it at this
+moment, updated run by run, so that reading it again costs only what changed.
 """
 
 from __future__ import annotations
 
 import itertools
+import posixpath
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property, lru_cache
 
-from aboard.index import Index, Source, Tag
-from aboard.runs.naming import Template, distinct
-from aboard.tensorboard.fields import needs_records, template_fields
-
-if TYPE_CHECKING:
-    from aboard.runs.known import KnownRun
-    from aboard.tensorboard.selection import Records, Selection
+from aboard.events import protos
+from aboard.index import Source, Tag
+from aboard.index.library import Library, Member
+from aboard.index.tags import GroupTag, Tags
+from aboard.runs.catalog import KnownRun
+from aboard.runs.groups import COUNT_PREFIX, LINES, Band, Grouping, Line, Show
+from aboard.runs.naming import Template, distinct, fields_of_path, is_logdir
+from aboard.storage import is_below
 
 BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
-class Member(NamedTuple):
-    """A source on a board, and the name its runs go under."""
-
-    source: Source
-    name: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Member:
-        """Read `name=path`, a path or a URI; what exists under the whole text is a path."""
-        name, equals, rest = text.partition("=")
-        is_name = equals and rest and name and not set(name) & set("/\\:.")
-        if is_name and not Path(text).exists():
-            return cls(Source.parse(rest), name)
-        return cls(Source.parse(text))
-
-
 @dataclass(frozen=True)
 class Board:
-    """A selection of runs under names of its own.
-
-    Attributes:
-        id: its place in URLs.
-        title: what the browser's tab shows.
-        members: where its runs come from.
-        template: how runs are named; by their path where there is none.
-        include: shell patterns; a run must match one of them, if there are any.
-        exclude: shell patterns; a run must match none of them.
-        selection: runs chosen by selectors; those it means now are among the members.
-        roots: places above members whose catalog somebody keeps up to date.
-    """
+    """A selection of runs under names of its own."""
 
     id: str
-    title: str
+    title: str  # of the browser's tab
     members: tuple[Member, ...]
     template: Template | None = None
-    include: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()  # shell patterns; a run must match one of them, if there are any
     exclude: tuple[str, ...] = ()
-    selection: Selection | None = None
-    roots: tuple[str, ...] = ()
+    location: str = ""  # where the data is, for a person to read; the URIs by default
+    grouping: Grouping | None = None
 
     def __post_init__(self) -> None:
         if not self.id or not set(self.id) <= BOARD_ID_CHARACTERS:
             raise ValueError(f"{self.id!r} cannot be a board's id: use letters, digits, '_', '-'")
+        if not self.location:
+            uris = ", ".join(member.source.uri for member in self.members)
+            object.__setattr__(self, "location", uris)
 
     def shows(self, name: str) -> bool:
-        """Say whether a run of this name is on the board."""
         if self.include and not any(fnmatchcase(name, pattern) for pattern in self.include):
             return False
         return not any(fnmatchcase(name, pattern) for pattern in self.exclude)
 
-    @property
-    def location(self) -> str:
-        """Where its data is, for a person to read."""
-        if self.selection is not None:
-            return f"{', '.join(self.selection.selectors)} in {', '.join(self.selection.roots)}"
-        return ", ".join(member.source.uri for member in self.members)
+    @cached_property
+    def labels(self) -> dict[Member, str]:
+        if len(self.members) == 1:
+            return {self.members[0]: self.members[0].name}
+        return dict(zip(self.members, member_labels(self.members), strict=True))
+
+    @cached_property
+    def needs_records(self) -> bool:
+        return any(needs_records(template) for template in self.templates)
+
+    @cached_property
+    def templates(self) -> tuple[Template, ...]:
+        """Those that name its runs and its groups."""
+        grouping = self.grouping.template if self.grouping else None
+        return tuple(one for one in (self.template, grouping) if one is not None)
+
+    def path_name(self, member: Member, run: str) -> str:
+        """Name a run by its path: one unnamed member keeps the names that TensorBoard gives."""
+        label = self.labels[member]
+        return run if not label else label if run == "." else f"{label}/{run}"
+
+
+def member_labels(members: Sequence[Member]) -> list[str]:
+    """Return the shortest labels that tell members apart.
+
+    A label is the member's name or the end of its URI. Those that are equal, or of which one
+    would hold the runs of another (`a` and `a/b`), get more of their URIs.
+    """
+    tails = [_tails(member) for member in members]
+    sizes = [0] * len(members)
+    while True:
+        labels = [tail[size] for tail, size in zip(tails, sizes, strict=True)]
+        places: dict[str, str] = {}
+        for label, member in zip(labels, members, strict=True):
+            places.setdefault(label, member.source.uri)
+        held = Counter(labels)
+        longer = [
+            place
+            for place, label in enumerate(labels)
+            if sizes[place] + 1 < len(tails[place])
+            and (held[label] > 1 or _is_inside(label, members[place].source.uri, places))
+        ]
+        if not longer:
+            return distinct(labels)
+        for place in longer:
+            sizes[place] += 1
+
+
+def _tails(member: Member) -> list[str]:
+    parts = [part for part in member.source.uri.replace("://", "/").split("/") if part] or ["root"]
+    ends = ["/".join(parts[-length:]) for length in range(1, len(parts) + 1)]
+    if not member.name:
+        return ends
+    # A name that the user gave has no slash, and stays as it is.
+    is_end = "/" in member.name and member.name in ends
+    return ends[ends.index(member.name) :] if is_end else [member.name]
+
+
+def _is_inside(label: str, uri: str, places: Mapping[str, str]) -> bool:
+    """Return whether a label lies below that of a member which does not lead there."""
+    above = posixpath.dirname(label)
+    while above:
+        if above in places and not is_below(uri, places[above]):
+            return True
+        above = posixpath.dirname(above)
+    return False
 
 
 @dataclass(frozen=True)
 class BoardRun:
-    """A run on a board."""
+    """A run as a board shows it, or a curve of a group of runs, which has no directory."""
 
     name: str
     directory: str
     start_time: float | None
-    tags: dict[str, Tag] = field(repr=False)
+    tags: Tags = field(repr=False)
+    member: Member
+
+    @property
+    def only_hparams(self) -> bool:
+        return {kind.plugin for kind in self.tags.kinds()} == {"hparams"}
 
 
-def path_names(board: Board, found: Iterable[tuple[Member, str]]) -> list[str]:
-    """Name runs by their path, given their member and their name within it.
+MOST_TAGS = 50_000  # of a run; a page would not come to its end with more
+MOST_GROUPS = 500
 
-    One unnamed member keeps the names that TensorBoard gives to a log directory.
-    Where there are several, the member's name, or the last part of its path,
-    stands in front.
-    """
-    found = list(found)
-    names = []
-    for member, run in found:
-        label = member.name
-        if not label and len(board.members) > 1:
-            label = member.source.uri.rstrip("/").rpartition("/")[2] or member.source.uri
-        names.append(run if not label else label if run == "." else f"{label}/{run}")
-    return distinct(names)
-
-
-Key = tuple[Member, str]
-"""A member, and the directory of a run of it."""
+Key = tuple[Member, str]  # a member, and the directory of a run of it
 _VERSIONS = itertools.count()
+_NO_TAGS = Tags({})
 
 
 class Listing:
-    """The runs and tags of a board, as far as the index knows them."""
-
-    def __init__(self, board: Board, index: Index) -> None:
+    def __init__(self, board: Board, library: Library) -> None:
         self.board = board
-        self._index = index
+        self._library = library
+        self._index = library.index
         self._lock = threading.Lock()
-        self._records: Records | None = None
-        if needs_records(board.template):
-            from aboard.tensorboard.selection import Records
-
-            self._records = Records(index, board.roots)
-        self._told: tuple[object, ...] = ()
+        self._record_marks: tuple[object, ...] = ()
         self._stamp: int | None = None
         self._marks: dict[Key, tuple[object, ...]] = {}
-        self._tags: dict[Key, dict[str, Tag]] = {}
+        self._tags: dict[Key, Tags] = {}
         self._runs: dict[str, BoardRun] = {}
+        self._members: dict[str, BoardRun] = {}  # the runs without the groups
+        self._group_count = 0
+        self._run_count: int | None = None
+        self._crowded: dict[str, int] = {}  # runs with more tags than are shown, by directory
         self._version = next(_VERSIONS)
 
+    def problems(self) -> list[str]:
+        """Return what is not shown, as of the last update, and why."""
+        problems = [
+            f"{directory}: this run has {count:,} tags; the board shows the first {MOST_TAGS:,} by"
+            " name. Log fewer tags; 'aboard ls' and 'aboard export' have all of them."
+            for directory, count in self._crowded.items()
+        ]
+        if self._group_count > MOST_GROUPS:
+            problems.append(
+                f"its runs are in {self._group_count:,} groups; the board shows the first"
+                f" {MOST_GROUPS}. Group them by a field that has fewer values."
+            )
+        return problems
+
     def version(self) -> int:
-        """Return a number that changes with anything that the board shows, and never comes back."""
+        """Return a number that changes with what the board shows, and never repeats."""
         with self._lock:
             self._update()
             return self._version
 
     def runs(self) -> dict[str, BoardRun]:
-        """Return the runs by name, up to date with the index."""
         with self._lock:
             self._update()
             return self._runs
 
-    def find(self, run: str, tag: str) -> Tag | None:
-        """Return a tag of a run, or None if the board does not show it."""
-        found = self.runs().get(run)
-        return found.tags.get(tag) if found else None
+    def count_runs(self) -> tuple[int, int]:
+        """Return the version, and the number of runs: one with its stages and hparams is one."""
+        with self._lock:
+            self._update()
+            if self._run_count is None:
+                self._run_count = len(self._run_directories(self._members.values()))
+            return self._version, self._run_count
+
+    def count_runs_of(self, source: Source) -> int:
+        """Return the number of runs of one source, counted in the same way."""
+        with self._lock:
+            self._update()
+            runs = [run for run in self._members.values() if run.member.source == source]
+            return len(self._run_directories(runs))
+
+    def _run_directories(self, runs: Collection[BoardRun]) -> set[str]:
+        known = self._library.places_of_runs({run.directory for run in runs})
+        known |= {run.directory for run in runs if run.only_hparams}
+        return {run_of(one.directory, one.member.source.uri, known) for one in runs}
 
     def show(self, board: Board) -> None:
-        """Show the board with other members than before; what is known of runs is kept."""
+        """Show the board with other members; what is known of runs is kept."""
         with self._lock:
             self.board = board
             self._stamp = None
-            self._told = (object(),)  # so that runs are named anew
+            self._record_marks = (object(),)  # so that runs are named again
 
     def _update(self) -> None:
         stamp = self._index.stamp()  # before the marks: what changes meanwhile shows next time
         marks = self._marks if stamp == self._stamp else dict(self._current_marks())
-        told = self._records_told(marks)
-        if (marks, told) == (self._marks, self._told):
+        records = self._current_record_marks(marks)
+        if (marks, records) == (self._marks, self._record_marks):
             self._stamp = stamp
             return
-        changed: dict[tuple[Source, str], list[dict[str, Tag]]] = {}
+        changed: dict[tuple[Source, str], list[Key]] = {}
         for key, mark in marks.items():
             if self._marks.get(key) != mark:
-                self._tags[key] = {}
-                changed.setdefault((key[0].source, key[1]), []).append(self._tags[key])
-        for place, tag in self._index.tags_of(changed.keys()) if changed else ():
-            for tags in changed[place]:
-                tags[tag.name] = tag
+                changed.setdefault((key[0].source, key[1]), []).append(key)
+        found, crowded = self._index.tags_of(changed, most=MOST_TAGS) if changed else ({}, {})
+        for place, keys in changed.items():
+            self._tags |= dict.fromkeys(keys, found.get(place, _NO_TAGS))
+        read = {directory for _, directory in changed}
+        shown = {directory for _, directory in marks}
+        unchanged = {one: count for one, count in self._crowded.items() if one in shown - read}
+        self._crowded = unchanged | crowded
         self._tags = {key: self._tags[key] for key in marks}
-        self._marks, self._told, self._stamp = marks, told, stamp
-        self._runs = self._named_runs()
+        self._marks, self._record_marks, self._stamp = marks, records, stamp
+        self._members, self._run_count = self._named_runs(), None
+        self._runs = self._shown_runs()
         self._version = next(_VERSIONS)
 
     def _current_marks(self) -> Iterator[tuple[Key, tuple[object, ...]]]:
@@ -191,21 +249,52 @@ class Listing:
         keys = list(self._tags)
         names = self._names(keys)
         return {
-            name: BoardRun(name, key[1], _start_time(self._marks[key]), self._tags[key])
+            name: BoardRun(name, key[1], _start_time(self._marks[key]), self._tags[key], key[0])
             for name, key in zip(names, keys, strict=True)
             if self.board.shows(name)
         }
 
-    def _record(self, key: Key) -> KnownRun | None:
-        return self._records.of(key[0].source, key[1]) if self._records else None
+    def _shown_runs(self) -> dict[str, BoardRun]:
+        """Return the runs, their groups, or both."""
+        grouping = self.board.grouping
+        if grouping is None or grouping.show is Show.RUNS:
+            return self._members
+        groups = self._groups(grouping)
+        if grouping.show is Show.GROUPS:
+            return {run.name: run for run in groups}
+        names = distinct([*self._members, *(run.name for run in groups)])[len(self._members) :]
+        named = (replace(run, name=name) for run, name in zip(groups, names, strict=True))
+        return self._members | {run.name: run for run in named}
 
-    def _records_told(self, keys: Iterable[Key]) -> tuple[object, ...]:
-        """Return a value that changes when a record does, or a heart stops beating."""
-        template, records = self.board.template, self._records
-        if template is None or records is None:
+    def _groups(self, grouping: Grouping) -> list[BoardRun]:
+        """Return the curves of groups: runs with equal values, each of their stages by itself."""
+        by_member = self._by_member()
+        groups: dict[tuple[str, str], list[BoardRun]] = {}
+        labels: dict[tuple[str, str], str] = {}
+        for run in self._members.values():
+            source, record = run.member.source, self._record((run.member, run.directory))
+            tags = by_member[run.member]
+            fields = template_fields(grouping.template, source, run.directory, tags, record)
+            stage = str(fields.get("logdir", ""))
+            key = repr(grouping.template.values(fields)), stage
+            groups.setdefault(key, []).append(run)
+            labels[key] = grouping.template.render(fields) + (f"/{stage}" if stage else "")
+        self._group_count = len(groups)
+        kept = list(groups)[:MOST_GROUPS]
+        named = zip(kept, distinct(labels[key] for key in kept), strict=True)
+        return [run for key, name in named for run in group_runs(name, groups[key], grouping.band)]
+
+    def _record(self, key: Key) -> KnownRun | None:
+        if not self.board.needs_records:
+            return None
+        return self._library.record_of(key[0].source, key[1])
+
+    def _current_record_marks(self, keys: Iterable[Key]) -> tuple[object, ...]:
+        """Return a value that changes when a record does, or a heartbeat stops."""
+        if not self.board.needs_records:
             return ()
-        marks = records.marks(member.source for member in self.board.members)
-        if "state" not in template.fields:
+        marks = self._library.record_marks(member.source for member in self.board.members)
+        if not any("state" in template.fields for template in self.board.templates):
             return marks
         now = time.time()
         held = (self._record(key) for key in keys)
@@ -214,26 +303,151 @@ class Listing:
     def _names(self, keys: list[Key]) -> list[str]:
         template = self.board.template
         if template is None:
-            found = [(member, member.source.run_name(directory)) for member, directory in keys]
-            return path_names(self.board, found)
-        by_member: dict[Member, dict[str, dict[str, Tag]]] = {}
+            name = self.board.path_name
+            return distinct(name(member, member.source.run_name(run)) for member, run in keys)
+        by_member = self._by_member()
+        names = []
+        for member, run in keys:
+            record = self._record((member, run))
+            fields = template_fields(template, member.source, run, by_member[member], record)
+            names.append(template.render(fields))
+        return distinct(names)
+
+    def _by_member(self) -> dict[Member, dict[str, Tags]]:
+        by_member: dict[Member, dict[str, Tags]] = {}
         for (member, directory), tags in self._tags.items():
             by_member.setdefault(member, {})[directory] = tags
-        return distinct(
-            template.render(
-                template_fields(
-                    template,
-                    member.source,
-                    directory,
-                    by_member[member],
-                    self._record((member, directory)),
-                )
-            )
-            for member, directory in keys
-        )
+        return by_member
+
+
+def group_runs(label: str, members: Sequence[BoardRun], band: Band) -> list[BoardRun]:
+    """Return the curves of a group as runs; the first one also has the numbers of members."""
+    held: dict[str, list[Tag]] = {}
+    for run in members:
+        for name in run.tags.select(lambda about: about.kind[:2] == ("scalars", "scalar")):
+            if (tag := run.tags[name]).is_scalar:
+                held.setdefault(name, []).append(tag)
+    lines: dict[Line, dict[str, Tag]] = {
+        line: {
+            name: GroupTag.of(tags, band, line)
+            for name, tags in held.items()
+            if line is Line.MIDDLE or len(tags) > 1
+        }
+        for line in LINES[band]
+    }
+    for name, tags in held.items():
+        counted = COUNT_PREFIX + name
+        lines[Line.MIDDLE][counted] = GroupTag.of(tags, band, Line.COUNT, counted)
+    started = [run.start_time for run in members if run.start_time is not None]
+    return [
+        BoardRun(f"{label} {LINES[band][line]}", "", min(started, default=None), tags, first.member)
+        for first in members[:1]
+        for line, tags in ((line, Tags(held)) for line, held in lines.items())
+        if tags
+    ]
+
+
+def run_of(directory: str, source: str, known: Collection[str] = ()) -> str:
+    """Return the directory of the run that a directory of event files is a part of."""
+    above = directory
+    while above not in known and len(above) > len(source):
+        above = posixpath.dirname(above)
+    if above in known:
+        return above
+    while len(directory) > len(source) and is_logdir(posixpath.basename(directory)):
+        directory = posixpath.dirname(directory)
+    return directory
 
 
 def _start_time(mark: tuple[object, ...]) -> float | None:
-    """Return the wall time of a run's first event; a mark is a tuple of (id, offset, wall)."""
-    first = mark[0]
+    first = mark[0]  # of the first file: its id, …, and the wall time of its first event
     return first[-1] if isinstance(first, tuple) else None
+
+
+_SESSION_START = "_hparams_/session_start_info"
+
+
+def needs_records(template: Template | None) -> bool:
+    """Return whether a template uses fields that paths and scalars do not have."""
+    known = {"experiment", "run", "logdir", "source", "metrics"}
+    return template is not None and bool(_groups(template) - known)
+
+
+def template_fields(
+    template: Template,
+    source: Source,
+    directory: str,
+    tags_of: Mapping[str, Tags],
+    record: KnownRun | None = None,
+) -> dict[str, object]:
+    """Return the fields of a run that a template uses, from its path, tags and record.
+
+    `tags_of` has the tags of every run of the source, by directory: a run without hyperparameters
+    has those of the nearest run above it.
+    """
+    fields: dict[str, object] = dict(fields_of_path(source.uri, source.run_name(directory)))
+    groups = _groups(template)
+    if "hparams" in groups:
+        fields["hparams"] = _hparams_at(directory, tags_of)
+    if "metrics" in groups:
+        tags = tags_of.get(directory, _NO_TAGS).values()
+        fields["metrics"] = {tag.name: tag.last_value for tag in tags if tag.is_scalar}
+    return fields if record is None else _with_record(fields, record, directory, groups)
+
+
+def _groups(template: Template) -> set[str]:
+    return {name.partition(".")[0] for name in template.fields}
+
+
+def _with_record(
+    fields: dict[str, object], record: KnownRun, directory: str, groups: set[str]
+) -> dict[str, object]:
+    """Prefer the record, except for metrics, of which event files know more."""
+    recorded: dict[str, object] = {
+        "experiment": record.experiment,
+        "run": record.name,
+        "logdir": directory[len(record.uri) + 1 :],
+        "workspace": record.workspace,
+        "job": record.job,
+        "user": record.user,
+        "host": record.host,
+    }
+    if record.created:
+        recorded["created"] = datetime.fromtimestamp(record.created).astimezone()
+    fields = {name: value for name, value in (fields | recorded).items() if value}
+    if "state" in groups:
+        fields["state"] = record.state_at(time.time())
+    for name, values in (("hparams", record.hparams), ("tags", record.tags)):
+        if name in groups:
+            held = fields.get(name)
+            fields[name] = {**(held if isinstance(held, dict) else {}), **values}
+    if "metrics" in groups:
+        held = fields.get("metrics")
+        fields["metrics"] = {**record.metrics, **(held if isinstance(held, dict) else {})}
+    return fields
+
+
+def _hparams_at(directory: str, tags_of: Mapping[str, Tags]) -> dict[str, object]:
+    while directory:
+        tag = tags_of.get(directory, _NO_TAGS).get(_SESSION_START)
+        if tag is not None and tag.metadata is not None:
+            return _read_hparams(tag.metadata)
+        directory = directory.rpartition("/")[0]
+    return {}
+
+
+@lru_cache(maxsize=4096)
+def _read_hparams(metadata: bytes) -> dict[str, object]:
+    protos.keep_tensorflow_out()
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    tensorboard = protos.load()
+    try:
+        plugin_data = tensorboard.summary_pb2.SummaryMetadata.FromString(metadata).plugin_data
+        data = plugin_data_pb2.HParamsPluginData.FromString(plugin_data.content)
+    except tensorboard.NotAMessage:
+        return {}
+    return {
+        name: getattr(value, value.WhichOneof("kind")) if value.WhichOneof("kind") else None
+        for name, value in data.session_start_info.hparams.items()
+    }

@@ -1,8 +1,7 @@
-"""A local copy of what a bucket holds for a board, kept up to date while somebody looks.
+"""A local copy of what a bucket holds for a board, kept up to date while there are requests.
 
-TensorBoard's own loaders and plugins open files, so what is in a bucket has to be
-copied for them: event files, the `plugins` directories, and the files that a
-projector's configuration names. Everything else, checkpoints above all, stays there.
+TensorBoard's own loaders and plugins open files, so event files, the `plugins` directories, and
+the files that a projector's configuration names are copied. Checkpoints and the like are not.
 """
 
 from __future__ import annotations
@@ -17,29 +16,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aboard.index.plan import EVENT_FILE
-from aboard.index.reading import REMOTE_BLOCK, TAIL_BYTES
+from aboard.events.files import EVENT_FILE, is_event_file
+from aboard.index.reader import TAIL_BYTES
 from aboard.storage.base import Entry, Storage, StorageError, name_parts
 from aboard.storage.local import TEMPORARY
 from aboard.storage.uri import join
-from aboard.tensorboard.live import LONGEST_SECONDS, Rhythm
-from aboard.tensorboard.projector_config import (
-    CONFIG_FILE,
-    BadConfig,
-    named_files,
-    read_config,
-    resolve,
-)
+from aboard.tensorboard.projector import CONFIG_FILE, BadConfig, named_files, read_config, resolve
+from aboard.tensorboard.schedule import LONGEST_SECONDS, Schedule
 
 _PLUGINS = "plugins"
-_THREADS = 8
-"""Files copied at once: a request is mostly waiting."""
+_BLOCK = 4 << 20
+_THREADS = 8  # files copied at once: a request is mostly waiting
 
 
 @dataclass(slots=True)
 class Update:
-    """What an update of a mirror did."""
-
     copied: int = 0
     grown: int = 0
     removed: int = 0
@@ -48,11 +39,9 @@ class Update:
 
     @property
     def changed(self) -> bool:
-        """Whether the copy differs from what it was."""
         return bool(self.copied or self.grown or self.removed)
 
     def add(self, other: Update) -> None:
-        """Count in what was done to some files more."""
         self.copied += other.copied
         self.grown += other.grown
         self.removed += other.removed
@@ -62,23 +51,18 @@ class Update:
 
 @dataclass(slots=True)
 class _Copy:
-    """A file of ours: how much of it is here, and of which version it is all."""
+    """A copied file: how many bytes are here, and the version if that is all of it."""
 
     held: int = 0
     version: str = ""
 
 
 class Mirror:
-    """A directory with a copy of a storage's event files and what plugins need beside them.
+    """A directory with a copy of a storage's event files and of the files that plugins need.
 
-    An event file is copied front to back under its own name, and what was added to it
-    is appended: a reader sees a file that grows, as it would on a disk. All other
-    files, and an event file that was replaced, appear in one step.
-
-    Args:
-        storage: what to copy.
-        directory: where to; nobody else writes there.
-        only: the one file to copy, for a source that is a single event file.
+    What was added to an event file is appended: a reader sees a file that grows, as it would on a
+    disk. All other files, and an event file that was replaced, appear in one step. The directory is
+    used by this mirror alone.
     """
 
     def __init__(self, storage: Storage, directory: Path, *, only: str = "") -> None:
@@ -90,15 +74,10 @@ class Mirror:
         directory.mkdir(parents=True, exist_ok=True)
 
     def stop(self) -> None:
-        """Let an update that runs in another thread end after the block it is reading."""
         self._stopped.set()
 
     def update(self) -> Update:
-        """Copy what is new, and remove what is gone; one file's trouble stops no other.
-
-        Raises:
-            StorageError: the storage cannot be listed.
-        """
+        """Copy what is new and remove what is gone; raises StorageError only if listing fails."""
         update = Update()
         listing_problems: list[StorageError] = []
         entries = {
@@ -106,19 +85,18 @@ class Mirror:
             for entry in self._storage.list(self._only, on_error=listing_problems.append)
         }
         update.problems += listing_problems
-        wanted = {name for name in entries if is_wanted(name)}
-        self._copy_all((entries[name] for name in sorted(wanted)), update)
-        named = self._named_by_projectors(wanted) & entries.keys() - wanted
+        chosen = {name for name in entries if is_copied(name)}
+        self._copy_all((entries[name] for name in sorted(chosen)), update)
+        named = self._named_by_projectors(chosen) & entries.keys() - chosen
         self._copy_all((entries[name] for name in sorted(named)), update)
         # What a failed listing did not show may still be there.
         if not listing_problems:
-            for name in self._copies.keys() - wanted - named:
+            for name in self._copies.keys() - chosen - named:
                 self._remove(name)
                 update.removed += 1
         return update
 
     def _named_by_projectors(self, names: Iterable[str]) -> set[str]:
-        """Return what the configurations that are here name, as names of the storage."""
         found: set[str] = set()
         home = self._directory.resolve()
         for name in names:
@@ -144,14 +122,13 @@ class Mirror:
         return copy is None or (copy.held, copy.version) != (entry.size, entry.version)
 
     def _copy(self, entry: Entry) -> Update:
-        """Bring one file up to date; what goes wrong is in the answer."""
         update = Update()
         if self._stopped.is_set():
             return update
         try:
             path = self._directory.joinpath(*name_parts(self._storage.uri, entry.name))
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not _is_event_file(entry.name) or not self._append(entry, path, update):
+            if not is_event_file(entry.name) or not self._append(entry, path, update):
                 self._replace(entry, path, update)
         except StorageError as error:
             update.problems.append(error)
@@ -162,13 +139,13 @@ class Mirror:
         return update
 
     def _append(self, entry: Entry, path: Path, update: Update) -> bool:
-        """Add what a file has grown by; False if it is not the same file any more."""
+        """Add what a file has grown by; return False if it is not the same file any more."""
         copy = self._copies.setdefault(entry.name, _Copy())
         if entry.size < copy.held or (entry.size == copy.held and copy.version):
             return False
         start = max(0, copy.held - TAIL_BYTES)
         overlap = copy.held - start
-        block = self._storage.read(entry.name, start, min(start + REMOTE_BLOCK, entry.size))
+        block = self._storage.read(entry.name, start, min(start + _BLOCK, entry.size))
         if block[:overlap] != _read(path, start, copy.held):
             return False
         update.grown, update.copied = (1, 0) if copy.held else (0, 1)
@@ -178,19 +155,18 @@ class Mirror:
                 written = file.write(block)
                 copy.held += written
                 update.bytes_read += written
-                end = min(copy.held + REMOTE_BLOCK, entry.size)
+                end = min(copy.held + _BLOCK, entry.size)
                 block = self._storage.read(entry.name, copy.held, end) if copy.held < end else b""
         copy.version = entry.version if copy.held == entry.size else ""
         return True
 
     def _replace(self, entry: Entry, path: Path, update: Update) -> None:
-        """Copy a whole file, and put it in its place in one step."""
         temporary = path.with_name(TEMPORARY + os.urandom(8).hex())
         held = 0
         try:
             with temporary.open("xb") as file:
                 while held < entry.size and not self._stopped.is_set():
-                    end = min(held + REMOTE_BLOCK, entry.size)
+                    end = min(held + _BLOCK, entry.size)
                     block = self._storage.read(entry.name, held, end)
                     if not block:
                         break
@@ -213,14 +189,11 @@ class Mirror:
                 path.rmdir()
 
 
-class MirrorFollower:
+class MirrorUpdater:
     """Updates a mirror in a thread: often while it changes, less and less while it does not.
 
-    Args:
-        mirror: what to keep up to date.
-        shortest: seconds between two looks, at least.
-        changed: is called, in the thread, after every update.
-        unwatched: says whether nobody looks; then the storage is left alone.
+    `changed` is called in the thread after every update. While `unwatched()`, the storage is left
+    alone.
     """
 
     def __init__(
@@ -231,7 +204,7 @@ class MirrorFollower:
         unwatched: Callable[[], bool],
     ) -> None:
         self._mirror = mirror
-        self._rhythm = Rhythm(shortest, max(shortest, LONGEST_SECONDS))
+        self._schedule = Schedule(shortest, max(shortest, LONGEST_SECONDS))
         self._changed = changed
         self._unwatched = unwatched
         self._done = threading.Event()
@@ -240,11 +213,9 @@ class MirrorFollower:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look again now: somebody came back."""
         self._wake.set()
 
     def close(self) -> None:
-        """Stop, and wait until nothing is being copied."""
         self._done.set()
         self._mirror.stop()
         self._wake.set()
@@ -259,21 +230,16 @@ class MirrorFollower:
                 update = Update(problems=[error])
             self._changed(update)
             cost = time.monotonic() - started
-            self._wake.wait(self._rhythm.after(changed=update.changed, cost=cost))
+            self._wake.wait(self._schedule.after(changed=update.changed, cost=cost))
             self._wake.clear()
             while self._unwatched() and not self._done.is_set():
                 self._wake.wait(1.0)
                 self._wake.clear()
 
 
-def is_wanted(name: str) -> bool:
-    """Say whether a file is copied for its name alone."""
+def is_copied(name: str) -> bool:
     *directories, last = name.split("/")
     return EVENT_FILE in last or last == CONFIG_FILE or _PLUGINS in directories
-
-
-def _is_event_file(name: str) -> bool:
-    return EVENT_FILE in posixpath.basename(name)
 
 
 def _read(path: Path, start: int, end: int) -> bytes:

@@ -1,7 +1,6 @@
 """TensorBoard's plugins: those it brings, and those that other packages add to it.
 
-A package announces a plugin with an entry point. One that cannot be loaded, or that
-would break the page for all others, is left out with a line in the log.
+One that cannot be loaded, or that would break the page for all others, is left out and logged.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from aboard.tensorboard.projector import Directories, RunsProjector
 
 protos.keep_tensorflow_out()
 
-from tensorboard import default  # noqa: E402
 from tensorboard.backend import application  # noqa: E402
 from tensorboard.plugins import base_plugin  # noqa: E402
 from tensorboard.plugins.core import core_plugin  # noqa: E402
 from tensorboard.plugins.profile_redirect import profile_redirect_plugin  # noqa: E402
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _GROUP = "tensorboard_plugins"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -33,37 +31,32 @@ _PROFILE = "profile"
 
 
 def static_plugins() -> list[Any]:
-    """Return the plugins that TensorBoard brings, none of which shows our flags."""
+    """Return the plugins that TensorBoard brings, none of which shows the flags of this process."""
     return [
-        # Its loader, as it comes, would show them to whoever looks.
+        # The loader as it comes has a route that shows them.
         core_plugin.CorePluginLoader(include_debug_info=False)
         if isinstance(plugin, core_plugin.CorePluginLoader)
         else plugin
-        for plugin in default.get_static_plugins()
+        for plugin in protos.static_plugins()
     ]
 
 
 def all_plugins(directories: Directories) -> list[Any]:
-    """Return a loader for every plugin that is installed.
-
-    Args:
-        directories: tells where the files of each run are.
-    """
     added = [one for one in entry_points(group=_GROUP) if one.name != _OURS]
     loaders = [
         application.make_plugin_loader(plugin)
         for plugin in static_plugins()
-        # A hint to install what is installed; it looks for the package's former name.
+        # It advises to install what is installed: it checks the former name of the package.
         if plugin is not profile_redirect_plugin.ProfileRedirectPluginLoader
         or all(one.name != _PROFILE for one in added)
     ]
-    loaders.append(_Made(lambda: RunsProjector(directories)))
+    loaders.append(Loader(lambda: RunsProjector(directories)))
     loaders += [AddedPlugin(one) for one in sorted(added, key=lambda one: one.name)]
     return loaders
 
 
 def make_flags(loaders: list[Any], **settings: object) -> argparse.Namespace:
-    """Return TensorBoard's options and those of its plugins: as they are by default, but some."""
+    """Return the default options of TensorBoard and its plugins, with `settings` changed."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     for loader in loaders:
         loader.define_flags(parser)
@@ -76,7 +69,7 @@ def make_flags(loaders: list[Any], **settings: object) -> argparse.Namespace:
     return flags
 
 
-class _Made(base_plugin.TBLoader):  # type: ignore[misc]
+class Loader(base_plugin.TBLoader):  # type: ignore[misc]
     """Loads a plugin that needs nothing of TensorBoard's context."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -87,27 +80,20 @@ class _Made(base_plugin.TBLoader):  # type: ignore[misc]
 
 
 class AddedPlugin(base_plugin.TBLoader):  # type: ignore[misc]
-    """Loads a plugin of another package, or leaves it out."""
-
     def __init__(self, entry_point: EntryPoint) -> None:
         self._entry_point = entry_point
         self._loader: Any = None
-        self._loader = self._careful(
-            lambda: application.make_plugin_loader(self._entry_point.load())
-        )
+        self._loader = self._guarded(lambda: application.make_plugin_loader(entry_point.load()))
 
     def define_flags(self, parser: argparse.ArgumentParser) -> None:
-        """Let the plugin add options."""
         if self._loader is not None:
-            self._careful(lambda: self._loader.define_flags(parser))
+            self._guarded(lambda: self._loader.define_flags(parser))
 
     def fix_flags(self, flags: argparse.Namespace) -> None:
-        """Let the plugin check options."""
         if self._loader is not None:
-            self._careful(lambda: self._loader.fix_flags(flags))
+            self._guarded(lambda: self._loader.fix_flags(flags))
 
     def load(self, context: Any) -> Any:
-        """Return the plugin, or None if it cannot be served beside the others."""
         if self._loader is None:
             return None
 
@@ -117,31 +103,24 @@ class AddedPlugin(base_plugin.TBLoader):  # type: ignore[misc]
                 check_plugin(plugin, context.plugin_name_to_instance)
             return plugin
 
-        return self._careful(loaded)
+        return self._guarded(loaded)
 
-    def _careful(self, act: Callable[[], Any]) -> Any:
-        """Let foreign code run; if it fails, the plugin is out."""
+    def _guarded(self, act: Callable[[], Any]) -> Any:
+        """Run code of the plugin; if it fails, the plugin is left out."""
         try:
             return act()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is code of others
             self._loader = None
             package = self._entry_point.dist.name if self._entry_point.dist else "?"
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            _logger.warning(
-                "TensorBoard's plugin %r of the package %r is left out: %s",
-                self._entry_point.name,
-                package,
-                reason,
-            )
+            name = self._entry_point.name
+            text = "TensorBoard's plugin %r of the package %r is left out: %s"
+            _log.warning(text, name, package, reason)
             return None
 
 
 def check_plugin(plugin: Any, others: Mapping[str, Any]) -> None:
-    """Check what would otherwise break TensorBoard's application, or its page.
-
-    Raises:
-        ValueError: the plugin cannot be served beside the others.
-    """
+    """Raise ValueError for what would break the application of TensorBoard, or its page."""
     name = plugin.plugin_name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a plugin's name")
@@ -153,4 +132,4 @@ def check_plugin(plugin: Any, others: Mapping[str, Any]) -> None:
     plugin.data_plugin_names()
     metadata = plugin.frontend_metadata()
     if metadata.is_ng_component and (metadata.element_name or metadata.es_module_path):
-        raise ValueError("it says twice how the page is to load it")
+        raise ValueError("it declares two ways to load its page")

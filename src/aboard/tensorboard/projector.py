@@ -1,8 +1,7 @@
-"""The Projector tab: TensorBoard's own plugin, told which directory each run is in.
+"""The Projector tab: TensorBoard's own plugin, with one instance per board.
 
-As it comes, the plugin has one log directory for a whole process, and looks for a
-run below it. Here every board has a plugin of its own, whose runs may be anywhere on
-this machine. A configuration that is broken or lacks a file hides no other one.
+A configuration that is broken or lacks a file hides no other one. A configuration is untrusted
+text: the files that it names are used only where they lie in its directory or below it.
 """
 
 from __future__ import annotations
@@ -10,27 +9,18 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from aboard.events import protos
 from aboard.storage.uri import is_remote
-from aboard.tensorboard.board import Board, Listing, path_names
-from aboard.tensorboard.live import Rhythm
-from aboard.tensorboard.projector_config import (
-    BadConfig,
-    Config,
-    Stamp,
-    find_config,
-    read_config,
-    resolve,
-    stamp_of,
-    tsv_shape,
-)
+from aboard.tensorboard.board import Board, Listing
 from aboard.tensorboard.provider import Boards, current_request
+from aboard.tensorboard.schedule import Schedule
 
 protos.keep_tensorflow_out()
 
@@ -39,9 +29,95 @@ from tensorboard.plugins import base_plugin  # noqa: E402
 from tensorboard.plugins.projector import projector_plugin  # noqa: E402
 from werkzeug import wrappers  # noqa: E402
 
-_logger = logging.getLogger(__name__)
+CONFIG_FILE = "projector_config.pbtxt"
+# Where TensorBoard's writer of plugin assets puts a configuration, below the run.
+_ASSETS_DIRECTORY = "plugins/org_tensorflow_tensorboard_projector"
+_LARGEST_CONFIG = 4 << 20
 
-_LOOK_SECONDS = 1.0
+Config = Any
+Stamp = tuple[int, int, int]
+
+
+class BadConfig(ValueError):  # noqa: N818 - named by what is wrong
+    """A configuration that cannot be used."""
+
+
+def read_config(path: Path) -> Config:
+    """Read a configuration and name its embeddings; raise BadConfig or OSError if that fails."""
+    protos.keep_tensorflow_out()
+    from google.protobuf import text_format
+    from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+
+    config = ProjectorConfig()
+    with path.open("rb") as file:
+        text = file.read(_LARGEST_CONFIG + 1)
+    if len(text) > _LARGEST_CONFIG:
+        raise BadConfig(f"{path} is too large for a projector's configuration")
+    try:
+        text_format.Parse(text.decode(), config)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path} is not a projector's configuration: {error}") from error
+    for embedding in config.embeddings:
+        if not embedding.tensor_name:
+            embedding.tensor_name = embedding.tensor_path.rpartition("/")[2]
+        embedding.tensor_name = embedding.tensor_name.removesuffix(":0")
+    return config
+
+
+def named_files(config: Config) -> Iterator[str]:
+    for embedding in config.embeddings:
+        sprite = embedding.sprite.image_path
+        paths = (embedding.tensor_path, embedding.metadata_path, embedding.bookmarks_path, sprite)
+        yield from filter(None, paths)
+
+
+def find_config(directory: Path) -> Path | None:
+    for path in (directory / _ASSETS_DIRECTORY / CONFIG_FILE, directory / CONFIG_FILE):
+        if stamp_of(path) is not None:
+            return path
+    return None
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return what changes when a file does; None if there is no such regular file."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def resolve(path: str, config_path: Path) -> Path:
+    """Return the file at a path of a configuration; raise BadConfig if it leads out."""
+    home = config_path.parent.resolve()
+    try:
+        found = (home / path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadConfig(f"{path!r} is not a path") from error
+    if not found.is_relative_to(home):
+        raise BadConfig(f"{path!r} leads out of the directory of {config_path}")
+    return found
+
+
+def tsv_shape(path: Path) -> tuple[int, int] | None:
+    """Return rows and columns of a tensor in tab-separated text; None for any other file."""
+    rows = columns = 0
+    with path.open("rb") as file:
+        if b"\0" in file.read(4096):
+            return None
+        file.seek(0)
+        for line in file:
+            if line.strip(b"\n"):
+                columns = columns or line.count(b"\t") + 1
+                rows += 1
+    return (rows, columns) if rows else None
+
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 1.0
 _MODULE = "/index.js"
 _NOTICE = """\
 export function render() {
@@ -53,43 +129,41 @@ export function render() {
 }
 """
 
-Directories = Callable[[], Mapping[str, str]]
-"""Returns the directory of each run, by the run's name."""
+Directories = Callable[[], Mapping[str, str]]  # returns the directory of each run, by name
 
 
 class RunsProjector(projector_plugin.ProjectorPlugin):  # type: ignore[misc]
-    """The projector of some runs in directories of this machine.
+    """The projector of runs in local directories.
 
-    Embeddings that are in a TensorFlow checkpoint, and not in a file of their own, are
-    left out: reading them takes TensorFlow.
+    Embeddings in a TensorFlow checkpoint are left out: reading them takes TensorFlow. The base
+    class calls `_update_configs` before every response and reads `_configs`, `config_fpaths` and
+    `tensor_cache`: checked with TensorBoard 2.21 by tests/tensorboard/test_private_names.py.
     """
 
     def __init__(self, directories: Directories) -> None:
         super().__init__(base_plugin.TBContext())
         self._directories = directories
         self._lock = threading.Lock()
-        self._rhythm = Rhythm(_LOOK_SECONDS, _LOOK_SECONDS)
-        self._next_look = 0.0
+        self._schedule = Schedule(_POLL_SECONDS, _POLL_SECONDS)
+        self._next_poll = 0.0
         self._stamps: dict[str, tuple[Path, tuple[Stamp | None, ...]]] = {}
         self._configs: dict[str, Config] = {}
         self.config_fpaths: dict[str, str] = {}
 
     def is_active(self) -> bool:
-        """Tell whether any run has embeddings."""
         self._update_configs()
         return bool(self._configs)
 
     def _update_configs(self) -> None:
-        """Look for configurations; the plugin calls this before every answer."""
         with self._lock:
             started = time.monotonic()
-            if started < self._next_look:
+            if started < self._next_poll:
                 return
-            changed = self._look()
+            changed = self._find_configs()
             ended = time.monotonic()
-            self._next_look = ended + self._rhythm.after(changed=changed, cost=ended - started)
+            self._next_poll = ended + self._schedule.after(changed=changed, cost=ended - started)
 
-    def _look(self) -> bool:
+    def _find_configs(self) -> bool:
         places = {}
         for run, directory in self._directories().items():
             path = find_config(Path(directory))
@@ -116,23 +190,21 @@ class RunsProjector(projector_plugin.ProjectorPlugin):  # type: ignore[misc]
         return True
 
     def _stamps_of(self, run: str, path: Path) -> tuple[Stamp | None, ...]:
-        """Return the stamps of a configuration and, where it is known, of its tensors."""
         config = self._configs.get(run)
         tensors = (embedding.tensor_path for embedding in config.embeddings) if config else ()
         return (stamp_of(path), *(stamp_of(path.parent / tensor) for tensor in tensors))
 
 
 def _usable(path: Path) -> Config | None:
-    """Read a configuration; None if nothing of it can be shown."""
     try:
         config = read_config(path)
     except (BadConfig, OSError) as error:
-        _logger.warning("The projector leaves out %s: %s", path, error)
+        _log.warning("The projector leaves out %s: %s", path, error)
         return None
     kept = []
     for embedding in config.embeddings:
         if not embedding.tensor_path:
-            _logger.warning(
+            _log.warning(
                 "%s: the projector leaves out %r, which is in a checkpoint and not in a file",
                 path,
                 embedding.tensor_name,
@@ -147,53 +219,35 @@ def _usable(path: Path) -> Config | None:
 
 
 def _check_files(embedding: Any, path: Path) -> None:
-    """Forget files that would block whoever opens them; find the shape of the tensor.
+    """Drop files that would block a reader, such as pipes; find the shape of the tensor.
 
-    Those that are elsewhere stay: the plugin refuses them, and says so to who asks.
+    Files outside of the directory stay: the plugin refuses them and responds with the reason.
     """
-    sprite = embedding.sprite
-    for message, name in (
-        (embedding, "tensor_path"),
-        (embedding, "metadata_path"),
-        (embedding, "bookmarks_path"),
-        (sprite, "image_path"),
-    ):
+    names = ("tensor_path", "metadata_path", "bookmarks_path")
+    for message, name in (*((embedding, name) for name in names), (embedding.sprite, "image_path")):
         named = getattr(message, name)
         if not named:
             continue
         try:
             found = resolve(named, path)
         except BadConfig as error:
-            _logger.warning("The projector does not open a file: %s", error)
+            _log.warning("The projector does not open a file: %s", error)
             continue
         if found.exists() and not found.is_file():
-            _logger.warning("The projector does not open %s: it is no regular file", found)
+            _log.warning("The projector does not open %s: it is not a regular file", found)
             message.ClearField(name)
         elif name == "tensor_path" and not embedding.tensor_shape:
             try:
                 embedding.tensor_shape.extend(tsv_shape(found) or ())
             except OSError as error:
-                _logger.warning("The projector cannot read %s: %s", found, error.strerror)
+                _log.warning("The projector cannot read %s: %s", found, error.strerror)
 
 
+# A board as it was when its projector was made, the projector, and its routes.
 _Held = tuple[Listing, RunsProjector, Mapping[str, Any]]
-"""A board as it was when its projector was made, the projector, and its routes."""
-
-
-class ProjectorLoader(base_plugin.TBLoader):  # type: ignore[misc]
-    """Gives TensorBoard's application a projector for each board that it serves."""
-
-    def __init__(self, boards: Boards) -> None:
-        self._boards = boards
-
-    def load(self, context: Any) -> BoardsProjector:  # noqa: ARG002
-        """Make the plugin."""
-        return BoardsProjector(self._boards)
 
 
 class BoardsProjector(base_plugin.TBPlugin):  # type: ignore[misc]
-    """Sends each request to the projector of the board that is asked."""
-
     plugin_name = RunsProjector.plugin_name
 
     def __init__(self, boards: Boards) -> None:
@@ -202,35 +256,28 @@ class BoardsProjector(base_plugin.TBPlugin):  # type: ignore[misc]
         self._held: dict[str, _Held] = {}
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """Return what answers each route."""
         routes = RunsProjector(dict).get_plugin_apps()
         return {route: functools.partial(self._answer, route) for route in routes}
 
     def is_active(self) -> bool:
-        """Tell whether the board that is asked has embeddings on this machine."""
-        found = self._asked()
+        found = self._current()
         return found is not None and found[1].is_active()
 
     def frontend_metadata(self) -> Any:
-        """Tell the page where the tab's program is."""
         return base_plugin.FrontendMetadata(es_module_path=_MODULE, disable_reload=True)
 
-    def _asked(self) -> _Held | None:
-        """Return the projector of the board that the current request is for."""
+    def _current(self) -> _Held | None:
         request = current_request.get()
-        return self._of(request.board) if request is not None else None
-
-    def _of(self, board: str) -> _Held | None:
+        if request is None:
+            return None
+        board = request.board
         with self._lock:
             listing = self._boards.get(board)
             held = self._held.get(board)
             if held is None or held[0] is not listing:
-                # Boards come and go: whatever is not served any more is forgotten here.
-                self._held = {
-                    name: one
-                    for name, one in self._held.items()
-                    if self._boards.get(name) is one[0]
-                }
+                # Boards that are not served any more are dropped here.
+                current = self._boards.get
+                self._held = {key: one for key, one in self._held.items() if current(key) is one[0]}
                 if listing is None:
                     return None
                 projector = RunsProjector(functools.partial(local_directories, listing))
@@ -238,9 +285,9 @@ class BoardsProjector(base_plugin.TBPlugin):  # type: ignore[misc]
             return held
 
     def _answer(self, route: str, environ: Any, start_response: Any) -> Any:
-        found = self._asked()
+        found = self._current()
         if found is None:
-            return _respond(environ, start_response, "There is no such board", 404)
+            return _respond(environ, start_response, "There is no such board.", 404)
         listing, projector, apps = found
         if not projector.is_active() and _remote_places(listing.board):
             notice = (
@@ -257,19 +304,20 @@ class BoardsProjector(base_plugin.TBPlugin):  # type: ignore[misc]
 
 
 def local_directories(listing: Listing) -> dict[str, str]:
-    """Return the directories of a board's runs on this machine, by the runs' names.
+    """Return the local directories of the runs of a board, by name.
 
-    The directory of a source counts even if it holds no events: that is where the
-    embeddings of its runs are often described.
+    The directory of a source counts even without events: it often has the embeddings of its runs.
     """
     board = listing.board
     found = {
-        name: run.directory for name, run in listing.runs().items() if not is_remote(run.directory)
+        name: run.directory
+        for name, run in listing.runs().items()
+        if run.directory and not is_remote(run.directory)  # a group has none
     }
     taken = set(found.values())
     for member in board.members:
         uri = member.source.uri
-        name = path_names(board, [(member, ".")])[0]
+        name = board.path_name(member, ".")
         if uri not in taken and name not in found and board.shows(name) and not is_remote(uri):
             found[name] = uri
     return found
@@ -283,7 +331,6 @@ def _respond(
     environ: Any, start_response: Any, text: str, status: int, kind: str = "text/plain"
 ) -> Iterable[bytes]:
     request = wrappers.Request(environ)
-    answer: Iterable[bytes] = http_util.Respond(request, text, kind, code=status)(
-        environ, start_response
-    )
-    return answer
+    response: Any = http_util.Respond(request, text, kind, code=status)
+    found: Iterable[bytes] = response(environ, start_response)
+    return found

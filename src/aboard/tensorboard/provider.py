@@ -1,36 +1,217 @@
 """TensorBoard's `DataProvider` over the index: what every stock plugin reads from.
 
-The experiment id that TensorBoard passes around is the id of a board. Scalars
-come from the index; everything else is read from its event file when a plugin
-asks for it, and not kept. Files change and vanish meanwhile: a value that can no
-longer be read is left out and said in the log once.
+The experiment id that TensorBoard passes around is the id of a board. Scalars come from the index;
+everything else is read from its event file on request and not kept. Files change and vanish
+meanwhile: a value that can no longer be read is left out and logged once.
 """
+
+# ruff: noqa: ARG002 - every method of the interface has a `ctx`
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
+import json
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import lru_cache
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from aboard.events import protos
 from aboard.events.decode import DecodeError, Value
-from aboard.index import Index, Pointer, Tag, UnknownName
+from aboard.events.messages import (
+    ORIGIN_AUDIO,
+    ORIGIN_HISTOGRAM,
+    ORIGIN_IMAGE,
+    ORIGIN_SIMPLE,
+    Malformed,
+    parse_metadata,
+)
+from aboard.index import Pointer, Series, Tag, UnknownName
+from aboard.index.library import Library
 from aboard.index.records import read_records
+from aboard.index.tags import About, Tags
 from aboard.tensorboard.board import Board, BoardRun, Listing
-from aboard.tensorboard.experiments import EXPERIMENT_TAG, merged
-from aboard.tensorboard.keys import BadKey, BlobKey, Signer
-from aboard.tensorboard.metadata import describe
 
 protos.keep_tensorflow_out()
 
 from tensorboard import errors  # noqa: E402
 from tensorboard.data import provider as tb  # noqa: E402
+from tensorboard.plugins.custom_scalar import layout_pb2  # noqa: E402
+from tensorboard.plugins.custom_scalar import metadata as custom_scalars  # noqa: E402
+
+_SIGNATURE = 16
+
+
+class BlobKey(NamedTuple):
+    board: str
+    run: str
+    tag: str
+    step: int
+    place: int
+
+
+class BadKey(ValueError):  # noqa: N818 - named by what is wrong
+    """A key that this process did not sign."""
+
+
+class Signer:
+    """Signs the keys of blobs, so that a key cannot be forged or used on another board."""
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self._secret = secret if secret is not None else secrets.token_bytes(32)
+
+    def sign(self, key: BlobKey) -> str:
+        content = json.dumps(key, separators=(",", ":")).encode()
+        return _encode(self._signature(content) + content)
+
+    def read(self, text: str) -> BlobKey:
+        try:
+            octets = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        except (binascii.Error, ValueError):
+            raise BadKey(text) from None
+        signature, content = octets[:_SIGNATURE], octets[_SIGNATURE:]
+        # Decoding passes over characters that do not belong there.
+        if _encode(octets) != text or not hmac.compare_digest(signature, self._signature(content)):
+            raise BadKey(text)
+        return BlobKey(*json.loads(content))
+
+    def _signature(self, content: bytes) -> bytes:
+        return hmac.digest(self._secret, content, hashlib.sha256)[:_SIGNATURE]
+
+
+def _encode(octets: bytes) -> str:
+    return base64.urlsafe_b64encode(octets).decode().rstrip("=")
+
+
+_OLD_FORMS = {ORIGIN_IMAGE: "image", ORIGIN_HISTOGRAM: "histo", ORIGIN_AUDIO: "audio"}
+
+
+def display_name(name: str, about: About) -> str:
+    """Return the name of a tag on the page; values in an old form have their tag's."""
+    is_old = about.origin in _OLD_FORMS or about.origin == ORIGIN_SIMPLE
+    return about.kind.display_name or (name if is_old else "")
+
+
+@lru_cache(maxsize=4096)
+def plugin_content(origin: int, metadata: bytes | None) -> bytes:
+    if origin == ORIGIN_SIMPLE:
+        return b""
+    if origin in _OLD_FORMS:
+        tensorboard = protos.load()
+        value = tensorboard.summary_pb2.Summary.Value(tag="x")
+        getattr(value, _OLD_FORMS[origin]).SetInParent()
+        content: bytes = tensorboard.data_compat.migrate_value(value).metadata.plugin_data.content
+        return content
+    try:
+        return parse_metadata(metadata or b"").content
+    except Malformed:
+        return b""
+
+
+EXPERIMENT_TAG = "_hparams_/experiment"  # as TensorBoard has it, in a module that imports much
+
+
+@lru_cache(maxsize=16)
+def merged(contents: frozenset[bytes]) -> bytes | None:
+    """Merge what the experiments of the hparams plugin declare; None if none can be parsed."""
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    experiments = [one for one in map(_parsed, sorted(contents)) if one is not None]
+    if not experiments:
+        return None
+    whole = api_pb2.Experiment()
+    whole.CopyFrom(min(experiments, key=lambda one: one.time_created_secs))
+    del whole.hparam_infos[:], whole.metric_infos[:]
+    hparams: dict[str, list[Any]] = {}
+    metrics: dict[tuple[str, str], Any] = {}
+    for experiment in experiments:
+        for info in experiment.hparam_infos:
+            hparams.setdefault(info.name, []).append(info)
+        for info in experiment.metric_infos:
+            metrics.setdefault((info.name.tag, info.name.group), info)
+    whole.hparam_infos.extend(_hparam(hparams[name]) for name in sorted(hparams))
+    whole.metric_infos.extend(metrics[name] for name in sorted(metrics))
+    content: bytes = plugin_data_pb2.HParamsPluginData(
+        version=metadata.PLUGIN_DATA_VERSION, experiment=whole
+    ).SerializeToString()
+    return content
+
+
+def _parsed(content: bytes) -> Any:
+    from tensorboard.plugins.hparams import error, metadata
+
+    try:
+        return metadata.parse_experiment_plugin_data(content)
+    except (error.HParamsError, protos.load().NotAMessage):
+        return None
+
+
+def _hparam(infos: list[Any]) -> Any:
+    """Merge the declarations of one hyperparameter; all of its values stay allowed."""
+    from tensorboard.plugins.hparams import api_pb2
+
+    whole = api_pb2.HParamInfo(
+        name=infos[0].name,
+        description=_first(info.description for info in infos),
+        display_name=_first(info.display_name for info in infos),
+        differs=any(info.differs for info in infos),
+    )
+    types = {info.type for info in infos}
+    whole.type = types.pop() if len(types) == 1 else api_pb2.DATA_TYPE_STRING
+    # Where one declares no domain, any value is allowed.
+    domains = {info.WhichOneof("domain") for info in infos if not types}
+    if domains == {"domain_interval"}:
+        whole.domain_interval.min_value = min(info.domain_interval.min_value for info in infos)
+        whole.domain_interval.max_value = max(info.domain_interval.max_value for info in infos)
+    if domains == {"domain_discrete"}:
+        for info in infos:
+            for value in info.domain_discrete.values:
+                if value not in whole.domain_discrete.values:
+                    whole.domain_discrete.values.append(value)
+    return whole
+
+
+def _first(words: Iterable[str]) -> str:
+    return next((word for word in words if word), "")
+
+
+Band = frozenset[str]
+
+
+def read_layout(content: bytes) -> frozenset[Band]:
+    """Return the tags that each margin chart of a layout draws as one: value, lower and upper."""
+    try:
+        layout = layout_pb2.Layout.FromString(content)
+    except protos.load().NotAMessage:
+        return frozenset()
+    return frozenset(
+        frozenset((one.value, one.lower, one.upper))
+        for category in layout.category
+        for chart in category.chart
+        for one in chart.margin.series
+    )
+
+
+def join_bands(bands: Iterable[Band]) -> dict[str, set[str]]:
+    """Return for each tag of a band all that must have its steps: bands can share a tag."""
+    joined: dict[str, set[str]] = {}
+    for band in bands:
+        parts = {id(part): part for tag in band for part in [joined.setdefault(tag, {tag})]}
+        whole, *others = sorted(parts.values(), key=len, reverse=True)
+        for part in others:
+            whole |= part
+            joined |= dict.fromkeys(part, whole)
+    return joined
+
 
 T = TypeVar("T")
 Filter = Any
@@ -40,38 +221,33 @@ _log = logging.getLogger(__name__)
 
 
 class BoardRequest:
-    """A request to a board; however often its plugin asks, the board is in one state."""
+    """A request to a board, which is in one state throughout the request."""
 
     def __init__(self, board: str) -> None:
         self.board = board
         self.runs: dict[str, BoardRun] | None = None
+        self.bands: dict[str, set[str]] | None = None  # see `join_bands`
+        self.sampled: dict[tuple[str, str, int], Series] = {}  # of bands: run, tag, limit
+        self.is_incomplete = False  # something could not be read, and was left out
 
 
 current_request: ContextVar[BoardRequest | None] = ContextVar("current_request", default=None)
-"""The request that is being answered."""
-
-
-_MOST_BLOBS = 10_000
-"""Blobs of one step that are offered."""
+_MOST_BLOBS = 10_000  # of one step
 
 
 class Boards:
-    """The boards that a process serves."""
-
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.index = library.index
         self._listings: dict[str, Listing] = {}
 
     def add(self, board: Board) -> None:
-        """Serve a board, or serve it in another form than before."""
-        self._listings[board.id] = Listing(board, self.index)
+        self._listings[board.id] = Listing(board, self.library)
 
     def remove(self, board_id: str) -> None:
-        """Stop serving a board."""
         self._listings.pop(board_id, None)
 
     def get(self, board_id: str) -> Listing | None:
-        """Return a board's listing, or None if it is not served."""
         return self._listings.get(board_id)
 
     def __iter__(self) -> Iterator[Board]:
@@ -79,156 +255,103 @@ class Boards:
 
 
 class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
-    """Answers TensorBoard's questions about boards."""
-
     def __init__(self, boards: Boards, signer: Signer | None = None) -> None:
         self._boards = boards
         self._index = boards.index
         self._signer = signer if signer is not None else Signer()
+        self._layout = lru_cache(maxsize=4096)(self._read_layout)
 
     def __str__(self) -> str:
         return "BoardDataProvider"
 
-    def experiment_metadata(self, ctx: object = None, *, experiment_id: str) -> Any:  # noqa: ARG002
-        """Tell where the board's data is."""
+    def experiment_metadata(self, ctx: object = None, *, experiment_id: str) -> Any:
         board = self._listing(experiment_id).board
         return tb.ExperimentMetadata(data_location=board.location, experiment_name=board.title)
 
-    def list_plugins(self, ctx: object = None, *, experiment_id: str) -> list[str]:  # noqa: ARG002
-        """Name the plugins that have data; their tabs are enabled."""
+    def list_plugins(self, ctx: object = None, *, experiment_id: str) -> list[str]:
         runs = self._runs(experiment_id).values()
-        return sorted({tag.kind.plugin for run in runs for tag in run.tags.values()} - {""})
+        return sorted({kind.plugin for run in runs for kind in run.tags.kinds()} - {""})
 
-    def list_runs(self, ctx: object = None, *, experiment_id: str) -> list[Any]:  # noqa: ARG002
-        """Name the runs and when they began."""
+    def list_runs(self, ctx: object = None, *, experiment_id: str) -> list[Any]:
         return [
             tb.Run(run_id=run.name, run_name=run.name, start_time=run.start_time)
             for run in self._runs(experiment_id).values()
         ]
 
-    def list_scalars(
-        self,
-        ctx: object = None,  # noqa: ARG002
-        *,
-        experiment_id: str,
-        plugin_name: str,
-        run_tag_filter: Filter = None,
-    ) -> ByRun[Any]:
-        """Describe the scalar tags of a plugin."""
-        return self._each(
-            experiment_id, plugin_name, "scalar", run_tag_filter, _described(tb.ScalarTimeSeries)
-        )
+    def list_scalars(self, ctx: object = None, **query: Any) -> ByRun[Any]:
+        return self._list("scalar", partial(_listed, tb.ScalarTimeSeries), **query)
 
-    def list_tensors(
-        self,
-        ctx: object = None,  # noqa: ARG002
-        *,
-        experiment_id: str,
-        plugin_name: str,
-        run_tag_filter: Filter = None,
-    ) -> ByRun[Any]:
-        """Describe the tensor tags of a plugin."""
-        found = self._each(
-            experiment_id, plugin_name, "tensor", run_tag_filter, _described(tb.TensorTimeSeries)
-        )
-        return _with_one_experiment(found) if plugin_name == "hparams" else found
+    def list_tensors(self, ctx: object = None, **query: Any) -> ByRun[Any]:
+        found = self._list("tensor", partial(_listed, tb.TensorTimeSeries), **query)
+        return _with_one_experiment(found) if query["plugin_name"] == "hparams" else found
 
-    def list_blob_sequences(
-        self,
-        ctx: object = None,  # noqa: ARG002
-        *,
-        experiment_id: str,
-        plugin_name: str,
-        run_tag_filter: Filter = None,
-    ) -> ByRun[Any]:
-        """Describe the blob sequences of a plugin."""
+    def list_blob_sequences(self, ctx: object = None, **query: Any) -> ByRun[Any]:
+        def listed(tags: Tags, name: str) -> Any:
+            rows = tags.end(name).rows
+            return _listed(tb.BlobSequenceTimeSeries, tags, name, max_length=rows)
 
-        def listed(_: str, tag: Tag) -> Any:
-            return _described(tb.BlobSequenceTimeSeries, max_length=tag.rows)(_, tag)
-
-        return self._each(experiment_id, plugin_name, "blob_sequence", run_tag_filter, listed)
+        return self._list("blob_sequence", listed, **query)
 
     def read_scalars(
-        self,
-        ctx: object = None,  # noqa: ARG002
-        *,
-        experiment_id: str,
-        plugin_name: str,
-        downsample: int | None = None,
-        run_tag_filter: Filter = None,
+        self, ctx: object = None, *, downsample: int | None = None, **query: Any
     ) -> ByRun[list[Any]]:
-        """Read scalars, sampled down so that spikes survive."""
+        limit = _limit(downsample)
 
-        def read(_: str, tag: Tag) -> list[Any]:
-            limit = _limit(downsample)
+        def read(run: str, tag: Tag) -> list[Any]:
+            if not tag.is_scalar:
+                raise ValueError(f"{tag.name!r} of run {run!r} has values that are not scalars")
             if not limit:
                 return []
-            series = self._index.series(tag, samples=limit)
+            series = self._sample(query["experiment_id"], run, tag, limit)
             columns = (column.tolist() for column in series)
             return [
                 tb.ScalarDatum(step=step, wall_time=wall, value=value)
                 for step, wall, value in zip(*columns, strict=True)
             ]
 
-        return self._each(experiment_id, plugin_name, "scalar", run_tag_filter, read)
+        return self._each("scalar", read, **query)
 
-    def read_last_scalars(
-        self,
-        ctx: object = None,  # noqa: ARG002
-        *,
-        experiment_id: str,
-        plugin_name: str,
-        run_tag_filter: Filter = None,
-    ) -> ByRun[Any]:
-        """Read the last point of each scalar, which the index has at hand."""
+    def read_last_scalars(self, ctx: object = None, **query: Any) -> ByRun[Any]:
+        """A tag with values that are not scalars is left out."""
 
         def last(_: str, tag: Tag) -> Any:
+            if not tag.is_scalar:
+                raise UnknownName(tag.name)
             value = math.nan if tag.last_value is None else tag.last_value
             return tb.ScalarDatum(step=tag.last_step, wall_time=tag.last_wall_time, value=value)
 
-        return self._each(experiment_id, plugin_name, "scalar", run_tag_filter, last)
+        return self._each("scalar", last, **query)
 
     def read_tensors(
-        self,
-        ctx: object = None,  # noqa: ARG002
-        *,
-        experiment_id: str,
-        plugin_name: str,
-        downsample: int | None = None,
-        run_tag_filter: Filter = None,
+        self, ctx: object = None, *, downsample: int | None = None, **query: Any
     ) -> ByRun[list[Any]]:
-        """Read tensors from their files; a tag of which none can be read is left out."""
+        """A tag of which no value can be read is left out."""
+        limit = _limit(downsample)
 
         def read(_: str, tag: Tag) -> list[Any]:
-            pointers = _evenly(self._index.pointers(tag), _limit(downsample))
-            return [
+            pointers = _evenly(self._index.pointers(tag), limit)
+            data = [
                 tb.TensorDatum(step=value.step, wall_time=value.wall_time, numpy=array)
                 for value in _readable(tag, pointers)
                 if (array := _tensor(value)) is not None
             ]
+            if limit and not data:
+                raise UnknownName(tag.name)
+            return data
 
-        found = self._each(experiment_id, plugin_name, "tensor", run_tag_filter, read)
-        held = {
-            run: {tag: data for tag, data in tags.items() if data} for run, tags in found.items()
-        }
-        return {run: tags for run, tags in held.items() if tags}
+        return self._each("tensor", read, **query)
 
     def read_blob_sequences(
-        self,
-        ctx: object = None,  # noqa: ARG002
-        *,
-        experiment_id: str,
-        plugin_name: str,
-        downsample: int | None = None,
-        run_tag_filter: Filter = None,
+        self, ctx: object = None, *, downsample: int | None = None, **query: Any
     ) -> ByRun[list[Any]]:
-        """Name the blobs of each step; their bytes are read one by one, later."""
+        limit = _limit(downsample)
 
         def read(run: str, tag: Tag) -> list[Any]:
-            pointers = _evenly(self._index.pointers(tag), _limit(downsample))
-            return [self._sequence(experiment_id, run, tag, pointer) for pointer in pointers]
+            pointers = _evenly(self._index.pointers(tag), limit)
+            board = query["experiment_id"]
+            return [self._sequence(board, run, tag, pointer) for pointer in pointers]
 
-        return self._each(experiment_id, plugin_name, "blob_sequence", run_tag_filter, read)
+        return self._each("blob_sequence", read, **query)
 
     def _sequence(self, board: str, run: str, tag: Tag, pointer: Pointer) -> Any:
         keys = (
@@ -241,14 +364,13 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
             values=tuple(tb.BlobReference(self._signer.sign(key)) for key in keys),
         )
 
-    def read_blob(self, ctx: object = None, *, blob_key: str) -> bytes:  # noqa: ARG002
-        """Read one blob from its file, if its key belongs to the board that is asked."""
+    def read_blob(self, ctx: object = None, *, blob_key: str) -> bytes:
         try:
             key = self._signer.read(blob_key)
         except BadKey:
             raise errors.NotFoundError("there is no such blob") from None
         request = current_request.get()
-        if request is None or key.board != request.board:
+        if request is not None and key.board != request.board:
             raise errors.NotFoundError("there is no such blob on this board")
         run = self._runs(key.board).get(key.run)
         tag = run.tags.get(key.tag) if run else None
@@ -262,14 +384,52 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
             f"{key.tag!r} of run {key.run!r} cannot be read any more at step {key.step}"
         )
 
+    def _sample(self, board: str, run: str, tag: Tag, limit: int) -> Series:
+        """Sample a series, at the same steps as those that a margin chart draws with it."""
+        request = current_request.get()
+        if request is None or request.board != board:
+            request = BoardRequest(board)
+        together = self._bands(request).get(tag.name) if tag.points > limit >= 1 else None
+        if not together:
+            return self._index.series(tag, samples=limit)
+        if (run, tag.name, limit) not in request.sampled:
+            held = self._runs(board)[run].tags
+            tags = [held[name] for name in together if name in held and held[name].is_scalar]
+            series = self._index.many_series(tags, samples=limit, together=True)
+            for one, sampled in zip(tags, series, strict=True):
+                if sampled is not None:
+                    request.sampled[run, one.name, limit] = sampled
+        if (found := request.sampled.get((run, tag.name, limit))) is None:
+            raise UnknownName(tag.name)
+        return found
+
+    def _bands(self, request: BoardRequest) -> dict[str, set[str]]:
+        if request.bands is None:
+            bands: set[Band] = set()
+            for run in self._runs(request.board).values():
+                tag = run.tags.get(custom_scalars.CONFIG_SUMMARY_TAG)
+                if tag is not None and tag.kind.plugin == custom_scalars.PLUGIN_NAME:
+                    with suppress(UnknownName):
+                        bands |= self._layout(tag)
+            request.bands = join_bands(bands)
+        return request.bands
+
+    def _read_layout(self, tag: Tag) -> frozenset[Band]:
+        for value in _readable(tag, self._index.pointers(tag)[-1:]):
+            array = _tensor(value)
+            if array is not None and array.size == 1 and isinstance(array.item(), bytes):
+                return read_layout(array.item())
+        raise UnknownName(tag.name)
+
     def _listing(self, board: str) -> Listing:
+        if not isinstance(board, str):
+            raise TypeError(f"the id of a board is a str, not {board!r}")
         listing = self._boards.get(board)
         if listing is None:
             raise errors.NotFoundError(f"there is no board {board!r}")
         return listing
 
     def _runs(self, board: str) -> dict[str, BoardRun]:
-        """Return the runs of a board, the same ones throughout a request."""
         request = current_request.get()
         if request is None or request.board != board:
             return self._listing(board).runs()
@@ -277,53 +437,58 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
             request.runs = self._listing(board).runs()
         return request.runs
 
-    def _each(
-        self,
-        board: str,
-        plugin: str,
-        data_class: str,
-        only: Filter,
-        answer: Callable[[str, Tag], T],
-    ) -> ByRun[T]:
-        """Answer for every tag of a plugin and class of data that passes a filter."""
+    def _each(self, data_class: str, answer: Callable[[str, Tag], T], **query: Any) -> ByRun[T]:
+        """Answer for each tag of a query, but for those that are gone since they were listed."""
         result: ByRun[T] = {}
-        for run, tag in self._tags(board, plugin, data_class, only):
-            with suppress(UnknownName):  # it is gone since it was listed
-                result.setdefault(run, {})[tag.name] = answer(run, tag)
+        for run, tags, names in self._found(data_class, **query):
+            for name in names:
+                with suppress(UnknownName):
+                    result.setdefault(run, {})[name] = answer(run, tags[name])
         return result
 
-    def _tags(
-        self, board: str, plugin: str, data_class: str, only: Filter
-    ) -> Iterator[tuple[str, Tag]]:
-        runs = self._runs(board)
-        for name in _wanted(only.runs if only else None, runs):
-            tags = runs[name].tags
-            for tag_name in _wanted(only.tags if only else None, tags):
-                tag = tags[tag_name]
-                if tag.kind.plugin == plugin and tag.kind.data_class == data_class:
-                    yield name, tag
+    def _list(self, data_class: str, answer: Callable[[Tags, str], T], **query: Any) -> ByRun[T]:
+        """Answer for each tag of a query, of which there may be a million."""
+        found = self._found(data_class, **query)
+        listed = ((run, {name: answer(tags, name) for name in names}) for run, tags, names in found)
+        return {run: held for run, held in listed if held}
+
+    def _found(
+        self,
+        data_class: str,
+        *,
+        experiment_id: str,
+        plugin_name: str,
+        run_tag_filter: Filter = None,
+    ) -> Iterator[tuple[str, Tags, Iterable[str]]]:
+        def is_wanted(about: About) -> bool:
+            return about.kind[:2] == (plugin_name, data_class)
+
+        runs = self._runs(experiment_id)
+        for run in _requested(run_tag_filter.runs if run_tag_filter else None, runs):
+            tags = runs[run].tags
+            if run_tag_filter is None or run_tag_filter.tags is None:
+                yield run, tags, tags.select(is_wanted)
+            else:
+                given = _requested(run_tag_filter.tags, tags)
+                yield run, tags, [name for name in given if is_wanted(tags.about(name))]
 
 
-def _wanted(names: Collection[str] | None, held: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the held names that are asked for; None asks for all."""
+def _requested(names: Collection[str] | None, held: Mapping[str, Any]) -> Iterator[str]:
     if names is None:
         return iter(held)
     return iter(dict.fromkeys(name for name in names if name in held))
 
 
-def _described(time_series: Any, **more: int) -> Callable[[str, Tag], Any]:
-    def build(_: str, tag: Tag) -> Any:
-        content, display_name, description = describe(tag)
-        return time_series(
-            max_step=tag.last_step,
-            max_wall_time=tag.max_wall_time,
-            plugin_content=content,
-            description=description,
-            display_name=display_name,
-            **more,
-        )
-
-    return build
+def _listed(time_series: Any, tags: Tags, name: str, **more: int) -> Any:
+    about, end = tags.about(name), tags.end(name)
+    return time_series(
+        max_step=end.last_step,
+        max_wall_time=end.max_wall_time,
+        plugin_content=plugin_content(about.origin, about.metadata),
+        description=about.kind.description,
+        display_name=display_name(name, about),
+        **more,
+    )
 
 
 def _with_one_experiment(found: ByRun[Any]) -> ByRun[Any]:
@@ -345,26 +510,30 @@ def _with_one_experiment(found: ByRun[Any]) -> ByRun[Any]:
 
 
 def _limit(downsample: int | None) -> int:
-    if downsample is None:
-        raise TypeError("`downsample` is required")
+    if not isinstance(downsample, int):
+        raise TypeError(f"`downsample` must be a number of values, not {downsample!r}")
     return downsample
 
 
 def _evenly(pointers: list[Pointer], limit: int) -> list[Pointer]:
     """Keep at most `limit` pointers, spread evenly, the last one always among them."""
+    if limit < 0:
+        raise ValueError(f"cannot sample a series down to {limit} values")
     if len(pointers) <= limit:
         return pointers
-    if limit < 1:
-        return []
     places = np.linspace(len(pointers) - 1, 0, limit).round().astype(int)[::-1]
     return [pointers[place] for place in places]
 
 
 def _readable(tag: Tag, pointers: Sequence[Pointer]) -> Iterator[Value]:
-    """Read the records that are where the index says."""
-    return read_records(
-        tag, pointers, on_error=lambda pointer, error: _report(pointer.uri, tag.name, str(error))
-    )
+    request = current_request.get()
+
+    def leave_out(pointer: Pointer, error: Exception) -> None:
+        if request is not None:
+            request.is_incomplete = True
+        _report(pointer.uri, tag.name, str(error))
+
+    return read_records(tag, pointers, on_error=leave_out)
 
 
 def _tensor(value: Value) -> Any:
@@ -377,7 +546,7 @@ def _tensor(value: Value) -> Any:
 
 
 def _text(value: Value, array: Any) -> Any:
-    """Give what the text plugin can show, lest it fail with all of the tag over one value."""
+    """Return what the text plugin can show: one bad value would fail the whole tag."""
     if array.dtype != object:
         _report("", value.tag, f"at step {value.step} it is {array.dtype}, not text")
         return None
@@ -395,5 +564,4 @@ def _blobs(value: Value) -> list[bytes]:
 
 @lru_cache(maxsize=1024)
 def _report(uri: str, tag: str, error: str) -> None:
-    """Say once that a value is left out."""
     _log.warning("a value of %r%s is left out: %s", tag, f" in {uri}" if uri else "", error)

@@ -1,16 +1,21 @@
 """The hot routes of TensorBoard's API, answered from arrays instead of objects.
 
-The answers equal those of the stock plugins, which build a Python object per
-point and turn each into JSON with the standard library: most of a second for a
-page of curves. Requests that are not for scalars go to the stock plugin.
+The responses equal those of the stock plugins, which take most of a second for a page of curves.
+Requests that are not for scalars go to the stock plugin, and descriptions to its Markdown: both
+can take any time, so a worker answers them. Curves are written piece by piece, so that a large
+answer does not delay other requests.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+import re
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -19,57 +24,140 @@ import orjson
 
 from aboard.events import protos
 from aboard.index import Series, Tag
+from aboard.index.tags import About
 from aboard.tensorboard.board import BoardRun, Listing
-from aboard.tensorboard.failures import FAILURES, reason_of
-from aboard.tensorboard.metadata import display_name, plugin_content
 from aboard.tensorboard.provider import (
     BoardDataProvider,
     BoardRequest,
     Boards,
     current_request,
+    display_name,
+    plugin_content,
 )
+from aboard.tensorboard.samples import POINTS_PER_CURVE
 
 protos.keep_tensorflow_out()
 
-from tensorboard import plugin_util  # noqa: E402
-from tensorboard.plugins import base_plugin  # noqa: E402
+from tensorboard import errors  # noqa: E402
+from tensorboard.backend import json_util  # noqa: E402
 from tensorboard.plugins.histogram import metadata as histogram_metadata  # noqa: E402
 from tensorboard.plugins.image import metadata as image_metadata  # noqa: E402
-from tensorboard.plugins.metrics import metrics_plugin  # noqa: E402
 from tensorboard.plugins.scalar import metadata as scalar_metadata  # noqa: E402
 
-JsonBytes = bytes
+# What plugins raise when the request, or what it is about, is at fault.
+FAILURES = (
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    re.error,
+    errors.PublicError,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def status_of(error: Exception) -> HTTPStatus:
+    if isinstance(error, errors.PublicError):
+        return HTTPStatus(error.http_code)
+    return HTTPStatus.NOT_FOUND if isinstance(error, LookupError) else HTTPStatus.BAD_REQUEST
+
+
+def reason_of(error: Exception, path: str) -> str:
+    """Return why there is no response, in one line, and log it."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    _log.warning("TensorBoard cannot answer %s: %s", path, reason)
+    return f"TensorBoard cannot answer this: {reason}"
+
+
+_CACHE_BYTES = 16 << 20
+_LARGEST_SHARE = 4
+_ENTRY_BYTES = 512  # what a response takes besides its body
+
+
+class ResponseCache:
+    """Bodies of finished responses, the least recently used of which go first.
+
+    Most of the work for a response is in writing numbers as JSON and compressing them. One response
+    takes a quarter of the cache at most.
+    """
+
+    def __init__(self, most_bytes: int = _CACHE_BYTES) -> None:
+        self._most = most_bytes
+        self.largest = most_bytes // _LARGEST_SHARE - _ENTRY_BYTES
+        self._size = 0
+        self._bodies: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> bytes | None:
+        with self._lock:
+            body = self._bodies.get(key)
+            if body is not None:
+                self._bodies.move_to_end(key)
+            return body
+
+    def put(self, key: Hashable, body: bytes) -> None:
+        size = len(body) + _ENTRY_BYTES
+        if len(body) > self.largest:
+            return
+        with self._lock:
+            before = self._bodies.pop(key, None)
+            self._size += size - (0 if before is None else len(before) + _ENTRY_BYTES)
+            self._bodies[key] = body
+            while self._size > self._most:
+                self._size -= len(self._bodies.popitem(last=False)[1]) + _ENTRY_BYTES
+
+
 Runs = Mapping[str, BoardRun]
 
-SCALAR_SAMPLES = 1000
-"""Points per curve, as in stock TensorBoard."""
-
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+TIME_SERIES = "data/plugin/timeseries/timeSeries"
+MOST_ENTRIES = 2_000  # of one request for series; the page sends one for each card in sight
+_MOST_VALUES = 16 * MOST_ENTRIES
+_LONGEST_REQUESTS = 8 << 20
+_SERIES_AT_ONCE = 32
+_POINTS_AT_ONCE = 16_384
+_POINTS_READ_AT_ONCE = 1_000_000
 
 
 class BadRequest(ValueError):  # noqa: N818 - named by what is wrong
     """A request that lacks what it must have."""
 
+    status = HTTPStatus.BAD_REQUEST
+
+
+class TooLarge(BadRequest):
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+
+def json_headers(*, compressed: bool) -> list[tuple[str, str]]:
+    headers = [
+        ("content-type", "application/json"),
+        ("cache-control", "no-cache, must-revalidate"),
+        ("vary", "accept-encoding"),
+    ]
+    return [*headers, ("content-encoding", "gzip")] if compressed else headers
+
 
 class HotRoutes:
-    """Answers for the routes that a page of curves asks for again and again.
-
-    Args:
-        boards: the boards of this process.
-        provider: the provider over them, for what the stock plugin answers.
-        samples: how many points of each plugin's series are shown.
-    """
+    """The routes; `described` are those whose answers have descriptions as HTML."""
 
     def __init__(
         self, boards: Boards, provider: BoardDataProvider, samples: Mapping[str, int]
     ) -> None:
         self._boards = boards
-        self._samples = samples.get("scalars", SCALAR_SAMPLES)
-        context = base_plugin.TBContext(data_provider=provider, sampling_hints=dict(samples))
-        self._stock = metrics_plugin.MetricsPlugin(context)
+        self._samples = samples.get("scalars", POINTS_PER_CURVE)
+        self._context = {"data_provider": provider, "sampling_hints": dict(samples)}
+        self.described: dict[str, Callable[[Listing], Iterator[bytes]]] = {
+            "data/plugin/timeseries/tags": self.tags,
+            "data/plugin/scalars/tags": self.scalar_tags,
+            "data/plugin/histograms/tags": self.histogram_tags,
+            "data/plugin/distributions/tags": self.histogram_tags,
+        }
 
-    def environment(self, listing: Listing) -> JsonBytes:
-        """Answer `data/environment`: the title and where the data is."""
+    def environment(self, listing: Listing) -> bytes:
         from tensorboard import version
 
         board = listing.board
@@ -83,121 +171,194 @@ class HotRoutes:
         }
         return orjson.dumps(answer)
 
-    def runs(self, listing: Listing) -> JsonBytes:
-        """Answer `data/runs`: names by the time of their first event."""
+    def runs(self, listing: Listing) -> bytes:
+        """What holds only hyperparameters is not a run here; the HParams tab shows it."""
         runs = sorted(
-            listing.runs().values(),
+            (run for run in listing.runs().values() if not run.only_hparams),
             key=lambda run: (math.inf if run.start_time is None else run.start_time, run.name),
         )
         return orjson.dumps([run.name for run in runs])
 
-    def tags(self, listing: Listing) -> JsonBytes:
-        """Answer `timeseries/tags`: which tags each run has, and what they are about."""
-        runs = listing.runs().values()
-        scalars = _versioned(runs, "scalars")
-        histograms = _versioned(runs, "histograms")
-        images = _versioned(runs, "images")
+    def tags(self, listing: Listing) -> Iterator[bytes]:
+        runs = listing.runs()
+        scalars, histograms, images = (_versioned(runs.values(), plugin) for plugin in _PLUGINS)
+        for plugin, found in (("scalars", scalars), ("histograms", histograms)):
+            yield b'{"' if plugin == "scalars" else b',"'
+            yield plugin.encode() + b'":{"runTagInfo":{'
+            yield from _joined(
+                orjson.dumps(run) + b":" + names for run, names in _sorted_names(found)
+            )
+            yield b'},"tagDescriptions":' + orjson.dumps(_about(runs, found)) + b"}"
         sampled: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
-        for run, tags in images.items():
-            for tag in tags:
+        for run, names in images.items():
+            for name in names:
                 # The first two blobs of an image summary are its width and height.
-                sampled[tag.name][run] = {"maxSamplesPerStep": tag.rows - 2}
-        answer = {
-            "scalars": {"runTagInfo": _names(scalars), "tagDescriptions": _about(scalars)},
-            "histograms": {"runTagInfo": _names(histograms), "tagDescriptions": _about(histograms)},
-            "images": {"tagDescriptions": _about(images), "tagRunSampledInfo": sampled},
-        }
-        return orjson.dumps(answer)
+                sampled[name][run] = {"maxSamplesPerStep": runs[run].tags[name].rows - 2}
+        about_images = {"tagDescriptions": _about(runs, images), "tagRunSampledInfo": sampled}
+        yield b',"images":' + orjson.dumps(about_images) + b"}"
 
-    def scalar_tags(self, listing: Listing) -> JsonBytes:
-        """Answer `scalars/tags`: how each tag of each run is called and described."""
-        return _described(_versioned(listing.runs().values(), "scalars"))
+    def scalar_tags(self, listing: Listing) -> Iterator[bytes]:
+        return _described(listing.runs(), "scalars")
 
-    def histogram_tags(self, listing: Listing) -> JsonBytes:
-        """Answer `histograms/tags` and `distributions/tags`."""
-        return _described(_versioned(listing.runs().values(), "histograms"))
+    def histogram_tags(self, listing: Listing) -> Iterator[bytes]:
+        return _described(listing.runs(), "histograms")
 
-    def time_series(self, listing: Listing, asked: list[dict[str, Any]]) -> JsonBytes:
-        """Answer `timeseries/timeSeries`: the points of some tags in all or one of the runs."""
+    def has_descriptions(self, listing: Listing) -> bool:
+        runs = listing.runs().values()
+        return any(kind.description for run in runs for kind in run.tags.kinds())
+
+    def time_series(self, listing: Listing, requests: list[dict[str, Any]]) -> Iterator[bytes]:
+        """Yield the answer in parts, each of which takes milliseconds if all are for scalars."""
         current = BoardRequest(listing.board.id)
         current.runs = listing.runs()
         current_request.set(current)
-        answers = [self._answer(listing, current.runs, one) for one in asked]
-        return orjson.dumps(answers, option=_OPTIONS)
+        yield b"["
+        for place, one in enumerate(requests):
+            yield b"," if place else b""
+            if is_for_scalars(one):
+                yield from self._curves(current.runs, one)
+            else:
+                yield orjson.dumps(self._stock_answer(listing, one), option=_OPTIONS)
+        yield b"]"
 
-    def _answer(self, listing: Listing, runs: Runs, request: dict[str, Any]) -> dict[str, Any]:
-        tag, run = request.get("tag"), request.get("run")
-        if request.get("plugin") != "scalars" or not isinstance(tag, str):
-            return self._stock_answer(listing, request)
-        if run and not isinstance(run, str):
-            raise BadRequest(f"'run' must be the name of a run, not {run!r}")
-        found: dict[str, Any] = self._stock._create_base_response(request)
-        names = [run] if run else None
-        found["runToSeries"] = {
-            name: [
-                {"wallTime": wall, "step": step, "value": value}
-                for wall, step, value in zip(*_columns(series), strict=True)
-            ]
-            for name, series in self._read(runs, tag, names)
-        }
-        return found
+    def _curves(self, runs: Runs, request: dict[str, Any]) -> Iterator[bytes]:
+        run = request.get("run")
+        yield orjson.dumps(_repeated(request))[:-1] + b',"runToSeries":{'
+        series = self._read(runs, request["tag"], [run] if run else None)
+        yield from _members(series, _time_points)
+        yield b"}}"
+
+    @cached_property
+    def _stock(self) -> Any:
+        """TensorBoard's own plugin for images and histograms, imported when a page shows some."""
+        from tensorboard.plugins.base_plugin import TBContext
+        from tensorboard.plugins.metrics.metrics_plugin import MetricsPlugin
+
+        return MetricsPlugin(TBContext(**self._context))
 
     def _stock_answer(self, listing: Listing, request: dict[str, Any]) -> dict[str, Any]:
-        """Let the stock plugin answer for one series; others do not suffer if it fails."""
+        """Let the stock plugin answer for one series; if it fails, the others are not affected."""
         try:
+            # Private: checked with TensorBoard 2.21 by tests/tensorboard/test_private_names.py.
             answer = self._stock._get_time_series(None, listing.board.id, request)
         except FAILURES as error:
-            answer = self._stock._create_base_response(request)
+            answer = _repeated(request)
             answer["error"] = reason_of(error, f"for {request.get('tag')!r}")
-        return dict(_cleansed(answer))
+        return dict(json_util.Cleanse(answer))
 
-    def multirun(self, listing: Listing, tags: list[str], runs: list[str]) -> JsonBytes:
-        """Answer `scalars/scalars_multirun`: one tag of the given runs."""
+    def multirun(self, listing: Listing, tags: list[str], runs: list[str]) -> Iterator[bytes]:
         if len(tags) != 1:
             raise BadRequest("tag must be specified exactly once")
-        answer = {
-            name: list(zip(*_columns(series), strict=True))
-            for name, series in self._read(listing.runs(), tags[0], runs)
-        }
-        return orjson.dumps(answer, option=_OPTIONS)
+        yield b"{"
+        yield from _members(self._read(listing.runs(), tags[0], runs), _rows)
+        yield b"}"
 
     def _read(
         self, runs: Runs, tag_name: str, names: list[str] | None
-    ) -> Iterable[tuple[str, Series]]:
+    ) -> Iterator[tuple[str, Series]]:
         found = {}
         for name in runs if names is None else names:
-            tag = runs[name].tags.get(tag_name) if name in runs else None
-            if tag is not None and (tag.kind.plugin, tag.kind.data_class) == ("scalars", "scalar"):
+            held = runs[name].tags if name in runs else {}
+            tag = held.get(tag_name)
+            if tag is not None and tag.kind[:2] == ("scalars", "scalar"):
                 found[name] = tag
-        series = self._boards.index.many_series(list(found.values()), samples=self._samples)
-        return [(name, one) for name, one in zip(found, series, strict=True) if one is not None]
+        for some in _batches(found):
+            tags = [found[name] for name in some]
+            series = self._boards.index.many_series(tags, samples=self._samples)
+            for name, one in zip(some, series, strict=True):
+                if one is not None:
+                    yield name, one
+
+
+def _repeated(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an answer repeats of its request."""
+    kinds = {"plugin": object, "tag": object, "run": str, "sample": int}
+    return {
+        key: request.get(key) for key, kind in kinds.items() if isinstance(request.get(key), kind)
+    }
+
+
+def _batches(tags: Mapping[str, Tag]) -> Iterator[list[str]]:
+    """Yield names of few series and points at a time; those of a group are many."""
+    batch: list[str] = []
+    points = 0
+    for name, tag in tags.items():
+        if batch and (len(batch) >= _SERIES_AT_ONCE or points > _POINTS_READ_AT_ONCE):
+            yield batch
+            batch, points = [], 0
+        batch.append(name)
+        points += tag.points
+    if batch:
+        yield batch
+
+
+def is_for_scalars(request: Mapping[str, Any]) -> bool:
+    return request.get("plugin") == "scalars" and isinstance(request.get("tag"), str)
+
+
+Points = Callable[[Sequence[Any], Sequence[int], Sequence[Any]], list[Any]]
+
+
+def _members(found: Iterable[tuple[str, Series]], points: Points) -> Iterator[bytes]:
+    """Yield the members of a JSON object of curves by run, long ones in several parts."""
+    comma = b""
+    for name, series in found:
+        yield comma + orjson.dumps(name) + b":["
+        comma = b","
+        for start in range(0, len(series.steps), _POINTS_AT_ONCE):
+            part = slice(start, start + _POINTS_AT_ONCE)
+            columns = (
+                json_numbers(series.wall_times[part]),
+                series.steps[part].tolist(),
+                json_numbers(series.values[part]),
+            )
+            yield (b"," if start else b"") + orjson.dumps(points(*columns))[1:-1]
+        yield b"]"
+
+
+def _time_points(walls: Sequence[Any], steps: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    return [
+        {"wallTime": wall, "step": step, "value": value}
+        for wall, step, value in zip(walls, steps, values, strict=True)
+    ]
+
+
+def _rows(walls: Sequence[Any], steps: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    return list(zip(walls, steps, values, strict=True))
 
 
 def read_requests(text: str | None) -> list[dict[str, Any]]:
-    """Read the field `requests` of `timeseries/timeSeries`.
-
-    Raises:
-        BadRequest: it is not what the frontend sends.
-    """
     if not text:
         raise BadRequest("Missing 'requests' field")
+    if len(text) > _LONGEST_REQUESTS:
+        raise TooLarge(f"'requests' is longer than {_LONGEST_REQUESTS >> 20} MB. Send several")
+    if sum(map(text.count, ",[{")) > _MOST_VALUES:  # parsing millions would hold up everybody
+        raise TooLarge(
+            f"'requests' has too many values: {MOST_ENTRIES:,} entries are the most."
+            " Send several requests"
+        )
     try:
-        asked = orjson.loads(text)
+        requests = orjson.loads(text)
     except orjson.JSONDecodeError:
         raise BadRequest("Unable to parse 'requests' as JSON") from None
-    if asked in ({}, ""):
+    if requests in ({}, ""):
         return []  # as TensorBoard reads it
-    if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
+    if not isinstance(requests, list) or not all(isinstance(one, dict) for one in requests):
         raise BadRequest("'requests' must be a list of objects")
-    return asked
+    if len(requests) > MOST_ENTRIES:
+        raise TooLarge(
+            f"'requests' has {len(requests):,} entries, and {MOST_ENTRIES:,} are the most."
+            " Send several requests"
+        )
+    for one in requests:
+        run = one.get("run")
+        if run and is_for_scalars(one) and not isinstance(run, str):
+            raise BadRequest(f"'run' must be the name of a run, not {run!r}")
+    return requests
 
 
-def _columns(series: Series) -> tuple[list[Any], list[int], list[Any]]:
-    """Return wall times, steps and values as JSON can hold them."""
-    return _numbers(series.wall_times), series.steps.tolist(), _numbers(series.values)
-
-
-def _numbers(column: npt.NDArray[np.float64]) -> list[Any]:
+def json_numbers(column: npt.NDArray[np.float64]) -> list[Any]:
+    """Return numbers as JSON can have them: words for those that are not finite."""
     numbers: list[Any] = column.tolist()
     finite = np.isfinite(column)
     if not finite.all():
@@ -207,40 +368,30 @@ def _numbers(column: npt.NDArray[np.float64]) -> list[Any]:
 
 
 def _word(number: float) -> str:
-    """Return how TensorBoard writes a number that JSON has no form for."""
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
-def _cleansed(answer: Any) -> Any:
-    from tensorboard.backend import json_util
+Versioned = dict[str, Sequence[str]]  # the names of tags by run
 
-    return json_util.Cleanse(answer)
-
-
-Versioned = dict[str, list[Tag]]
-
-
+# The class of data of each plugin, and what reads the version out of its metadata.
 _PLUGINS: dict[str, tuple[str, Callable[[bytes], Any]]] = {
     "scalars": ("scalar", scalar_metadata.parse_plugin_metadata),
     "histograms": ("tensor", histogram_metadata.parse_plugin_metadata),
     "images": ("blob_sequence", image_metadata.parse_plugin_metadata),
 }
-"""The class of data of each plugin, and what reads the version out of its metadata."""
 
 
 def _versioned(runs: Iterable[BoardRun], plugin: str) -> Versioned:
     """Return each run's tags of a plugin, less those of a version TensorBoard does not know."""
     data_class, parse = _PLUGINS[plugin]
-    found: Versioned = {}
-    for run in runs:
-        tags = [
-            tag
-            for tag in run.tags.values()
-            if tag.kind.plugin == plugin and tag.kind.data_class == data_class
-        ]
-        if tags:
-            found[run.name] = [tag for tag in tags if _is_known(plugin_content(tag), parse)]
-    return found
+
+    def is_wanted(about: About) -> bool:
+        return about.kind[:2] == (plugin, data_class)
+
+    def is_known(about: About) -> bool:
+        return is_wanted(about) and _is_known(plugin_content(about.origin, about.metadata), parse)
+
+    return {run.name: run.tags.select(is_known) for run in runs if run.tags.select(is_wanted)}
 
 
 def _is_known(content: bytes, parse: Callable[[bytes], Any]) -> bool:
@@ -250,39 +401,72 @@ def _is_known(content: bytes, parse: Callable[[bytes], Any]) -> bool:
         return False
 
 
-def _described(tags: Versioned) -> JsonBytes:
-    answer = {
-        run: {
-            tag.name: {
-                "displayName": display_name(tag),
-                "description": _html(tag.kind.description),
-            }
-            for tag in held
-        }
-        for run, held in tags.items()
+def _joined(members: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the members of a JSON object with commas between them."""
+    for place, member in enumerate(members):
+        yield b"," + member if place else member
+
+
+def _described(runs: Runs, plugin: str) -> Iterator[bytes]:
+    yield b"{"
+    found = _versioned(runs.values(), plugin)
+    yield from _joined(orjson.dumps(run) + b":" + about for run, about in _about_tags(runs, found))
+    yield b"}"
+
+
+def _about_tags(runs: Runs, found: Versioned) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and descriptions of each run's tags as JSON; runs often have the same."""
+    before: list[tuple[str, About]] = []
+    written = b"{}"
+    for run, names in found.items():
+        tags = runs[run].tags
+        held = [(name, tags.about(name)) for name in names]
+        if held != before:
+            before, written = (
+                held,
+                orjson.dumps({name: _about_tag(name, one) for name, one in held}),
+            )
+        yield run, written
+
+
+def _about_tag(name: str, about: About) -> dict[str, str]:
+    return {
+        "displayName": display_name(name, about),
+        "description": _html(about.kind.description),
     }
-    return orjson.dumps(answer)
 
 
 @lru_cache(maxsize=1024)
 def _html(markdown: str) -> str:
+    if not markdown:
+        return ""
+    from tensorboard import plugin_util
+
     html: str = plugin_util.markdown_to_safe_html(markdown)
     return html
 
 
-def _names(tags: Versioned) -> dict[str, list[str]]:
-    return {run: sorted(tag.name for tag in held) for run, held in tags.items()}
+def _sorted_names(found: Versioned) -> Iterator[tuple[str, bytes]]:
+    """Yield the names of each run's tags as JSON; runs often have the same."""
+    before: Sequence[str] = ()
+    written = b"[]"
+    for run, names in found.items():
+        if names != before:
+            before, written = names, orjson.dumps(sorted(names))
+        yield run, written
 
 
-def _about(tags: Versioned) -> dict[str, str]:
+def _about(runs: Runs, found: Versioned) -> dict[str, str]:
     """Return the description of each tag as HTML, all of them where runs disagree."""
     described: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     runs_of: dict[str, set[str]] = defaultdict(set)
-    for run, held in tags.items():
-        for tag in held:
-            description = tag.kind.description
-            if description:
-                described[tag.name][description].add(run)
+    for run, names in found.items():
+        tags = runs[run].tags
+        if not any(kind.description for kind in tags.kinds()):
+            continue
+        for name in names:
+            if description := tags.about(name).kind.description:
+                described[name][description].add(run)
                 runs_of[description].add(run)
     return {name: _html(_combined(sorted(texts), runs_of)) for name, texts in described.items()}
 

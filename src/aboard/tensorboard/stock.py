@@ -1,19 +1,19 @@
 """The stock engine: TensorBoard's own loaders and plugins for one board.
 
-It is for what the fast engine cannot show: plugins that open files in the log
-directory, and those of other packages. It costs what TensorBoard costs: all events
-are read anew by each process and kept in memory, sampled.
+It is for plugins that open files in the log directory, and plugins of other packages. It costs
+what TensorBoard costs: each process reads all events again and keeps them in memory, sampled.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,59 +25,168 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aboard.events import protos
+from aboard.events.files import EVENT_FILE
+from aboard.index.library import Library, Member
+from aboard.index.reader import TAIL_BYTES
 from aboard.storage.base import StorageError
-from aboard.storage.confines import admit
+from aboard.storage.local import admit
 from aboard.storage.uri import is_remote, open_storage
-from aboard.tensorboard.assets import INDEX, Assets
-from aboard.tensorboard.board import Board, Member
-from aboard.tensorboard.frame import (
-    VERSION,
+from aboard.tensorboard.app import (
+    STATUS,
     inner_path,
     make_frame,
     serve_asset,
+    status_body,
     tensorboard_scope,
-    version_word,
 )
-from aboard.tensorboard.live import UNWATCHED_SECONDS, Rhythm
-from aboard.tensorboard.loading import RunLoader
-from aboard.tensorboard.mirror import Mirror, MirrorFollower, Update
+from aboard.tensorboard.assets import INDEX, Assets
+from aboard.tensorboard.board import Board
+from aboard.tensorboard.logdir import LogTree, MemberDirectory
+from aboard.tensorboard.mirror import Mirror, MirrorUpdater, Update
 from aboard.tensorboard.plugins import all_plugins, make_flags
-from aboard.tensorboard.selection import Records
-from aboard.tensorboard.tree import LogTree, Place
+from aboard.tensorboard.samples import limits
+from aboard.tensorboard.schedule import UNWATCHED_SECONDS, Schedule
 from aboard.web.pages import NOT_FOUND
 
 protos.keep_tensorflow_out()
 
 from tensorboard.backend import application  # noqa: E402
-from tensorboard.backend.event_processing import data_provider  # noqa: E402
+from tensorboard.backend.event_processing import (  # noqa: E402
+    data_ingester,
+    data_provider,
+    directory_watcher,
+    plugin_event_multiplexer,
+)
 from tensorboard.data import provider as tb  # noqa: E402
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
+
+
+class Seen(NamedTuple):
+    inode: int
+    changed: int
+    size: int
+    tail: int  # a checksum of the bytes before `size`
+
+
+class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc]
+    """TensorBoard's own loader, which can be stopped and notices files that were replaced.
+
+    A run of which a file was replaced or deleted is read from the start again. `_accumulators`,
+    `_accumulators_mutex`, `_paths` and an accumulator's `_generator` are private: checked with
+    TensorBoard 2.21 by tests/tensorboard/test_private_names.py.
+    """
+
+    def __init__(self, samples: Mapping[str, int]) -> None:
+        super().__init__(
+            size_guidance=data_ingester.DEFAULT_SIZE_GUIDANCE,
+            tensor_size_guidance={**data_ingester.DEFAULT_TENSOR_SIZE_GUIDANCE, **samples},
+            # However old its events are, a file may grow; one that does not is not opened.
+            event_file_active_filter=lambda _: True,
+        )
+        self.changes = 0
+        self._stopped = threading.Event()
+        self._seen: dict[str, dict[str, Seen]] = {}
+        self._read: set[str] = set()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def load(self, paths: Mapping[str, str], on_run: Callable[[int], None] | None) -> None:
+        """Read what is new in the runs, given by name and directory, and forget all others."""
+        with self._accumulators_mutex:
+            gone = self._accumulators.keys() - paths.keys()
+        for name in gone:
+            self._forget(name)
+        for count, (name, path) in enumerate(paths.items()):
+            if self._stopped.is_set():
+                return
+            if on_run is not None:
+                on_run(count)
+            try:
+                self._load_run(name, path)
+            except directory_watcher.DirectoryDeletedError:
+                self._forget(name)
+            except Exception as error:  # noqa: BLE001 - one run's events must not stop the others'
+                _log.warning("Run %r cannot be read in full: %s", name, error)
+
+    def _load_run(self, name: str, path: str) -> None:
+        before = self._seen.get(name, {})
+        now = {file.name: stat_file(file, before.get(file.name)) for file in _event_files(path)}
+        if now == before and name in self._read:
+            return
+        if None in now.values() or before.keys() - now.keys():
+            self._forget(name)
+            now = {file.name: stat_file(file, None) for file in _event_files(path)}
+        self._read.discard(name)
+        self._seen[name] = {file: seen for file, seen in now.items() if seen is not None}
+        self.AddRun(path, name)
+        accumulator = self.GetAccumulator(name)
+        if not isinstance(accumulator._generator, _Stoppable):
+            accumulator._generator = _Stoppable(accumulator._generator, self._stopped)
+        accumulator.Reload()
+        self._read.add(name)
+        self.changes += 1
+
+    def _forget(self, name: str) -> None:
+        with self._accumulators_mutex:
+            self._accumulators.pop(name, None)
+            self._paths.pop(name, None)
+        self._seen.pop(name, None)
+        self._read.discard(name)
+        self.changes += 1
+
+
+def stat_file(file: os.DirEntry[str] | Path, before: Seen | None) -> Seen | None:
+    """Return an event file as it is now; None if another file has taken its place."""
+    status = file.stat()
+    if before and before[:3] == (status.st_ino, status.st_mtime_ns, status.st_size):
+        return before
+    if before and (status.st_size < before.size or _tail(file, before.size) != before.tail):
+        return None
+    tail = _tail(file, status.st_size)
+    return Seen(status.st_ino, status.st_mtime_ns, status.st_size, tail)
+
+
+def _tail(file: os.DirEntry[str] | Path, end: int) -> int:
+    start = max(0, end - TAIL_BYTES)
+    with Path(file).open("rb") as opened:
+        opened.seek(start)
+        return zlib.crc32(opened.read(end - start))
+
+
+def _event_files(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as found:
+            return [entry for entry in found if EVENT_FILE in entry.name and entry.is_file()]
+    except OSError:
+        return []
+
+
+class _Stoppable:
+    def __init__(self, inner: Any, stopped: threading.Event) -> None:
+        self._inner = inner
+        self._stopped = stopped
+
+    def Load(self) -> Iterator[Any]:  # noqa: N802 - TensorBoard's name
+        for event in self._inner.Load():
+            if self._stopped.is_set():
+                return
+            yield event
+
 
 _WSGI_THREADS = 10
 
-Asked = Callable[[str], None]
-
 
 class StockState(NamedTuple):
-    """How far a board has been read.
-
-    Attributes:
-        found: every run there is, shown or not: its member, and its name.
-        shown: how many of them are shown.
-        read: how many of those have been read.
-        seconds: since the beginning.
-        loaded: whether all that there was at first has been read.
-    """
-
-    found: Sequence[tuple[Member, str]]
+    found: Sequence[tuple[Member, str]]  # every run there is, shown or not
     shown: int
     read: int
     seconds: float
-    loaded: bool
+    loaded: bool  # all that there was at first has been read
 
 
-Told = Callable[[StockState], None]
+OnLoad = Callable[[StockState], None]
 
 
 def make_stock_app(
@@ -86,53 +195,32 @@ def make_stock_app(
     samples: Mapping[str, int] | None,
     reload_seconds: float = 5.0,
     work_directory: Path,
-    asked: Asked | None = None,
     assets: Assets | None = None,
-    records: Records | None = None,
-    told: Told | None = None,
+    library: Library | None = None,
+    on_load: OnLoad | None = None,
 ) -> StockApp:
     """Serve a board with TensorBoard's own loaders and plugins, and begin to read it.
 
-    Args:
-        board: the board.
-        samples: values per series by plugin, 0 for all; TensorBoard's own numbers by default.
-        reload_seconds: how long to wait between two looks for new data.
-        work_directory: where links and copies are made, in a directory of their own that
-            is gone after `close`. A board of buckets needs as much space as its events.
-        asked: is called with the board's id whenever somebody looks at it.
-        assets: the frontend's files.
-        records: what the records of the runs say, for a template that asks for it.
-        told: is called, in a thread of the reading's, whenever a run is going to be read and
-            after every look.
+    `samples` limits values per series by plugin, 0 for all. Links and copies are made in a new
+    directory in `work_directory` that is gone after `close`; buckets need as much space as their
+    events. `on_load` is called in a thread of the engine, before a run is read and after a poll.
     """
     work_directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undoing:
         directory = Path(tempfile.mkdtemp(prefix="stock-", dir=work_directory))
         undoing.callback(shutil.rmtree, directory, ignore_errors=True)
         admit(str(directory))
-        loading = _Loading(board, samples or {}, reload_seconds, directory, records, told)
+        loading = _Loading(board, samples or {}, reload_seconds, directory, library, on_load)
         undoing.callback(loading.close)
         assets = assets if assets is not None else Assets()
         wsgi = WSGIMiddleware(_tensorboard(board, samples or {}, loading, assets), _WSGI_THREADS)
         undoing.callback(wsgi.executor.shutdown)
-
-        def note(board_id: str) -> None:
-            loading.asked()
-            if asked is not None:
-                asked(board_id)
-
         untyped: Any = wsgi
-        app = make_frame(_StockBoard(board, untyped, assets, note, loading.loader), assets)
+        app = make_frame(_StockBoard(board, untyped, assets, loading), assets)
         return StockApp(app, loading, undoing.pop_all())
 
 
 class StockApp:
-    """A board that is served by TensorBoard's own backend.
-
-    Attributes:
-        app: the application, with the board at `/b/<board>/`.
-    """
-
     def __init__(self, app: ASGIApp, loading: _Loading, closing: ExitStack) -> None:
         self.app = app
         self._loading = loading
@@ -140,16 +228,14 @@ class StockApp:
 
     @property
     def loaded(self) -> bool:
-        """Whether all that there was at first has been read."""
         return self._loading.loaded.is_set()
 
     @property
     def problems(self) -> list[StorageError]:
-        """What could not be read at the last look."""
         return self._loading.problems
 
     def close(self) -> None:
-        """Stop reading, wait until that has stopped, and remove the links and copies."""
+        """Stop reading, wait for the threads, and remove the links and copies."""
         self._closing.close()
 
 
@@ -162,20 +248,20 @@ class _Loading:
         samples: Mapping[str, int],
         seconds: float,
         directory: Path,
-        records: Records | None,
-        told: Told | None,
+        library: Library | None,
+        on_load: OnLoad | None,
     ) -> None:
         self._sources = [member.source for member in board.members]
-        self._records = records
-        self._told = told
+        self._library = library
+        self._on_load = on_load
         self._began = time.monotonic()
         self.loader = RunLoader(samples)
         self.loaded = threading.Event()
-        self._rhythm = Rhythm(seconds, seconds)
+        self._schedule = Schedule(seconds, seconds)
         self._wake = threading.Event()
         self._done = threading.Event()
-        self._asked = time.monotonic()
-        self._mirrors: list[MirrorFollower] = []
+        self._requested = time.monotonic()
+        self._mirrors: list[MirrorUpdater] = []
         self._updates: dict[int, Update] = {}
         self._reported: set[str] = set()
         places = []
@@ -187,12 +273,12 @@ class _Loading:
                 copy = directory / "copies" / str(len(mirrors))
                 mirrors.append(Mirror(open_storage(source.uri), copy, only=source.only))
                 place = str(copy)
-            places.append(Place(member, place))
-        self.tree = LogTree(board, places, directory / "logs", records)
+            places.append(MemberDirectory(member, place))
+        self.tree = LogTree(board, places, directory / "logs", library)
         self._expected = len(mirrors)
         self._thread = threading.Thread(target=self._run, name="aboard-stock", daemon=True)
         for number, mirror in enumerate(mirrors):
-            follower = MirrorFollower(mirror, seconds, self._noting(number), self.unwatched)
+            follower = MirrorUpdater(mirror, seconds, self._noting(number), self.unwatched)
             self._mirrors.append(follower)
         self._thread.start()
 
@@ -203,18 +289,16 @@ class _Loading:
             found += update.problems
         return found
 
-    def asked(self) -> None:
-        """Note that somebody looks."""
+    def requested(self) -> None:
         slept = self.unwatched()
-        self._asked = time.monotonic()
+        self._requested = time.monotonic()
         if slept:
             self._wake.set()
             for mirror in self._mirrors:
                 mirror.wake()
 
     def unwatched(self) -> bool:
-        """Say whether nobody has asked for a while."""
-        return time.monotonic() - self._asked > UNWATCHED_SECONDS
+        return time.monotonic() - self._requested > UNWATCHED_SECONDS
 
     def close(self) -> None:
         self._done.set()
@@ -239,16 +323,16 @@ class _Loading:
             started = time.monotonic()
             self._refresh_records()
             runs = self.tree.update()
-            wait = self._rhythm.after(changed=False, cost=time.monotonic() - started)
-            tell = _tell_nobody if self.loaded.is_set() else self._tell  # one call for each run
+            wait = self._schedule.after(changed=False, cost=time.monotonic() - started)
+            on_run = None if self.loaded.is_set() else self._notify  # one call for each run
             try:
-                self.loader.load({name: self.tree.path_of(name) for name in runs}, tell)
-            except Exception:
-                _logger.exception("TensorBoard's loader failed")
+                self.loader.load({name: self.tree.path_of(name) for name in runs}, on_run)
+            except Exception:  # noqa: BLE001 - a board that stands still is worse
+                _log.exception("TensorBoard's loader failed")
             if complete and not self._done.is_set():
                 self.loaded.set()
             self._report()
-            self._tell(len(runs))
+            self._notify(len(runs))
             self._wake.wait(wait)
             self._wake.clear()
             while self.unwatched() and not self._done.is_set():
@@ -256,36 +340,33 @@ class _Loading:
                 self._wake.clear()
 
     def _refresh_records(self) -> None:
-        if self._records is None:
+        if self._library is None:
             return
         for source in self._sources:
             with suppress(StorageError):  # which the tree reports
-                self._records.refresh(source)
+                self._library.refresh_records(source)
 
-    def _tell(self, read: int) -> None:
-        """Tell whoever wants to know how far the reading is."""
-        if self._told is not None:
+    def _notify(self, read: int) -> None:
+        if self._on_load is not None:
             seconds, loaded = time.monotonic() - self._began, self.loaded.is_set()
             tree = self.tree
-            self._told(StockState(tree.found, len(tree.runs), read, seconds, loaded))
+            self._on_load(StockState(tree.found, len(tree.runs), read, seconds, loaded))
 
     def _report(self) -> None:
-        """Say each problem once, for as long as it lasts."""
         current = {str(problem) for problem in self.problems}
         for line in sorted(current - self._reported):
-            _logger.warning("%s", line)
+            _log.warning("%s", line)
         self._reported = current
 
 
 class _Provider(data_provider.MultiplexerDataProvider):  # type: ignore[misc]
-    """TensorBoard's provider over its loader, which tells of the board and not of the links."""
+    """TensorBoard's provider over its loader, which names the board and not the links."""
 
     def __init__(self, board: Board, loader: RunLoader) -> None:
         super().__init__(loader, board.location)
         self._board = board
 
     def experiment_metadata(self, ctx: object = None, *, experiment_id: str) -> Any:  # noqa: ARG002
-        """Tell where the board's data is."""
         return tb.ExperimentMetadata(
             data_location=self._board.location, experiment_name=self._board.title
         )
@@ -294,14 +375,13 @@ class _Provider(data_provider.MultiplexerDataProvider):  # type: ignore[misc]
 def _tensorboard(
     board: Board, samples: Mapping[str, int], loading: _Loading, assets: Assets
 ) -> Any:
-    """Make TensorBoard's own application with all its plugins."""
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     loaders = all_plugins(loading.tree.directories)
     flags = make_flags(
         loaders,
         logdir=str(loading.tree.root),
         path_prefix="",
-        samples_per_plugin={plugin: count or sys.maxsize for plugin, count in samples.items()},
+        samples_per_plugin=limits(samples),
         window_title=board.title,
     )
     provider = _Provider(board, loading.loader)
@@ -311,39 +391,30 @@ def _tensorboard(
 
 
 class _StockBoard:
-    """What is at `/b/<board>/…`."""
-
-    def __init__(
-        self, board: Board, wsgi: ASGIApp, assets: Assets, asked: Asked, loader: RunLoader
-    ) -> None:
+    def __init__(self, board: Board, wsgi: ASGIApp, assets: Assets, loading: _Loading) -> None:
         self._board = board
         self._wsgi = wsgi
         self._assets = assets
-        self._asked = asked
-        self._loader = loader
+        self._loading = loading
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        board = self._board
+        board, loading = self._board, self._loading
         path = inner_path(scope)
+        response: ASGIApp
         if scope["path_params"]["board"] != board.id or scope["type"] != "http":
-            await NOT_FOUND(scope, receive, send)
+            response = NOT_FOUND
         elif path != INDEX and path in self._assets:
-            request = Request(scope, receive)
-            await serve_asset(self._assets.get(path), request)(scope, receive, send)
-        elif path == "data/logdir":
-            # TensorBoard would name our directory of links.
+            response = await serve_asset(self._assets.get(path), Request(scope, receive))
+        elif path == "data/logdir":  # TensorBoard would name the directory of links
             location = orjson.dumps({"logdir": board.location})
-            answer = Response(location, media_type="application/json")
-            await answer(scope, receive, send)
-        elif path == VERSION:
-            self._asked(board.id)
-            word = version_word(self._loader.changes)
-            await Response(word, media_type="application/json")(scope, receive, send)
+            response = Response(location, media_type="application/json")
+        elif path == STATUS:
+            loading.requested()
+            problems = [str(one) for one in loading.problems]
+            body = status_body(loading.loader.changes, len(loading.tree.runs), problems)
+            response = Response(body, media_type="application/json")
         else:
             if path.startswith("data/") or path in ("", INDEX):
-                self._asked(board.id)
-            await self._wsgi(tensorboard_scope(scope, board.id, path), receive, send)
-
-
-def _tell_nobody(count: int) -> None:
-    """Take no notice of how many runs are read."""
+                loading.requested()
+            response, scope = self._wsgi, tensorboard_scope(scope, board.id, path)
+        await response(scope, receive, send)

@@ -1,7 +1,7 @@
 """A run in progress: what a training logs, stage by stage, and how it ends.
 
-Where the run lies and how it got its name is left to `start`; pictures and the like to `media`;
-carrying the files to a bucket to `shipment`.
+`start` decides where the run goes and what its name is, `media` logs everything but numbers, and
+`shipping` sends the files to a bucket.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -20,31 +21,31 @@ from typing import TYPE_CHECKING, Any, Self, SupportsFloat
 from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.writer import EventWriter
-from aboard.runs.manifest import HEARTBEAT_SECS, Manifest, State
-from aboard.runs.values import Tags, plain_tags, plain_values
+from aboard.runs.manifest import HEARTBEAT_SECS, Manifest, State, Tags, plain_values
 from aboard.storage import Storage
-from aboard.track import ending
-from aboard.track.arrays import to_number, to_whole
-from aboard.track.ending import ending_of
-from aboard.track.heart import Record
-from aboard.track.hparams import to_keep
+from aboard.track import exit_status
+from aboard.track.console import notify
+from aboard.track.environment import RunPlace
+from aboard.track.exit_status import status_of
+from aboard.track.heartbeat import RunRecord
 from aboard.track.media import MediaLog
-from aboard.track.place import Place
-from aboard.track.say import say
+from aboard.track.media.arrays import to_number, to_whole
+from aboard.track.metadata import hparams_to_record, tags_to_record
+from aboard.track.redaction import without_secrets
 from aboard.track.stages import Stages
 
 if TYPE_CHECKING:
-    from aboard.runs.values import HParams
+    from aboard.runs.manifest import HParams
     from aboard.sdk.board import Board
-    from aboard.track.shipment import Shipment
+    from aboard.track.shipping.shipper import Shipment
 
-_ENDINGS = (State.COMPLETED, State.FAILED, State.KILLED)
+_FINAL_STATES = (State.COMPLETED, State.FAILED, State.KILLED)
 _open_runs: list[Run] = []
 
 
 def _after_fork() -> None:
     for run in _open_runs:
-        if run.active:  # a thread that is not in the child may have held it
+        if run.active:  # a thread that the child does not have may hold it
             run._stages.lock = threading.RLock()
 
 
@@ -57,20 +58,16 @@ def current_run() -> Run | None:
 
 
 def open_runs() -> list[Run]:
-    """Return the runs of this process that are open, in the order in which they were opened."""
     return list(_open_runs)
 
 
 class Run(MediaLog):
-    """A run that this process logs to; made by `aboard.init`.
+    """A run that this process logs to; opened by `aboard.init`.
 
     Attributes:
-        name: the run's name, and `experiment` that of its experiment.
-        root: the path or URI below which the experiment lies.
-        place: where it was begun, for another attempt at it.
-        uri: where the run's logs are, or will be: what to give to `aboard view`.
-        logdir: a local directory for writers of your own; a stage is a directory below it.
-        rank: this process among those launched together.
+        uri: where the run's logs are, or will be; an argument for `aboard view`.
+        place: where it was opened, for another attempt at it.
+        rank: the number of this process among those launched together.
         active: whether this process logs at all.
         joined: whether `aboard run` keeps the run's record, and this process only logs to it.
     """
@@ -81,7 +78,7 @@ class Run(MediaLog):
     def __init__(
         self,
         *,
-        place: Place,
+        place: RunPlace,
         name: str,
         uri: str,
         directory: Storage,
@@ -90,6 +87,7 @@ class Run(MediaLog):
         attempt: int | None = None,
         has_record: bool = True,
         known_hparams: Mapping[str, Any] | None = None,
+        clock_lag: float = 0.0,
         stages: Stages,
         shipment: Shipment | None = None,
     ) -> None:
@@ -113,21 +111,22 @@ class Run(MediaLog):
         self._hparams_are_ended = False
         self._ended = False
         self._process = os.getpid()
-        self._record = Record(directory, self._catch_up, attempt) if has_record else None
+        self._record: RunRecord | None = None
+        if has_record:
+            self._record = RunRecord(directory, self._catch_up, attempt, clock_lag=clock_lag)
         if self._record is not None and attempt is not None:
-            self._record.beat_every(HEARTBEAT_SECS)
+            self._record.start_heartbeat(HEARTBEAT_SECS)
         _open_runs.append(self)
-        ending.watch()
+        exit_status.watch()
         atexit.register(self._finish_at_exit)
 
     @property
     def logdir(self) -> str:
-        """A local directory for writers of your own; a stage is a directory below it."""
+        """A local directory for other writers; each stage is a directory below it."""
         return str(self._stages.directory)
 
     @property
     def has_logged(self) -> bool:
-        """Whether any metric was logged."""
         return bool(self._latest)
 
     # What a training logs.
@@ -140,23 +139,15 @@ class Run(MediaLog):
         step_name: str | None = None,
         stage: str = "",
     ) -> None:
-        """Log numbers at a step.
+        """Log numbers at a step; tensors with one element are numbers too.
 
-        Args:
-            metrics: names and numbers; tensors of one element will do.
-            step: when, as a whole number. Without it and `step_name`, calls are counted,
-                each stage by itself.
-            step_name: which of the metrics is the step, such as `epoch`.
-            stage: such as `train` or `eval`. Stages are drawn into the same charts.
-
-        Raises:
-            TypeError: these are no names and numbers, or the stage is no text.
-            ValueError: a metric is no number, or the step no whole one.
+        `step_name` says which of the metrics is the step, such as `epoch`. Without it and `step`,
+        each stage counts its calls. Stages, such as `train` and `eval`, share the same charts.
         """
         if self._ended:
-            raise self._is_finished()
-        if ending.is_noted:
-            ending.went_on()
+            raise self._finished_error()
+        if exit_status.is_set:
+            exit_status.clear()
         if step_name is not None:
             step, metrics = _split_step(metrics, step_name, step)
         elif step is None:
@@ -170,7 +161,7 @@ class Run(MediaLog):
                     numbers = {tag: _number(tag, one) for tag, one in metrics.items()}
                     break
         except AttributeError:
-            raise _no_metrics(metrics) from None
+            raise _not_metrics(metrics) from None
         if self._hparams_are_due:
             self._write_hparams()
         writer = self._writers.get(stage)
@@ -182,20 +173,16 @@ class Run(MediaLog):
         self._latest[stage].update(numbers)
 
     def log_hparams(self, hparams: HParams) -> None:
-        """Note hyperparameters: a mapping, an `argparse.Namespace` or a dataclass.
+        """Log hyperparameters: a mapping, an `argparse.Namespace` or a dataclass.
 
-        What has names inside becomes names with dots. TensorBoard shows what was logged before
-        the first metric. Values that look secret are hidden.
-
-        Raises:
-            TypeError: there are no names in it.
-            ValueError: the run is finished.
+        Nested names are joined with dots. TensorBoard shows what was logged before the first
+        metric. Values that look secret are hidden.
         """
         if self._ended:
-            raise self._is_finished()
-        plain = to_keep(hparams)
+            raise self._finished_error()
+        plain = hparams_to_record(hparams)
         if self._hparams_are_written and plain.items() - self._hparams.items():
-            say(
+            notify(
                 "hyperparameters logged after the first metric are kept in run.json, "
                 "but TensorBoard does not show them."
             )
@@ -204,35 +191,23 @@ class Run(MediaLog):
         self._change_record(lambda record: record.hparams.update(plain))
 
     def tag(self, tags: Tags) -> None:
-        """Add tags: a name, several, or names with values.
-
-        Raises:
-            ValueError: the run is finished.
-        """
+        """Add tags: a name, several, or names with values."""
         if self._ended:
-            raise self._is_finished()
-        plain = plain_tags(tags)
+            raise self._finished_error()
+        plain = tags_to_record(tags)
         self._change_record(lambda record: record.tags.update(plain))
 
     def flush(self) -> None:
-        """Write everything that was logged to its files now."""
+        """Write everything that was logged to its files."""
         if self._hparams_are_due:
             self._write_hparams()
-        for writer in self._stages.all():
+        for writer in self._stages.all_writers():
             writer.flush()
 
     def board(self, *, wait: bool = False, **options: Any) -> Board | None:
-        """Return the board of this run, which is started if there is none.
+        """Return the board of this run; if there is none, start it with `Board.create`.
 
-        Args:
-            wait: return when it serves data, not before.
-            options: as `Board.create` takes them.
-
-        Returns:
-            The board; None in a process that does not log.
-
-        Raises:
-            HubError: there is no hub, or it refuses.
+        A process that does not log gets None. Raises `HubError` if there is no hub, or it refuses.
         """
         from aboard.sdk.board import Board
 
@@ -245,21 +220,15 @@ class Run(MediaLog):
     def finish(
         self, state: State | str | None = None, exit_code: int | None = None, reason: str = ""
     ) -> None:
-        """End the run: write what is buffered, note how it went, wait for the last byte.
+        """End the run: write what is buffered, record the end, wait until everything is sent.
 
-        Args:
-            state: `completed`, `failed` or `killed`; what the exit code says unless told.
-            exit_code: of the process, where there is one.
-            reason: in one line, for whoever reads the record.
-
-        Raises:
-            ValueError: there is no such state to end in.
+        The state is `completed`, `failed` or `killed`; by default it follows from the exit code.
         """
         if state is None:
             state = State.FAILED if exit_code else State.COMPLETED
-        elif state not in _ENDINGS:
-            raise ValueError(f"a run ends {', '.join(_ENDINGS)}, not {state!r}")
-        if os.getpid() != self._process:  # a fork has no part in this
+        elif state not in _FINAL_STATES:
+            raise ValueError(f"a run ends as {', '.join(_FINAL_STATES)}, not as {state!r}")
+        if os.getpid() != self._process:  # a forked child does not end the run
             return
         try:
             if not self._ended:
@@ -278,7 +247,7 @@ class Run(MediaLog):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.finish(*ending_of(error))
+        self.finish(*status_of(error))
 
     def __repr__(self) -> str:
         return f"<Run {self.experiment}/{self.name} at {self.uri}>"
@@ -287,31 +256,32 @@ class Run(MediaLog):
         try:
             self._close_writers(state)
             if self._record is not None:
-                self._record.stop()
-        finally:  # SIGTERM may come in between
-            self._note_end(state, exit_code, reason)
+                self._record.stop_heartbeat()
+        finally:  # SIGTERM may arrive meanwhile
+            self._record_end(state, exit_code, reason)
 
-    def _note_end(self, state: State, exit_code: int | None, reason: str) -> None:
-        number = self._attempt
-        if number is None:
-            self._change_record(_no_change)
-        else:
-            self._change_record(lambda record: record.end(state, exit_code, reason, number=number))
+    def _record_end(self, state: State, exit_code: int | None, reason: str) -> None:
+        number, kept, shown = self._attempt, self._record, without_secrets(reason)
+        if kept is not None and number is not None:
+            at = kept.now()
+            kept.change(lambda record: record.end(state, exit_code, shown, at, number))
+        elif kept is not None:
+            kept.change()
         self._ended = True
         if self in _open_runs:
             _open_runs.remove(self)
 
     def _finish_at_exit(self) -> None:
-        self.finish(*ending.ending())
+        self.finish(*exit_status.current())
 
     # Writers, steps, and the record.
 
     def _at(self, stage: str, step: int | None) -> tuple[EventWriter, int]:
-        """Return the writer of a stage and the step to log at: the last one unless told."""
+        """Return the writer of a stage and the step to log at, by default the last one."""
         if self._ended:
-            raise self._is_finished()
-        if ending.is_noted:
-            ending.went_on()
+            raise self._finished_error()
+        if exit_status.is_set:
+            exit_status.clear()
         if step is None:
             step = max(self._stages.next_step(stage) - 1, 0)
         if self._hparams_are_due:
@@ -322,17 +292,17 @@ class Run(MediaLog):
         _, at = self._at(stage, step)
         self._stages.add(values, at, stage)
 
-    def _is_finished(self) -> ValueError:
-        return ValueError(f"the run {self.experiment}/{self.name} is finished; open another one")
+    def _finished_error(self) -> ValueError:
+        return ValueError(f"the run {self.experiment}/{self.name} is finished; open another run")
 
     def _write_hparams(self) -> None:
         self._hparams_are_due = False
         if self._attempt is not None and self._record is not None:
             known = self._record.hparams()
             if known is not None and known != self._hparams:
-                return  # the program that `aboard run` started logs ours together with its own
+                return  # the program that `aboard run` started logs these with its own
         shown = {name: "None" if value is None else value for name, value in self._hparams.items()}
-        self._stages.writer("").hparams(shown)
+        self._stages.writer("").add([encode.hparams_start(shown, start_time=time.time())], 0)
         self._hparams_are_written = True
 
     def _close_writers(self, state: State) -> None:
@@ -342,12 +312,12 @@ class Run(MediaLog):
             self._hparams_are_ended = True
             status = "success" if state is State.COMPLETED else "failure"
             self._stages.writer("").add([encode.hparams_end(status)], 0)
-        for writer in self._stages.all():
+        for writer in self._stages.all_writers():
             writer.close()
             if writer.waiting:
-                say(
-                    f"{writer.waiting} of the records logged last could not be written to "
-                    f"{writer.directory}; they are lost unless that changes before the end."
+                notify(
+                    f"{writer.waiting} of the last records cannot be written to "
+                    f"{writer.directory}; they are lost if that lasts until the process ends."
                 )
 
     def _change_record(self, change: Callable[[Manifest], None]) -> None:
@@ -355,7 +325,6 @@ class Run(MediaLog):
             self._record.change(change)
 
     def _catch_up(self, record: Manifest) -> None:
-        """Bring the last values of all metrics into the record."""
         for stage, numbers in list(self._latest.items()):
             where = "/".join(part for part in (self._subdirectory, stage) if part)
             latest = {f"{where}/{tag}" if where else tag: one for tag, one in dict(numbers).items()}
@@ -363,7 +332,7 @@ class Run(MediaLog):
 
 
 class SilentRun(Run):
-    """The run of a process that does not log: every call is there, and does nothing."""
+    """The run of a process that does not log: it has all methods, and they do nothing."""
 
     active = False
 
@@ -375,7 +344,6 @@ class SilentRun(Run):
 
     @cached_property
     def logdir(self) -> str:
-        """A directory of this process whose content is thrown away at its end."""
         directory = tempfile.mkdtemp(prefix="aboard-silent-")
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         return directory
@@ -386,7 +354,6 @@ class SilentRun(Run):
         exit_code: int | None = None,  # noqa: ARG002
         reason: str = "",  # noqa: ARG002
     ) -> None:
-        """Be the current run no longer."""
         if self in _open_runs:
             _open_runs.remove(self)
 
@@ -407,19 +374,21 @@ def _split_step(
     metrics: Mapping[str, SupportsFloat], name: str, step: int | None
 ) -> tuple[int, dict[str, SupportsFloat]]:
     if not isinstance(metrics, Mapping):
-        raise _no_metrics(metrics)
+        raise _not_metrics(metrics)
     rest = dict(metrics)
     if name not in rest:
         known = ", ".join(map(str, rest)) or "none"
-        raise ValueError(f"there is no metric {name!r} to be the step; there are {known}")
-    told = rest.pop(name)
-    at = to_whole(told, f"the step {name!r}") if step is None else to_whole(step, "the step")
+        raise ValueError(f"there is no metric {name!r} for the step; the metrics are {known}")
+    value = rest.pop(name)
+    at = to_whole(value, f"the step {name!r}") if step is None else to_whole(step, "the step")
     return at, rest
 
 
-def _no_metrics(metrics: object) -> TypeError:
+def _not_metrics(metrics: object) -> TypeError:
     kind = type(metrics).__name__
-    return TypeError(f"metrics are a mapping from names to numbers, not a {kind}: {metrics!r:.60}")
+    return TypeError(
+        f"metrics must be a mapping of names to numbers, not a {kind}: {metrics!r:.60}"
+    )
 
 
 def _number(tag: str, value: Any) -> float:
@@ -427,7 +396,3 @@ def _number(tag: str, value: Any) -> float:
         return to_number(value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"the metric {tag!r} is {value!r:.60}, not a number") from None
-
-
-def _no_change(record: Manifest) -> None:
-    """Leave the record as catching up made it."""

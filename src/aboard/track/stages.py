@@ -1,6 +1,7 @@
-"""The event files of a run, a directory for each stage, and the step that each stage is at.
+"""The event files of a run, one directory per stage, and the step that each stage is at.
 
-Where an earlier attempt left off is left to `steps`; what is written to the files, to the run.
+A resumed run continues after the last step of its earlier attempts. Their event files are read in
+the background from the start, so that a training does not wait for a bucket.
 """
 
 from __future__ import annotations
@@ -13,52 +14,51 @@ from pathlib import Path
 
 from aboard.events import encode
 from aboard.events.encode import EncodedValue
+from aboard.events.files import EVENT_FILE, newest_second
+from aboard.events.scanner import Scanner, scan_blocks
 from aboard.events.writer import EventWriter
 from aboard.runs.layout import check_name
-from aboard.track.say import say_problem, say_recovered
-from aboard.track.steps import LastSteps
+from aboard.storage import Entry, NoSuchPath, Storage, StorageError
+from aboard.track.console import notify, notify_recovered
 
-_LONGEST_WAIT = 1000
-_LARGEST_WAIT = 16 << 20
-"""So many records, and bytes of them, are remembered until a stage is known to do steps again."""
+_MAX_PENDING_RECORDS = 1000
+_MAX_PENDING_BYTES = 16 << 20
+_PATIENCE_SECS = 10.0
+_POLL_SECS = 0.01
+_BLOCK_BYTES = 4 << 20
+_HPARAMS = "_hparams_/"
 
 
-class _Undecided:
-    """A stage of which nobody knows yet whether it takes up before the earlier attempts' end.
+class _PendingStage:
+    """A stage of which it is not known yet whether it repeats steps of earlier attempts.
 
-    Its records are remembered: if it does, the word that drops what is there from a step on drops
-    them too, and they are written once more.
+    Its records are kept in memory: if it does repeat steps, the event that makes TensorBoard drop
+    the earlier ones drops these too, and they are written again.
     """
 
     def __init__(self, writer: EventWriter) -> None:
         self.writer = writer
         self._bytes = 0
-        self._again: list[Callable[[], None]] = []
+        self._rewrites: list[Callable[[], None]] = []
 
-    def remember(self, again: Callable[[], None], size: int) -> bool:
-        """Remember how to write a record; say whether there is no end of them."""
-        self._again.append(again)
+    def keep(self, rewrite: Callable[[], None], size: int) -> bool:
+        """Keep a function that writes a record again; return whether there are too many."""
+        self._rewrites.append(rewrite)
         self._bytes += size
-        return len(self._again) > _LONGEST_WAIT or self._bytes > _LARGEST_WAIT
+        return len(self._rewrites) > _MAX_PENDING_RECORDS or self._bytes > _MAX_PENDING_BYTES
 
-    def go_back(self, step: int) -> None:
-        """Drop what is there from a step on."""
-        _drop_from(step, self.writer)
-        for again in self._again:
-            again()
+    def rewind(self, step: int) -> None:
+        _purge(step, self.writer)
+        for rewrite in self._rewrites:
+            rewrite()
 
 
 class Stages:
-    """The stages of a run.
+    """The stages of a run, below one directory.
 
-    Args:
-        directory: what stages are directories of.
-        last_steps: where earlier attempts left off, if there may be any.
-        rewinds: whether this attempt may do again what they did. Then the first metric that it
-            logs at a step which they had logged it at, or gone beyond, makes TensorBoard drop
-            what they have from that step on, in that stage.
-        flush_secs: as for an `EventWriter`.
-        purge_step: what TensorBoard is told at once, in every stage.
+    With `rewinds`, an attempt may repeat steps of earlier ones: the first metric at a step that
+    they already logged makes TensorBoard drop what they have from that step on, in that stage.
+    Event files sort behind those of earlier attempts, the last of which was made `after` a second.
     """
 
     def __init__(
@@ -69,26 +69,24 @@ class Stages:
         rewinds: bool = True,
         flush_secs: float = 1.0,
         purge_step: int | None = None,
+        after: int = 0,
     ) -> None:
         self.directory = directory
-        self.writers: dict[str, EventWriter] = {}
-        """Of all stages but the undecided ones."""
-        self.steps: dict[str, int] = {}
-        """The step that comes next where none is told."""
+        self.writers: dict[str, EventWriter] = {}  # of all stages except the pending ones
+        self.steps: dict[str, int] = {}  # the next step of each stage where the caller gives none
         self.lock = threading.RLock()
         self._last_steps = last_steps
         self._rewinds = rewinds and last_steps is not None and purge_step is None
         self._flush_secs = flush_secs
         self._purge_step = purge_step
-        self._undecided: dict[str, _Undecided] = {}
+        self._after = after
+        self._pending: dict[str, _PendingStage] = {}
 
-    def all(self) -> list[EventWriter]:
-        """Return every writer there is."""
+    def all_writers(self) -> list[EventWriter]:
         with self.lock:
-            return [*self.writers.values(), *(one.writer for one in self._undecided.values())]
+            return [*self.writers.values(), *(stage.writer for stage in self._pending.values())]
 
     def next_step(self, stage: str) -> int:
-        """Return the step that comes next: the one after the last, of earlier attempts too."""
         step = self.steps.get(stage)
         if step is None and self._last_steps is not None:
             last = self._last_steps.of(stage)
@@ -96,79 +94,185 @@ class Stages:
         return step or 0
 
     def writer(self, stage: str) -> EventWriter:
-        """Return the writer of a stage, for what is no metric.
-
-        Raises:
-            TypeError: the stage is no text.
-            BadName: it cannot be a directory.
-        """
         with self.lock:
             if stage in self.writers:
                 return self.writers[stage]
-            if stage in self._undecided:
-                return self._undecided[stage].writer
-            writer = self._new(stage)
+            if stage in self._pending:
+                return self._pending[stage].writer
+            writer = self._open(stage)
             if self._rewinds:
-                self._undecided[stage] = _Undecided(writer)
+                self._pending[stage] = _PendingStage(writer)
             else:
                 self.writers[stage] = writer
             return writer
 
     def log(self, numbers: Mapping[str, float], step: int, stage: str) -> None:
-        """Log metrics; once a stage is decided, its writer in `writers` does."""
+        """Log metrics to a stage that is new or pending; others have a writer in `writers`."""
         with self.lock:
             writer = self.writer(stage)
-            undecided = self._undecided.get(stage)
-            if undecided is not None and self._last_steps is not None:
+            pending = self._pending.get(stage)
+            if pending is not None and self._last_steps is not None:
                 last = self._last_steps.by_tag(stage)
-                # Some metrics may be counted in epochs, others in batches: those that went furthest
-                # tell, since all of the stage is dropped from the step on.
-                furthest = max(last.values(), default=None)
-                if furthest is not None and any(last.get(tag) == furthest for tag in numbers):
-                    if step <= furthest:
-                        undecided.go_back(step)
-                    self._decide(stage)
+                # Some metrics may count epochs, others batches. Those with the highest step
+                # decide, since the whole stage is dropped from the step on.
+                highest = max(last.values(), default=None)
+                if highest is not None and any(last.get(tag) == highest for tag in numbers):
+                    if step <= highest:
+                        pending.rewind(step)
+                    self._settle(stage)
                 else:
                     now = time.time()
-                    again = partial(writer.scalars, dict(numbers), step, wall_time=now)
-                    self._remember(stage, again, 0)
+                    rewrite = partial(writer.scalars, dict(numbers), step, wall_time=now)
+                    self._keep(stage, rewrite, 0)
             writer.scalars(numbers, step)
 
     def add(self, values: Sequence[EncodedValue], step: int, stage: str) -> None:
-        """Log anything else at a step."""
         with self.lock:
             writer, now = self.writer(stage), time.time()
             writer.add(values, step, wall_time=now)
-            again = partial(writer.add, values, step, wall_time=now)
-            self._remember(stage, again, sum([len(value.fields) for value in values]))
+            rewrite = partial(writer.add, values, step, wall_time=now)
+            self._keep(stage, rewrite, sum([len(value.fields) for value in values]))
 
-    def _remember(self, stage: str, again: Callable[[], None], size: int) -> None:
-        if stage in self._undecided and self._undecided[stage].remember(again, size):
-            self._decide(stage)
+    def _keep(self, stage: str, rewrite: Callable[[], None], size: int) -> None:
+        if stage in self._pending and self._pending[stage].keep(rewrite, size):
+            self._settle(stage)
 
-    def _decide(self, stage: str) -> None:
-        self.writers[stage] = self._undecided.pop(stage).writer
+    def _settle(self, stage: str) -> None:
+        self.writers[stage] = self._pending.pop(stage).writer
 
-    def _new(self, stage: str) -> EventWriter:
+    def _open(self, stage: str) -> EventWriter:
         if not isinstance(stage, str):
-            raise TypeError(f"the stage is {stage!r:.60}, not a text such as 'train'")
+            raise TypeError(f"the stage is {stage!r:.60}, not a string such as 'train'")
         for part in stage.split("/") if stage else ():
             check_name(part, "stage")
+        after = self._after
+        if self._last_steps is not None:
+            after = max(after, self._last_steps.newest_second(stage))
         writer = EventWriter(
             self.directory / stage,
             flush_secs=self._flush_secs,
-            on_error=say_problem,
-            on_recovered=say_recovered,
+            after=after,
+            on_error=notify,
+            on_recovered=notify_recovered,
         )
         if self._purge_step is not None:
-            _drop_from(self._purge_step, writer)
+            _purge(self._purge_step, writer)
         return writer
 
 
-def _drop_from(step: int, writer: EventWriter) -> None:
-    """Make TensorBoard drop what there is from a step on.
-
-    It does so when a session starts, but not the first time that one does in a run.
-    """
+def _purge(step: int, writer: EventWriter) -> None:
+    # TensorBoard drops points when a session starts, but ignores the first session of a run.
     for _ in range(2):
         writer.write(encode.session_start(time.time(), step))
+
+
+class LastSteps:
+    """The last steps in the event files of a run that is resumed, read in the background.
+
+    If several storages have a stage, the highest step counts.
+    """
+
+    def __init__(self, storages: Sequence[Storage], directory: str = "") -> None:
+        self._storages = storages
+        self._directory = directory
+        self._found: dict[str, dict[str, int]] = {}
+        self._newest: dict[str, int] = {}  # the last second in the names of event files
+        self._listed = threading.Event()
+        self._requested: str | None = None
+        self._problem: StorageError | None = None
+        self._gave_up = False
+        self._notified = False
+        self._thread = threading.Thread(target=self._read, name="aboard-last-steps", daemon=True)
+        self._thread.start()
+
+    def of(self, stage: str) -> int | None:
+        return max(self.by_tag(stage).values(), default=None)
+
+    def by_tag(self, stage: str) -> Mapping[str, int]:
+        """Return the highest step of each tag in the newest files of a stage that have any.
+
+        A storage that cannot be read in time counts as empty; a notice says so.
+        """
+        directory = self._requested = self._directory_of(stage)
+        deadline = time.monotonic() + (0.0 if self._gave_up else _PATIENCE_SECS)
+        while directory not in self._found and self._thread.is_alive():
+            if time.monotonic() > deadline:
+                self._gave_up = True
+                self._notify(f"no answer within {_PATIENCE_SECS:.0f} s")
+                return {}
+            self._thread.join(_POLL_SECS)
+        if self._problem is not None:
+            self._notify(str(self._problem))
+        return self._found.get(directory, {})
+
+    def newest_second(self, stage: str) -> int:
+        """Return the last second in the names of a stage's event files; 0 if there are none."""
+        if not self._gave_up and not self._listed.wait(_PATIENCE_SECS):
+            self._gave_up = True
+        return self._newest.get(self._directory_of(stage), 0)
+
+    def _directory_of(self, stage: str) -> str:
+        return "/".join(part for part in (self._directory, stage) if part)
+
+    def _notify(self, problem: str) -> None:
+        if not self._notified:
+            self._notified = True
+            notify(f"the last step of the run is unknown, so steps count from 0 again. {problem}")
+
+    def _read(self) -> None:
+        left: dict[str, list[tuple[Storage, list[Entry]]]] = {}
+        for storage in self._storages:
+            try:
+                for directory, files in _event_files(storage, self._directory).items():
+                    left.setdefault(directory, []).append((storage, files))
+                    newest = newest_second(entry.name for entry in files)
+                    self._newest[directory] = max(newest, self._newest.get(directory, 0))
+            except NoSuchPath:
+                pass
+            except StorageError as error:
+                self._problem = error
+        self._listed.set()
+        while left:
+            directory = self._requested if self._requested in left else next(iter(left))
+            try:
+                found = [_last_steps(storage, files) for storage, files in left.pop(directory)]
+            except StorageError as error:
+                self._problem = error
+            else:
+                last: dict[str, int] = {}
+                for one in found:
+                    last |= {tag: max(step, last.get(tag, step)) for tag, step in one.items()}
+                self._found[directory] = last
+
+
+def _event_files(storage: Storage, directory: str) -> dict[str, list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in storage.list(directory, containing=EVENT_FILE):
+        found.setdefault(entry.name.rpartition("/")[0], []).append(entry)
+    for files in found.values():
+        files.sort(key=lambda entry: entry.name, reverse=True)
+    return found
+
+
+def _last_steps(storage: Storage, files: list[Entry]) -> dict[str, int]:
+    for entry in files:
+        try:
+            if last := _last_steps_of_file(storage, entry):
+                return last
+        except NoSuchPath:  # removed meanwhile
+            continue
+    return {}
+
+
+def _last_steps_of_file(storage: Storage, entry: Entry) -> dict[str, int]:
+    # Hyperparameters do not count: an attempt that got no further logs them as well.
+    scanner = Scanner()
+    last: dict[str, int] = {}
+    buffer = bytearray(min(_BLOCK_BYTES, max(entry.size, 1)))
+    for _ in scan_blocks(scanner, partial(storage.readinto, entry.name), 0, entry.size, buffer):
+        taken = scanner.take()
+        tags = [one.tag.decode(errors="replace") for one in scanner.series()]
+        for part in (*taken.points, *taken.pointers):
+            if part.series >= 0 and not (tag := tags[part.series]).startswith(_HPARAMS):
+                last[tag] = max(part.max_step, last.get(tag, part.max_step))
+    return last

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from collections import Counter
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from aboard.runs import layout, manifest
-from aboard.runs.layout import directory_of
-from aboard.runs.manifest import BadManifest, Manifest, State
-from aboard.runs.values import Tags, plain_tags, plain_values
+from aboard.runs.layout import BadName, check_name, directory_of
+from aboard.runs.manifest import (
+    HEARTBEAT_SECS,
+    BadManifest,
+    Manifest,
+    State,
+    Tags,
+    plain_values,
+)
 from aboard.storage import (
-    NotFound,
+    NoSuchPath,
     Storage,
     StorageError,
     Unreachable,
@@ -23,23 +31,31 @@ from aboard.storage import (
     open_storage,
     split,
 )
-from aboard.track import about, env, launch, restart
-from aboard.track.arrays import to_whole
-from aboard.track.hparams import to_keep
-from aboard.track.place import Place, find_place
-from aboard.track.rank import Rank, find_rank, given_rank
+from aboard.track import environment as env
+from aboard.track import metadata
+from aboard.track.console import notify, notify_once
+from aboard.track.environment import RunPlace, find_place
+from aboard.track.launchers import Launch, find_launch
+from aboard.track.media.arrays import to_whole
+from aboard.track.rank import (
+    NoLaunch,
+    Rank,
+    announce_name,
+    check_rank,
+    derived_name,
+    find_rank,
+    unreachable_notice,
+    wait_for_name,
+)
+from aboard.track.redaction import without_secrets
 from aboard.track.run import Run, SilentRun
-from aboard.track.say import say, say_once
-from aboard.track.stages import Stages
-from aboard.track.steps import LastSteps
+from aboard.track.stages import LastSteps, Stages
 
 if TYPE_CHECKING:
-    from aboard.runs.values import HParams
+    from aboard.runs.manifest import HParams
 
-_opened: set[str] = set()
-"""Where the runs lie that this process has opened."""
-_agreed: Counter[tuple[object, ...]] = Counter()
-"""How often ranks of a launch have agreed on a run."""
+_opened: set[str] = set()  # the URIs of the runs that this process has opened
+_agreements: Counter[tuple[object, ...]] = Counter()  # of the ranks of a launch on a run
 
 
 def init(
@@ -60,35 +76,36 @@ def init(
     """Open a run for logging; use it in a `with` block, or call its `finish`.
 
     Args:
-        experiment: what the run is part of; `default` unless told.
-        name: the run's name; the next of `run1`, `run2`, … unless told.
-        root: a path or URI. Unless told, what the environment says (`ABOARD_ROOT`,
+        experiment: what the run is part of; `default` by default.
+        name: the run's name; the next of `run1`, `run2`, … by default.
+        root: a path or URI. By default the root in the environment (`ABOARD_ROOT`,
             `ABOARD_LOGDIR`, or the variable of another platform), or else `./runs`.
         hparams: hyperparameters, as `Run.log_hparams` takes them.
         tags: a name, several, or names with values.
-        workspace: noted in the run's record.
-        job: the scheduler's name for the job; found by itself under Slurm and others.
-        ranks: of many processes launched together the first one logs, or `all` do, each in a
-            directory of its own, `rank-0`, `rank-1`, …
-        rank: which of them this is; found by itself under torchrun, Slurm, MPI and others. A
-            negative one means that there are no others.
-        resume: True goes on with the run of that name if there is one. None does so where the
-            environment says that this is the same job, started again. False never does.
-        purge_step: after a resumption, the step from which on TensorBoard shall forget what
-            the earlier attempt logged; unless told, the first step that is logged, in each stage
-            by itself. `aboard view` needs neither.
-        flush_secs: what is logged reaches its file within that time.
+        workspace: kept in the run's record.
+        job: the job it belongs to; by default that in `ABOARD_JOB`, or the sweep or job that
+            Slurm, Hydra, Ray and others say it is part of.
+        ranks: of the processes launched together only the first logs, or `all` do, each in its
+            own directory, `rank-0`, `rank-1`, …
+        rank: which of these processes this is; detected under torchrun, Slurm, MPI and others. A
+            negative number means that there are no others.
+        resume: True continues the run of that name if it exists. None does so if the
+            environment says that this is the same job, restarted. False never does.
+        purge_step: after a resumption, the step from which on TensorBoard drops what earlier
+            attempts logged; by default the first step logged, separately in each stage.
+            `aboard view` needs neither.
+        flush_secs: what is logged reaches its file within this time.
 
     Raises:
-        RunExists: the name is taken, and `resume` does not say what to do.
-        BadName: the experiment or run cannot be called that.
+        RunExists: the name is taken, and `resume` is not set.
+        BadName: the experiment or the run has an invalid name.
         StorageError: the root cannot be written to.
         TypeError: the hyperparameters have no names.
-        ValueError: `ranks`, `rank` or `purge_step` is not what it should be.
+        ValueError: `ranks`, `rank` or `purge_step` has an invalid value.
     """
     return begin(
         find_place(root, experiment, name),
-        about.command_line(),
+        metadata.command_line(),
         hparams=hparams,
         tags=tags,
         workspace=workspace,
@@ -102,16 +119,13 @@ def init(
 
 
 def resume(run: Run, **options: Any) -> Run:
-    """Open another attempt at a run that this process has finished; options are as for `begin`.
-
-    What it logs is added to what is there: it does nothing again.
-    """
-    place = run.place._replace(name=run.name, asked=(None, None))
-    return begin(place, about.command_line(), resume=True, rewinds=False, **options)
+    """Open another attempt at a run that this process finished."""
+    place = run.place._replace(name=run.name, requested=(None, None))
+    return begin(place, metadata.command_line(), resume=True, rewinds=False, **options)
 
 
 def begin(
-    place: Place,
+    place: RunPlace,
     command: list[str],
     *,
     hparams: HParams | None = None,
@@ -125,53 +139,69 @@ def begin(
     flush_secs: float = 1.0,
     rewinds: bool = True,
 ) -> Run:
-    """Open a run of a command at a place; the rest is as for `init` and `Stages`."""
+    """Open a run of a command at a place; the options are those of `init` and `Stages`."""
     if ranks not in ("first", "all"):
         raise ValueError(f"ranks is 'first' or 'all', not {ranks!r}")
     if purge_step is not None:
         purge_step = to_whole(purge_step, "purge_step")
     found = find_rank()
     if rank is not None:
-        found = found._replace(number=given_rank(rank), guessed=False)
+        found = found._replace(number=check_rank(rank), guessed=False)
     every_rank = ranks == "all" or (place.joined and env.every_rank_logs())
     if every_rank and found.guessed:
-        raise launch.NoLaunch(
-            f"{found.launcher} does not tell the processes of this node which ranks they are, "
-            "and ranks='all' would mix them up. Give rank=, or set LOCAL_WORLD_SIZE."
+        raise NoLaunch(
+            f"{found.launcher} does not give the processes of this node their ranks, and "
+            "ranks='all' would mix them up. Pass rank=, or set LOCAL_WORLD_SIZE."
         )
     if found.number != 0 and not every_rank:
         return SilentRun(found.number)
-    own_name = f"rank-{found.number}"
-    own_directory = place.joined and split(place.directory or "")[1] == own_name
-    place = _beside_earlier(place, resume)
-    leads = not place.joined and (found.number == 0 or own_directory)
-    kept = to_keep(hparams)
-    start = _Start(
-        place,
-        found,
-        resume,
-        partial(
-            _describe,
-            command=command,
-            experiment=place.experiment,
-            workspace=str(workspace or ""),
-            job=str(job or env.job_of()),
-            hparams=kept,
-            tags=plain_tags(tags),
-        ),
+    rank_directory = f"rank-{found.number}"
+    # `aboard run` on each rank gives each a directory already.
+    is_in_rank_directory = place.joined and split(place.directory or "")[1] == rank_directory
+    place = _inside_earlier(place, resume)
+    leads = not place.joined and (found.number == 0 or is_in_rank_directory)
+    launch = find_launch()
+    kept = metadata.hparams_to_record(
+        {**launch.hparams, **plain_values({} if hparams is None else hparams)}
     )
+    shown_tags = metadata.tags_to_record(tags)
+
+    def describe(name: str) -> Manifest:
+        now = time.time()
+        record = Manifest(
+            name,
+            place.experiment,
+            workspace=without_secrets(str(workspace or "")),
+            hparams=kept,
+            tags=shown_tags,
+            command=command,
+            user=metadata.user_name(),
+            git_commit=metadata.git_commit(),
+            restart_key=env.restart_key(command) or launch.restart_key,
+            created=now,
+        )
+        host = metadata.host_name()
+        record.begin(
+            at=now,
+            host=host,
+            pid=os.getpid(),
+            job=without_secrets(str(job or env.submitted_job() or launch.job)),
+            engine_job=_engine_job(launch),
+        )
+        return record
+
     if place.fallback and found.number == 0:
-        say_once(f"logs go to {place.root}, since neither root= nor ABOARD_ROOT says where.")
-    run = start.open(
+        notify_once(f"logs go to {place.root}, since neither root= nor ABOARD_ROOT is set.")
+    run = _Opening(place, found, resume, describe).open(
         leads=leads,
-        subdirectory=own_name if every_rank and not own_directory else "",
-        has_record=leads or (found.number == 0 and not own_directory),
+        subdirectory=rank_directory if every_rank and not is_in_rank_directory else "",
+        has_record=leads or (found.number == 0 and not is_in_rank_directory),
         rewinds=rewinds,
         flush_secs=flush_secs,
         purge_step=purge_step,
     )
     if found.number == 0 or leads:
-        _say_what_is_not_used(run)
+        _notify_unused_name(run)
         if kept:
             run.log_hparams(kept)
         if tags and place.joined:
@@ -179,70 +209,42 @@ def begin(
     return run
 
 
-def _beside_earlier(place: Place, resume: bool | None) -> Place:
-    """Return the place of another run where this process has begun the one that is named there."""
+def _engine_job(launch: Launch) -> str:
+    return without_secrets(env.job_id() or launch.member)
+
+
+def _inside_earlier(place: RunPlace, resume: bool | None) -> RunPlace:
+    """Place another run inside the one the environment names, if this process has opened that."""
     if not place.expected or place.uri_of(place.name or "") not in _opened:
         return place
-    experiment, name = place.asked
+    experiment, name = place.requested
     if resume and name in (None, place.name):
         return place
-    where = place.whole_uri_of(place.name or "")
-    say_once(
-        f"the environment has one run in mind, {where}, which this process has begun already; "
-        "others get directories inside it."
+    where = place.final_uri_of(place.name or "")
+    notify_once(
+        f"the environment names one run, {where}, which this process has already opened; "
+        "further runs get directories inside it."
     )
-    return Place(place.root, experiment or place.experiment, name, inside=place)
+    return RunPlace(place.root, experiment or place.experiment, name, inside=place)
 
 
-def _say_what_is_not_used(run: Run) -> None:
-    experiment, name = run.place.asked
-    asked = f"{experiment or run.experiment}/{name or run.name}"
-    called = f"{run.experiment}/{run.name}"
-    if asked != called:
-        say_once(f"this run is {called}, as the environment says, and not called {asked}.")
+def _notify_unused_name(run: Run) -> None:
+    experiment, name = run.place.requested
+    requested = f"{experiment or run.experiment}/{name or run.name}"
+    actual = f"{run.experiment}/{run.name}"
+    if requested != actual:
+        notify_once(f"this run is {actual}, as the environment has it, not {requested}.")
 
 
-def _describe(
-    name: str,
-    *,
-    command: list[str],
-    experiment: str,
-    workspace: str,
-    job: str,
-    hparams: dict[str, object],
-    tags: dict[str, object],
-) -> Manifest:
-    """Make the record of a run that begins now."""
-    now = time.time()
-    record = Manifest(
-        name,
-        experiment,
-        workspace=workspace,
-        hparams=hparams,
-        tags=tags,
-        command=command,
-        user=about.user_name(),
-        git_commit=about.git_commit(),
-        restart_key=env.restart_key(command),
-        created=now,
-    )
-    record.begin(at=now, host=about.host_name(), pid=os.getpid(), job=job)
-    return record
-
-
-class _Start:
-    """One way from a place to an open run."""
-
-    def __init__(
-        self, place: Place, rank: Rank, resume: bool | None, describe: layout.Describe
-    ) -> None:
-        self._place = place
-        self._rank = rank
-        self._resume = resume
-        self._describe = describe
-        self._resumed = False
-        self._is_one_of_many = False
-        """Whether other ranks log to the run too, and wait for the first one's word."""
+@dataclass
+class _Opening:
+    _place: RunPlace
+    _rank: Rank
+    _resume: bool | None
+    _describe: Callable[[str], Manifest]
+    _resumed: bool = False
+    _clock_lag: float = 0.0  # seconds by which this clock is behind those of earlier attempts
+    _must_agree: bool = False  # other ranks log to the run too, and wait for rank 0 to name it
 
     def open(
         self,
@@ -254,85 +256,90 @@ class _Start:
         flush_secs: float,
         purge_step: int | None,
     ) -> Run:
-        self._is_one_of_many = bool(subdirectory) and self._must_agree()
-        if self._is_one_of_many:
-            self._rank = self._at_this_time()
-        record = self._claimed() if leads else None
+        self._must_agree = bool(subdirectory) and self._ranks_could_differ()
+        if self._must_agree:
+            self._rank = self._numbered_launch()
+        record = self._claim() if leads else None
         place = self._place
-        name = record.name if record is not None else self._name_of_another()
-        if record is not None and self._is_one_of_many:
+        name = record.name if record is not None else self._name_from_rank_0()
+        if record is not None and self._must_agree:
             storage, folder = place.folder
-            launch.announce(open_storage(storage), folder, self._rank, name)
-        uri = place.uri_of(name)
-        whole_uri = place.whole_uri_of(name)
+            announce_name(open_storage(storage), folder, self._rank, name)
+        uri, final_uri = place.uri_of(name), place.final_uri_of(name)
         _opened.add(uri)
         shipment = None
         if is_remote(uri):
-            from aboard.track.shipment import Shipment
+            from aboard.track.shipping.shipper import Shipment
 
             try:
                 shipment = Shipment(uri)
             except StorageError as error:
-                _end_as_failed(record, uri, error)
+                _record_failure(record, uri, error)
                 raise
         directory = open_storage(str(shipment.directory) if shipment else uri)
         if record is not None and shipment is not None:
             directory.write(manifest.FILE_NAME, record.to_json())
-        elif record is None and has_record:
-            record = _recorded(directory)
-            self._resumed = record is not None and len(record.attempts) > 1
+        elif record is None and has_record:  # `aboard run` keeps it
+            with contextlib.suppress(StorageError, BadManifest):
+                record = manifest.read(directory)
+                self._resumed = len(record.attempts) > 1
+        last_steps = None
+        if not leads or self._resumed:  # files may be in the bucket, or still on their way there
+            storages = [open_storage(one) for one in sorted({uri, final_uri})]
+            last_steps = LastSteps(storages, subdirectory)
         return Run(
             place=place,
             name=name,
-            uri=whole_uri,
+            uri=final_uri,
             directory=directory,
             rank=self._rank.number,
             subdirectory=subdirectory,
             attempt=record.attempts[-1].number if record is not None and leads else None,
             has_record=has_record,
             known_hparams=plain_values(record.hparams) if record is not None else None,
+            clock_lag=self._clock_lag,
             stages=Stages(
                 Path(directory.uri, subdirectory),
-                last_steps=self._last_steps({uri, whole_uri}, subdirectory, leads=leads),
-                # Where several write, what another one has written is not ours to do again.
+                last_steps=last_steps,
+                # Where several processes write, steps of another one are not repeated steps.
                 rewinds=rewinds and (self._resumed or not has_record),
                 flush_secs=flush_secs,
                 purge_step=purge_step,
+                after=_last_second_before(record) if record is not None else 0,
             ),
             shipment=shipment,
         )
 
-    def _must_agree(self) -> bool:
-        """Say whether ranks could log to different runs if each went by what it is told."""
+    # Ranks that log to the same run.
+
+    def _ranks_could_differ(self) -> bool:
         place = self._place
         if place.joined or self._rank.size == 1:
             return False
         is_certain = place.directory is not None and self._resume is not False
         return place.name is None or bool(self._rank.launch and not is_certain)
 
-    def _at_this_time(self) -> Rank:
-        """Return the rank in a launch of its own for each time that its processes agree."""
+    def _numbered_launch(self) -> Rank:
+        """Return the rank with a launch of its own for each agreement."""
         rank = self._rank
-        asked = (rank.launch, rank.number, *self._place.folder)
-        _agreed[asked] += 1
-        times = f"-{_agreed[asked]}" if rank.launch and _agreed[asked] > 1 else ""
+        key = (rank.launch, rank.number, *self._place.folder)
+        _agreements[key] += 1
+        times = f"-{_agreements[key]}" if rank.launch and _agreements[key] > 1 else ""
         return rank._replace(launch=rank.launch + times)
 
-    def _name_of_another(self) -> str:
+    def _name_from_rank_0(self) -> str:
         place = self._place
-        if place.name is not None and not self._is_one_of_many:
+        if place.name is not None and not self._must_agree:
             return place.name
         storage, folder = place.folder
-        return launch.wait_for_name(open_storage(storage), folder, self._rank)
+        return wait_for_name(open_storage(storage), folder, self._rank)
 
-    def _last_steps(self, uris: set[str], subdirectory: str, *, leads: bool) -> LastSteps | None:
-        """Look up where the run left off, in a bucket and in what is on its way there."""
-        if leads and not self._resumed:
-            return None
-        return LastSteps([open_storage(uri) for uri in sorted(uris)], subdirectory)
+    # Claim a new run, or resume one.
 
-    def _claimed(self) -> Manifest:
+    def _claim(self) -> Manifest:
         try:
+            if self._place.directory is not None:
+                return self._at_fixed_directory(self._place.directory)
             return self._resume_or_claim()
         except Unreachable as error:
             if not is_remote(self._place.root):
@@ -340,51 +347,51 @@ class _Start:
             if self._place.directory is not None:
                 name = self._place.name or ""
             else:
-                shared = self._is_one_of_many and launch.unclaimed_name(self._rank)
+                shared = self._must_agree and derived_name(self._rank)
                 name = shared or layout.unclaimed_name(self._place.name)
-            say(f"{error} The run is called {name}, and its logs are sent when that changes.")
-            self._place = self._place._replace(asked=(None, None))
+            notify(unreachable_notice(error, name))
+            self._place = self._place._replace(requested=(None, None))
             return self._describe(name)
 
     def _resume_or_claim(self) -> Manifest:
         place = self._place
-        if place.directory is not None:
-            return self._at_fixed_directory(place.directory)
         uri, folder = place.folder
         storage = open_storage(uri)
         key = self._describe("").restart_key
-        is_restarted = bool(key) and env.was_restarted() and self._resume is not False
+        is_restarted = env.may_continue(key) and self._resume is not False
         if place.name is None:
-            earlier = restart.recall(storage, folder, key) if is_restarted else None
+            earlier = _restarted_run(storage, folder, key) if is_restarted else None
             if earlier is not None and self._is_same_job(storage, folder, earlier, key):
                 return self._begin_again(storage, directory_of(folder, earlier))
             first = 1 if place.inside is None else 2  # the run around it is the first
             record = layout.claim_next(storage, folder, self._describe, first)
-            restart.remember(storage, folder, key, record.name)
+            if key:
+                with contextlib.suppress(StorageError):  # needed only after a restart
+                    storage.write(_restart_file(folder, key), record.name.encode())
             return record
-        goes_on = self._resume or (place.expected and self._resume is None)
-        if goes_on or (is_restarted and self._is_same_job(storage, folder, place.name, key)):
-            with contextlib.suppress(NotFound):
+        continues = self._resume or (place.expected and self._resume is None)
+        if continues or (is_restarted and self._is_same_job(storage, folder, place.name, key)):
+            with contextlib.suppress(NoSuchPath):
                 return self._begin_again(storage, directory_of(folder, place.name))
         return layout.claim(storage, folder, place.name, self._describe)
 
     def _is_same_job(self, storage: Storage, folder: str, name: str, key: str) -> bool:
-        """Say whether a run was begun by the process that this one replaces."""
+        """Return whether the predecessor of this process, before a restart, began a run."""
         if self._place.uri_of(name) in _opened:
             return False
-        with contextlib.suppress(BadManifest, NotFound):
+        with contextlib.suppress(BadManifest, NoSuchPath):
             record = manifest.read(storage, directory_of(folder, name))
             return record.restart_key == key and record.state is not State.COMPLETED
         return False
 
     def _at_fixed_directory(self, uri: str) -> Manifest:
-        """Begin or resume the run in the directory that the environment names."""
         storage = open_storage(uri)
         record = self._describe(self._place.name or "")
         if not layout.create_record(storage, "", record):
             if self._resume is False:
-                problem = f"there is a run at {uri} already, and resume is False"
-                raise layout.RunExists(f"{problem}. Choose another directory.")
+                raise layout.RunExists(
+                    f"a run exists at {uri}, and resume is False. Choose another directory."
+                )
             record = self._begin_again(storage, "")
             experiment = record.experiment or self._place.experiment
             self._place = self._place._replace(experiment=experiment, name=record.name)
@@ -396,30 +403,53 @@ class _Start:
 
         def begin(record: Manifest) -> None:
             if record.state_at(attempt.started) is State.RUNNING:
-                say(f"{record.name} seems to be running still on {record.host}; going on with it.")
+                notify(f"{record.name} seems to run on {record.host} still; it is resumed here.")
             record.hparams.update(new.hparams)
             record.tags.update(new.tags)
             record.command, record.git_commit = new.command, new.git_commit
             record.user = new.user or record.user
             record.workspace = new.workspace or record.workspace
             record.restart_key = new.restart_key or record.restart_key
-            record.begin(at=attempt.started, host=attempt.host, pid=attempt.pid, job=attempt.job)
+            engine_job = _engine_job(find_launch())
+            record.begin(
+                at=attempt.started,
+                host=attempt.host,
+                pid=attempt.pid,
+                job=new.job if new.job != engine_job else "",
+                engine_job=engine_job,
+            )
 
         record = manifest.update(storage, begin, directory)
+        self._clock_lag = record.attempts[-1].started - attempt.started
         self._resumed = True
         return record
 
 
-def _end_as_failed(record: Manifest | None, uri: str, error: StorageError) -> None:
-    """Note that a run that was claimed could not begin, lest it seems to run for ever."""
+def _last_second_before(record: Manifest) -> int:
+    """Return the last second in which an attempt before the last one may have made an event file.
+
+    That counts where this clock is behind those of earlier attempts, and their files are still on
+    their way to the bucket.
+    """
+    times = [max(one.started, one.ended or 0.0) for one in record.attempts[:-1]]
+    last = max(times, default=0.0)
+    return int(last + HEARTBEAT_SECS) if last > time.time() else 0
+
+
+def _restarted_run(storage: Storage, folder: str, key: str) -> str | None:
+    with contextlib.suppress(NoSuchPath, BadName, UnicodeDecodeError):
+        return check_name(storage.read(_restart_file(folder, key)).decode(), "run")
+    return None
+
+
+def _restart_file(folder: str, key: str) -> str:
+    digest = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:16]
+    return directory_of(folder, f".restart-{digest}")
+
+
+def _record_failure(record: Manifest | None, uri: str, error: StorageError) -> None:
+    """End a run that was claimed but cannot begin, so that it does not seem to run."""
     if record is not None:
-        record.end(State.FAILED, reason=str(error))
+        record.end(State.FAILED, reason=without_secrets(str(error)))
         with contextlib.suppress(StorageError):
             open_storage(uri).write(manifest.FILE_NAME, record.to_json())
-
-
-def _recorded(directory: Storage) -> Manifest | None:
-    """Return the record of a run that `aboard run` keeps."""
-    with contextlib.suppress(StorageError, BadManifest):
-        return manifest.read(directory)
-    return None

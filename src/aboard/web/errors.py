@@ -1,8 +1,8 @@
-"""What goes wrong before a listener is up, each in one line that says what to do."""
+"""Errors before a listener is up, each with one line that says what to do."""
 
 
 class WebError(Exception):
-    """Anything this package could not do that a user can mend."""
+    """An error of this package that the user can fix."""
 
 
 class ListenError(WebError):
@@ -10,7 +10,7 @@ class ListenError(WebError):
 
 
 class TokenError(WebError):
-    """A token, or a file of one, that must not be used."""
+    """A token, or a token file, that must not be used."""
 
 
 class ServeError(WebError):

@@ -1,93 +1,209 @@
 """The gate of every listener: nothing behind it answers without a secret.
 
-A pure ASGI middleware. It lets in whoever has the token, a session's cookie, or a one-time key,
-which it exchanges for such a cookie. Which secrets are right is left to `access`, what an
-application may see of a request to `request`, and how a refusal looks to `pages`.
+`Gate` identifies the client, exchanges the key of a link or a login for a session cookie, limits
+the body, refuses cross-origin writes, and keeps secrets from the application. It leaves the secrets
+to an `Access`: `TokenAccess` knows one token, the hub's `HubAccess` knows accounts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 from aboard.web import pages
-from aboard.web.access import Access, Redeemed
-from aboard.web.brake import Brake
-from aboard.web.connections import trust
-from aboard.web.headers import secured
-from aboard.web.pages import Problem, Reply, TokenForm
+from aboard.web.pages import LoginForm, Problem, Reply
 from aboard.web.request import (
-    READING,
+    CONNECTION,
+    SAFE_METHODS,
     Request,
-    listener_cookie,
+    first_header,
     local_target,
+    make_cookie,
     read_request,
-    split_key,
+    secured,
     withhold_secrets,
 )
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOGIN_PATH = "/_aboard/login"
-HOW_TO_ENTER = (
-    "This is Aboard, which shows training runs. Open the link that it printed when it was "
-    "started, or paste its token."
-)
-HOW_TO_RENEW = (
-    "A link opens once, and only for a day. Ask Aboard for a new one, or paste its token."
-)
-_LARGEST_FORM = 16_384
+MAX_BODY_BYTES = 1 << 20  # a larger body gets 413
+MAX_BOARD_BODY_BYTES = 32 << 20  # a board's pages request many series at once
+BOARDS_PATH = "/b/"
+VISITOR = "aboard.visitor"  # in the scope; None on routes that are open to all
+_MAX_FORM_BYTES = 16 << 10
 _FORM_SECONDS = 10
-_UNAUTHORIZED = 4401
-_FORBIDDEN = 4403
-_BAD_PATH = 4400
-_FAILED = 1011
+_UNAUTHORIZED, _FORBIDDEN, _BAD_PATH, _FAILED = 4401, 4403, 4400, 1011
+_SEND_TOKEN = "Send a token in a header: Authorization: Bearer TOKEN"  # noqa: S105 - no token
 _logger = logging.getLogger("aboard.web")
 
 
-class _Held(Enum):
-    """The secret that a request came with."""
-
+class Credential(Enum):
     TOKEN = "token"  # noqa: S105 - the kind of a secret, not one
     SESSION = "session"
+    LINK = "link"
 
 
-class _TooMany(Exception):  # noqa: N818 - named by what it is
-    """A secret was not looked at, because too many are being tried."""
+class Visitor(Protocol):
+    """A client whose secret is right."""
+
+    @property
+    def credential(self) -> Credential:
+        """The kind of the secret."""
+
+
+class NewSession(NamedTuple):
+    secret: str
+    seconds: int
+
+
+class BadKey(Enum):
+    """Why a key opens no session: a message, and the code of the error."""
+
+    USED = ("This link was used already.", "key_used")
+    EXPIRED = ("This link has expired.", "key_expired")
+    UNKNOWN = ("This link is not valid.", "wrong_secret")
+
+
+class WrongSecret(Exception):  # noqa: N818 - named by what is wrong
+    """A login that failed. `delayed`: the client has waited for the answer already."""
+
+    def __init__(self, message: str, *, delayed: bool = False) -> None:
+        super().__init__(message)
+        self.delayed = delayed
+
+
+class Refused(Exception):  # noqa: N818 - named by what happens
+    """A request that is answered with a problem before its client is known."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class LoginPage:
+    """The page for clients without a secret; `path` is where its form is sent.
+
+    With `elsewhere` it is at another origin: browsers are sent to the address that it returns.
+    """
+
+    path: str
+    message: str
+    hint: str
+    wrong_link: str
+    with_password: bool = False
+    elsewhere: Callable[[Request], str] | None = None
+
+
+class Access(Protocol):
+    """Who may pass a gate. Each method may raise `Refused`."""
+
+    throttle: Throttle
+    login: LoginPage
+
+    async def identify(self, request: Request) -> Visitor | None:
+        """Return whose token, session or link a request carries; None if none is right."""
+
+    async def redeem(self, key: str, visitor: Visitor | None) -> NewSession | BadKey:
+        """Exchange the key of a link for a session; a known visitor needs none."""
+
+    async def log_in(self, form: Mapping[str, str], client: str = "") -> NewSession:
+        """Open a session for a filled login form; raise `WrongSecret` if it is not valid.
+
+        `client` is the address of the client.
+        """
+
+    def is_open(self, path: str) -> bool:
+        """Return whether a path answers to everyone."""
+
+
+@dataclass(kw_only=True)
+class Throttle:
+    """Delays for clients that guess secrets, one for a whole listener.
+
+    On a shared machine all clients have the same address, so nothing is counted by address.
+    `hold` delays the answer to a wrong secret; right secrets never wait for it. The delay doubles
+    from `first` to `longest`, and a failure is forgotten after `forget` seconds. `turn` comes
+    before a secret that could be guessed is compared: `turns` wrong ones pass at once, then
+    `per_second`; right ones use none up.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    first: float = 0.1
+    longest: float = 2.0
+    forget: float = 5.0
+    max_waiting: int = 64
+    turns: int = 20
+    per_second: float = 5.0
+    patience: float = 30.0
+    _waiting: int = field(default=0, init=False)
+    _failures: float = field(default=0.0, init=False)
+    _failed_at: float = field(default=0.0, init=False)
+    _taken: float = field(default=0.0, init=False)
+    _taken_at: float = field(default=0.0, init=False)
+
+    def failed(self) -> float:
+        now = self.clock()
+        forgotten = (now - self._failed_at) / self.forget
+        self._failed_at = now
+        # Beyond ten nothing gets slower, and a long attack is forgotten as fast as a short one.
+        self._failures = min(max(self._failures - forgotten, 0.0) + 1, 10.0)
+        return min(float(self.first * 2 ** (self._failures - 1)), self.longest)
+
+    async def hold(self) -> bool:
+        """Wait for a failure's delay; False, without a wait, when too many clients wait already."""
+        delay = self.failed()
+        if self._waiting >= self.max_waiting:
+            return False
+        self._waiting += 1
+        try:
+            await self.sleep(delay)
+        finally:
+            self._waiting -= 1
+        return True
+
+    async def turn(self) -> bool:
+        """Wait for a turn to have a secret compared; False, without a wait, when too many wait.
+
+        A secret that proves right gives its turn back with `give_back`.
+        """
+        now = self.clock()
+        self._taken = max(self._taken - (now - self._taken_at) * self.per_second, 0.0)
+        self._taken_at = now
+        delay = (self._taken + 1 - self.turns) / self.per_second
+        if delay > self.patience:
+            return False
+        self._taken += 1
+        if delay > 0:
+            await self.sleep(delay)
+        return True
+
+    def give_back(self) -> None:
+        self._taken -= 1
 
 
 class Gate:
-    """An ASGI application that lets only those who hold a secret through to another.
+    """An ASGI middleware. The application finds the visitor in its scope, under `VISITOR`.
 
-    Args:
-        app: what is behind the gate.
-        access: the secrets.
-        brake: slows down those who try wrong ones.
-        how_to_enter: what people without a secret are told.
-        how_to_renew: what people with a link that is used up or too old are told.
+    `log_path` returns a path as it may be logged.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        access: Access,
-        *,
-        brake: Brake | None = None,
-        how_to_enter: str = HOW_TO_ENTER,
-        how_to_renew: str = HOW_TO_RENEW,
+        self, app: ASGIApp, access: Access, *, log_path: Callable[[str], str] = str
     ) -> None:
         self._app = app
         self._access = access
-        self._brake = brake or Brake()
-        self._how_to_enter = how_to_enter
-        self._how_to_renew = how_to_renew
+        self._log_path = log_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or let it through."""
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -95,12 +211,8 @@ class Gate:
         elif scope["type"] == "lifespan":
             await self._app(scope, receive, send)
 
-    def cookie_name(self, scope: Scope) -> str:
-        """Return the name of this listener's cookie."""
-        return listener_cookie(scope)
-
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = next((value for name, value in scope["headers"] if name.lower() == b"host"), b"")
+        host = first_header(scope["headers"], b"host").encode("latin-1")
         started = False
 
         async def send_secured(message: Message) -> None:
@@ -111,156 +223,140 @@ class Gate:
                 message = {**message, "headers": headers}
             await send(message)
 
+        body = _Body(receive, max_body_bytes(scope["path"]))
         try:
-            request = read_request(scope, self.cookie_name(scope))
-            reply = await self._reply(request, scope, receive)
-            if reply is not None:
-                await reply(scope, receive, send_secured)
-            else:
-                await self._app(withhold_secrets(scope), receive, send_secured)
-        except _TooMany:
-            await pages.TOO_MANY(scope, receive, send_secured)
+            if _content_length(scope) > body.limit:
+                await pages.TOO_LARGE(scope, receive, send_secured)
+                return
+            answer = await self._answer(read_request(scope), scope, body.receive)
+            await answer(withhold_secrets(scope), body.receive, send_secured)
+        except Refused as refused:
+            await refused.problem(scope, receive, send_secured)
         except Exception:
-            _logger.exception("%s %r failed", scope["method"], scope["path"])
+            problem = pages.TOO_LARGE
+            if not body.is_too_large:
+                problem = pages.INTERNAL
+                path = self._log_path(scope["path"])
+                _logger.exception("%s %r failed", scope["method"], path)
             # A response that has begun cannot be taken back: it stays cut off.
             if not started:
-                await pages.INTERNAL(scope, receive, send_secured)
+                await problem(scope, receive, send_secured)
 
-    async def _reply(self, request: Request, scope: Scope, receive: Receive) -> Reply | None:
-        """Return our own answer to a request, or None to let it through."""
-        held = await self._held(request)
-        if held is not None:
+    async def _answer(self, request: Request, scope: Scope, receive: Receive) -> ASGIApp:
+        visitor = await self._access.identify(request)
+        scope[VISITOR] = visitor
+        if visitor is not None:
             trust(scope)
-        if request.path == LOGIN_PATH:
-            return await self._login(request, scope, receive, held)
-        if request.key is not None and held is not _Held.TOKEN:
-            return await self._redeem(request.key, request, scope, held)
-        if held is None:
-            return await self._turn_away(request, scope)
+        if request.path == self._access.login.path:
+            return await self._log_in(request, scope, receive, visitor)
+        if request.key is not None and not _has_token(visitor):
+            return await self._redeem(request.key, request, scope, visitor)
+        is_open = request.path_is_clean and self._access.is_open(request.path)
+        if visitor is None and not is_open:
+            if request.bearer is None:
+                return self._ask(request)
+            return await self._refuse(request, scope, "This token is not valid.")
         if not request.path_is_clean:
-            return pages.BAD_PATH.reply(as_page=request.accepts_html)
-        if held is _Held.SESSION and request.from_elsewhere and request.method not in READING:
-            return pages.CROSS_ORIGIN.reply(as_page=request.accepts_html)
-        return None
+            return pages.BAD_PATH
+        return pages.CROSS_ORIGIN if _is_cross_origin_write(request, visitor) else self._app
 
-    async def _held(self, request: Request) -> _Held | None:
-        has_session = any(self._access.is_session(session) for session in request.sessions)
-        if request.bearer is not None and await self._is_token(
-            request.bearer, in_turn=not has_session
-        ):
-            return _Held.TOKEN
-        return _Held.SESSION if has_session else None
-
-    async def _is_token(self, text: str, *, in_turn: bool = True) -> bool:
-        """Say whether a text is the token.
-
-        A token that nobody can guess is compared at once: those who hold it would otherwise wait
-        for those who try in vain, which is the greater evil.
-
-        Raises:
-            _TooMany: too many others wait to have theirs compared.
-        """
-        in_turn = in_turn and self._access.is_guessable
-        if in_turn and not await self._brake.turn():
-            raise _TooMany
-        is_token = self._access.is_token(text)
-        if in_turn and is_token:
-            self._brake.right()
-        return is_token
-
-    async def _redeem(self, key: str, request: Request, scope: Scope, held: _Held | None) -> Reply:
-        """Exchange a one-time key for a cookie, and lead to the address without the key."""
-        redeemed = self._access.redeem(key)
-        if held is not None:
-            return _redirect(request.own_address)
-        match redeemed:
-            case Redeemed.OPENED:
-                trust(scope)
-                return _redirect(request.own_address, self._new_cookie(scope))
-            case Redeemed.USED:
-                message, code = "This link was used already.", "key_used"
-            case Redeemed.EXPIRED:
-                message, code = "This link has expired.", "key_expired"
-            case Redeemed.UNKNOWN:
-                return await self._refuse(request, scope, "This link is not right.", _WRONG_LINK)
-        return self._ask(request, message, self._how_to_renew, code)
-
-    async def _login(
-        self, request: Request, scope: Scope, receive: Receive, held: _Held | None
+    async def _redeem(
+        self, key: str, request: Request, scope: Scope, visitor: Visitor | None
     ) -> Reply:
-        """Take a token, or a link, from the form of a page."""
+        if visitor is not None and visitor.credential is Credential.LINK:
+            visitor = None  # a link shows one board; the key opens a session
+        redeemed = await self._access.redeem(key, visitor)
+        if visitor is not None:
+            return redirect(request.own_address)
+        if isinstance(redeemed, NewSession):
+            return self._let_in(request.own_address, request, scope, redeemed)
+        message, code = redeemed.value
+        if redeemed is BadKey.UNKNOWN:
+            return await self._refuse(request, scope, message, self._access.login.wrong_link)
+        return self._ask(request, message, code=code)
+
+    async def _log_in(
+        self, request: Request, scope: Scope, receive: Receive, visitor: Visitor | None
+    ) -> ASGIApp:
+        if _is_cross_origin_write(request, visitor):
+            return pages.CROSS_ORIGIN
+        path = self._access.login.path
+        up = "/".join([".."] * (path.count("/") - 1)) or "."
         if request.method != "POST":
-            return self._ask(request) if held is None else _redirect("../")
+            return self._ask(request) if visitor is None else redirect(f"{up}/")
         form = await _read_form(receive)
         target = local_target(form.get("next", "")) or "/"
-        destination = ".." + ("/" if target.startswith(LOGIN_PATH) else target)
-        secret = form.get("token", "").strip()
-        key = split_key(secret.partition("?")[2].partition("#")[0])[1] or secret
-        if self._access.redeem(key) is Redeemed.OPENED or await self._is_token(secret):
-            trust(scope)
-            return _redirect(destination, self._new_cookie(scope))
-        return await self._refuse(request, scope, "This token is not right.", target=target)
+        if target.startswith(path):
+            target = "/"
+        try:
+            session = await self._access.log_in(form, _client(scope))
+        except WrongSecret as error:
+            if error.delayed:
+                return self._ask(request, str(error), code="wrong_secret", target=target)
+            return await self._refuse(request, scope, str(error), target=target)
+        return self._let_in(f"{up}{target}", request, scope, session)
 
-    async def _turn_away(self, request: Request, scope: Scope) -> Reply:
-        if request.bearer is None:
-            return self._ask(request)
-        return await self._refuse(request, scope, "This token is not right.")
-
-    def _ask(
-        self,
-        request: Request,
-        message: str = "This needs a link or a token.",
-        hint: str = "",
-        code: str = "unauthorized",
-        target: str = "",
-    ) -> Reply:
-        """Refuse, and say how to get in."""
-        hint = hint or (self._how_to_enter if request.accepts_html else _HOW_TO_SEND)
-        challenge = ("www-authenticate", 'Bearer realm="aboard"')
-        problem = Problem(401, code, message, hint, (challenge,))
-        if not target:
-            known = request.path_is_clean and request.path != LOGIN_PATH
-            target = request.target if known else "/"
-        up = "../" * max(request.target.partition("?")[0].count("/") - 1, 0)
-        form = TokenForm(f"{up or './'}{LOGIN_PATH[1:]}", target)
-        return problem.reply(as_page=request.accepts_html, form=form)
+    def _let_in(self, location: str, request: Request, scope: Scope, session: NewSession) -> Reply:
+        trust(scope)
+        secret, seconds = session
+        return redirect(
+            location, make_cookie(scope, request.session_cookie, secret, seconds=seconds)
+        )
 
     async def _refuse(
         self, request: Request, scope: Scope, message: str, hint: str = "", target: str = ""
     ) -> Reply:
-        """Refuse a wrong secret, slowly."""
-        client = (scope.get("client") or ("unknown",))[0]
-        _logger.info("refused a wrong secret from %s", client)
-        if not await self._brake.hold():
-            return pages.TOO_MANY.reply(as_page=request.accepts_html)
+        _logger.info("refused a wrong secret from %s", _client(scope))
+        if not await self._access.throttle.hold():
+            raise Refused(pages.TOO_MANY)
         return self._ask(request, message, hint, "wrong_secret", target)
 
-    def _new_cookie(self, scope: Scope) -> str:
-        # Lax, not Strict: a link in a chat or a wiki should open for those who are logged in.
-        name, session = self.cookie_name(scope), self._access.open_session()
-        age = int(self._access.session_lifetime)
-        cookie = f"{name}={session}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax"
-        return f"{cookie}; Secure" if scope.get("scheme") == "https" else cookie
+    def _ask(
+        self,
+        request: Request,
+        message: str = "",
+        hint: str = "",
+        code: str = "not_authenticated",
+        target: str = "",
+    ) -> Reply:
+        login = self._access.login
+        as_page = request.accepts_html
+        if as_page and login.elsewhere is not None:
+            return redirect(login.elsewhere(request))
+        hint = (hint or login.hint) if as_page else _SEND_TOKEN
+        headers = (
+            ("www-authenticate", 'Bearer realm="aboard"'),
+            # A form of a page without a referrer says "Origin: null", like another site's.
+            ("referrer-policy", "same-origin"),
+        )
+        if not target:
+            known = request.path_is_clean and request.path != login.path
+            target = request.target if known else "/"
+        up = "../" * max(request.target.partition("?")[0].count("/") - 1, 0)
+        form = LoginForm(f"{up or './'}{login.path[1:]}", target, login.with_password)
+        problem = Problem(401, code, message or login.message, hint, headers)
+        return problem.reply(as_page=as_page, form=form)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = read_request(scope, self.cookie_name(scope))
-        refusal = None
+        request = read_request(scope)
+        refusal, visitor = 0, None
         try:
-            held = await self._held(request)
-            if held is None and request.bearer is not None:
-                await self._brake.hold()
-        except _TooMany:
-            held = None
-        if held is None:
+            visitor = await self._access.identify(request)
+            if visitor is None and request.bearer is not None:
+                await self._access.throttle.hold()
+        except Refused:
+            pass
+        if visitor is None:
             refusal = _UNAUTHORIZED
         elif not request.path_is_clean:
             refusal = _BAD_PATH
-        elif held is _Held.SESSION and request.from_elsewhere:
+        elif request.is_cross_origin and not _has_token(visitor):
             refusal = _FORBIDDEN
-        if refusal is not None:
+        if refusal:
             await receive()
             await send({"type": "websocket.close", "code": refusal})
             return
+        scope[VISITOR] = visitor
         is_closed = False
 
         async def send_noting(message: Message) -> None:
@@ -271,19 +367,31 @@ class Gate:
         try:
             await self._app(withhold_secrets(scope), receive, send_noting)
         except Exception:
-            _logger.exception("websocket %r failed", scope["path"])
+            _logger.exception("websocket %r failed", self._log_path(scope["path"]))
             if not is_closed:
                 await send({"type": "websocket.close", "code": _FAILED})
 
 
-_WRONG_LINK = (
-    "Perhaps it was cut off when it was copied, or Aboard was started anew since. "
-    "Copy it again, or paste the token."
-)
-_HOW_TO_SEND = "Send the token in a header: Authorization: Bearer TOKEN"
+def trust(scope: Scope) -> None:
+    """Note that a request carried a secret, so that the server keeps its connection."""
+    connection = scope.get(CONNECTION)
+    if connection is not None:
+        connection.is_trusted()
 
 
-def _redirect(location: str, cookie: str | None = None) -> Reply:
+async def server_ends(scope: Scope) -> None:
+    """Return when the server of a request begins to end; never, if that is unknown."""
+    connection = scope.get(CONNECTION)
+    await (asyncio.Event() if connection is None else connection.ending).wait()
+
+
+def is_ending(scope: Scope) -> bool:
+    """Return whether the server of a request has begun to end."""
+    connection = scope.get(CONNECTION)
+    return connection is not None and connection.ending.is_set()
+
+
+def redirect(location: str, cookie: str | None = None) -> Reply:
     headers = (
         ("location", location),
         ("cache-control", "no-store"),
@@ -292,18 +400,63 @@ def _redirect(location: str, cookie: str | None = None) -> Reply:
     return Reply(303, (*headers, ("set-cookie", cookie)) if cookie else headers)
 
 
+def _client(scope: Scope) -> str:
+    address: str = (scope.get("client") or ("unknown",))[0]
+    return address
+
+
+def _has_token(visitor: Visitor | None) -> bool:
+    return visitor is not None and visitor.credential is Credential.TOKEN
+
+
+def _is_cross_origin_write(request: Request, visitor: Visitor | None) -> bool:
+    # No browser adds a token by itself, so a token may come from anywhere.
+    is_write = request.method not in SAFE_METHODS
+    return is_write and request.is_cross_origin and not _has_token(visitor)
+
+
+def max_body_bytes(path: str) -> int:
+    return MAX_BOARD_BODY_BYTES if path.startswith(BOARDS_PATH) else MAX_BODY_BYTES
+
+
+class _Body:
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self.limit = limit
+        self._receive = receive
+        self._received = 0
+
+    @property
+    def is_too_large(self) -> bool:
+        return self._received > self.limit
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._received += len(message.get("body", b""))
+            if self.is_too_large:
+                from starlette.exceptions import HTTPException
+
+                raise HTTPException(413)
+        return message
+
+
+def _content_length(scope: Scope) -> int:
+    length = first_header(scope["headers"], b"content-length")
+    return int(length) if length.isascii() and length.isdigit() else 0
+
+
 async def _read_form(receive: Receive) -> dict[str, str]:
     """Read a small form; one that is too large, too slow or cut off is empty."""
     body = b""
     try:
         async with asyncio.timeout(_FORM_SECONDS):
-            while len(body) <= _LARGEST_FORM:
+            while len(body) <= _MAX_FORM_BYTES:
                 message = await receive()
                 if message["type"] != "http.request":
                     return {}
                 body += message.get("body", b"")
                 if not message.get("more_body"):
-                    fields = parse_qs(body.decode("latin-1"), max_num_fields=10)
+                    fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
                     return {name: values[0] for name, values in fields.items()}
     except (TimeoutError, ValueError):
         pass

@@ -1,7 +1,7 @@
-"""Pages for what goes wrong, and the same in JSON for programs.
+"""Error pages, and the same errors in JSON for programs.
 
-Each page is complete in itself: no script, no other file, and a policy that allows none. They say
-nothing of what is behind the gate, because a stranger may read them.
+Each page is complete in itself: no script, no other file, and a policy that allows none. A page
+reveals nothing of what is behind the gate, because clients without a secret can read it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ p { margin: 0 0 .75rem; }
 .hint { color: var(--soft); overflow-wrap: anywhere; }
 code { padding: .1rem .35rem; border-radius: .25rem; background: var(--ground);
   font: .9em ui-monospace, monospace; color: var(--ink); }
+pre { margin: 1rem 0 0; padding: .75rem; border-radius: .25rem; background: var(--ground);
+  font: .8rem/1.45 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
 form { margin-top: 1.5rem; }
 label { display: block; flex: 1 1 12rem; font-weight: 600; }
 .row { display: flex; flex-wrap: wrap; align-items: end; gap: .75rem; }
@@ -70,7 +72,6 @@ class Reply:
     body: bytes = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Send it; to HEAD, without the body."""
         headers = (*self.headers, ("content-length", str(len(self.body))))
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         await send({"type": "http.response.start", "status": self.status, "headers": encoded})
@@ -79,11 +80,8 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenForm:
-    """Where a page's form sends a token, and where its sender wants to go then.
-
-    `with_password`: it asks for a name and a password instead.
-    """
+class LoginForm:
+    """A page's login form: where it is sent, and where the user goes then."""
 
     action: str
     target: str
@@ -92,11 +90,12 @@ class TokenForm:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something a client should know: what happened and what to do, for people and programs.
+    """An error: what happened and what to do, as a page for people and as JSON for programs.
 
-    A problem is an ASGI application that answers with itself, and so can be what an exception
-    handler returns; a WebSocket is closed, with 4000 and the status as its code. Each line of a
-    hint is a paragraph of the page, and what stands in backquotes a command.
+    A problem is an ASGI application that answers with itself, so an exception handler can return
+    it. It closes a WebSocket with 4000 plus the status. Each line of the hint is a paragraph of
+    the page, and text in backquotes is a command. The lines of `log` are shown as they are, on the
+    page only.
     """
 
     status: int
@@ -105,18 +104,18 @@ class Problem:
     hint: str
     headers: tuple[tuple[str, str], ...] = ()
     reload: int = 0
+    log: tuple[str, ...] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with a page or with JSON, whichever the client asked for."""
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 4000 + self.status})
             return
         await self.reply(as_page=accepts_html(scope))(scope, receive, send)
 
-    def reply(self, *, as_page: bool, form: TokenForm | None = None) -> Reply:
-        """Return the response, as a page or as JSON."""
-        shared = (("cache-control", "no-store"), ("referrer-policy", "no-referrer"), *self.headers)
+    def reply(self, *, as_page: bool, form: LoginForm | None = None) -> Reply:
+        default = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+        shared = tuple({**default, **dict(self.headers)}.items())
         if as_page:
             body = self._body(form)
             return page(self.message, body, shared, status=self.status, reload=self.reload)
@@ -125,11 +124,12 @@ class Problem:
         kind = ("content-type", "application/json")
         return Reply(self.status, (kind, *shared), json.dumps({"error": error}).encode())
 
-    def _body(self, form: TokenForm | None) -> str:
+    def _body(self, form: LoginForm | None) -> str:
         hint = _COMMAND.sub(r"<code>\1</code>", html.escape(self.hint))
         lines = "\n".join(f'<p class="hint">{line}</p>' for line in hint.splitlines())
+        log = f"\n<pre>{html.escape(chr(10).join(self.log))}</pre>" if self.log else ""
         return f"""<h1>{html.escape(self.message)}</h1>
-{lines}{_form(form) if form else ""}
+{lines}{log}{_form(form) if form else ""}
 <p class="code">{self.status} · {html.escape(self.code)}</p>"""
 
 
@@ -144,15 +144,7 @@ def page(
     status: int = 200,
     reload: int = 0,
 ) -> Reply:
-    """Return a page.
-
-    Args:
-        title: its name, as plain text.
-        body: what it shows, as HTML.
-        headers: beside those that every page has.
-        status: that of the answer.
-        reload: after how many seconds it is asked for again, if at all.
-    """
+    """Return a page of HTML; the browser reloads it after `reload` seconds, if any."""
     again = f'\n<meta http-equiv="refresh" content="{reload}">' if reload else ""
     text = f"""<!doctype html>
 <html lang="en">
@@ -188,7 +180,7 @@ _TWO_FIELDS = """<label>Name
 </label>"""
 
 
-def _form(form: TokenForm) -> str:
+def _form(form: LoginForm) -> str:
     return f"""
 <form method="post" action="{html.escape(form.action)}">
 <input name="next" type="hidden" value="{html.escape(form.target)}">
@@ -200,38 +192,38 @@ def _form(form: TokenForm) -> str:
 
 
 NOT_FOUND = Problem(
-    404, "not_found", "There is nothing here.", "Check the address, or start from the board's link."
+    404, "not_found", "Page not found.", "Check the address, or open the board's link again."
 )
 BAD_PATH = Problem(
     400,
     "bad_path",
-    "This address cannot be used.",
+    "This address is not valid.",
     "Leave out '..', '\\', '//' at the start, and control characters.",
 )
 CROSS_ORIGIN = Problem(
     403,
     "cross_origin",
-    "Another site's page sent this request.",
-    "Do this from a page of this server, or with the token in an Authorization header.",
+    "A page of another site sent this request.",
+    "Send it from a page of this server, or with a token in the Authorization header.",
 )
 TOO_MANY = Problem(
     429,
     "too_many_attempts",
-    "Too many wrong secrets are being tried.",
-    "Wait a few seconds, then use the link or the token.",
+    "Too many wrong tokens or passwords were sent.",
+    "Wait a few seconds, then try again.",
     (("retry-after", "5"), ("connection", "close")),
 )
+TOO_LARGE = Problem(413, "too_large", "This request is too large.", "Send less.")
 INTERNAL = Problem(
     500,
     "internal_error",
     "Something went wrong on the server.",
-    "Try again. The server's log says what happened.",
+    "Try again. The server's log has the details.",
 )
-LOADING = Problem(
+ENDING = Problem(
     503,
-    "loading",
-    "The logs are being read.",
-    "This page opens by itself as soon as there is something to show.",
-    (("retry-after", "2"),),
-    reload=2,
+    "ending",
+    "The server is shutting down.",
+    "Try again when it runs again.",
+    (("retry-after", "5"), ("connection", "close")),
 )

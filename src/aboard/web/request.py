@@ -1,12 +1,14 @@
-"""What a request says about its sender, and what of it may reach the application.
+"""What a request says about its client, and which headers pass in either direction.
 
-Pure functions over ASGI scopes. The application sees no secret, no header that a proxy or a
-bridge to WSGI would trust, and no path that could mean two things.
+The application sees no secret, no header that a proxy or a bridge to WSGI would trust, and no path
+with two meanings. Every response carries the headers that keep browsers from guessing types,
+framing the page, and caching it for others.
 """
 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import os
 import socket
 from collections.abc import Iterable
@@ -19,23 +21,37 @@ if TYPE_CHECKING:
 
 Headers = Iterable[tuple[bytes, bytes]]
 
+CONNECTION = "aboard.connection"  # in the scope: the connection that a request came through
 COOKIE_PREFIX = "aboard-"
 KEY = "key"
-READING = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-_MOST_SESSIONS = 256
-"""A page on another port can plant cookies before ours, as many as a browser holds for a host."""
+PREFIX = "aboard.prefix"  # in the scope: the hub's path, which was cut off the request's
+ORIGIN = "aboard.origin"  # in the scope: which origin of a listener that has several was requested
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+# A page on another port can plant cookies before ours, as many as a browser keeps for a host.
+_MAX_COOKIES = 256
 _SAFE = "%/?!$&'()*+,;=:@~"
 _WITHHELD = frozenset(
     {b"authorization", b"forwarded", b"proxy", b"proxy-authorization", b"tensorboard-experiment-id"}
 )
+_ALWAYS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"SAMEORIGIN"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_BY_DEFAULT = (
+    # Not "no-referrer": browsers then send forms with "Origin: null", as another site's.
+    (b"referrer-policy", b"same-origin"),
+    (b"cache-control", b"private"),
+)
+_FORCED = frozenset(name for name, _ in _ALWAYS)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the gate looks at in a request.
+    """What the gate reads from a request; `target` is path and query without the key.
 
-    `target` is the path and query without the key; `key` is there only where it may be used up,
-    which a HEAD of some preview should not do.
+    Only GET has a `key`, so that a preview with HEAD does not redeem it.
     """
 
     method: str
@@ -43,63 +59,82 @@ class Request:
     target: str
     key: str | None
     bearer: str | None
-    sessions: tuple[str, ...]
+    cookies: tuple[tuple[str, str], ...]
+    session_cookie: str
     accepts_html: bool
-    from_elsewhere: bool
+    is_cross_origin: bool
     path_is_clean: bool
 
     @property
     def own_address(self) -> str:
-        """The target relative to itself: a proxy may have cut off a prefix we do not know."""
+        """The target relative to itself: a proxy may have cut off a prefix that we do not know."""
         path, question, query = self.target.partition("?")
         return f"./{path.rpartition('/')[2]}{question}{query}"
 
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """Values of the session cookie; a browser may send several."""
+        return self.cookie(self.session_cookie)
 
-def read_request(scope: Scope, cookie: str) -> Request:
-    """Look at a request; `cookie` is the name of the cookie that holds a session."""
+    def cookie(self, name: str) -> tuple[str, ...]:
+        found = dict.fromkeys(value for known, value in self.cookies if known == name)
+        return tuple(found)[:_MAX_COOKIES]
+
+
+def read_request(scope: Scope) -> Request:
     headers = list(scope["headers"])
     path = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
     query, key = split_key(scope.get("query_string", b"").decode("latin-1"))
     is_clean = is_clean_path(scope["path"]) and is_clean_path(path)
     method = scope.get("method", "")
-    sessions = [value for name, value in _cookies(headers) if name == cookie]
-    scheme, _, bearer = _first(headers, b"authorization").partition(" ")
+    scheme, _, bearer = first_header(headers, b"authorization").partition(" ")
     return Request(
         method=method,
         path=scope["path"],
-        target=_spelled(path, query),
+        target=_quoted(path, query),
         key=key if method == "GET" and is_clean else None,
         bearer=bearer.strip() if scheme.lower() == "bearer" else None,
-        sessions=tuple(dict.fromkeys(sessions))[:_MOST_SESSIONS],
+        cookies=tuple(_cookies(headers)),
+        session_cookie=session_cookie_name(scope),
         accepts_html=accepts_html(scope),
-        from_elsewhere=_is_from_elsewhere(headers),
+        is_cross_origin=_is_cross_origin(headers),
         path_is_clean=is_clean,
     )
 
 
-def listener_cookie(scope: Scope) -> str:
-    """Return the name of the cookie that holds a session with a listener.
+def session_cookie_name(scope: Scope) -> str:
+    """Return the name of the cookie of a listener's sessions.
 
     Browsers share cookies between the ports of a host, and forwarded ports of many machines are
-    all "localhost": so the name has the port, and says whose machine it is.
+    all "localhost": so the name holds the port and a digest of machine and user.
     """
     port = (scope.get("server") or ("", 0))[1] or 0
-    return f"{COOKIE_PREFIX}{port}-{this_machine()}"
+    # Two origins of one listener may be two ports of one host, behind a proxy.
+    origin = scope.get(ORIGIN, "")
+    return f"{COOKIE_PREFIX}{port}-{machine_digest()}{f'-{origin}' if origin else ''}"
 
 
-def this_machine() -> str:
-    """Return a short name of this machine and its user, which does not tell either."""
+def make_cookie(scope: Scope, name: str, value: str, *, path: str = "/", seconds: int) -> str:
+    # Lax, not Strict: a link in a chat or a wiki should open for users who are logged in.
+    cookie = (
+        f"{name}={value}; Path={scope.get(PREFIX, '')}{path}; Max-Age={seconds}; HttpOnly;"
+        " SameSite=Lax"
+    )
+    return f"{cookie}; Secure" if scope.get("scheme") == "https" else cookie
+
+
+def machine_digest() -> str:
+    """Return a short digest of this machine and its user, which reveals neither."""
     text = f"{socket.gethostname()} {os.getuid()}"
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def accepts_html(scope: Scope) -> bool:
-    """Say whether the client asked for pages rather than for data."""
-    return "text/html" in _first(scope["headers"], b"accept").lower()
+    return "text/html" in first_header(scope["headers"], b"accept").lower()
 
 
 def is_clean_path(path: str) -> bool:
-    """Say whether a path means the same to everyone who may decode it, once or twice over."""
+    """Return whether a path means the same however often it is decoded."""
     for _ in range(3):
         if not path.startswith("/") or path.startswith("//") or "\\" in path:
             return False
@@ -113,7 +148,7 @@ def is_clean_path(path: str) -> bool:
 
 
 def split_key(query: str) -> tuple[str, str | None]:
-    """Take the one-time key out of a query; everything else stays as it was written."""
+    """Take the key out of a query; everything else stays as it was written."""
     kept, key = [], None
     for part in query.split("&"):
         name, _, value = part.partition("=")
@@ -125,15 +160,14 @@ def split_key(query: str) -> tuple[str, str | None]:
 
 
 def local_target(text: str) -> str | None:
-    """Return a path and query that stay on this server, or None if the text is none."""
+    """Return a path and query that stay on this server; None for any other text."""
     path, _, query = text.partition("?")
     if not is_clean_path(path):
         return None
-    return _spelled(path, split_key(query)[0])
+    return _quoted(path, split_key(query)[0])
 
 
 def withhold_secrets(scope: Scope) -> Scope:
-    """Return the scope that the application sees."""
     query, _ = split_key(scope.get("query_string", b"").decode("latin-1"))
     return {
         **scope,
@@ -142,8 +176,54 @@ def withhold_secrets(scope: Scope) -> Scope:
     }
 
 
-def _spelled(path: str, query: str) -> str:
-    """Put a path and a query together, of characters that a header or a page can hold."""
+def is_loopback(host: str) -> bool:
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def first_header(headers: Headers, name: bytes) -> str:
+    for known, value in headers:
+        if known.lower() == name:
+            return value.decode("latin-1")
+    return ""
+
+
+def secured(headers: list[tuple[bytes, bytes]], host: bytes) -> list[tuple[bytes, bytes]]:
+    """Return safe response headers; a Content-Security-Policy is left to the author of the page."""
+    kept = [_made_safe(name.lower(), value, host) for name, value in headers if _is_kept(name)]
+    present = {name for name, _ in kept}
+    return [*kept, *_ALWAYS, *(pair for pair in _BY_DEFAULT if pair[0] not in present)]
+
+
+def _is_kept(name: bytes) -> bool:
+    lowered = name.lower()
+    return lowered not in _FORCED and not lowered.startswith(b"access-control-")
+
+
+def _made_safe(name: bytes, value: bytes, host: bytes) -> tuple[bytes, bytes]:
+    if name == b"cache-control":
+        # What needs a secret is never for a cache that others share.
+        return name, value.lower().replace(b"public", b"private")
+    if name == b"location":
+        return name, _relative(value, host)
+    return name, value
+
+
+def _relative(location: bytes, host: bytes) -> bytes:
+    """Cut the host out of a redirect that was built from the request's own Host header."""
+    try:
+        parts = urlsplit(location.decode("latin-1"))
+    except ValueError:
+        return location
+    if not parts.netloc or parts.netloc.encode("latin-1").lower() != host.lower():
+        return location
+    path = "/" + parts.path.lstrip("/\\")
+    return parts._replace(scheme="", netloc="", path=path).geturl().encode("latin-1")
+
+
+def _quoted(path: str, query: str) -> str:
     text = f"{path}?{query}" if query else path
     return quote(text, safe=_SAFE, encoding="latin-1", errors="replace")
 
@@ -179,24 +259,15 @@ def _cookies(headers: Headers) -> list[tuple[str, str]]:
     return pairs
 
 
-def _is_from_elsewhere(headers: Headers) -> bool:
-    """Say whether a browser reports that another origin's page sent this request."""
-    headers = list(headers)
-    site = _first(headers, b"sec-fetch-site").lower()
+def _is_cross_origin(headers: Headers) -> bool:
+    site = first_header(headers, b"sec-fetch-site").lower()
     if site:
         return site not in {"same-origin", "none"}
-    origin = _first(headers, b"origin").lower()
+    origin = first_header(headers, b"origin").lower()
     if not origin:
         return False
     # The scheme is left out: behind a proxy that ends TLS, ours is not the browser's.
     try:
-        return urlsplit(origin).netloc != _first(headers, b"host").lower()
+        return urlsplit(origin).netloc != first_header(headers, b"host").lower()
     except ValueError:
         return True
-
-
-def _first(headers: Headers, wanted: bytes) -> str:
-    for name, value in headers:
-        if name.lower() == wanted:
-            return value.decode("latin-1")
-    return ""

@@ -1,47 +1,56 @@
-"""Listening and serving: sockets, their addresses in words, and a server that ends cleanly.
+"""Listening and serving: sockets, their addresses, connections, and a server that ends cleanly.
 
-`listen` holds the port before anything slow begins, so that an address can be shown at once;
-`serve` runs an application on it until a signal comes. Who may come in is left to `gate`.
+`listen` holds the port before anything slow begins, so that an address can be shown at once. A
+connection costs a file descriptor before it shows a secret, so the server bounds those that have
+shown none and the time that headers may take. Who may pass is left to `gate`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import getpass
 import ipaddress
 import logging
+import resource
 import shlex
 import signal
 import socket
 import ssl
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import uvicorn
-
-from aboard.web.connections import (
-    MOST_STRANGERS,
-    Connection,
-    Door,
-    Strangers,
-    allow_many_files,
-    open_files,
-)
+from aboard.requirements import requires
 from aboard.web.errors import ListenError, ServeError
+from aboard.web.pages import Problem
+from aboard.web.request import CONNECTION, is_loopback, secured
+
+with requires("h11", "uvicorn"):
+    import h11
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCALHOST = "localhost"
 DEFAULT_PORT = 6006
 GRACE = 2
+HEADER_SECONDS = 10.0  # also for a TLS handshake
+MAX_FILES = 65_536
+MAX_UNTRUSTED = 1024
 _BACKLOG = 1024
-_NOT_STARTED = "the server could not start. Its log says why."
+_SWITCH_SECONDS = 0.001  # after which a thread gives up the interpreter to another
+_ACCEPT_BATCH = 128
+_LOG_SECONDS = 10.0
+_NOT_STARTED = "the server could not start. See its log."
 _Address = tuple[socket.AddressFamily, str]
 
 
@@ -50,13 +59,7 @@ def listen(
 ) -> list[socket.socket]:
     """Open listening sockets, one for each address of the host, all on one port.
 
-    Args:
-        host: a name or an address; "0.0.0.0" or "::" for every network this machine is on.
-        port: taken as given, 0 for any; without one, the first free one from 6006 on.
-        search: how many ports to try when none is given.
-
-    Raises:
-        ListenError: there is no such address here, or no free port.
+    Port 0 means any; without a port, the first free one of `search` ports from 6006 on.
     """
     if port is not None and not 0 <= port <= 65535:
         raise ListenError(f"port {port} does not exist. Choose one from 1024 to 65535.")
@@ -72,48 +75,62 @@ def listen(
                 break
     if port:
         raise ListenError(
-            f"port {port} on {host} is taken. "
+            f"port {port} on {host} is in use. "
             "Choose another one, or give none to use the first that is free."
         )
     if port is None:
         last = DEFAULT_PORT + search - 1
         raise ListenError(
-            f"the ports {DEFAULT_PORT} to {last} on {host} are all taken. Choose another one."
+            f"the ports {DEFAULT_PORT} to {last} on {host} are all in use. Choose another one."
         )
     raise ListenError(f"no port on {host} is free. Stop a server, or listen on another address.")
 
 
 def urls(sockets: Sequence[socket.socket], host: str, scheme: str = "http") -> list[str]:
+    """Return the addresses of sockets that listen on a host, as `addresses` does."""
+    return addresses(host, sockets[0].getsockname()[1], scheme)
+
+
+def addresses(host: str, port: int, scheme: str = "http") -> list[str]:
     """Return the addresses to open, the best first, without a path: `http://localhost:6006`."""
-    port = sockets[0].getsockname()[1]
     names = [host]
     if _is_wildcard(host):
-        # Of "localhost", someone else may hold the address family that we do not.
+        # Of "localhost", another user may hold the address family that we do not.
         names = [socket.gethostname(), LOCALHOST if ":" in host else "127.0.0.1"]
     return [f"{scheme}://{_in_url(name)}:{port}" for name in names]
 
 
 def exposure(host: str) -> str | None:
-    """Say what it means to listen on an address that is not this machine's own."""
-    if host == LOCALHOST or _is_loopback(host):
+    """Return a warning if other machines can reach an address."""
+    if is_loopback(host):
         return None
     where = "every network of this machine" if _is_wildcard(host) else f"the network, as {host}"
     return (
-        f"listening on {where}: whoever can reach it can try to get in, and what is sent is not "
-        "encrypted. Use localhost and an SSH tunnel if you do not trust the network."
+        f"listening on {where}: every machine there can reach this port, and traffic is not"
+        " encrypted. Use localhost and an SSH tunnel if you do not trust the network."
     )
 
 
 def forwarding_hint(environ: Mapping[str, str], port: int) -> str | None:
-    """Return the command that brings a port to the machine a user came from over SSH."""
+    """Return the command that forwards a port to the machine from which a user came over SSH.
+
+    In a Slurm job on another node than the one it was submitted from, that node is the jump host.
+    """
+    host = socket.gethostname()
+    login = environ.get("SLURM_SUBMIT_HOST", "") if "SLURM_JOB_ID" in environ else ""
+    if login.partition(".")[0] == host.partition(".")[0]:
+        login = ""
     connection = environ.get("SSH_CONNECTION", "").split()
-    if not connection:
+    if not connection and not login:
         return None
     # An address of ours, not "localhost": see `urls`.
     command = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}"]
-    if len(connection) == 4 and connection[3] != "22":
-        command += ["-p", connection[3]]
-    return shlex.join([*command, f"{_user_at()}{socket.gethostname()}"])
+    other_port = connection[3] if len(connection) == 4 and connection[3] != "22" else ""
+    if login:
+        command += ["-J", f"{_user_at()}{login}{f':{other_port}' if other_port else ''}"]
+    elif other_port:
+        command += ["-p", other_port]
+    return shlex.join([*command, f"{_user_at()}{host}"])
 
 
 def serve(
@@ -124,21 +141,11 @@ def serve(
     grace: int = GRACE,
     certificate: tuple[Path, Path] | None = None,
 ) -> signal.Signals | None:
-    """Serve until SIGINT, SIGTERM or SIGHUP, and return which one came.
+    """Serve until SIGINT, SIGTERM or SIGHUP, and return which one arrived.
 
-    Requests under way get `grace` seconds to end; a second SIGINT ends them at once. Nothing is
-    logged about requests, because their addresses may hold a secret. The process may open as many
-    files as the system lets it.
-
-    Args:
-        app: what to serve.
-        sockets: where.
-        on_ready: is called when connections are accepted.
-        grace: seconds.
-        certificate: the files of a TLS certificate and its key, to serve https.
-
-    Raises:
-        ServeError: the application could not be started.
+    Requests in progress get `grace` seconds to end; a second SIGINT ends them at once. Requests
+    are not logged, because their addresses may hold a secret. Raise `ServeError` if the application
+    cannot be started. `certificate`: the files of a TLS certificate and its key.
     """
     allow_many_files()
     try:
@@ -157,15 +164,20 @@ def serve(
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the process as an error does, so that what is open is closed.
-
-    For what is made before `serve`, which has its own way, begins.
-    """
+    """Let SIGTERM and SIGHUP raise SystemExit before `serve`, so that open resources are closed."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in _ending_signals()}
+    with _handling(_ending_signals(), end):
+        yield
+
+
+@contextmanager
+def _handling(
+    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
@@ -174,22 +186,16 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _ending_signals() -> list[signal.Signals]:
-    """Return the signals that ask this process to end, other than SIGINT."""
-    wanted = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup asks for
-        wanted.append(signal.SIGHUP)
-    return wanted
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
+        return [signal.SIGTERM]
+    return [signal.SIGTERM, signal.SIGHUP]
 
 
 @contextmanager
 def serving(
     app: ASGIApp, sockets: Sequence[socket.socket], *, grace: int = GRACE
 ) -> Iterator[None]:
-    """Serve in a thread for as long as the context lasts.
-
-    Raises:
-        ServeError: the application could not be started.
-    """
+    """Serve in a thread for as long as the context lasts."""
     ready = threading.Event()
     server = _Server(app, ready.set, grace)
 
@@ -213,8 +219,185 @@ def serving(
         _close(sockets)
 
 
+class UntrustedConnections:
+    """The connections that have not shown a secret, the oldest first.
+
+    Beyond `limit` one is closed: the oldest without a request, or else the oldest.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held: dict[Connection, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, connection: Connection) -> None:
+        self._held[connection] = None
+        if len(self._held) > self.limit:
+            self.close(1)
+
+    def discard(self, connection: Connection) -> None:
+        self._held.pop(connection, None)
+
+    def close(self, count: int) -> None:
+        for _ in range(min(count, len(self._held))):
+            oldest = next(iter(self._held))
+            chosen = next((one for one in self._held if one.is_idle), oldest)
+            del self._held[chosen]
+            chosen.abort()
+
+    def abort_handshakes(self) -> None:
+        for connection in [one for one in self._held if one.transport is None]:
+            connection.abort()
+
+
+class Connection(H11Protocol):
+    """A connection whose headers arrive in time, and that counts as untrusted until it is trusted.
+
+    It uses what uvicorn does not document: `app`, `conn`, `cycle`, `headers`, `loop`, `transport`,
+    `handle_websocket_upgrade`, `send_400_response` and `shutdown` of `H11Protocol`. Checked with
+    uvicorn 0.54; tests/web/test_server.py fails if they change.
+
+    uvicorn has no timeout for headers, and its `limit_concurrency` answers 503 to the owner too
+    when others hold too many connections.
+    """
+
+    def __init__(
+        self, untrusted: UntrustedConnections, tls: ssl.SSLContext | None, **of_uvicorn: Any
+    ) -> None:
+        super().__init__(**of_uvicorn)
+        self._untrusted = untrusted
+        self._tls = tls
+        self._tcp: asyncio.Transport | None = None
+        self._handshake: asyncio.Task[None] | None = None
+        self._early = b""
+        self._deadline: asyncio.TimerHandle | None = None
+        self.ending = asyncio.Event()
+        self._app = self.app
+        self.app = self._answer
+
+    @property
+    def is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def is_trusted(self) -> None:
+        self._untrusted.discard(self)
+
+    def abort(self) -> None:
+        if self._tcp is not None:
+            self._tcp.abort()
+
+    def shutdown(self) -> None:
+        """Finish the request in progress; what need not be finished can watch `ending`."""
+        self.ending.set()
+        super().shutdown()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._tcp = transport
+        self._untrusted.add(self)
+        if self._tls is None:
+            super().connection_made(transport)
+            self._set_deadline()
+        else:
+            # Not left to `create_server`, which has no way to close a connection before this.
+            transport.pause_reading()
+            self._handshake = self.loop.create_task(self._start_tls(self._tls, transport))
+
+    async def _start_tls(self, context: ssl.SSLContext, transport: asyncio.Transport) -> None:
+        try:
+            encrypted = await self.loop.start_tls(
+                transport, self, context, server_side=True, ssl_handshake_timeout=HEADER_SECONDS
+            )
+        except OSError:
+            encrypted = None
+        if encrypted is None or encrypted.is_closing():
+            self._forget()
+            return
+        super().connection_made(encrypted)
+        self._set_deadline()
+        if self._early:
+            self.data_received(self._early)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport is None:  # it came with the end of the handshake
+            self._early += data
+            return
+        super().data_received(data)
+        self._set_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        if self.transport is not None:
+            super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        if _has_two_lengths(self.headers):
+            self.send_400_response(_TWO_LENGTHS.message)
+            return
+        self._forget()
+        super().handle_websocket_upgrade(event)
+
+    def _set_deadline(self) -> None:
+        """Limit the time from the beginning of headers to their end."""
+        is_waiting = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
+        if is_waiting and self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self.abort)
+        elif not is_waiting:
+            self._clear_deadline()
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _forget(self) -> None:
+        self._clear_deadline()
+        self._untrusted.discard(self)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse requests that no application can answer."""
+        problem = None
+        if scope["method"] == "CONNECT":
+            problem = _NO_TUNNEL
+        elif _has_two_lengths(scope["headers"]):
+            problem = _TWO_LENGTHS
+        if problem is None:
+            app: Any = self._app
+            await app({**scope, CONNECTION: self}, receive, send)
+            return
+
+        async def send_secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": secured(list(message["headers"]), b"")}
+            await send(message)
+
+        await problem(scope, receive, send_secured)
+
+
+_TWO_LENGTHS = Problem(
+    400,
+    "two_lengths",
+    "This request gives its length in two ways.",
+    "Send either Content-Length or Transfer-Encoding.",
+    (("connection", "close"),),
+)
+_NO_TUNNEL = Problem(
+    405,
+    "no_tunnel",
+    "Method not allowed: this server is not a proxy.",
+    "Use GET.",
+    (("allow", "GET, HEAD, POST"), ("connection", "close")),
+)
+
+
+def _has_two_lengths(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    names = {name.lower() for name, _ in headers}
+    return {b"content-length", b"transfer-encoding"} <= names
+
+
 class _Server(uvicorn.Server):
-    """Uvicorn, quiet, and leaving to its caller what a signal means."""
+    """uvicorn without its log, with bounded connections, and without raising signals again."""
 
     def __init__(
         self,
@@ -235,60 +418,93 @@ class _Server(uvicorn.Server):
             ssl_certfile=certificate and certificate[0],
             ssl_keyfile=certificate and certificate[1],
         )
-        config.load()  # reads the certificate, so that a bad one is told before anything runs
+        config.load()  # reads the certificate, so that an invalid one is reported at once
         super().__init__(config)
         self.ended_by: signal.Signals | None = None
         self._on_ready = on_ready
-        self._door: Door | None = None
+        self._untrusted = UntrustedConnections(min(open_files() // 4, MAX_UNTRUSTED))
+        self._logged_at = -_LOG_SECONDS
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections, and say so."""
         await super().startup([])
-        strangers = Strangers(min(open_files() // 4, MOST_STRANGERS))
         make = partial(
             Connection,
-            strangers,
+            self._untrusted,
+            self.config.ssl,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        self._door = Door(make, strangers, self.config.ssl)
-        self._door.open(sockets or [])
+        # Each time the loop waits for the network, a thread that computes may take the interpreter.
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_loop_error)
+        for listener in sockets or ():
+            # Its backlog is also how many connections asyncio accepts before it serves them.
+            server = await loop.create_server(make, sock=listener, backlog=_ACCEPT_BATCH)
+            listener.listen(_BACKLOG)
+            self.servers.append(server)
         if self._on_ready is not None:
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End within the time of grace, without a word about those who did not."""
+        """End within the grace period, without a log line about requests that did not."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        if self._door is not None:
-            self._door.close()
+        for server in self.servers:
+            server.close()
+        self._untrusted.abort_handshakes()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take signals as the wish to end, and do not raise them again afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        wanted = [signal.SIGINT, *_ending_signals()]
-        before = {number: signal.signal(number, self.handle_exit) for number in wanted}
-        try:
+        with _handling([signal.SIGINT, *_ending_signals()], self.handle_exit):
             yield
-        finally:
-            for number, action in before.items():
-                signal.signal(number, action)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note the first signal."""
         self.ended_by = self.ended_by or signal.Signals(sig)
         super().handle_exit(sig, frame)
 
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Make room when no file can be opened; asyncio then tries again after a second."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _NO_MORE_FILES:
+            loop.default_exception_handler(context)
+            return
+        self._untrusted.close(_ACCEPT_BATCH)
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = now
+            logging.getLogger("aboard.web").error(
+                "cannot accept connections: %s. Trying again; raise the limit of open files"
+                " (ulimit -n) if this goes on.",
+                (error.strerror or str(error)).lower(),
+            )
+
+
+_NO_MORE_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+def allow_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unbounded = resource.RLIM_INFINITY
+    limit = MAX_FILES if hard == unbounded else min(hard, MAX_FILES)
+    if soft != unbounded and soft < limit:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def open_files() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_FILES if soft == resource.RLIM_INFINITY else min(soft, MAX_FILES)
+
 
 def _addresses(host: str) -> list[_Address]:
-    """Return the addresses that a host means here, IPv4 first."""
     if host == LOCALHOST:
-        # Both, whatever the resolver says: a browser may try either, and finding another user's
-        # server there would hand our key to it.
+        # Both, whatever the resolver says: a browser may try either, and another user's server
+        # there would get our key.
         return [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -296,12 +512,11 @@ def _addresses(host: str) -> list[_Address]:
         raise ListenError(
             f"{host!r} is not a known host. Use localhost, 0.0.0.0, or an address of this machine."
         ) from error
-    addresses = {(family, str(address[0])) for family, _, _, _, address in found}
-    return sorted(addresses)
+    return sorted({(family, str(address[0])) for family, _, _, _, address in found})
 
 
 def _bind_all(addresses: list[_Address], port: int) -> list[socket.socket]:
-    """Bind every address to one port, or none; loopback without IPv6 is loopback too."""
+    """Bind every address to one port, or none; a machine may lack IPv6."""
     sockets: list[socket.socket] = []
     try:
         for family, address in addresses:
@@ -318,7 +533,7 @@ def _bind_all(addresses: list[_Address], port: int) -> list[socket.socket]:
 
 
 def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    # Named, so that asyncio sees TCP and sends small answers at once.
+    # With the protocol, so that asyncio sees TCP and sends small answers at once.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -354,12 +569,6 @@ def _explain(host: str, port: int, error: OSError) -> ListenError:
 def _is_wildcard(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_unspecified
-    return False
-
-
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
     return False
 
 

@@ -1,47 +1,60 @@
-"""Tokens, the long-lived secrets of a listener, and the files that hold them.
+"""Tokens, the files that hold them, and `TokenAccess`, a listener that one token opens.
 
-A token is at least 16 visible characters and no mere repetition, so that it cannot be guessed, and
-its file is readable by its owner only. How a token opens a listener is left to `access`.
+A token has at least 16 visible characters and does not repeat itself, so that it cannot be
+guessed. Its file is readable by its owner only.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
 import os
 import re
 import secrets
 import stat
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from aboard.storage.place import write_private
+from aboard.web import pages
 from aboard.web.errors import TokenError
+from aboard.web.gate import (
+    BadKey,
+    Credential,
+    LoginPage,
+    NewSession,
+    Refused,
+    Throttle,
+    Visitor,
+    WrongSecret,
+)
+from aboard.web.request import Request, split_key
 
 SHORTEST, LONGEST = 16, 512
-FEWEST = 6
-"""How many different characters a token has at least."""
-SURE_BITS = 128
+MIN_DISTINCT = 6  # characters
+UNGUESSABLE_BITS = 128
+DAY = 86400.0
 _TOKEN = re.compile(rf"[!-~]{{{SHORTEST},{LONGEST}}}")
 _REPEATED = re.compile(r"(.+?)\1+")
 _HOW_TO_MAKE = "Make one with: openssl rand -hex 32"
 
 
 def new_token() -> str:
-    """Make up a token."""
     return secrets.token_urlsafe(32)
 
 
 def check_token(token: str, where: str = "the token") -> str:
-    """Return the token, or refuse one that could be guessed or not be sent.
-
-    Raises:
-        TokenError: it is too short, too long, not of visible ASCII characters, or repeats itself.
-    """
+    """Return the token; raise `TokenError` if it is easy to guess or no header can hold it."""
     if not _TOKEN.fullmatch(token):
         raise TokenError(
             f"{where}: a token is {SHORTEST} to {LONGEST} letters, digits and signs without"
             f" spaces. {_HOW_TO_MAKE}"
         )
-    if len(set(token)) < FEWEST or _REPEATED.fullmatch(token):
+    if len(set(token)) < MIN_DISTINCT or _REPEATED.fullmatch(token):
         raise TokenError(
             f"{where}: this token repeats the same few characters, so it could be guessed."
             f" {_HOW_TO_MAKE}"
@@ -50,20 +63,128 @@ def check_token(token: str, where: str = "the token") -> str:
 
 
 def is_guessable(token: str) -> bool:
-    """Say whether a token could be one that somebody thought of.
+    """Return whether a token may be one that a person made up.
 
-    It is not if as many characters, of as many kinds, make 128 bits at random: what we make up
-    and what `openssl rand -hex 32` prints is far beyond that.
+    It is not if as many characters, of as many kinds, make 128 bits at random.
     """
-    return len(token) * math.log2(max(len(set(token)), 1)) < SURE_BITS
+    return len(token) * math.log2(max(len(set(token)), 1)) < UNGUESSABLE_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVisitor:
+    credential: Credential
+
+
+class TokenAccess:
+    """The secrets of a listener without accounts, for a `Gate`.
+
+    They live in memory and end with the process. Sessions are kept as digests; beyond
+    `max_sessions` the least recently used ones go. `key` is the key of the link, which opens a
+    session as often as it is opened; where it is given, its giver already has the link.
+    """
+
+    login = LoginPage(
+        path="/_aboard/login",
+        message="A link or a token is needed.",
+        hint="This is Aboard, which shows training runs. Open the link that it printed when it"
+        " started, or paste its token.",
+        wrong_link="The link may be incomplete, or Aboard may have restarted since. Copy the link"
+        " again, or paste the token.",
+    )
+
+    def __init__(
+        self,
+        token: str | None = None,
+        key: str | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        session_seconds: float = 30 * DAY,
+        max_sessions: int = 500,
+        throttle: Throttle | None = None,
+    ) -> None:
+        self.token = new_token() if token is None else check_token(token)
+        self.key = new_token() if key is None else check_token(key, "the key of the link")
+        self.has_own_key = key is None
+        self.is_guessable = is_guessable(self.token)
+        self.throttle = throttle or Throttle()
+        self._token, self._key = _digest(self.token), _digest(self.key)
+        self._clock = clock
+        self._session_seconds = session_seconds
+        self._max_sessions = max_sessions
+        self._sessions: dict[bytes, float] = {}
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"<TokenAccess: {len(self._sessions)} sessions>"
+
+    def is_token(self, text: str) -> bool:
+        return hmac.compare_digest(_digest(text), self._token)
+
+    def is_key(self, text: str) -> bool:
+        return hmac.compare_digest(_digest(text), self._key)
+
+    def is_session(self, text: str) -> bool:
+        searched = _digest(text)
+        found = None
+        with self._lock:
+            for digest in self._sessions:
+                if hmac.compare_digest(digest, searched):
+                    found = digest
+            if found is None or self._clock() >= self._sessions[found]:
+                return False
+            self._sessions[found] = self._sessions.pop(found)  # the most recently used is last
+            return True
+
+    def open_session(self) -> NewSession:
+        secret = secrets.token_urlsafe(32)
+        with self._lock:
+            now = self._clock()
+            self._sessions = {old: ends for old, ends in self._sessions.items() if ends > now}
+            self._sessions[_digest(secret)] = now + self._session_seconds
+            while len(self._sessions) > self._max_sessions:
+                del self._sessions[next(iter(self._sessions))]
+        return NewSession(secret, int(self._session_seconds))
+
+    async def identify(self, request: Request) -> TokenVisitor | None:
+        has_session = any(self.is_session(session) for session in request.sessions)
+        if request.bearer is not None and await self._check_token(
+            request.bearer, in_turn=not has_session
+        ):
+            return TokenVisitor(Credential.TOKEN)
+        return TokenVisitor(Credential.SESSION) if has_session else None
+
+    async def redeem(self, key: str, visitor: Visitor | None) -> NewSession | BadKey:  # noqa: ARG002
+        return self.open_session() if self.is_key(key) else BadKey.UNKNOWN
+
+    async def log_in(self, form: Mapping[str, str], client: str = "") -> NewSession:  # noqa: ARG002
+        """Open a session for the token, or for a link that was pasted."""
+        secret = form.get("token", "").strip()
+        if self.is_key(pasted_key(secret)) or await self._check_token(secret):
+            return self.open_session()
+        raise WrongSecret("This token is not valid.")
+
+    def is_open(self, path: str) -> bool:  # noqa: ARG002
+        return False
+
+    async def _check_token(self, text: str, *, in_turn: bool = True) -> bool:
+        # A token that cannot be guessed is compared at once: its holder would otherwise wait for
+        # clients that guess in vain.
+        in_turn = in_turn and self.is_guessable
+        if in_turn and not await self.throttle.turn():
+            raise Refused(pages.TOO_MANY)
+        is_token = self.is_token(text)
+        if in_turn and is_token:
+            self.throttle.give_back()
+        return is_token
+
+
+def pasted_key(text: str) -> str:
+    """Return the key of a link that a user pasted; other texts as they are."""
+    return split_key(text.partition("?")[2].partition("#")[0])[1] or text
 
 
 def read_token_file(path: str | os.PathLike[str]) -> str:
-    """Return the token in a file that only its owner can read.
-
-    Raises:
-        TokenError: others can read the file, or there is no usable token in it.
-    """
+    """Return the token in a file; raise `TokenError` if others can read it or it is not usable."""
     path = Path(path)
     try:
         # Without O_NONBLOCK a named pipe would block us for ever.
@@ -81,11 +202,7 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
 
 
 def write_token_file(path: str | os.PathLike[str], token: str) -> None:
-    """Put a token into a file that only its owner can read, in one step.
-
-    Raises:
-        TokenError: the token must not be used, or the file cannot be written.
-    """
+    """Write a token to a file that only its owner can read, atomically."""
     check_token(token)
     path = Path(path)
     try:
@@ -109,3 +226,7 @@ def _check_owner_only(path: Path, status: os.stat_result) -> None:
 def _unusable(path: Path, error: OSError) -> TokenError:
     reason = (error.strerror or str(error)).lower()
     return TokenError(f"{path}: {reason}. Check the path of the token file.")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()

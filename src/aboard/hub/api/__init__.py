@@ -1,1 +1,248 @@
-"""The REST API, one module for each noun, put together in `app`."""
+"""The REST API, one module for each noun; here what its routes share.
+
+A route's dependencies find the hub, the user and the board, and apply the route's rule from the
+table in `permissions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from aboard.boards.accounts import User
+from aboard.boards.errors import BadValue, Busy
+from aboard.boards.model import LONGEST_NAME, BoardRecord
+from aboard.hub.auth import AuthError, HubVisitor
+from aboard.hub.errors import ErrorDocument
+from aboard.hub.permissions import (
+    API,
+    ON_BOARDS,
+    RULES,
+    Action,
+    Forbidden,
+    Open,
+    Rule,
+    may,
+    require,
+)
+from aboard.hub.service import Hub
+from aboard.web.gate import VISITOR, is_ending
+from aboard.web.pages import ENDING
+
+
+def rule_of(request: Request) -> Rule:
+    """Return the rule of the route of a request; a route without one is forbidden to everyone."""
+    path = getattr(request.scope.get("route"), "path", "")
+    method = "GET" if request.method == "HEAD" else request.method
+    rule = RULES.get((method, path))
+    if rule is None:
+        raise Forbidden("this route has no rule.", "Report it to the administrator of the hub.")
+    return rule
+
+
+def the_hub(request: Request) -> Hub:
+    hub: Hub = request.app.state.hub
+    return hub
+
+
+def the_visitor(request: Request) -> HubVisitor | None:
+    visitor: HubVisitor | None = request.scope.get(VISITOR)
+    return visitor
+
+
+def check_rule(request: Request) -> None:
+    """Apply the rule of a route, except what depends on the board."""
+    rule = rule_of(request)
+    if rule is Open.ANYBODY:
+        return
+    user = the_user(request)
+    if rule is Open.SELF:
+        if request.path_params.get("name") != user.name:
+            require(user, Action.MANAGE_USERS)
+    elif isinstance(rule, Action) and rule not in ON_BOARDS:
+        require(user, rule)
+
+
+def the_user(request: Request) -> User:
+    visitor = the_visitor(request)
+    if visitor is None or not isinstance(visitor.who, User):
+        raise AuthError(
+            "this needs a token or a session.",
+            "Send a token in a header, Authorization: Bearer TOKEN, or: aboard login",
+        )
+    return visitor.who
+
+
+Ref = Annotated[
+    str, Path(description="An id, the beginning of one, or a name.", min_length=1, max_length=200)
+]
+
+
+def the_board(request: Request, ref: Ref) -> BoardRecord:
+    """Return the board of a route, if the user may do with it what the route does."""
+    user, rule = the_user(request), rule_of(request)
+    board = the_hub(request).find(ref, user)
+    if not isinstance(rule, Action) or not may(user, Action.SEE, board):
+        raise Forbidden("this route has no rule.", "Report it to the administrator of the hub.")
+    require(user, rule, board)
+    return board
+
+
+TheHub = Annotated[Hub, Depends(the_hub)]
+TheUser = Annotated[User, Depends(the_user)]
+TheVisitor = Annotated[HubVisitor | None, Depends(the_visitor)]
+TheBoard = Annotated[BoardRecord, Depends(the_board)]
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorDocument, "description": text}
+    for status, text in {
+        400: "The request is invalid.",
+        401: "The request has no valid token or session.",
+        403: "The user may not do this, or not have more.",
+        404: "There is none, or none that the user may see.",
+        409: "Its state forbids this, or the name is ambiguous.",
+        413: "The request is too large.",
+        422: "A value in the request is invalid.",
+        429: "Too many wrong secrets were sent.",
+        503: "The database does not answer, or too many of your requests wait.",
+    }.items()
+}
+
+
+COMPUTING = 2  # threads that compute at a time; each competes with the event loop
+_LONGEST_PLACE = 18  # digits, which 64 bits hold
+_SMALL_BODY = 16 << 10  # parsed at once; a larger one waits for a turn
+
+
+class Shares:
+    """How many threads the requests of one visitor may take; the others wait, without a thread.
+
+    All boards and users share the threads of a hub and its interpreter, and some requests take
+    long: a selection among very many runs, a storage that is slow. With `together`, the requests
+    of all visitors take at most so many threads.
+    """
+
+    def __init__(
+        self, most: int = 4, most_waiting: int = 64, *, together: int | None = None
+    ) -> None:
+        self._most = most
+        self._most_waiting = most_waiting
+        self._together: asyncio.Semaphore | nullcontext[None] = (
+            nullcontext() if together is None else asyncio.Semaphore(together)
+        )
+        self._used: dict[str, tuple[asyncio.Semaphore, int]] = {}  # and how many use or await it
+
+    @asynccontextmanager
+    async def of(self, visitor: str) -> AsyncIterator[None]:
+        turns, count = self._used.get(visitor) or (asyncio.Semaphore(self._most), 0)
+        if count >= self._most + self._most_waiting:
+            raise Busy("too many of your requests wait already.", "Try again in 5 seconds.")
+        self._used[visitor] = turns, count + 1
+        try:
+            async with turns, self._together:
+                yield
+        finally:
+            turns, count = self._used.pop(visitor)
+            if count > 1:
+                self._used[visitor] = turns, count - 1
+
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+def computes(endpoint: Endpoint) -> Endpoint:
+    """Let a route wait for its turn to compute."""
+    vars(endpoint)["computes"] = True
+    return endpoint
+
+
+class _Request(Request):
+    """A request whose body may have been parsed already."""
+
+    _parsed: Any = None
+
+    async def parse(self) -> None:
+        body = await self.body()
+        with suppress(ValueError, RecursionError):  # `json` says what is wrong
+            self._parsed = await run_in_threadpool(json.loads, body)
+
+    async def json(self) -> Any:
+        return await super().json() if self._parsed is None else self._parsed
+
+
+class _SharedRoute(APIRoute):
+    """A route whose requests are answered within the shares of their visitors.
+
+    A route that waits in the event loop holds no thread meanwhile, and is not counted. A large body
+    is parsed in a turn to compute, and what waits is dropped when its client has left.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+        blocks = not inspect.iscoroutinefunction(self.endpoint)
+        is_computed = "computes" in vars(self.endpoint)
+        if not blocks and self.body_field is None:
+            return answer
+
+        async def answer_in_turn(given: Request) -> Response:
+            visitor = the_visitor(given)
+            if visitor is None:  # routes that are open to all have limits of their own
+                return await answer(given)
+            request = _Request(given.scope, given.receive)
+            shares: Shares = request.app.state.shares
+            computing: Shares = request.app.state.computing
+            async with AsyncExitStack() as held:
+                if blocks:
+                    await held.enter_async_context(shares.of(visitor.name))
+                if self.body_field is not None and len(await request.body()) > _SMALL_BODY:
+                    async with computing.of(visitor.name):
+                        await request.parse()
+                if is_computed:
+                    await held.enter_async_context(computing.of(visitor.name))
+                if is_ending(request.scope):
+                    reply = ENDING.reply(as_page=False)
+                    return Response(reply.body, reply.status, dict(reply.headers))
+                if await request.is_disconnected():
+                    return Response()
+                return await answer(request)
+
+        return answer_in_turn
+
+
+def api_router(tag: str) -> APIRouter:
+    return APIRouter(
+        prefix=API,
+        tags=[tag],
+        dependencies=[Depends(check_rule)],
+        responses=_ERRORS,
+        route_class=_SharedRoute,
+    )
+
+
+def position(cursor: str | None) -> int:
+    """Return where a page begins."""
+    if cursor is None:
+        return 0
+    if cursor.isascii() and cursor.isdigit() and len(cursor) <= _LONGEST_PLACE:
+        return int(cursor)
+    raise BadValue("the cursor is invalid.", "Use one of a page, or none for the first page.")
+
+
+class RequestDocument(BaseModel):
+    """The body of a request: an unknown key in it is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Name = Annotated[str, Field(max_length=LONGEST_NAME)]
+Duration = Annotated[float, Field(ge=0, le=1e12)] | Annotated[str, Field(max_length=32)]
+Size = Annotated[int, Field(ge=0, le=2**60)] | Annotated[str, Field(max_length=32)]

@@ -1,138 +1,284 @@
-"""Boards: start, list, describe, change, stop, and give away."""
+"""Boards: create, list, describe, change, stop and share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, TypeVar, get_origin
 
+import orjson
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field, create_model
 
-from aboard.boards.model import LIVE, State
-from aboard.hub.amounts import read_seconds, timestamp
-from aboard.hub.api.asked import Ref, TheBoard, TheHub, TheUser, api_router
-from aboard.hub.documents import (
-    BoardChange,
-    BoardDocument,
-    BoardList,
-    History,
-    HistoryEvent,
-    Link,
-    NewBoard,
-    NewShare,
-    SelectionChange,
-    ShareDocument,
-    ShareList,
-    Stop,
+from aboard.boards.accounts import Share
+from aboard.boards.model import (
+    FIELDS,
+    LIVE,
+    LONGEST_TEXT,
+    MOST_SELECTORS,
+    BoardField,
+    BoardRecord,
+    BoardState,
+    Change,
+    Unit,
+    parse_duration,
+    to_document,
 )
-from aboard.hub.origin import address_of
+from aboard.hub.access import public_address
+from aboard.hub.api import (
+    Duration,
+    RequestDocument,
+    Size,
+    TheBoard,
+    TheHub,
+    TheUser,
+    api_router,
+    computes,
+)
+from aboard.hub.service import Hub
+from aboard.runs.manifest import format_time
 
 router = api_router("boards")
-_FORGETFUL = {"cache-control": "no-store"}
+_UNCACHED = {"cache-control": "no-store"}
 
 
-@router.get("/boards")
+Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Selectors = Annotated[list[Text], Field(max_length=MOST_SELECTORS)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _document_type(field: BoardField) -> Any:
+    if field.about.unit is Unit.TIME:
+        kind: Any = str
+    else:
+        kind = list[str] if get_origin(field.kind) is tuple else field.kind
+    return kind | None if field.optional else kind
+
+
+def _request_type(field: BoardField) -> Any:
+    if field.about.unit is not None:
+        return {Unit.DURATION: Duration, Unit.SIZE: Size}[field.about.unit]
+    if get_origin(field.kind) is tuple:
+        return Selectors
+    if field.kind is str:
+        return Annotated[str, Field(max_length=field.about.longest)]
+    return field.kind
+
+
+def _derived(
+    fields: Iterable[BoardField], *, request: bool
+) -> Callable[[type[Model]], type[Model]]:
+    """Add fields of a board to a document: those of a request are optional unless required."""
+
+    def derive(model: type[Model]) -> type[Model]:
+        found: dict[str, Any] = {}
+        for one in fields:
+            about, kind = one.about, _request_type(one) if request else _document_type(one)
+            options: dict[str, Any] = {"description": about.text}
+            if request and about.example is not None:
+                options["examples"] = [about.example]
+            if not request:
+                found[one.name] = (kind, Field(**options))
+            elif one.name == "selectors":
+                found[one.name] = (kind, Field(min_length=1, **options))
+            else:
+                found[one.name] = (kind | None, Field(None, **options))
+        made = create_model(model.__name__, __base__=model, __doc__=model.__doc__, **found)
+        made.__module__ = model.__module__
+        return made
+
+    return derive
+
+
+@_derived([one for one in FIELDS.values() if one.about.public], request=False)
+class BoardDocument(BaseModel):
+    """A board."""
+
+
+class BoardList(BaseModel):
+    """A page of boards, the newest first."""
+
+    boards: list[BoardDocument]
+    next: str | None = Field(description="The `cursor` of the next page.")
+
+
+@_derived([one for one in FIELDS.values() if one.about.create], request=True)
+class NewBoard(RequestDocument):
+    """A board to create; the hub's settings decide what is not given."""
+
+    new: bool = Field(False, description="Create one even if this selection has a live board.")
+
+
+@_derived([one for one in FIELDS.values() if one.about.change], request=True)
+class BoardChange(RequestDocument):
+    """What to change."""
+
+    extend: Duration | None = Field(None, description="More time to run.", examples=["2h"])
+
+
+class Stop(RequestDocument):
+    """How to stop a board."""
+
+    now: bool = Field(False, description="Without the time of grace.")
+
+
+class SelectionChange(RequestDocument):
+    """Selectors to add and to remove."""
+
+    add: Selectors = Field([])
+    remove: Selectors = Field([])
+
+
+class HistoryEvent(BaseModel):
+    """An entry of a board's history."""
+
+    state: BoardState
+    reason: str
+    at: str
+
+    @classmethod
+    def of(cls, change: Change) -> HistoryEvent:
+        return cls(state=change.state, reason=change.reason, at=format_time(change.at) or "")
+
+
+class History(BaseModel):
+    """The states of a board, the oldest first."""
+
+    events: list[HistoryEvent]
+
+
+class Link(BaseModel):
+    """A link that opens the console or a board in a browser, once."""
+
+    url: str
+    expires: str
+
+
+class NewShare(RequestDocument):
+    """How long a link lasts."""
+
+    for_: Duration | None = Field(None, alias="for", examples=["7d"])
+
+
+class ShareDocument(BaseModel):
+    """A link to a board; its address is shown only when it is created."""
+
+    id: str
+    made_by: str
+    created: str
+    expires: str | None
+    revoked: str | None
+    url: str | None = None
+
+    @classmethod
+    def of(cls, share: Share, url: str | None = None) -> ShareDocument:
+        return cls(
+            id=share.id,
+            made_by=share.made_by,
+            created=format_time(share.created) or "",
+            expires=format_time(share.expires),
+            revoked=format_time(share.revoked),
+            url=url,
+        )
+
+
+class ShareList(BaseModel):
+    """The links to a board."""
+
+    shares: list[ShareDocument]
+
+
+@router.get("/boards", response_model=BoardList)
 def list_boards(
     hub: TheHub,
     user: TheUser,
-    state: Annotated[list[State], Query(description="Only in these; live ones if none.")] = [],  # noqa: B006
-    all: Annotated[bool, Query(description="Those that have ended, too.")] = False,  # noqa: A002
+    state: Annotated[list[BoardState], Query(description="Only these; live ones by default.")] = [],  # noqa: B006
+    all: Annotated[bool, Query(description="Also ended boards.")] = False,  # noqa: A002
     owner: Annotated[str | None, Query(max_length=64)] = None,
     name: Annotated[str | None, Query(max_length=64)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=200)] = None,
-) -> BoardList:
+) -> Response:
     """List the boards that you may see, the newest first."""
     states = state or ([] if all else sorted(LIVE))
     page = hub.page(user, states=states, owner=owner, name=name, limit=limit, after=cursor)
-    boards = [hub.describe(board, closely=False) for board in page.boards]
-    return BoardList(boards=boards, next=page.next)
+    boards = [to_document(hub.describe(board, closely=False)) for board in page.boards]
+    # A thousand of them are requested at once, so no model is built for each.
+    body = orjson.dumps({"boards": boards, "next": page.next})
+    return Response(body, media_type="application/json")
 
 
 @router.post(
     "/boards",
     status_code=201,
-    responses={200: {"model": BoardDocument, "description": "There is one of this selection."}},
+    responses={200: {"model": BoardDocument, "description": "The live board of this selection."}},
 )
+@computes
 def create_board(
     hub: TheHub,
     user: TheUser,
-    wish: NewBoard,
+    request: NewBoard,
     response: Response,
     idempotency_key: Annotated[
         str | None,
-        Header(description="Repeat a request with the same one.", min_length=1, max_length=200),
+        Header(description="A repeated request creates one board.", min_length=1, max_length=200),
     ] = None,
 ) -> BoardDocument:
-    """Start a board of a selection, or return the live one that there is."""
-    made = hub.create(user, wish, idempotency_key)
+    """Create a board, or return the live one of the same selection."""
+    given = dict(request)
+    new = given.pop("new")
+    made = hub.create(user, given, new=new, key=idempotency_key)
     if not made.is_new:
         response.status_code = 200
-    return hub.describe(made.board)
+    return _document(hub, made.board)
 
 
 @router.get("/boards/{ref}")
-def get_board(hub: TheHub, board: TheBoard, ref: Ref) -> BoardDocument:  # noqa: ARG001
+def get_board(hub: TheHub, board: TheBoard) -> BoardDocument:
     """Describe a board."""
-    return hub.describe(board)
+    return _document(hub, board)
 
 
 @router.patch("/boards/{ref}")
-def change_board(
-    hub: TheHub,
-    board: TheBoard,
-    ref: Ref,  # noqa: ARG001
-    wish: BoardChange,
-) -> BoardDocument:
+def change_board(hub: TheHub, board: TheBoard, change: BoardChange) -> BoardDocument:
     """Change a board's name, who sees it, and how long it runs."""
-    return hub.describe(hub.change(board, wish))
+    given = dict(change)
+    extend = given.pop("extend")
+    return _document(hub, hub.change(board, given, extend))
 
 
-@router.delete("/boards/{ref}", status_code=204)
-def delete_board(hub: TheHub, board: TheBoard, ref: Ref) -> None:  # noqa: ARG001
-    """Forget a board with its history; one with a process of its own must have ended."""
+@router.delete("/boards/{ref}", status_code=204, response_model=None)
+def delete_board(hub: TheHub, board: TheBoard) -> None:
+    """Delete a board with its history; one with a process of its own must have ended."""
     hub.delete(board)
 
 
 @router.post("/boards/{ref}/stop")
 def stop_board(
-    hub: TheHub,
-    user: TheUser,
-    board: TheBoard,
-    ref: Ref,  # noqa: ARG001
-    how: Stop | None = None,
+    hub: TheHub, user: TheUser, board: TheBoard, how: Stop | None = None
 ) -> BoardDocument:
     """Stop a board; one that has ended stays as it is."""
     now = how is not None and how.now
     stopped = hub.lifecycle.stop(board.id, reason=f"stopped by {user.name}", now=now)
-    return hub.describe(stopped)
+    return _document(hub, stopped)
 
 
 @router.post("/boards/{ref}/restart")
-def restart_board(
-    hub: TheHub,
-    user: TheUser,
-    board: TheBoard,
-    ref: Ref,  # noqa: ARG001
-) -> BoardDocument:
-    """Start a board anew, at the same address and with its history."""
-    return hub.describe(hub.lifecycle.restart(board.id, reason=f"restarted by {user.name}"))
+def restart_board(hub: TheHub, user: TheUser, board: TheBoard) -> BoardDocument:
+    """Restart a board; its address and history stay."""
+    return _document(hub, hub.lifecycle.restart(board.id, reason=f"restarted by {user.name}"))
 
 
 @router.post("/boards/{ref}/selection")
-def change_selection(
-    hub: TheHub,
-    board: TheBoard,
-    ref: Ref,  # noqa: ARG001
-    wish: SelectionChange,
-) -> BoardDocument:
+@computes
+def change_selection(hub: TheHub, board: TheBoard, change: SelectionChange) -> BoardDocument:
     """Add and remove selectors while the board is open."""
-    return hub.describe(hub.select(board, wish.add, wish.remove))
+    return _document(hub, hub.select(board, change.add, change.remove))
 
 
 @router.get("/boards/{ref}/history")
-def get_history(hub: TheHub, board: TheBoard, ref: Ref) -> History:  # noqa: ARG001
-    """Tell what a board went through."""
+def get_history(hub: TheHub, board: TheBoard) -> History:
+    """Return the history of a board."""
     return History(events=[HistoryEvent.of(one) for one in hub.registry.history(board.id)])
 
 
@@ -144,68 +290,63 @@ def get_history(hub: TheHub, board: TheBoard, ref: Ref) -> History:  # noqa: ARG
 def get_logs(
     hub: TheHub,
     board: TheBoard,
-    ref: Ref,  # noqa: ARG001
     tail: Annotated[int | None, Query(ge=0, le=10**9)] = None,
     follow: bool = False,
 ) -> StreamingResponse:
-    """Return what an isolated board wrote; with `follow`, as it goes on to write."""
+    """Return the log of an isolated board; with `follow`, until the board ends."""
     pieces = hub.logs(board, tail=tail, follow=follow)
-    # The first piece is asked for here, so that a failure is told with a status.
+    # The first piece is read here, so that a failure has a status of its own.
     first = next(pieces, b"")
 
     def stream() -> Iterator[bytes]:
         yield first
         yield from pieces
 
-    return StreamingResponse(stream(), media_type="text/plain; charset=utf-8", headers=_FORGETFUL)
+    return StreamingResponse(stream(), media_type="text/plain; charset=utf-8", headers=_UNCACHED)
+
+
+@router.post("/link")
+def make_console_link(hub: TheHub, user: TheUser, request: Request) -> Link:
+    """Create a link that opens the console in your browser, once."""
+    key, expires = hub.auth.mint_key(user)
+    url = f"{public_address(request.scope, hub.config)}/?key={key}"
+    return Link(url=url, expires=format_time(expires) or "")
 
 
 @router.post("/boards/{ref}/link")
-def make_link(
-    hub: TheHub,
-    user: TheUser,
-    board: TheBoard,
-    request: Request,
-    ref: Ref,  # noqa: ARG001
-) -> Link:
-    """Make a link that opens the board in your browser, once."""
-    key, expires = hub.keys.mint(user)
-    url = f"{address_of(request.scope, hub.config)}/b/{board.id}/?key={key}"
-    return Link(url=url, expires=timestamp(expires) or "")
+def make_link(hub: TheHub, user: TheUser, board: TheBoard, request: Request) -> Link:
+    """Create a link that opens the board in your browser, once."""
+    home = hub.config.boards_url
+    key, expires = hub.auth.mint_key(user, boards=bool(home))
+    url = f"{home or public_address(request.scope, hub.config)}/b/{board.id}/?key={key}"
+    return Link(url=url, expires=format_time(expires) or "")
 
 
 @router.get("/boards/{ref}/shares")
-def list_shares(hub: TheHub, user: TheUser, board: TheBoard, ref: Ref) -> ShareList:  # noqa: ARG001
-    """List the links that show a board to whoever has them."""
+def list_shares(hub: TheHub, user: TheUser, board: TheBoard) -> ShareList:
+    """List the shared links of a board."""
     return ShareList(shares=[ShareDocument.of(one) for one in hub.auth.shares(user, board)])
 
 
 @router.post("/boards/{ref}/shares", status_code=201)
 def share_board(
-    hub: TheHub,
-    user: TheUser,
-    board: TheBoard,
-    request: Request,
-    ref: Ref,  # noqa: ARG001
-    wish: NewShare | None = None,
+    hub: TheHub, user: TheUser, board: TheBoard, request: Request, share: NewShare | None = None
 ) -> ShareDocument:
-    """Make a link that shows a board, and nothing else, to whoever has it."""
+    """Create a link that shows this board without a login."""
     lasts: float | None = hub.config.share or None
-    if wish is not None and wish.for_ is not None:
-        lasts = read_seconds(wish.for_)
+    if share is not None and share.for_ is not None:
+        lasts = parse_duration(share.for_)
     made = hub.auth.share(user, board, lasts=lasts)
-    url = f"{address_of(request.scope, hub.config)}/s/{made.secret}"
-    return ShareDocument.of(made.share, url)
+    home = hub.config.boards_url or public_address(request.scope, hub.config)
+    url = f"{home}/s/{made.secret}"
+    return ShareDocument.of(made.record, url)
 
 
-@router.delete("/boards/{ref}/shares/{share}", status_code=204)
-def revoke_share(
-    hub: TheHub,
-    user: TheUser,
-    board: TheBoard,
-    share: str,
-    ref: Ref,  # noqa: ARG001
-) -> None:
-    """Let a link show nothing from now on."""
+@router.delete("/boards/{ref}/shares/{share}", status_code=204, response_model=None)
+def revoke_share(hub: TheHub, user: TheUser, board: TheBoard, share: str) -> None:
+    """Revoke a shared link."""
     hub.auth.revoke_share(user, board, share)
-    hub.visitors.forget()
+
+
+def _document(hub: Hub, board: BoardRecord) -> BoardDocument:
+    return BoardDocument(**to_document(hub.describe(board)))

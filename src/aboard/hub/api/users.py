@@ -1,62 +1,208 @@
-"""Users, and what they prove themselves with: sessions and tokens."""
+"""Users, sessions and tokens."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import Path, Request, Response
+from pydantic import BaseModel, Field
 
-from aboard.boards.accounts import Role
-from aboard.hub.amounts import read_seconds
-from aboard.hub.api.asked import TheHub, TheUser, TheVisitor, api_router
-from aboard.hub.documents import (
-    Login,
-    Me,
-    NewPassword,
-    NewToken,
-    NewUser,
-    TokenDocument,
-    TokenList,
-    UserChange,
-    UserDocument,
-    UserList,
-)
-from aboard.hub.origin import end_cookie, session_cookie
+from aboard.boards.accounts import Role, Session, Token, User
+from aboard.boards.model import parse_duration
+from aboard.hub.access import end_cookie, session_cookie
+from aboard.hub.api import Duration, Name, RequestDocument, TheHub, TheUser, TheVisitor, api_router
+from aboard.hub.auth import HubVisitor
 from aboard.hub.permissions import Action, require
 from aboard.hub.service import Hub
-from aboard.hub.visitors import Visitor
+from aboard.runs.manifest import format_time
 
 router = api_router("users")
+Password = Annotated[str, Field(max_length=1024)]
 UserName = Annotated[str, Path(min_length=1, max_length=64)]
+
+
+class Me(BaseModel):
+    """The user of a request."""
+
+    user: str
+    role: Role
+    personal: bool
+
+
+class UserDocument(BaseModel):
+    """A user."""
+
+    name: str
+    role: Role
+    created: str
+
+    @classmethod
+    def of(cls, user: User) -> UserDocument:
+        return cls(name=user.name, role=user.role, created=format_time(user.created) or "")
+
+
+class UserList(BaseModel):
+    """The users of the hub."""
+
+    users: list[UserDocument]
+
+
+class NewUser(RequestDocument):
+    """A user to add; without a password, only tokens let the user in."""
+
+    name: Name
+    role: Role = Role.MEMBER
+    password: Password | None = None
+
+
+class UserChange(RequestDocument):
+    """The new role of a user."""
+
+    role: Role
+
+
+class NewPassword(RequestDocument):
+    """A password."""
+
+    password: Password
+
+
+class Login(RequestDocument):
+    """The name and password of a user."""
+
+    user: Name
+    password: Password
+
+
+class NewToken(RequestDocument):
+    """A token to create."""
+
+    name: Annotated[str, Field(max_length=200)] = ""
+    lasts: Duration | None = Field(None, description="No limit by default.", examples=["90d"])
+    user: Name | None = Field(None, description="Its user; your own by default.")
+
+
+class TokenDocument(BaseModel):
+    """A token; its secret is shown only when it is created."""
+
+    id: str
+    user: str
+    name: str
+    prefix: str
+    created: str
+    expires: str | None
+    revoked: str | None
+    last_used: str | None
+    token: str | None = None
+
+    @classmethod
+    def of(cls, token: Token, secret: str | None = None) -> TokenDocument:
+        return cls(
+            id=token.id,
+            user=token.account,
+            name=token.name,
+            prefix=token.prefix,
+            created=format_time(token.created) or "",
+            expires=format_time(token.expires),
+            revoked=format_time(token.revoked),
+            last_used=format_time(token.last_used),
+            token=secret,
+        )
+
+
+class TokenList(BaseModel):
+    """Tokens, the oldest first."""
+
+    tokens: list[TokenDocument]
+
+
+class SessionDocument(BaseModel):
+    """A login of a browser."""
+
+    id: str
+    user: str
+    created: str
+    expires: str
+    current: bool = Field(description="Whether it is the one of this request.")
+
+    @classmethod
+    def of(cls, session: Session, *, current: bool) -> SessionDocument:
+        return cls(
+            id=session.id,
+            user=session.account,
+            created=format_time(session.created) or "",
+            expires=format_time(session.expires) or "",
+            current=current,
+        )
+
+
+class SessionList(BaseModel):
+    """Sessions, the oldest first."""
+
+    sessions: list[SessionDocument]
+
+
+class LimitsDocument(BaseModel):
+    """What one user may have; null for any number of boards, 0 for no ceiling."""
+
+    isolated: int | None = Field(description="Boards with a process of their own.")
+    instant: int | None = Field(description="Boards in the hub.")
+    memory: int = Field(description="Of one isolated board, in bytes.")
+    cpus: float = Field(description="Of one isolated board.")
+    timeout: float = Field(description="Seconds that one isolated board may run.")
+    idle_timeout: float = Field(description="Seconds after which an unused one ends by default.")
 
 
 @router.get("/me")
 def me(hub: TheHub, user: TheUser) -> Me:
-    """Tell who you are."""
+    """Return your name and role."""
     return Me(user=user.name, role=user.role, personal=hub.personal)
 
 
 @router.post("/login")
-async def login(hub: TheHub, request: Request, response: Response, wish: Login) -> Me:
-    """Open a session, which the cookie of the answer holds."""
-    opened = await hub.auth.enter(wish.user, wish.password)
-    response.headers["set-cookie"] = session_cookie(request.scope, hub.config, opened)
-    role = hub.auth.user(wish.user).role
-    return Me(user=wish.user, role=role, personal=hub.personal)
+async def login(hub: TheHub, request: Request, response: Response, body: Login) -> Me:
+    """Open a session; the response sets its cookie."""
+    address = request.client.host if request.client else ""
+    opened = await hub.auth.enter(body.user, body.password, address)
+    response.headers["set-cookie"] = session_cookie(request.scope, opened)
+    return me(hub, await asyncio.to_thread(hub.auth.user, body.user))
 
 
-@router.post("/logout", status_code=204)
+@router.post("/logout", status_code=204, response_model=None)
 def logout(hub: TheHub, request: Request, response: Response, visitor: TheVisitor) -> None:
-    """End the session that the request came with."""
+    """End the session of the request."""
     end_session(hub, visitor)
-    response.headers["set-cookie"] = end_cookie(request.scope, hub.config)
+    response.headers["set-cookie"] = end_cookie(request.scope)
 
 
-def end_session(hub: Hub, visitor: Visitor | None) -> None:
-    """Let the session that somebody came with open nothing from now on."""
+def end_session(hub: Hub, visitor: HubVisitor | None) -> None:
     if visitor is not None and visitor.session:
         hub.auth.log_out(visitor.session)
-        hub.visitors.forget()
+
+
+@router.get("/limits")
+def get_limits(hub: TheHub) -> LimitsDocument:
+    """Return what each user may have."""
+    return LimitsDocument(**asdict(hub.config.limits))
+
+
+@router.get("/sessions")
+def list_sessions(hub: TheHub, user: TheUser, visitor: TheVisitor) -> SessionList:
+    """List your sessions, or all sessions if you manage users."""
+    secret = visitor.session if visitor is not None else ""
+    found = [
+        SessionDocument.of(one, current=hub.auth.is_secret_of(one, secret))
+        for one in hub.auth.sessions(user)
+    ]
+    return SessionList(sessions=found)
+
+
+@router.delete("/sessions/{session}", status_code=204, response_model=None)
+def end_one_session(hub: TheHub, user: TheUser, session: str) -> None:
+    """End a session: its browser has to log in again."""
+    hub.auth.end_session(user, session)
 
 
 @router.get("/users")
@@ -66,55 +212,49 @@ def list_users(hub: TheHub) -> UserList:
 
 
 @router.post("/users", status_code=201)
-def add_user(hub: TheHub, wish: NewUser) -> UserDocument:
-    """Let somebody in."""
-    user = hub.auth.add_user(wish.name, Role(wish.role), wish.password)
-    hub.visitors.forget()
-    return UserDocument.of(user)
+def add_user(hub: TheHub, body: NewUser) -> UserDocument:
+    """Add a user."""
+    return UserDocument.of(hub.auth.add_user(body.name, Role(body.role), body.password))
 
 
 @router.patch("/users/{name}")
-def change_user(hub: TheHub, name: UserName, wish: UserChange) -> UserDocument:
-    """Give a user another role, which counts from the next request on."""
-    hub.auth.set_role(name, wish.role)
-    hub.visitors.forget()
+def change_user(hub: TheHub, name: UserName, body: UserChange) -> UserDocument:
+    """Change the role of a user, from the next request on."""
+    hub.auth.set_role(name, body.role)
     return UserDocument.of(hub.auth.user(name))
 
 
-@router.delete("/users/{name}", status_code=204)
+@router.delete("/users/{name}", status_code=204, response_model=None)
 def remove_user(hub: TheHub, name: UserName) -> None:
-    """Shut somebody out, with his tokens, sessions and links; his boards stay."""
+    """Remove a user with all tokens, sessions and links; the boards stay."""
     hub.auth.remove_user(name)
-    hub.visitors.forget()
 
 
-@router.put("/users/{name}/password", status_code=204)
-def set_password(hub: TheHub, name: UserName, wish: NewPassword) -> None:
+@router.put("/users/{name}/password", status_code=204, response_model=None)
+def set_password(hub: TheHub, name: UserName, body: NewPassword) -> None:
     """Set a password, which ends all sessions of its user."""
-    hub.auth.set_password(name, wish.password)
-    hub.visitors.forget()
+    hub.auth.set_password(name, body.password)
 
 
 @router.get("/tokens")
 def list_tokens(hub: TheHub, user: TheUser) -> TokenList:
-    """List your tokens; everybody's for those who manage users."""
+    """List your tokens, or all tokens if you manage users."""
     return TokenList(tokens=[TokenDocument.of(token) for token in hub.auth.tokens(user)])
 
 
 @router.post("/tokens", status_code=201)
-def create_token(hub: TheHub, user: TheUser, wish: NewToken | None = None) -> TokenDocument:
-    """Make a token; its secret is in the answer, and nowhere else."""
-    wish = wish or NewToken.model_validate({})
-    if wish.user is not None and wish.user != user.name:
+def create_token(hub: TheHub, user: TheUser, body: NewToken | None = None) -> TokenDocument:
+    """Create a token; only this response has its secret."""
+    body = body or NewToken.model_validate({})
+    if body.user is not None and body.user != user.name:
         require(user, Action.MANAGE_USERS)
-        user = hub.auth.user(wish.user)
-    lasts = None if wish.lasts is None else read_seconds(wish.lasts)
-    made = hub.auth.create_token(user, wish.name, lasts=lasts)
-    return TokenDocument.of(made.token, made.secret)
+        user = hub.auth.user(body.user)
+    lasts = None if body.lasts is None else parse_duration(body.lasts)
+    made = hub.auth.create_token(user, body.name, lasts=lasts)
+    return TokenDocument.of(made.record, made.secret)
 
 
-@router.delete("/tokens/{token}", status_code=204)
+@router.delete("/tokens/{token}", status_code=204, response_model=None)
 def revoke_token(hub: TheHub, user: TheUser, token: str) -> None:
-    """Let a token open nothing from now on."""
+    """Revoke a token."""
     hub.auth.revoke_token(user, token)
-    hub.visitors.forget()

@@ -1,0 +1,129 @@
+// The small parts of every page: buttons, marks, times, notes.
+
+import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useEffect } from "preact/hooks";
+import type { ApiError } from "../api";
+import * as format from "../format";
+
+export function Button(props: {
+  children: ComponentChildren;
+  onClick: () => void;
+  kind?: "plain" | "primary" | "danger" | "bare";
+  disabled?: boolean;
+  title?: string;
+  label?: string; // for screen readers, where the children are a sign
+}) {
+  const { kind = "plain", children, label, ...rest } = props;
+  return (
+    <button type="button" class={`button ${kind}`} aria-label={label} {...rest}>
+      {children}
+    </button>
+  );
+}
+
+const MARKS: Record<string, [string, string, string]> = {
+  running: ["●", "run", "live"],
+  starting: ["◐", "starting", "live"],
+  pending: ["○", "pending", "idle"],
+  completed: ["✓", "ok", "good"],
+  stopping: ["◑", "stopping", "idle"],
+  stopped: ["■", "stopped", "idle"],
+  failed: ["✗", "failed", "bad"],
+  killed: ["✗", "killed", "bad"],
+  lost: ["✗", "lost", "bad"],
+  unknown: ["?", "unknown", "idle"],
+};
+
+/** A state as sign and word; `detail`, such as an exit code, replaces the word. */
+export function StateMark(props: { state: string | null; detail?: string; title?: string }) {
+  const [sign, word, tone] = MARKS[props.state ?? ""] ?? ["·", props.state ?? "", "idle"];
+  return (
+    <span class={`state ${tone}`} title={props.title || props.state || "no record"}>
+      <span aria-hidden="true">{sign}</span> <span class="word">{props.detail || word}</span>
+    </span>
+  );
+}
+
+/** A time as people say it, exact on hover; it moves on by itself. */
+export function Time(props: { at: string | null; empty?: string }) {
+  const now = useSignal(0);
+  useEffect(() => {
+    const timer = setInterval(() => {
+      now.value += 1;
+    }, 20_000);
+    return () => clearInterval(timer);
+  }, []);
+  now.value;
+  if (!props.at) return <>{props.empty ?? ""}</>;
+  return (
+    <time dateTime={props.at} title={format.exact(props.at)}>
+      {format.relative(props.at)}
+    </time>
+  );
+}
+
+/** A value of a hyperparameter or metric, in full on hover. */
+export function ValueText(props: { value: unknown; shown?: string }) {
+  const shown = props.shown ?? format.text(props.value);
+  const full = typeof props.value === "number" ? String(props.value) : format.text(props.value);
+  return <span title={full === shown.trim() ? undefined : full}>{shown}</span>;
+}
+
+/** What failed, in the server's own words, next to what failed. */
+export function ErrorNote(props: { error: ApiError | undefined; onRetry?: () => void }) {
+  const { error, onRetry } = props;
+  if (!error) return null;
+  return (
+    <div class="note bad" role="alert">
+      <p>
+        <span aria-hidden="true">✗</span> {error.message} <span class="soft">{error.hint}</span>
+      </p>
+      {error.picture && <pre>{error.picture}</pre>}
+      {onRetry && <Button onClick={onRetry}>Try again</Button>}
+    </div>
+  );
+}
+
+/** A page with nothing on it says why, and teaches the next step. */
+export function Empty(props: { title: string; children?: ComponentChildren; code?: string }) {
+  return (
+    <div class="empty">
+      <h2>{props.title}</h2>
+      {props.children}
+      {props.code && <Code text={props.code} />}
+    </div>
+  );
+}
+
+/** Lines to type, copied with one click. */
+export function Code(props: { text: string; label?: string }) {
+  return (
+    <div class="code">
+      <pre>{props.text}</pre>
+      <Copy text={props.text} {...(props.label ? { label: props.label } : {})} />
+    </div>
+  );
+}
+
+/** Copies a text with one click. */
+export function Copy(props: { text: string; label?: string }) {
+  const done = useSignal(false);
+  const copy = async () => {
+    await navigator.clipboard.writeText(props.text);
+    done.value = true;
+    setTimeout(() => {
+      done.value = false;
+    }, 1500);
+  };
+  return (
+    <Button kind="bare" onClick={copy} title="Copy" label={props.label ?? "Copy"}>
+      {done.value ? "✓ copied" : "copy"}
+    </Button>
+  );
+}
+
+/** The line under the header: what the page shows on the left, what can be done on the right. */
+export function Bar(props: { children: ComponentChildren }) {
+  return <div class="bar">{props.children}</div>;
+}

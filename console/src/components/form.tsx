@@ -1,0 +1,106 @@
+// Parts of forms: a label, a box to write or choose in, and what is worth knowing about it.
+
+import type { ComponentChildren } from "preact";
+import { useId } from "preact/hooks";
+
+interface FieldProps {
+  label: string;
+  value: string;
+  onChange: (value: string) => void;
+  hint?: ComponentChildren;
+}
+
+export function TextField(
+  props: FieldProps & {
+    placeholder?: string;
+    type?: "text" | "password";
+    isCode?: boolean;
+    autocomplete?: string;
+    required?: boolean;
+  },
+) {
+  const id = useId();
+  const { hint } = props;
+  return (
+    <div class="field">
+      <label for={id}>{props.label}</label>
+      <input
+        id={id}
+        type={(props.type ?? "text") as "text"} // the types of Preact know one kind at a time
+        class={props.isCode ? "mono" : ""}
+        value={props.value}
+        placeholder={props.placeholder}
+        required={props.required}
+        spellcheck={false}
+        autocomplete={props.autocomplete ?? "off"}
+        {...(hint ? { "aria-describedby": `${id}-hint` } : {})}
+        onInput={(event) => props.onChange(event.currentTarget.value)}
+      />
+      {hint && (
+        <p class="soft" id={`${id}-hint`}>
+          {hint}
+        </p>
+      )}
+    </div>
+  );
+}
+
+export function SelectField(
+  props: FieldProps & { options: readonly (readonly [value: string, label: string])[] },
+) {
+  const id = useId();
+  return (
+    <div class="field">
+      <label for={id}>{props.label}</label>
+      <select
+        id={id}
+        value={props.value}
+        onChange={(event) => props.onChange(event.currentTarget.value)}
+        {...(props.hint ? { "aria-describedby": `${id}-hint` } : {})}
+      >
+        {props.options.map(([value, label]) => (
+          <option key={value} value={value} selected={value === props.value}>
+            {label}
+          </option>
+        ))}
+      </select>
+      {props.hint && (
+        <p class="soft" id={`${id}-hint`}>
+          {props.hint}
+        </p>
+      )}
+    </div>
+  );
+}
+
+/** A form that is sent with its button or with Enter. */
+export function Form(props: {
+  label: string;
+  submit: string;
+  isBusy?: boolean;
+  disabled?: boolean;
+  onSubmit: () => void;
+  children: ComponentChildren;
+  class?: string;
+}) {
+  return (
+    <form
+      class={`form ${props.class ?? ""}`}
+      aria-label={props.label}
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!props.isBusy && !props.disabled) props.onSubmit();
+      }}
+    >
+      {props.children}
+      <button
+        type="submit"
+        class="button primary"
+        disabled={props.isBusy || props.disabled}
+        aria-busy={props.isBusy}
+      >
+        {props.submit}
+      </button>
+    </form>
+  );
+}

@@ -1,0 +1,123 @@
+// The frame of every page: where one can go, whether it is live, who one is.
+
+import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { sessionEnded } from "../api";
+import { connection } from "../events";
+import { useActions, useKeys } from "../keys";
+import { address, go, place } from "../router";
+import { isAdmin, logOut, me } from "../session";
+import { type Theme, theme } from "../theme";
+import { Button } from "./basics";
+import { Menu } from "./dialog";
+import { Find } from "./find";
+import { Help } from "./help";
+import { attempt, Toast } from "./toast";
+
+const PAGES: readonly [string, string][] = [
+  ["/runs", "Runs"],
+  ["/compare", "Compare"],
+  ["/sweep", "Sweep"],
+  ["/boards", "Boards"],
+  ["/jobs", "Jobs"],
+  ["/storage", "Storage"],
+];
+const PEOPLE: readonly [string, string] = ["/people", "People"];
+const THEMES: readonly [Theme, string][] = [
+  ["system", "Theme of the system"],
+  ["light", "Light"],
+  ["dark", "Dark"],
+];
+const LIVE = { connecting: "connecting", live: "live", reconnecting: "reconnecting" };
+
+export function Frame(props: { children: ComponentChildren }) {
+  const finds = useSignal(false);
+  const helps = useSignal(false);
+  const pages = isAdmin() ? [...PAGES, PEOPLE] : PAGES;
+  const find = () => {
+    finds.value = true;
+  };
+  const help = () => {
+    helps.value = true;
+  };
+  useKeys("Everywhere", [
+    { key: "Mod+k", label: "Find runs, boards, pages and actions", run: find },
+    { key: "?", label: "Show all shortcuts", run: help },
+  ]);
+  useActions("Pages", [
+    ...pages.map(([path, name]) => ({ label: name, hint: "page", run: () => go(path) })),
+    { label: "Keyboard shortcuts", hint: "?", run: help },
+  ]);
+  const choices = THEMES.map(([name, label]) => ({
+    label,
+    isOn: theme.value === name,
+    run: () => {
+      theme.value = name;
+    },
+  }));
+  return (
+    <>
+      <a class="skip" href="#content">
+        Skip to the content
+      </a>
+      <header>
+        <a class="brand" href={address("/")}>
+          <span aria-hidden="true">▣</span> aboard
+        </a>
+        <nav aria-label="Pages">
+          {pages.map(([path, name]) => (
+            <a key={path} href={address(path)} aria-current={isAt(path) ? "page" : undefined}>
+              {name}
+            </a>
+          ))}
+        </nav>
+        <Button kind="plain" onClick={find} title="Find anything (⌘K or Ctrl+K)">
+          <span class="find">
+            <kbd>⌘K</kbd> find…
+          </span>
+        </Button>
+        <span class={`live ${connection.value}`} role="status">
+          <span aria-hidden="true">●</span> <span class="word">{LIVE[connection.value]}</span>
+        </span>
+        <Menu
+          title="You"
+          label={<span class="user">{me.value?.user ?? "you"}</span>}
+          entries={[
+            { label: "Your account", run: () => go("/people") },
+            ...choices,
+            { label: "Log out", run: () => attempt(logOut) },
+          ]}
+        />
+      </header>
+      {sessionEnded.value && (
+        <div class="note bad" role="alert">
+          Your session has ended.{" "}
+          <Button onClick={() => window.location.reload()}>Log in again</Button>
+        </div>
+      )}
+      <main id="content" tabIndex={-1}>
+        {props.children}
+      </main>
+      <Toast />
+      {finds.value && (
+        <Find
+          onClose={() => {
+            finds.value = false;
+          }}
+        />
+      )}
+      {helps.value && (
+        <Help
+          onClose={() => {
+            helps.value = false;
+          }}
+        />
+      )}
+    </>
+  );
+}
+
+function isAt(path: string): boolean {
+  const at = place.value.path;
+  return at === path || at.startsWith(`${path}/`) || (at === "/" && path === "/runs");
+}

@@ -1,0 +1,699 @@
+// Many runs at once: which values of hyperparameters lead to which metric. Parallel coordinates
+// that are brushed, a scatter of any two values, how strongly each hyperparameter goes with the
+// metric, and the runs themselves.
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { get, type RunList } from "../api";
+import { ramp } from "../colouring";
+import { Bar, Button, Empty, ErrorNote, StateMark, ValueText } from "../components/basics";
+import { Choice } from "../components/choice";
+import { type Column, Table } from "../components/table";
+import * as format from "../format";
+import { useKeys } from "../keys";
+import { useLive, useLoaded } from "../loading";
+import { ticks } from "../plot";
+import { address, go, place, setQuery } from "../router";
+import {
+  axisOf,
+  type Brush,
+  importance,
+  numeric,
+  passes,
+  placeOn,
+  readBrush,
+  type ValueAxis,
+  valueOn,
+  word,
+  writeBrush,
+} from "../sweep";
+import { isDark } from "../theme";
+import "./sweep.css";
+
+const MOST_RUNS = 2000;
+const MOST_AXES = 10;
+const STATISTICS = ["last", "min", "max", "mean"];
+
+type Row = Record<string, unknown>;
+
+/** The name of a hyperparameter or metric in a question, whatever letters it has. */
+export function fieldOf(group: "hparams" | "metrics", name: string, statistic = ""): string {
+  const tail = statistic && statistic !== "last" ? `.${statistic}` : "";
+  return `${group}[${JSON.stringify(name)}]${tail}`;
+}
+
+export function Sweep() {
+  const { query } = place.value;
+  const where = query.get("where") ?? "";
+  const selector = [...query.getAll("run").map((id) => `id:${id}`), ...query.getAll("selector")];
+  const selection = { selector, where };
+  const key = JSON.stringify(selection);
+  const fields = useLoaded(key, async (signal) => {
+    const found = await get<{ fields: { name: string; runs: number }[] }>(
+      "/runs/fields",
+      selection,
+      signal,
+    );
+    return found.fields;
+  });
+  const names = (group: string) =>
+    (fields.data ?? [])
+      .filter((one) => one.name.startsWith(`${group}.`))
+      .sort((one, other) => other.runs - one.runs)
+      .map((one) => one.name.slice(group.length + 1));
+  const hparams = names("hparams").slice(0, 100);
+  const metrics = names("metrics");
+  const metric = query.get("metric") ?? metrics[0] ?? "";
+  const statistic = query.get("of") ?? "last";
+  const result = metric ? fieldOf("metrics", metric, statistic) : "";
+  const rows = useLoaded(JSON.stringify([key, result, !fields.data]), async (signal) => {
+    if (!fields.data) return undefined;
+    const wish = { ...selection, limit: MOST_RUNS };
+    // The metric over all points of its curve; what else there is of a run is in its document.
+    const [runs, values] = await Promise.all([
+      get<RunList>("/runs", wish, signal),
+      result
+        ? get<{ runs: Row[]; unread: number }>(
+            "/runs",
+            { ...wish, columns: `uri,${result}` },
+            signal,
+          )
+        : undefined,
+    ]);
+    const byUri = new Map(values?.runs.map((row) => [row.uri, row[result]]));
+    const flat = runs.runs.map((run): Row => {
+      const row: Row = { id: run.id, run: run.name, state: run.state };
+      for (const [name, value] of Object.entries(run.hparams))
+        row[fieldOf("hparams", name)] = value;
+      if (result) row[result] = byUri.get(run.uri);
+      return row;
+    });
+    return { runs: flat, total: runs.total, unread: values?.unread ?? 0 };
+  });
+  useLive(["run", "runs"], rows.refresh);
+  useEffect(() => {
+    if (!rows.data?.unread) return;
+    const timer = setTimeout(rows.refresh, 1000);
+    return () => clearTimeout(timer);
+  }, [rows.data]);
+  const all = rows.data?.runs ?? [];
+  const varied = hparams.filter((name) => {
+    const field = fieldOf("hparams", name);
+    return new Set(all.map((row) => word(row[field]))).size > 1;
+  });
+  const shownAxes = query.getAll("axis");
+  const axes = [
+    ...(shownAxes.length > 0 ? shownAxes : varied.slice(0, MOST_AXES)).map((name) => ({
+      field: fieldOf("hparams", name),
+      label: name,
+    })),
+    ...(result
+      ? [{ field: result, label: statistic === "last" ? metric : `${metric} ${statistic}` }]
+      : []),
+  ];
+  const brushes = new Map(query.getAll("brush").flatMap((text) => readBrush(text)));
+  const scaled = axes.map((one) =>
+    axisOf(
+      one.label,
+      all.map((row) => row[one.field]),
+    ),
+  );
+  const isChosen = (row: Row) =>
+    axes.every((one, at) => {
+      const axis = scaled[at];
+      const brush = brushes.get(one.label);
+      return !brush || (axis !== undefined && passes(placeOn(axis, row[one.field]), brush));
+    });
+  const chosen = all.filter(isChosen);
+  const setBrush = (label: string, brush: Brush | undefined) => {
+    const next = new Map(brushes);
+    if (brush) next.set(label, brush);
+    else next.delete(label);
+    setQuery({ brush: [...next].map(([name, one]) => writeBrush(name, one)) });
+  };
+  const compare = () => go("/compare", { run: chosen.slice(0, 100).map((row) => String(row.id)) });
+  useKeys("Sweep", [
+    { key: "c", label: "Compare the chosen runs", run: compare },
+    { key: "Escape", label: "Choose all runs", run: () => setQuery({ brush: undefined }) },
+  ]);
+  const strengths = result
+    ? importance(
+        all,
+        varied.map((name) => fieldOf("hparams", name)),
+        result,
+      )
+    : [];
+  const labelOf = (field: string) =>
+    varied.find((name) => fieldOf("hparams", name) === field) ?? field;
+  const dark = isDark();
+  const last = scaled.at(-1);
+  const colourOf = (row: Row): string => {
+    const at = result && last ? placeOn(last, row[result]) : undefined;
+    return at === undefined ? (dark ? "#6c7686" : "#8b94a3") : ramp(at, dark);
+  };
+  const error = fields.error ?? rows.error;
+  const isEmpty = rows.data !== undefined && all.length === 0;
+  return (
+    <div class="page">
+      <Bar>
+        <h1>Sweep</h1>
+        <Where where={where} />
+        <Choice
+          label="metric"
+          value={metric}
+          groups={[["", metrics.map((name) => [name, name])]]}
+          onChange={(next) => setQuery({ metric: next, brush: undefined })}
+        />
+        <Choice
+          label="its"
+          value={statistic}
+          groups={[["", STATISTICS.map((name) => [name, name])]]}
+          onChange={(next) =>
+            setQuery({ of: next === "last" ? undefined : next, brush: undefined })
+          }
+        />
+        <span class="soft" role="status">
+          {format.count(chosen.length)} of {format.plural(all.length, "run")}
+          {(rows.data?.total ?? 0) > all.length && ` (of ${format.count(rows.data?.total ?? 0)})`}
+          {(rows.data?.unread ?? 0) > 0 && ` · reading ${format.count(rows.data?.unread ?? 0)}`}
+        </span>
+        {brushes.size > 0 && (
+          <Button onClick={() => setQuery({ brush: undefined })}>Choose all</Button>
+        )}
+        <Button onClick={compare} disabled={chosen.length === 0}>
+          Compare
+        </Button>
+      </Bar>
+      <ErrorNote error={error} onRetry={rows.refresh} />
+      {isEmpty ? (
+        <Empty title={where ? "No run matches the question" : "No runs yet"}>
+          <p>
+            A sweep is many runs with different hyperparameters, such as{" "}
+            <code>aboard submit --sweep lr=0.1,0.01 -- python train.py --lr {"{lr}"}</code>
+          </p>
+        </Empty>
+      ) : (
+        <div class="sweep">
+          <section class="parallel" aria-label="Parallel coordinates">
+            <Parallel
+              axes={scaled}
+              fields={axes.map((one) => one.field)}
+              rows={all}
+              isChosen={isChosen}
+              colourOf={colourOf}
+              brushes={brushes}
+              onBrush={setBrush}
+            />
+          </section>
+          <div class="row">
+            <section aria-label="Importance">
+              <h2>Goes with {metric || "a metric"}</h2>
+              {strengths.length === 0 && (
+                <p class="soft">It takes three runs with different hyperparameters.</p>
+              )}
+              <ul class="strengths">
+                {strengths.slice(0, 12).map((one) => (
+                  <li key={one.name}>
+                    <button
+                      type="button"
+                      title={`Rank correlation over ${format.plural(one.runs, "run")}: show it in the scatter`}
+                      onClick={() => setQuery({ sx: one.name })}
+                    >
+                      <span class="name">{labelOf(one.name)}</span>
+                      <span class="measure">
+                        <span
+                          class={one.sign < 0 ? "falls" : "rises"}
+                          style={{ width: `${Math.round(one.strength * 100)}%` }}
+                        />
+                      </span>
+                      <span class="number">
+                        {one.sign < 0 ? "−" : one.sign > 0 ? "+" : ""}
+                        {one.strength.toFixed(2)}
+                      </span>
+                    </button>
+                  </li>
+                ))}
+              </ul>
+            </section>
+            <ScatterSection
+              fields={[
+                ...varied.map((name) => [fieldOf("hparams", name), name] as const),
+                ...(result ? [[result, metric] as const] : []),
+              ]}
+              first={strengths[0]?.name ?? fieldOf("hparams", varied[0] ?? "")}
+              result={result}
+              rows={all}
+              isChosen={isChosen}
+              colourOf={colourOf}
+            />
+          </div>
+          <Runs rows={chosen} axes={axes} colourOf={colourOf} result={result} />
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Where(props: { where: string }) {
+  const typed = useSignal(props.where);
+  useEffect(() => {
+    typed.value = props.where;
+  }, [props.where]);
+  return (
+    <form
+      class="filter"
+      onSubmit={(event) => {
+        event.preventDefault();
+        setQuery({ where: typed.value.trim() || undefined, brush: undefined });
+      }}
+    >
+      <input
+        type="text"
+        aria-label="Which runs"
+        placeholder='Which runs: experiment == "cifar10"'
+        spellcheck={false}
+        autocomplete="off"
+        value={typed.value}
+        onInput={(event) => {
+          typed.value = event.currentTarget.value;
+        }}
+      />
+    </form>
+  );
+}
+
+/** A canvas that follows its box and is drawn again when something of it changes. */
+function useCanvas(paint: (pen: CanvasRenderingContext2D, width: number, height: number) => void) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const size = useSignal({ width: 0, height: 0 });
+  useLayoutEffect(() => {
+    const element = canvas.current?.parentElement;
+    if (!element) return;
+    const look = () => {
+      const { clientWidth: width, clientHeight: height } = element;
+      const before = size.peek();
+      if (before.width !== width || before.height !== height) size.value = { width, height };
+    };
+    look();
+    const observer = new ResizeObserver(look);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  const { width, height } = size.value;
+  useLayoutEffect(() => {
+    const element = canvas.current;
+    const pen = element?.getContext("2d");
+    if (!element || !pen || width === 0) return;
+    const ratio = window.devicePixelRatio || 1;
+    [element.width, element.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    paint(pen, width, height);
+  });
+  return { canvas, width, height };
+}
+
+const TOP = 28;
+const BOTTOM = 12;
+const SIDE = 56;
+
+function Parallel(props: {
+  axes: readonly ValueAxis[];
+  fields: readonly string[];
+  rows: readonly Row[];
+  isChosen: (row: Row) => boolean;
+  colourOf: (row: Row) => string;
+  brushes: ReadonlyMap<string, Brush>;
+  onBrush: (label: string, brush: Brush | undefined) => void;
+}) {
+  const { axes, fields, rows } = props;
+  const drawing = useSignal<{ at: number; brush: Brush } | undefined>(undefined);
+  const across = (at: number, width: number) =>
+    axes.length < 2 ? width / 2 : SIDE + (at * (width - 2 * SIDE)) / (axes.length - 1);
+  const { canvas, width, height } = useCanvas((pen, width, height) => {
+    pen.clearRect(0, 0, width, height);
+    pen.lineWidth = 1.25;
+    const inner = height - TOP - BOTTOM;
+    const line = (row: Row) => {
+      pen.beginPath();
+      let isOpen = false;
+      for (const [at, axis] of axes.entries()) {
+        const part = placeOn(axis, row[fields[at] ?? ""]);
+        if (part === undefined) {
+          isOpen = false;
+          continue;
+        }
+        const [x, y] = [across(at, width), TOP + (1 - part) * inner];
+        if (isOpen) pen.lineTo(x, y);
+        else pen.moveTo(x, y);
+        isOpen = true;
+      }
+      pen.stroke();
+    };
+    const style = getComputedStyle(pen.canvas);
+    pen.strokeStyle = style.getPropertyValue("--line");
+    for (const row of rows) if (!props.isChosen(row)) line(row);
+    pen.globalAlpha = rows.length > 300 ? 0.5 : 0.85;
+    for (const row of rows) {
+      if (!props.isChosen(row)) continue;
+      pen.strokeStyle = props.colourOf(row);
+      line(row);
+    }
+    pen.globalAlpha = 1;
+  });
+  const inner = Math.max(1, height - TOP - BOTTOM);
+  // Near an end it is the end, where runs lie.
+  const partOf = (event: PointerEvent) => {
+    const top = canvas.current?.getBoundingClientRect().top ?? 0;
+    const part = 1 - (event.clientY - top - TOP) / inner;
+    return part < 0.03 ? 0 : part > 0.97 ? 1 : part;
+  };
+  return (
+    <div class="box" data-lines={rows.filter(props.isChosen).length}>
+      <canvas
+        ref={canvas}
+        role="img"
+        aria-label={`${format.plural(rows.length, "run")} over ${format.plural(axes.length, "axis").replace("axiss", "axes")}`}
+      />
+      {width > 0 &&
+        axes.map((axis, at) => {
+          const now = drawing.value?.at === at ? drawing.value.brush : props.brushes.get(axis.name);
+          const place = across(at, width);
+          return (
+            <div class="axis" key={axis.name} style={{ left: `${place}px` }}>
+              <span class="title" title={axis.name}>
+                {axis.name}
+              </span>
+              {marks(axis).map(([part, text]) => (
+                <span
+                  key={text}
+                  class={`mark ${at === axes.length - 1 ? "right" : ""}`}
+                  style={{ top: `${TOP + (1 - part) * inner}px` }}
+                  title={text}
+                >
+                  {text}
+                </span>
+              ))}
+              <div
+                class="strip"
+                role="slider"
+                tabIndex={0}
+                aria-label={`Choose runs by ${axis.name}`}
+                aria-valuemin={0}
+                aria-valuemax={1}
+                aria-valuenow={now?.[0] ?? 0}
+                aria-valuetext={
+                  now ? `${textOn(axis, now[0])} to ${textOn(axis, now[1])}` : "all of it"
+                }
+                style={{ top: `${TOP}px`, height: `${inner}px` }}
+                onKeyDown={(event) => {
+                  const [low, high] = now ?? [0, 1];
+                  const step = event.shiftKey ? [0, 0.1] : [0.1, 0];
+                  const sign = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+                  if (event.key === "Delete" || event.key === "Backspace") {
+                    props.onBrush(axis.name, undefined);
+                  } else if (sign) {
+                    event.preventDefault();
+                    const next = [
+                      Math.max(0, Math.min(1, low + sign * (step[0] ?? 0))),
+                      Math.max(0, Math.min(1, high + sign * (step[1] ?? 0))),
+                    ] as const;
+                    if (next[0] < next[1]) props.onBrush(axis.name, next);
+                  }
+                }}
+                onPointerDown={(event) => {
+                  const element = event.currentTarget;
+                  const from = partOf(event);
+                  element.setPointerCapture(event.pointerId);
+                  element.onpointermove = (next) => {
+                    const to = partOf(next);
+                    drawing.value = { at, brush: [Math.min(from, to), Math.max(from, to)] };
+                  };
+                  element.onpointerup = (next) => {
+                    element.onpointermove = null;
+                    element.onpointerup = null;
+                    const to = partOf(next);
+                    drawing.value = undefined;
+                    const isClick = Math.abs(to - from) < 0.01;
+                    props.onBrush(
+                      axis.name,
+                      isClick ? undefined : [Math.min(from, to), Math.max(from, to)],
+                    );
+                  };
+                }}
+              >
+                {now && (
+                  <div
+                    class="brush"
+                    style={{
+                      top: `${(1 - now[1]) * 100}%`,
+                      height: `${(now[1] - now[0]) * 100}%`,
+                    }}
+                  />
+                )}
+              </div>
+            </div>
+          );
+        })}
+    </div>
+  );
+}
+
+function textOn(axis: ValueAxis, part: number): string {
+  const value = valueOn(axis, part);
+  return typeof value === "number" ? format.number(value) : value;
+}
+
+/** What stands beside an axis: a few round numbers, or all words that fit. */
+function marks(axis: ValueAxis): [number, string][] {
+  if (axis.kind === "word") {
+    const every = Math.ceil(axis.words.length / 12);
+    return axis.words.flatMap((one, at): [number, string][] =>
+      at % every === 0 ? [[placeOn(axis, one) ?? 0, one || "(empty)"]] : [],
+    );
+  }
+  return ticks(axis.range, 5, axis.kind === "log").map((one) => [
+    placeOn(axis, one) ?? 0,
+    format.number(one),
+  ]);
+}
+
+function ScatterSection(props: {
+  fields: readonly (readonly [string, string])[];
+  first: string;
+  result: string;
+  rows: readonly Row[];
+  isChosen: (row: Row) => boolean;
+  colourOf: (row: Row) => string;
+}) {
+  const { query } = place.value;
+  const x = query.get("sx") ?? props.first;
+  const y = query.get("sy") ?? props.result;
+  return (
+    <section aria-label="Scatter">
+      <div class="scatter-tools">
+        <Choice
+          label="x"
+          value={x}
+          groups={[["", props.fields]]}
+          onChange={(next) => setQuery({ sx: next })}
+        />
+        <Choice
+          label="y"
+          value={y}
+          groups={[["", props.fields]]}
+          onChange={(next) => setQuery({ sy: next })}
+        />
+      </div>
+      <Scatter
+        x={axisOf(
+          x,
+          props.rows.map((row) => row[x]),
+        )}
+        y={axisOf(
+          y,
+          props.rows.map((row) => row[y]),
+        )}
+        rows={props.rows}
+        isChosen={props.isChosen}
+        colourOf={props.colourOf}
+      />
+    </section>
+  );
+}
+
+const NEAR = 12;
+
+function Scatter(props: {
+  x: ValueAxis;
+  y: ValueAxis;
+  rows: readonly Row[];
+  isChosen: (row: Row) => boolean;
+  colourOf: (row: Row) => string;
+}) {
+  const hovered = useSignal<Row | undefined>(undefined);
+  const left = 56;
+  const [top, bottom, right] = [12, 24, 16];
+  const spotOf = (row: Row, width: number, height: number) => {
+    const across = placeOn(props.x, row[props.x.name]);
+    const up = placeOn(props.y, row[props.y.name]);
+    if (across === undefined || up === undefined) return undefined;
+    return [
+      left + (0.03 + 0.94 * across) * (width - left - right),
+      top + (0.97 - 0.94 * up) * (height - top - bottom),
+    ] as const;
+  };
+  const { canvas, width, height } = useCanvas((pen, width, height) => {
+    pen.clearRect(0, 0, width, height);
+    const style = getComputedStyle(pen.canvas);
+    const faint = style.getPropertyValue("--line");
+    pen.font = "11px system-ui, sans-serif";
+    pen.fillStyle = style.getPropertyValue("--soft");
+    pen.strokeStyle = faint;
+    pen.lineWidth = 1;
+    pen.beginPath();
+    for (const [part, text] of marks(props.y)) {
+      const y = Math.round(top + (0.97 - 0.94 * part) * (height - top - bottom)) + 0.5;
+      pen.moveTo(left, y);
+      pen.lineTo(width - right, y);
+      pen.textAlign = "right";
+      pen.textBaseline = "middle";
+      pen.fillText(text.slice(0, 9), left - 6, y);
+    }
+    for (const [part, text] of marks(props.x)) {
+      const x = Math.round(left + (0.03 + 0.94 * part) * (width - left - right)) + 0.5;
+      pen.moveTo(x, height - bottom);
+      pen.lineTo(x, height - bottom + 4);
+      pen.textAlign = "center";
+      pen.textBaseline = "top";
+      pen.fillText(text.slice(0, 12), x, height - bottom + 7);
+    }
+    pen.stroke();
+    for (const row of props.rows) {
+      const spot = spotOf(row, width, height);
+      if (!spot) continue;
+      const isChosen = props.isChosen(row);
+      pen.beginPath();
+      pen.arc(spot[0], spot[1], row === hovered.value ? 6 : 4, 0, 2 * Math.PI);
+      pen.fillStyle = isChosen ? props.colourOf(row) : faint;
+      pen.globalAlpha = isChosen ? 0.85 : 1;
+      pen.fill();
+      pen.globalAlpha = 1;
+    }
+  });
+  const rowAt = (event: MouseEvent) => {
+    const box = canvas.current?.getBoundingClientRect();
+    let best: Row | undefined;
+    let distance = NEAR;
+    for (const row of props.rows) {
+      const spot = spotOf(row, width, height);
+      if (!box || !spot) continue;
+      const away = Math.hypot(
+        event.clientX - box.left - spot[0],
+        event.clientY - box.top - spot[1],
+      );
+      if (away < distance) [best, distance] = [row, away];
+    }
+    return best;
+  };
+  const found = hovered.value;
+  return (
+    <div class="box scatter" data-points={props.rows.length}>
+      <canvas
+        ref={canvas}
+        role="img"
+        aria-label={`${props.y.name} over ${props.x.name}`}
+        onPointerMove={(event) => {
+          hovered.value = rowAt(event);
+        }}
+        onPointerLeave={() => {
+          hovered.value = undefined;
+        }}
+        onClick={(event) => {
+          const row = rowAt(event);
+          if (row) go(`/runs/${encodeURIComponent(String(row.id))}`);
+        }}
+      />
+      {found && (
+        <div class="tip" aria-hidden="true">
+          {String(found.run)}{" "}
+          <span class="soft">
+            {format.text(found[props.x.name])} · {format.text(found[props.y.name])}
+          </span>
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Runs(props: {
+  rows: readonly Row[];
+  axes: readonly { field: string; label: string }[];
+  colourOf: (row: Row) => string;
+  result: string;
+}) {
+  const sort = place.value.query.get("sort") ?? "";
+  const field = sort.replace(/^-/, "");
+  const rows = [...props.rows];
+  if (field) {
+    const sign = sort.startsWith("-") ? -1 : 1;
+    rows.sort((one, other) => sign * ordered(one[field], other[field]));
+  }
+  const columns: Column<Row>[] = [
+    {
+      key: "run",
+      title: "run",
+      width: 200,
+      sort: "run",
+      cell: (row) => (
+        <>
+          <span class="swatch dot" style={{ background: props.colourOf(row) }} />
+          <a href={address(`/runs/${encodeURIComponent(String(row.id))}`)}>{String(row.run)}</a>
+        </>
+      ),
+    },
+    {
+      key: "state",
+      title: "state",
+      width: 80,
+      cell: (row) => <StateMark state={row.state === null ? null : String(row.state)} />,
+    },
+    ...props.axes.map((axis): Column<Row> => {
+      const texts = rows.slice(0, 200).map((row) => format.text(row[axis.field]));
+      const longest = format.longestFraction(texts);
+      return {
+        key: axis.field,
+        title: <span title={axis.label}>{axis.label}</span>,
+        width: Math.min(160, Math.max(88, axis.label.length * 8 + 24)),
+        isNumber: rows.some((row) => numeric(row[axis.field]) !== undefined),
+        sort: axis.field,
+        cell: (row) => (
+          <ValueText
+            value={row[axis.field]}
+            shown={format.aligned(format.text(row[axis.field]), longest)}
+          />
+        ),
+      };
+    }),
+  ];
+  return (
+    <Table
+      label="Chosen runs"
+      columns={columns}
+      count={rows.length}
+      at={(index) => rows[index]}
+      keyOf={(row) => String(row.id)}
+      sort={sort}
+      onSort={(next) => setQuery({ sort: next || undefined })}
+      onOpen={(row) => go(`/runs/${encodeURIComponent(String(row.id))}`)}
+    />
+  );
+}
+
+/** Numbers by size, then texts; what is missing comes last. */
+function ordered(one: unknown, other: unknown): number {
+  const [a, b] = [numeric(one), numeric(other)];
+  if (a !== undefined && b !== undefined) return a - b;
+  if (a !== undefined) return -1;
+  if (b !== undefined) return 1;
+  return word(one).localeCompare(word(other), "en", { numeric: true });
+}

@@ -1,0 +1,184 @@
+// Many runs as numbers: which hyperparameters matter for a metric, and axes of any values.
+
+export type Cell = string | number | boolean | null | undefined;
+
+/** A number, or undefined for anything else; the words for what JSON lacks are not numbers. */
+export function numeric(value: unknown): number | undefined {
+  if (typeof value === "number" && Number.isFinite(value)) return value;
+  return undefined;
+}
+
+/** A value as a text to compare and sort by; lists and objects as JSON. */
+export function word(value: unknown): string {
+  if (value === null || value === undefined) return "";
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/** The ranks of numbers from 1; equal ones share the mean of theirs. */
+export function ranks(values: readonly number[]): number[] {
+  const order = values.map((_, at) => at).sort((one, other) => at(values, one) - at(values, other));
+  const found = new Array<number>(values.length).fill(0);
+  for (let start = 0; start < order.length; ) {
+    let end = start;
+    while (
+      end + 1 < order.length &&
+      at(values, at(order, end + 1)) === at(values, at(order, start))
+    )
+      end += 1;
+    for (let place = start; place <= end; place += 1) {
+      found[at(order, place)] = (start + end) / 2 + 1;
+    }
+    start = end + 1;
+  }
+  return found;
+}
+
+function at(values: readonly number[], place: number): number {
+  return values[place] ?? Number.NaN;
+}
+
+/** Spearman's rank correlation; undefined where one of both does not vary, or for two runs. */
+export function correlation(one: readonly number[], other: readonly number[]): number | undefined {
+  if (one.length < 3) return undefined;
+  const [a, b] = [ranks(one), ranks(other)];
+  const mean = (one.length + 1) / 2;
+  let product = 0;
+  let first = 0;
+  let second = 0;
+  for (let place = 0; place < a.length; place += 1) {
+    const [x, y] = [at(a, place) - mean, at(b, place) - mean];
+    product += x * y;
+    first += x * x;
+    second += y * y;
+  }
+  return first > 0 && second > 0 ? product / Math.sqrt(first * second) : undefined;
+}
+
+/**
+ * How much of the ranks of a metric the values of a category explain, from 0 to 1: the root of the
+ * share of their variance that lies between the categories.
+ */
+export function separation(
+  words: readonly string[],
+  metric: readonly number[],
+): number | undefined {
+  const groups = new Map<string, number[]>();
+  const ranked = ranks(metric);
+  for (const [place, one] of words.entries()) {
+    groups.set(one, [...(groups.get(one) ?? []), at(ranked, place)]);
+  }
+  if (metric.length < 3 || groups.size < 2 || groups.size === metric.length) return undefined;
+  const mean = (metric.length + 1) / 2;
+  const all = ranked.reduce((sum, one) => sum + (one - mean) ** 2, 0);
+  let between = 0;
+  for (const held of groups.values()) {
+    const own = held.reduce((sum, one) => sum + one, 0) / held.length;
+    between += held.length * (own - mean) ** 2;
+  }
+  return all > 0 ? Math.sqrt(between / all) : undefined;
+}
+
+export interface Importance {
+  name: string;
+  strength: number; // from 0 to 1
+  sign: number; // 1 if the metric rises with it, -1 if it falls, 0 for categories
+  runs: number;
+}
+
+/** How strongly each hyperparameter goes with a metric, the strongest first. */
+export function importance(
+  rows: readonly Record<string, unknown>[],
+  names: readonly string[],
+  metric: string,
+): Importance[] {
+  const found: Importance[] = [];
+  for (const name of names) {
+    const kept = rows.filter(
+      (row) => numeric(row[metric]) !== undefined && row[name] !== null && row[name] !== undefined,
+    );
+    const results = kept.map((row) => numeric(row[metric]) ?? 0);
+    const numbers = kept.map((row) => numeric(row[name]));
+    if (numbers.every((one) => one !== undefined)) {
+      const value = correlation(numbers as number[], results);
+      if (value !== undefined) {
+        const strength = Math.abs(value);
+        found.push({ name, strength, sign: Math.sign(value), runs: kept.length });
+      }
+    } else {
+      const strength = separation(
+        kept.map((row) => word(row[name])),
+        results,
+      );
+      if (strength !== undefined) found.push({ name, strength, sign: 0, runs: kept.length });
+    }
+  }
+  return found.sort((one, other) => other.strength - one.strength);
+}
+
+/** An axis of any values: numbers by magnitude or as they are, anything else in even places. */
+export interface ValueAxis {
+  name: string;
+  kind: "number" | "log" | "word";
+  range: readonly [number, number];
+  words: readonly string[];
+}
+
+export function axisOf(name: string, values: readonly unknown[]): ValueAxis {
+  const there = values.filter((one) => one !== null && one !== undefined);
+  const numbers = there.map(numeric);
+  if (there.length > 0 && numbers.every((one) => one !== undefined)) {
+    const held = numbers as number[];
+    let low = held[0] ?? 0;
+    let high = low;
+    for (const one of held) {
+      low = Math.min(low, one);
+      high = Math.max(high, one);
+    }
+    const isLog = low > 0 && high / low >= 50;
+    if (low === high) [low, high] = [low - Math.abs(low || 1) / 2, high + Math.abs(high || 1) / 2];
+    return { name, kind: isLog ? "log" : "number", range: [low, high], words: [] };
+  }
+  const words = [...new Set(there.map(word))].sort((one, other) =>
+    one.localeCompare(other, "en", { numeric: true }),
+  );
+  return { name, kind: "word", range: [0, Math.max(1, words.length - 1)], words };
+}
+
+/** Where a value lies on an axis, from 0 to 1; undefined for one that is missing. */
+export function placeOn(axis: ValueAxis, value: unknown): number | undefined {
+  if (value === null || value === undefined) return undefined;
+  const [low, high] = axis.range;
+  if (axis.kind === "word") {
+    const found = axis.words.indexOf(word(value));
+    return found < 0 ? undefined : axis.words.length < 2 ? 0.5 : found / (axis.words.length - 1);
+  }
+  const number = numeric(value);
+  if (number === undefined) return undefined;
+  if (axis.kind === "log") return Math.log(number / low) / Math.log(high / low);
+  return (number - low) / (high - low);
+}
+
+/** The value at a share of an axis: a number, or the nearest word. */
+export function valueOn(axis: ValueAxis, part: number): number | string {
+  const [low, high] = axis.range;
+  if (axis.kind === "word") return axis.words[Math.round(part * (axis.words.length - 1))] ?? "";
+  return axis.kind === "log" ? low * (high / low) ** part : low + (high - low) * part;
+}
+
+/** A part of an axis, by its shares: those of runs inside it are chosen. */
+export type Brush = readonly [number, number];
+
+export function passes(part: number | undefined, brush: Brush): boolean {
+  return part !== undefined && part >= brush[0] - 1e-9 && part <= brush[1] + 1e-9;
+}
+
+export function writeBrush(name: string, brush: Brush): string {
+  return `${brush.map((one) => Number(one.toFixed(4))).join("~")}~${name}`;
+}
+
+/** The name of an axis and its part; nothing for a text that is not one. */
+export function readBrush(text: string): [string, Brush][] {
+  const [low, high, ...name] = text.split("~");
+  const brush = [Number(low), Number(high)] as const;
+  return name.length > 0 && brush[0] < brush[1] ? [[name.join("~"), brush]] : [];
+}

@@ -1,0 +1,204 @@
+"""The boards that live, as the threads of a hub share them, and which of them are this hub's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from aboard import system
+from aboard.boards.model import BoardRecord
+from aboard.boards.registry import Registry
+
+_GAP_POLLS, _GAP_SECONDS = 5, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Unanswered:
+    """Consecutive probes that one start of a board did not answer."""
+
+    attempt: int
+    seconds: float
+    last: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    boards: Mapping[str, BoardRecord]
+    at: float
+    problem: str  # why the boards may be out of date
+
+
+class LiveBoards:
+    """The live boards in memory, which serve every request, also without the database.
+
+    The one owner of what the threads of a hub share about boards: the records, when boards were
+    used, which probes they did not answer, and which stops were sent. Every method takes the lock.
+    What belongs to a board is dropped when the board has ended.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._boards: dict[str, BoardRecord] = {}
+        self._changed: dict[str, BoardRecord] = {}
+        self._used: dict[str, float] = {}
+        self._unsaved: dict[str, float] = {}
+        self._unanswered: dict[str, _Unanswered] = {}
+        self._stops_sent: set[tuple[str, int]] = set()
+        self._at = 0.0
+        self._problem = "the boards were not read yet."
+
+    def get(self, board_id: str) -> BoardRecord | None:
+        with self._lock:
+            return self._boards.get(board_id)
+
+    def snapshot(self) -> Snapshot:
+        with self._lock:
+            return Snapshot(MappingProxyType(dict(self._boards)), self._at, self._problem)
+
+    def update(self, record: BoardRecord) -> None:
+        """Take over one board, also while an older listing is on its way from the database."""
+        with self._lock:
+            self._changed[record.id] = record
+            _merge(self._boards, record)
+
+    def begin_read(self) -> Mapping[str, BoardRecord]:
+        with self._lock:
+            self._changed = {}
+            return dict(self._boards)
+
+    def end_read(self, live: Iterable[BoardRecord], now: float) -> None:
+        """Take over what the database said, except what has changed since."""
+        boards = {record.id: record for record in live}
+        with self._lock:
+            for record in self._changed.values():
+                _merge(boards, record)
+            self._boards, self._at, self._problem = boards, now, ""
+            for known in (self._used, self._unanswered):
+                for gone in known.keys() - boards.keys():
+                    del known[gone]
+            self._stops_sent = {stop for stop in self._stops_sent if stop[0] in boards}
+
+    def read_failed(self, problem: str) -> None:
+        with self._lock:
+            self._problem = problem
+
+    def touch(self, board_id: str, now: float) -> None:
+        with self._lock:
+            self._used[board_id] = self._unsaved[board_id] = now
+
+    def last_request(self, record: BoardRecord) -> float | None:
+        with self._lock:
+            times = (self._used.get(record.id), record.last_request)
+        return max((at for at in times if at is not None), default=None)
+
+    def unsaved(self) -> dict[str, float]:
+        with self._lock:
+            return dict(self._unsaved)
+
+    def saved(self, used: Mapping[str, float]) -> None:
+        with self._lock:
+            for board_id, at in used.items():
+                if self._unsaved.get(board_id) == at:
+                    del self._unsaved[board_id]
+
+    def answered(self, record: BoardRecord) -> None:
+        with self._lock:
+            self._unanswered.pop(record.id, None)
+
+    def unanswered(
+        self, record: BoardRecord, began: float, now: float, poll: float, reason: str
+    ) -> None:
+        """Note that a board did not answer a probe, and why.
+
+        Only observed time counts. After a gap between probes, as when the database was gone or the
+        machine slept, the count starts again, and one probe counts no longer than such a gap. So a
+        clock that jumps makes no board unhealthy.
+        """
+        gap = max(_GAP_POLLS * poll, _GAP_SECONDS)
+        seconds = min(max(now - began, 0.0), gap)
+        with self._lock:
+            before = self._unanswered.get(record.id)
+            if before is not None and before.attempt == record.attempt:
+                between = began - before.last
+                if 0.0 <= between <= gap:
+                    seconds += before.seconds + between
+            self._unanswered[record.id] = _Unanswered(record.attempt, seconds, now, reason)
+
+    def silence(self, record: BoardRecord) -> tuple[float, str]:
+        """Return for how many seconds a board has not answered, and why."""
+        with self._lock:
+            known = self._unanswered.get(record.id)
+        if known is None or known.attempt != record.attempt:
+            return 0.0, ""
+        return known.seconds, known.reason
+
+    def stop_sent(self, record: BoardRecord) -> None:
+        with self._lock:
+            self._stops_sent.add((record.id, record.attempt))
+
+    def was_stop_sent(self, record: BoardRecord) -> bool:
+        with self._lock:
+            return (record.id, record.attempt) in self._stops_sent
+
+
+def _merge(boards: dict[str, BoardRecord], record: BoardRecord) -> None:
+    known = boards.get(record.id)
+    if known is not None and known.version > record.version:
+        return
+    if record.is_live:
+        boards[record.id] = record
+    else:
+        boards.pop(record.id, None)
+
+
+class Leases:
+    """The isolated boards that this hub may act on.
+
+    Of several hubs of a database, each board has one that acts. That one renews its lease; when the
+    lease has ended, by the database's clock, another hub takes the board over. A hub that cannot
+    renew stops acting a little earlier.
+    """
+
+    def __init__(self, registry: Registry, owner: str, seconds: float) -> None:
+        self._registry = registry
+        self._owner = owner
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._held: dict[str, float] = {}  # until when, by `system.seconds_since_boot`
+
+    def renew(self, boards: Collection[str]) -> None:
+        """Take and renew the leases of boards, with one statement for those where it is due."""
+        now = system.seconds_since_boot()
+        with self._lock:
+            self._held = {board: ends for board, ends in self._held.items() if board in boards}
+            due = [one for one in boards if self._held.get(one, 0.0) - now < self._seconds / 2]
+        if not due:
+            return
+        taken = self._registry.claim(due, self._owner, self._seconds, _is_dead)
+        with self._lock:
+            # It began after `now`, and ends for this hub a little before it does for the others.
+            self._held.update(dict.fromkeys(taken, now + self._seconds * 4 / 5))
+
+    def holds(self, record: BoardRecord) -> bool:
+        with self._lock:
+            return self._held.get(record.id, 0.0) > system.seconds_since_boot()
+
+    def take_unreached(self, boards: Collection[str], seconds: float) -> Collection[str]:
+        """Take the boards that no hub has held for some time."""
+        return self._registry.claim(boards, self._owner, self._seconds, overdue=seconds)
+
+    def release(self) -> None:
+        with self._lock:
+            held, self._held = self._held, {}
+        if held:
+            self._registry.release(self._owner)
+
+
+def _is_dead(owner: str) -> bool:
+    try:
+        return system.has_ended(owner)
+    except ValueError:
+        return False

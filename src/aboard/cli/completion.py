@@ -1,0 +1,238 @@
+"""What Tab completes: live boards, runs in the index, and values of options.
+
+Completion must be fast and silent: it starts no hub, lists no root, and offers nothing on an error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from aboard.index import Index
+
+_TO_ANSWER_SECONDS = 1.0
+_MOST_OFFERED = 10_000
+
+Offers = list[tuple[str, str]]
+
+
+@contextmanager
+def whole_words() -> Iterator[None]:
+    """Let Bash complete words with a colon, such as `slurm:long`.
+
+    Bash splits words at colons and replaces only what follows the last one: the words that it
+    passes are joined here, and what precedes is removed from the offers. Zsh and Fish need neither.
+    """
+    if os.environ.get("_ABOARD_COMPLETE") != "complete_bash":
+        yield
+        return
+    given = os.environ["COMP_WORDS"].split("\n")
+    words, kept = join_words(given[: int(os.environ["COMP_CWORD"]) + 1])
+    os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    offers = StringIO()
+    try:
+        with redirect_stdout(offers):
+            yield
+    finally:
+        for line in offers.getvalue().splitlines(keepends=True):
+            sys.stdout.write(line.removeprefix(kept))
+
+
+def join_words(given: Sequence[str]) -> tuple[list[str], str]:
+    """Return the words that Bash split, and how much of the last one Bash leaves as it is."""
+    words: list[str] = []
+    kept = ""
+    goes_on = False  # with the next part
+    for part in given:
+        is_colon = part != "" and not part.strip(":")
+        if part == "=" and words and words[-1].startswith("--"):  # the value of an option
+            words.append("")
+            goes_on, kept = True, ""
+        elif len(words) > 1 and part and (is_colon or goes_on):
+            words[-1] += part
+            goes_on, kept = is_colon, words[-1] if is_colon else kept
+        else:
+            words.append(part)
+            goes_on, kept = False, ""
+    return words, kept
+
+
+def boards_like(incomplete: str) -> Offers:
+    try:
+        from aboard.sdk.client import Client
+
+        boards = Client(start=False, seconds=_TO_ANSWER_SECONDS).list()
+        named = [(one.name, f"board of {one.owner}, {one.state}") for one in boards]
+        named += [(one.id, one.name) for one in boards]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+    return [(text, about) for text, about in named if text.startswith(incomplete)]
+
+
+def jobs_like(context: typer.Context, incomplete: str) -> Offers:
+    """Offer jobs; those in buckets take too long to list."""
+    try:
+        from aboard.jobs.store import JobStore, find_job_roots
+        from aboard.storage import is_remote
+
+        roots = find_job_roots(context.params.get("root") or ())
+        stores = [JobStore(root) for root in roots if not is_remote(root)]
+        return [(job, "job") for one in stores for job in one.ids() if job.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def job_places_like(incomplete: str) -> Offers:
+    """Offer where a job can run: the engines, and the profiles in the user's own settings."""
+    try:
+        from aboard.executors import places
+        from aboard.executors.batch import BATCHES
+        from aboard.executors.settings import read_engines
+
+        names = dict.fromkeys([*BATCHES, *places(read_engines())])
+        return [(name, "engine") for name in names if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def places_like(incomplete: str) -> Offers:
+    """Offer where a board can run: in the hub itself, or on one of its engines."""
+    from aboard.boards.model import INSTANT
+
+    offers = [(INSTANT, "served by the hub itself")] if INSTANT.startswith(incomplete) else []
+    return [*offers, *engines_like(incomplete)]
+
+
+def engines_like(incomplete: str) -> Offers:
+    """Offer the engines of the hub; without one all, as of the hub that would be started."""
+    try:
+        from aboard.sdk.client import Client
+
+        client = Client(start=False, seconds=_TO_ANSWER_SECONDS)
+        names = [one["name"] for one in client.engines(probe=False)]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        from aboard.executors import EXECUTORS
+
+        names = list(EXECUTORS)
+    return [(name, "engine") for name in names if name.startswith(incomplete)]
+
+
+def selectors_like(context: typer.Context, incomplete: str) -> Offers:
+    try:
+        return [*_offered_runs(context, incomplete), *_directories(incomplete)]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def columns_like(context: typer.Context, incomplete: str) -> list[str]:
+    from aboard.cli.runs import NAMES
+
+    before, comma, last = incomplete.rpartition(",")
+    given = set(before.split(","))
+    names = dict.fromkeys(
+        [*(one for one in NAMES if one.startswith(last)), *_fields(context, last)]
+    )
+    return [f"{before}{comma}{name}" for name in names if name not in given]
+
+
+def fields_like(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer fields to sort or group by."""
+    return _fields(context, incomplete)
+
+
+def conditions_like(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer fields for the last word of a condition."""
+    before, last = _split_word(incomplete)
+    return [before + one for one in _fields(context, last)]
+
+
+def _split_word(text: str) -> tuple[str, str]:
+    at = len(text)
+    while at and (text[at - 1].isalnum() or text[at - 1] in "_./-:"):
+        at -= 1
+    return text[:at], text[at:]
+
+
+def _fields(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer fields of runs; names in a group, such as hyperparameters, once that is given."""
+    try:
+        from aboard.runs.question import GROUPS, RUN_FIELDS, STATISTICS, field_text
+
+        group, dot, _ = incomplete.partition(".")
+        if not dot or group not in GROUPS:
+            offers = [*RUN_FIELDS, *(f"{one}." for one in GROUPS)]
+            return [one for one in offers if one.startswith(incomplete)]
+        offers = [field_text(group, name) for name in _names(context, group)]
+        before, _, _ = incomplete.rpartition(".")
+        if group == "metrics" and before in offers:
+            offers += [f"{before}.{one}" for one in STATISTICS]
+        return [one for one in offers if one.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def _offered_runs(context: typer.Context, incomplete: str) -> Offers:
+    with _index_of_runs(context) as (index, roots):
+        return [] if index is None else offered_runs(index, roots, incomplete)
+
+
+def offered_runs(index: Index, roots: Sequence[str], incomplete: str) -> Offers:
+    """Offer experiments; its runs too, once only one experiment matches."""
+    experiment, slash, _ = incomplete.partition("/")
+    found = [one for one in index.experiments_like(experiment, roots) if one]
+    found = [one for one in found if one == experiment] if slash else found
+    offers = [(one, "experiment") for one in found if not slash]
+    alone = [one for one in index.labels_of("", roots, _MOST_OFFERED) if one.startswith(incomplete)]
+    if len(found) + bool(alone) == 1 and found:
+        alone = index.labels_of(found[0], roots, _MOST_OFFERED)
+    return [*offers, *((one, "run") for one in alone if one.startswith(incomplete))]
+
+
+def _names(context: typer.Context, group: str) -> list[str]:
+    with _index_of_runs(context) as (index, roots):
+        if index is None:
+            return []
+        if group != "metrics":
+            return index.column_names(group, roots)
+        from aboard.index.library import Library
+
+        return Library(index, roots).table().names(group)
+
+
+@contextmanager
+def _index_of_runs(context: typer.Context) -> Iterator[tuple[Index | None, list[str]]]:
+    """Open the index if there is one; also return the roots in which a command looks for runs."""
+    from aboard.index.schema import FILE_NAME
+    from aboard.runs.catalog import find_roots
+    from aboard.sdk.personal import last_hub
+    from aboard.storage.place import cache_place
+
+    if not (cache_place().directory / FILE_NAME).exists():
+        yield None, []
+        return
+    from aboard.index import Index
+
+    roots = find_roots(context.params.get("root") or ())
+    if "root" not in context.params:  # the command uses a hub, which has roots of its own
+        last = last_hub()
+        roots += last.roots if last else ()
+    with Index() as index:
+        yield index, list(dict.fromkeys(roots))
+
+
+def _directories(incomplete: str) -> Offers:
+    head, slash, _ = incomplete.rpartition("/")
+    place = Path(f"{head}{slash}" or ".").expanduser()
+    if not place.is_dir():
+        return []
+    with os.scandir(place) as entries:
+        names = sorted(one.name for one in entries if one.is_dir() and one.name[0] != ".")
+    return [(f"{head}{slash}{name}/", "directory") for name in names]

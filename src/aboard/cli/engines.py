@@ -1,0 +1,333 @@
+"""Engines: `aboard engines` lists them, and `aboard doctor --engine` tries one end to end."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+import typer
+
+from aboard.cli.console import (
+    JsonOption,
+    duration,
+    examples,
+    fitted,
+    print_json,
+    printable,
+    styled,
+    table,
+    terminal_width,
+)
+from aboard.cli.errors import FAILURE, notify
+
+if TYPE_CHECKING:
+    from aboard.sdk.board import Board
+    from aboard.sdk.client import Client
+
+EPILOG = examples(
+    "`aboard engines` - which of them can `aboard start --on` use now?",
+    "`aboard engines --json | jq -r '.engines[] | select(.answers) | .name'` - for scripts",
+    "`aboard doctor --engine slurm` - try one of them end to end",
+)
+_HEADS = ("NAME", "ANSWERS", "VERSION", "RESOURCES")
+_START_SECONDS = 300.0
+_SILENT_SECONDS = 5.0  # then it is announced what a board waits for
+_CURVE_SECONDS = 60.0
+_STOP_SECONDS = 120.0
+_POLL_SECONDS = 0.1
+_UNAUTHORIZED = 401
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_OK, _FAILED = 32, 31  # the colours of a terminal
+
+
+def engines(json: JsonOption = False) -> None:
+    """List the engines on which boards can run: whether they answer, and what is wrong."""
+    found = _hub().engines()
+    if json:
+        print_json({"engines": found})
+        return
+    heads: Sequence[str] = _HEADS
+    rows = [_row(one) for one in found]
+    if (width := terminal_width()) is not None:
+        heads, rows = fitted(heads, rows, width, least=(), shortest={"RESOURCES": 20})
+    typer.echo(table(heads, rows, left=len(heads)))
+    for one in found:
+        if one["problem"]:
+            typer.echo(f"\n{one['name']}: {printable(one['problem'])}")
+        if one["hint"]:
+            typer.echo(f"  -> {printable(one['hint'])}")
+
+
+def _hub() -> Client:
+    from aboard.sdk.client import open_hub_for
+
+    return open_hub_for((), notify=notify)
+
+
+def _row(engine: dict[str, Any]) -> list[str]:
+    resources = "; ".join(f"{name} {amount}" for name, amount in engine["resources"].items())
+    answers = "yes" if engine["answers"] else "no"
+    return [engine["name"], answers, engine["version"] or "-", resources or "-"]
+
+
+class Stage(NamedTuple):
+    """A step of a trial, and how it went; `hint` says what to do about a failure."""
+
+    stage: str
+    ok: bool
+    detail: str
+    hint: str = ""
+
+
+class StageFailed(Exception):  # noqa: N818 - named by what is wrong
+    """A stage that the later ones need."""
+
+
+def try_engine(name: str, *, json: bool) -> None:
+    """Start a small board on an engine, and report each stage of its life."""
+    stages: list[Stage] = []
+
+    def report(stage: Stage) -> None:
+        stages.append(stage)
+        if not json:
+            typer.echo(_line(stage))
+
+    with _unwinding():
+        _Trial(_hub(), name, report).run()
+    ok = all(one.ok for one in stages)
+    if json:
+        print_json({"engine": name, "ok": ok, "stages": [one._asdict() for one in stages]})
+    if not ok:
+        raise typer.Exit(FAILURE)
+
+
+@contextmanager
+def _unwinding() -> Iterator[None]:
+    """Let a signal that ends the command unwind the stack, as Ctrl-C does."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {one: signal.getsignal(one) for one in _ENDS}
+    changed = [one for one, handler in before.items() if handler is signal.SIG_DFL]
+    for one in changed:
+        signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one in changed:
+            signal.signal(one, before[one])
+
+
+@contextmanager
+def _blocked(*signals: signal.Signals) -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _line(stage: Stage) -> str:
+    mark = styled("ok    ", _OK) if stage.ok else styled("FAILED", _FAILED)
+    lines = [f"{mark} {stage.stage:<10} {printable(stage.detail)}"]
+    if stage.hint and not stage.ok:
+        lines.append(f"{' ' * 18}-> {printable(stage.hint)}")
+    return "\n".join(lines)
+
+
+class _Trial:
+    def __init__(self, client: Client, name: str, report: Callable[[Stage], None]) -> None:
+        self._client = client
+        self._name = name
+        self._report = report
+        self._began = time.monotonic()
+        self._board: Board | None = None
+
+    def run(self) -> None:
+        try:
+            self._check_answer()
+            board = self._start()
+            self._wait(board)
+            self._check_connection(board)
+            self._check_curve(board)
+            self._check_log(board)
+        except StageFailed:
+            pass
+        finally:  # also after a signal; a second Ctrl-C leaves the board to its timeout
+            with _blocked(*_ENDS):
+                if self._board is not None:
+                    self._end(self._board)
+
+    def _pass(self, stage: str, detail: str) -> None:
+        self._report(Stage(stage, True, detail))
+
+    def _fail(self, stage: str, detail: str, hint: str = "") -> StageFailed:
+        self._report(Stage(stage, False, detail, hint))
+        return StageFailed(stage)
+
+    def _check_answer(self) -> None:
+        from aboard.executors import unknown_place
+
+        known = {one["name"]: one for one in self._client.engines()}
+        engine = known.get(self._name)
+        if engine is None:
+            raise self._fail("answers", *unknown_place(self._name, list(known)))
+        if not engine["answers"]:
+            raise self._fail("answers", engine["problem"], engine["hint"])
+        self._pass("answers", engine["version"] or "yes")
+
+    def _start(self) -> Board:
+        """Start a trial with the hub's local roots, or without them where they cannot be read."""
+        board, reason = self._started(roots=True)
+        if board is None:
+            without, other = self._started(roots=False)
+            if without is None:
+                raise self._fail("start", other)
+            self._fail("roots", reason, "Boards of local runs need them; others can start.")
+            board = without
+        self._pass("start", f"accepted as board {board.name} ({board.id})")
+        return board
+
+    def _started(self, *, roots: bool) -> tuple[Board | None, str]:
+        """Return a trial that the engine has accepted, or why it has not."""
+        from aboard.boards.model import ENDED
+        from aboard.sdk.errors import HubError
+
+        self._began = time.monotonic()
+        try:
+            with _blocked(*_ENDS, signal.SIGINT):  # until it is known which board to end
+                board = self._board = self._client.try_engine(self._name, roots=roots)
+            while not self._client.trial(self._name, board)["accepted"]:
+                board = self._client.get(board)
+                if board.state in ENDED:
+                    self._board = None
+                    self._client.delete(board)
+                    return None, board.reason
+                if time.monotonic() > self._began + _START_SECONDS:
+                    raise self._fail("start", f"not accepted after {_START_SECONDS:g} s")
+                time.sleep(_POLL_SECONDS)
+        except HubError as error:
+            return None, str(error)
+        return board, ""
+
+    def _wait(self, board: Board) -> None:
+        from aboard.boards.model import ENDED
+        from aboard.sdk.errors import BoardFailed, NotReady
+
+        waited: list[str] = []
+        announced: list[str] = []
+
+        def note(now: Board) -> None:
+            if now.state in ENDED or now.state == "running" or not now.reason:
+                return
+            if now.reason not in waited:
+                waited.append(now.reason)
+            late = time.monotonic() > self._began + _SILENT_SECONDS
+            if late and now.reason not in announced:
+                announced.append(now.reason)
+                notify(f"the board waits: {printable(now.reason)}")
+
+        try:
+            self._client.wait(board, seconds=_START_SECONDS, data=False, on_change=note)
+        except NotReady:
+            because = f": {waited[-1]}" if waited else ""
+            hint = "Free what it waits for, or use a profile that requests less."
+            raise self._fail(
+                "wait", f"not started after {_START_SECONDS:g} s{because}", hint
+            ) from None
+        except BoardFailed as error:
+            hint = "The end of its log stands in the reason."
+            raise self._fail("wait", error.reason or str(error), hint) from None
+        because = f"; it waited for: {'; '.join(waited)}" if waited else ""
+        self._pass("wait", f"it runs after {self._elapsed()}{because}")
+
+    def _check_connection(self, board: Board) -> None:
+        seen = self._client.trial(self._name, board)
+        if not seen["address"]:
+            raise self._fail("address", "it has reported no address.", "See its log.")
+        if seen["problem"]:
+            hint = "Check that the hub can open connections to this address."
+            raise self._fail("address", f"{seen['address']}: {seen['problem']}", hint)
+        self._pass("address", seen["address"])
+        if not seen["fingerprint"]:
+            self._pass("encrypted", "not needed: it listens on this machine only")
+        elif seen["fingerprint"] == seen["presented"]:
+            self._pass(
+                "encrypted", f"with the certificate of this start ({seen['presented'][:16]}…)"
+            )
+        else:
+            detail = "it presents another certificate than the one made for this start."
+            raise self._fail("encrypted", detail, "Another program answers at its address.")
+        if seen["status"] == _UNAUTHORIZED:
+            self._pass("refuses", "401 without its token")
+        else:
+            self._fail("refuses", f"status {seen['status']} without its token", "Do not use it.")
+
+    def _check_curve(self, board: Board) -> None:
+        from aboard.cli.trial import RUN, TAG, VALUES
+        from aboard.sdk.errors import HubError
+
+        path = f"data/plugin/scalars/scalars?{urlencode({'run': RUN, 'tag': TAG})}"
+        deadline = time.monotonic() + _CURVE_SECONDS
+        problem = "no points"
+        while time.monotonic() < deadline:
+            try:
+                points = jsonlib.loads(self._client.fetch(board, path))
+            except (HubError, ValueError) as error:  # the run is not read yet
+                problem = str(error)
+            else:
+                if [value for _, _, value in points] == list(VALUES):
+                    detail = (
+                        f"{len(VALUES)} points through the hub, {self._elapsed()} after the start"
+                    )
+                    self._pass("curve", detail)
+                    return
+                problem = f"{len(points)} of {len(VALUES)} points"
+            time.sleep(_POLL_SECONDS)
+        self._fail("curve", problem, f"See its log: aboard logs {board.id}")
+
+    def _check_log(self, board: Board) -> None:
+        from aboard.sdk.errors import HubError
+
+        try:
+            lines = b"".join(self._client.logs(board)).splitlines()
+        except HubError as error:
+            raise self._fail("log", str(error)) from None
+        notes = [jsonlib.loads(line) for line in lines if line.startswith(b"{")]
+        host = next((one["host"] for one in notes if "host" in one), None)
+        if host is None:
+            self._fail("log", "the lines of the board are missing.", "Check the engine's logging.")
+        else:
+            self._pass("log", f"{len(lines)} lines, of {host}")
+        for one in notes:
+            if "root" in one and one["problem"]:
+                hint = "Boards of runs below it show nothing here: make it readable there."
+                self._fail("roots", f"{one['root']}: {one['problem']}", hint)
+            elif "root" in one:
+                self._pass("roots", f"{one['root']} can be read there")
+
+    def _end(self, board: Board) -> None:
+        from aboard.sdk.errors import HubError
+
+        try:
+            stopped = self._client.stop(board, seconds=_STOP_SECONDS)
+            self._pass("stop", stopped.reason or str(stopped.state))
+            self._client.delete(board)
+            left = self._client.trial(self._name, board)["left"]
+        except HubError as error:
+            self._fail("stop", str(error), f"Try again: aboard delete {board.id}")
+            return
+        if left:
+            self._fail("cleanup", f"left: {', '.join(left)}", "Remove it by hand.")
+        else:
+            self._pass("cleanup", "nothing is left behind")
+
+    def _elapsed(self) -> str:
+        return duration(time.monotonic() - self._began)

@@ -1,0 +1,1 @@
+"""Why a board would be empty or odd: `examine` a source, and read the findings."""

@@ -1,0 +1,302 @@
+"""Why a board would be empty or odd: gathers the facts of a source, and applies the rules.
+
+A source that cannot be read at all is a finding too. Reading goes through the index; what is read
+beyond that is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from aboard.doctor import probe, rules
+from aboard.doctor.rules import Facts, Finding, NotFinite, Steps, named, requests, slow_index
+from aboard.events.files import EVENT_FILE
+from aboard.index.index import Index, Progress
+from aboard.index.query import EventFile
+from aboard.index.sources import Source
+from aboard.index.tags import Tag
+from aboard.storage import NoSuchPath, PermissionDenied, StorageError, is_remote, join, traffic
+from aboard.system import file_system_of
+
+_LOOKED_AT = 200  # series whose values are read
+_STATS = 5000
+
+
+@dataclass(slots=True)
+class Examination:
+    source: str
+    findings: list[Finding] = field(default_factory=list)
+    runs: int = 0
+    tags: int = 0
+    values: int = 0
+    files: int = 0
+    bytes: int = 0
+    last_write: float | None = None
+    sources: Sequence[str] | None = None  # of a board; each is examined by itself
+
+
+def examine(
+    index: Index, text: str, *, now: float | None = None, progress: Progress | None = None
+) -> Examination:
+    """Examine a path, a URI or an event file; the index is refreshed first."""
+    try:
+        source = Source.parse(text)
+    except StorageError as error:
+        return Examination(text, [_unreadable(error)])
+    place = join(source.uri, source.only)
+    before = _pages(place)
+    try:
+        report = index.refresh(source, progress=progress)
+    except StorageError as error:
+        return Examination(place, [_explain(place, error)])
+    facts = _gather(index, source, time.time() if now is None else now)
+    found = [_explain(problem.uri, problem) for problem in report.problems]
+    if facts.files:
+        found += rules.diagnose(facts)
+    elif not report.files_failed:
+        found.append(_nothing_in(place))
+    found += _misnamed(place)
+    found += _one_of_several(source, facts)
+    if is_remote(place):
+        found.append(_requests(index, place, _pages(place) - before))
+    times = [when for file in facts.files if (when := facts.written(file)) is not None]
+    return Examination(
+        place,
+        rules.worst_first(found),
+        runs=len(facts.runs),
+        tags=len(facts.tags),
+        values=sum(file.values for file in facts.files),
+        files=len(facts.files),
+        bytes=sum(file.size for file in facts.files),
+        last_write=max(times, default=None),
+    )
+
+
+def drop_repeats(examined: Sequence[Examination]) -> None:
+    seen: set[object] = set()
+    for one in reversed(examined):  # the last one knows of all requests
+        kept = []
+        for finding in one.findings:
+            is_total = finding.code == "requests"
+            key = (finding.code, finding.where) if is_total else finding
+            if key in seen or (finding.code == "one-of-several" and len(examined) > 1):
+                continue
+            seen.add(key)
+            kept.append(finding)
+        one.findings = kept
+
+
+def examine_index(index: Index) -> list[Finding]:
+    found = [
+        Finding(
+            "index-place", "warning", problem.message, (str(index.path or "memory"),), problem.hint
+        )
+        for problem in index.problems
+    ]
+    if index.path is not None:
+        kind = file_system_of(index.path)
+        found += slow_index(str(index.path), write_seconds(index.path.parent), kind)
+    return found
+
+
+def write_seconds(directory: Path) -> float:
+    """Measure a small write that reaches the disk, as each commit to the index needs one."""
+    taken = []
+    with tempfile.TemporaryFile(dir=directory) as file:
+        for _ in range(3):
+            started = time.perf_counter()
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def _gather(index: Index, source: Source, now: float) -> Facts:
+    files, tags = index.files(source), index.tags(source)
+    modified, grown = ({}, set()) if is_remote(source.uri) else _modified(files)
+    return Facts(
+        place=source.uri,
+        now=now,
+        runs=[run.name for run in index.runs(source)],
+        files=files,
+        modified=modified,
+        grown=grown,
+        tags=tags,
+        damage=index.damages(source),
+        steps=_steps(index, tags),
+        not_finite=_not_finite(index, tags),
+    )
+
+
+def _modified(files: list[EventFile]) -> tuple[dict[str, float], set[str]]:
+    newest = sorted(files, key=lambda one: -(one.last_wall or math.inf))
+    times, grown = {}, set()
+    for file in newest[:_STATS]:
+        path = join(file.directory, file.name)
+        try:
+            status = Path(path).stat()
+        except OSError:
+            continue
+        times[path] = status.st_mtime
+        if status.st_size > file.size:
+            grown.add(path)
+    return times, grown
+
+
+def _steps(index: Index, tags: list[Tag]) -> list[Steps]:
+    uneven = [
+        (tag, part)
+        for tag in tags
+        for part in tag.segments
+        if tag.is_scalar and not part.increasing
+    ]
+    found = []
+    for tag, part in uneven[:_LOOKED_AT]:
+        steps = index.written_steps(part)
+        gaps = np.diff(steps)
+        behind = steps[1:][gaps < 0]
+        found.append(
+            Steps(
+                run=tag.run,
+                tag=tag.name,
+                uri=join(part.directory, part.file_name),
+                points=part.points,
+                backwards=len(behind),
+                back_to=int(behind.min()) if len(behind) else None,
+                repeated=int((gaps == 0).sum()),
+                lowest=part.min_step,
+                highest=part.max_step,
+            )
+        )
+    return found
+
+
+def _not_finite(index: Index, tags: list[Tag]) -> list[NotFinite]:
+    ended = [
+        tag for tag in tags if tag.last_value is not None and not math.isfinite(tag.last_value)
+    ]
+    found = []
+    for tag in ended[:_LOOKED_AT]:
+        series = index.series(tag)
+        good = np.flatnonzero(np.isfinite(series.values))
+        first = int(good[-1]) + 1 if len(good) else 0
+        if first >= len(series.steps):
+            continue  # it has gone on, or away, meanwhile
+        found.append(
+            NotFinite(tag.run, tag.name, tag.last_value or 0.0, int(series.steps[first]), not first)
+        )
+    return found
+
+
+def _nothing_in(place: str) -> Finding:
+    near = probe.with_events(place)
+    return Finding(
+        "no-event-files",
+        "error",
+        "there are no event files here or below, so a board would be empty; their names contain"
+        f" '{EVENT_FILE}'",
+        (place,),
+        f"Open {near}, which has some."
+        if near
+        else "Check the path, and that the job has written something; often only rank 0 does.",
+    )
+
+
+def _misnamed(place: str) -> list[Finding]:
+    found = [] if is_remote(place) else probe.misnamed(place)
+    if not found:
+        return []
+    kinds = " or a ".join(sorted({kind for _, kind in found}))
+    return [
+        Finding(
+            "not-a-file",
+            "error" if found[0][0] == place else "warning",
+            f"a {kinds} is named like an event file, but nothing can be read from it",
+            named(f"{path} ({kind})" for path, kind in found),
+            f"Let the job write files, and give directories other names: without '{EVENT_FILE}'.",
+        )
+    ]
+
+
+def _one_of_several(source: Source, facts: Facts) -> list[Finding]:
+    if list(facts.runs) != ["."] or is_remote(source.uri) or source.only:
+        return []
+    count = probe.siblings_with_events(source.uri)
+    if not count:
+        return []
+    return [
+        Finding(
+            "one-of-several",
+            "info",
+            "this is a single run, and there are more next to it",
+            (source.uri,),
+            f"Open {Path(source.uri).parent} to see them together.",
+        )
+    ]
+
+
+def _explain(place: str, error: StorageError) -> Finding:
+    if is_remote(place):
+        finding = _unreadable(error)
+        near = probe.with_events(place) if isinstance(error, NoSuchPath) else None
+        return finding._replace(advice=f"Open {near}, which has event files.") if near else finding
+    if isinstance(error, PermissionDenied):
+        return _closed(place, error)
+    if isinstance(error, NoSuchPath):
+        return next(iter(_misnamed(place)), None) or _missing(place, error)
+    return _unreadable(error)
+
+
+def _unreadable(error: StorageError) -> Finding:
+    return Finding("unreadable", "error", error.problem, (error.uri,), error.hint)
+
+
+def _missing(place: str, error: StorageError) -> Finding:
+    if Path(place).exists():
+        near = probe.with_events(place)
+        advice = f"Open {near}, which has event files." if near else error.hint
+        return Finding("not-a-directory", "error", error.problem, (place,), advice)
+    parent = probe.existing_parent(place)
+    similar = probe.similar_names(place)
+    if similar:
+        advice = f"Did you mean {' or '.join(similar)}?"
+    else:
+        near = probe.with_events(place)
+        advice = f"Open {near}, which has event files." if near else "Check the path."
+    what = f"there is no such file or directory; what exists of its path is {parent}"
+    return Finding("path-missing", "error", what, (place,), advice)
+
+
+def _closed(place: str, error: StorageError) -> Finding:
+    part, mode = probe.closed_part(place)
+    return Finding(
+        "no-permission",
+        "error",
+        f"{error.problem} for the user {probe.myself()}" + (f": {mode}" if mode else ""),
+        (part,),
+        "Ask its owner to let you read it (chmod o+rX, or g+rX if you are in its group).",
+    )
+
+
+def _pages(place: str) -> int:
+    if not is_remote(place):
+        return 0
+    return traffic.snapshot().get((traffic.bucket_of(place), "list"), traffic.Traffic()).requests
+
+
+def _requests(index: Index, place: str, pages: int) -> Finding:
+    hours: dict[int, tuple[int, int]] = {}
+    for one in index.traffic(place):
+        count, size = hours.get(one.hour, (0, 0))
+        hours[one.hour] = (count + one.requests, size + one.bytes)
+    return requests(traffic.bucket_of(place), hours, pages)

@@ -1,0 +1,385 @@
+"""A Docker daemon, or Podman by the same interface: connections, settings, images, mounts.
+
+What boards and the tasks of jobs share. The calls are those that docker-py makes synchronously,
+because all verbs of an executor are called in threads; aiodocker would need an event loop of its
+own for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from aboard.executors.base import EngineSettings, ExecutorError
+from aboard.executors.docker.image import default_tag
+from aboard.executors.start import read_json
+from aboard.requirements import explain, requires
+from aboard.storage.settings import CLOUDS
+
+with requires("pydantic"):
+    from pydantic import AfterValidator, ConfigDict, Field
+    from pydantic.dataclasses import dataclass
+
+CLOUD_VARIABLES = tuple(start for cloud in CLOUDS.values() for start in cloud.variables)
+INHERITED = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "TZ"})
+LABEL = "aboard"
+DIRECTORY = f"{LABEL}.directory"
+CHECK = "Check: docker info"
+SECONDS = 30.0  # for an answer of the daemon
+_EXTRA = "'aboard[docker]'"
+_SOCKET = Path("/var/run/docker.sock")
+_BUILD_SECONDS = 600.0  # for the next line of a build
+_LOG_FILE = {"type": "json-file", "config": {"max-size": "1m", "max-file": "2"}}
+_OF_THE_IMAGE = frozenset(
+    map(Path, ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys"))
+) | {Path("/usr"), Path("/opt/aboard"), Path("/usr/local"), Path("/usr/lib"), Path("/usr/bin")}
+
+Text = Annotated[str, Field(strict=True)]
+
+
+def _check_volume(text: str) -> str:
+    _parse_volume(text)
+    return text
+
+
+def _parse_volume(text: str) -> tuple[str, str, bool]:
+    """Return what is mounted, where, and whether it is read-only."""
+    source, *others = text.split(":")
+    mode = others.pop() if others and others[-1] in {"ro", "rw"} else "ro"
+    source = os.path.expanduser(source)  # noqa: PTH111 - may be the name of a volume
+    target = others[0] if others else source
+    if len(others) > 1 or not source or not target.startswith("/"):
+        raise ValueError(f"{text!r} is not HERE:THERE, such as /data/plugins:/plugins.")
+    return source, target, mode == "ro"
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class DockerSettings(EngineSettings):
+    host: Annotated[
+        Text, Field(description="Address of the daemon; as `docker` finds it by default.")
+    ] = ""
+    context: Annotated[Text, Field(description="Context of `docker` that has the address.")] = ""
+    image: Annotated[Text, Field(description="Image of boards; `aboard:VERSION` by default.")] = (
+        default_tag()
+    )
+    pull: Annotated[
+        Literal["never", "missing", "always"],
+        Field(description="Whether the image is fetched from its registry before a start."),
+    ] = "never"
+    python: Annotated[Text, Field(description="The interpreter in the image.")] = "python3"
+    publish: Annotated[
+        Text,
+        Field(
+            description="Address of this machine on which a board's port is published; empty if"
+            " the hub is on the board's network."
+        ),
+    ] = "127.0.0.1"
+    network: Annotated[
+        Text, Field(description="Network of Docker for boards; its default one if empty.")
+    ] = ""
+    user: Annotated[
+        Text, Field(description="User and group of boards, as `1000:1000`; the hub's by default.")
+    ] = ""
+    volumes: Annotated[
+        tuple[Annotated[Text, AfterValidator(_check_volume)], ...],
+        Field(description="More directories, as `HERE:THERE`; read-only unless `:rw` follows."),
+    ] = ()
+    environment: Annotated[
+        dict[str, Text],
+        Field(description="More variables of boards; `docker inspect` does not show them."),
+    ] = Field(default_factory=dict)
+    credentials: Annotated[
+        bool,
+        Field(strict=True, description="Whether boards get the cloud credentials they need."),
+    ] = True
+    labels: Annotated[dict[str, Text], Field(description="More labels of the containers.")] = Field(
+        default_factory=dict
+    )
+    read_only: Annotated[
+        bool, Field(strict=True, description="Whether the image's file system is read-only.")
+    ] = True
+    tmpfs: Annotated[Text, Field(description="Size of `/tmp`, which is in memory.")] = "64m"
+    pids: Annotated[
+        int, Field(strict=True, ge=1, description="Most processes and threads of a board.")
+    ] = 1024
+
+
+class Daemons:
+    """Connections to daemons. Each is made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._connecting = threading.Lock()
+        self._clients: dict[tuple[str, str], Any] = {}
+        self._infos: dict[tuple[str, str], Mapping[str, Any]] = {}
+
+    def client(self, host: str, context: str) -> Any:
+        with self._connecting:
+            if (known := self._clients.get((host, context))) is not None:
+                return known
+            made = self._clients[host, context] = _open(host, context, SECONDS)
+            return made
+
+    def info(self, host: str, context: str) -> Mapping[str, Any]:
+        client = self.client(host, context)
+        with self._connecting:
+            if (host, context) not in self._infos:
+                self._infos[host, context] = client.api.info()
+            return self._infos[host, context]
+
+    def close(self) -> None:
+        with self._connecting:
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.close()
+
+
+@contextmanager
+def explained(what: str, todo: str = CHECK) -> Iterator[None]:
+    """Raise `ExecutorError` for what the daemon answers, or if it does not."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "docker":
+            raise
+        raise ExecutorError(f"{what}: {explain('docker', install=_EXTRA)}") from None
+    except Exception as error:
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
+        from urllib3.exceptions import HTTPError
+
+        if not isinstance(error, (DockerException, RequestException, HTTPError)):
+            raise
+        raise ExecutorError(f"{what}: {_words(error)}. {todo}") from error
+
+
+def _words(error: BaseException) -> str:
+    """Return what Docker says, or the error of the operating system below several others."""
+    if said := getattr(error, "explanation", None):
+        return " ".join(str(said).split()).rstrip(".")
+    below: BaseException | None = error
+    while below is not None:
+        for one in (below, *below.args, *(part for arg in below.args for part in _args(arg))):
+            if isinstance(one, OSError) and one.strerror:
+                return one.strerror.lower()
+        below = below.__cause__ or below.__context__
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _args(value: object) -> tuple[object, ...]:
+    return value.args if isinstance(value, BaseException) else ()
+
+
+@contextmanager
+def connect(host: str = "") -> Iterator[Any]:
+    """Open a client for as long as an image is built, on the daemon that a hub would use."""
+    address, context = find_daemon(DockerSettings(host=host))
+    with explained(f"{address}: Docker does not answer"):
+        client = _open(address, context, _BUILD_SECONDS)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def find_daemon(settings: DockerSettings) -> tuple[str, str]:
+    """Return the address of a daemon, and the context that has its certificates, if any."""
+    if settings.host:
+        return settings.host, ""
+    chosen = settings.context
+    if not chosen and (host := os.environ.get("DOCKER_HOST")):
+        return host, ""
+    name = chosen or _current_context()
+    if name != "default":
+        endpoint = _endpoint(name)
+        if endpoint is None:
+            raise ExecutorError(f"Docker has no context {name!r}. See: docker context ls")
+        return str(endpoint["Host"]), name
+    rootless = Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere")) / "docker.sock"
+    local = _SOCKET if _SOCKET.exists() or not rootless.exists() else rootless
+    return f"unix://{local}", ""
+
+
+# docker-py finds no context where Docker has written no config.json yet.
+
+
+def _configuration() -> Path:
+    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+
+
+def _current_context() -> str:
+    stored = read_json(_configuration() / "config.json") or {}
+    return os.environ.get("DOCKER_CONTEXT") or stored.get("currentContext") or "default"
+
+
+def _context_directory(kind: str, name: str) -> Path:
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return _configuration() / "contexts" / kind / digest
+
+
+def _endpoint(context: str) -> Mapping[str, Any] | None:
+    stored = read_json(_context_directory("meta", context) / "meta.json") or {}
+    found: Mapping[str, Any] | None = stored.get("Endpoints", {}).get("docker")
+    return found
+
+
+def _open(host: str, context: str, seconds: float) -> Any:
+    import docker
+
+    return docker.DockerClient(
+        base_url=host, tls=_tls(host, context), timeout=seconds, version="auto"
+    )
+
+
+def _tls(host: str, context: str) -> Any:
+    """Return the certificates for a daemon: those of its context, or by the usual variables."""
+    from docker.tls import TLSConfig
+    from docker.utils import kwargs_from_env
+    from requests.adapters import HTTPAdapter
+
+    class Adapter(HTTPAdapter):  # type: ignore[misc]
+        """Verifies the daemon as the client does: requests prefers what REQUESTS_CA_BUNDLE names.
+
+        See psf/requests#3829.
+        """
+
+        def __init__(self, client: Any) -> None:
+            self._client = client
+            super().__init__()
+
+        def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
+            options["verify"] = self._client.verify or False
+            return super().send(request, *arguments, **options)
+
+    class Certificates(TLSConfig):  # type: ignore[misc]
+        def configure_client(self, client: Any) -> None:
+            super().configure_client(client)
+            client.mount("https://", Adapter(client))
+
+    if not context:
+        found = kwargs_from_env().get("tls") if host.startswith(("tcp:", "https:")) else None
+        return found is not None and Certificates(found.cert, found.ca_cert, found.verify)
+    place = _context_directory("tls", context) / "docker"
+    if not place.is_dir():
+        return False
+    files = {path.stem: str(path) for path in place.iterdir()}  # ca.pem, cert.pem, key.pem
+    pair = (files["cert"], files["key"]) if {"cert", "key"} <= files.keys() else None
+    verifies = not (_endpoint(context) or {}).get("SkipTLSVerify", False)
+    return Certificates(pair, files.get("ca"), verifies)
+
+
+def image_of(settings: DockerSettings) -> str:
+    return settings.image or default_tag()
+
+
+def build_hint(settings: DockerSettings) -> str:
+    tag = f" --tag {settings.image}" if image_of(settings) != default_tag() else ""
+    return f"Build it: aboard image build{tag}"
+
+
+def pull(client: Any, settings: DockerSettings, image: str) -> None:
+    from docker.errors import ImageNotFound
+
+    if settings.pull == "never":
+        return
+    if settings.pull == "missing":
+        with suppress(ImageNotFound):
+            client.api.inspect_image(image)
+            return
+    repository, _, tag = image.rpartition(":")
+    if not repository or "/" in tag:
+        repository, tag = image, "latest"
+    for line in client.api.pull(repository, tag=tag, stream=True, decode=True):
+        if problem := line.get("error"):
+            raise ExecutorError(f"image {image} cannot be fetched: {problem}.")
+
+
+def confine(settings: DockerSettings, info: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the user of a container, and the options that leave it no more rights than that."""
+    security = [str(one) for one in info.get("SecurityOptions") or ()]
+    is_rootless = any(one.startswith("name=rootless") for one in security)
+    selinux = any(one.startswith("name=selinux") for one in security)
+    # A rootless daemon maps its root to its own user, which is ours.
+    user = settings.user or ("0:0" if is_rootless else f"{os.getuid()}:{os.getgid()}")
+    ours = not settings.user and not is_rootless
+    return user, {
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges", *(["label=disable"] if selinux else [])],
+        "group_add": [str(group) for group in os.getgroups()] if ours else None,
+        "restart_policy": {"Name": "no"},
+        "log_config": _LOG_FILE,
+    }
+
+
+def mounts(
+    settings: DockerSettings,
+    *,
+    reads: Iterable[Path] = (),
+    writes: Iterable[Path] = (),
+    own: Mapping[Path, bool],
+) -> list[Any]:
+    """Return what a container sees of this machine, at the same paths.
+
+    What lies below a directory that is seen with the same rights, or more, is not mounted again.
+    `own` are the files of a start, with whether they are read-only. Of two mounts for one place,
+    the last counts.
+    """
+    from docker.types import Mount
+
+    writable, shown = list(dict.fromkeys(writes)), list(dict.fromkeys(reads))
+    found: dict[str, tuple[str, bool]] = {}
+    for path in (*writable, *shown):
+        if path in _OF_THE_IMAGE:
+            raise ExecutorError(
+                f"a container cannot have {path} of this machine: it would hide the image's own. "
+                "Choose a directory below it."
+            )
+    for path in shown:
+        if path.exists() and not any(other in path.parents for other in shown):
+            found[str(path)] = str(path), True
+    for path in writable:
+        if path.exists() and not any(other in path.parents for other in writable):
+            found[str(path)] = str(path), False
+    for volume in settings.volumes:
+        source, target, is_read_only = _parse_volume(volume)
+        found[target] = source, is_read_only
+    found |= {str(path): (str(path), is_read_only) for path, is_read_only in own.items()}
+    return [
+        Mount(target, source, type="bind" if "/" in source else "volume", read_only=is_read_only)
+        for target, (source, is_read_only) in found.items()
+    ]
+
+
+def exit_code_of(state: Mapping[str, Any]) -> int:
+    code = int(state["ExitCode"])
+    return 128 - code if 128 < code <= 128 + signal.SIGRTMAX else code
+
+
+def is_name_taken(error: Any) -> bool:
+    """Return whether a container was not created because of its name; Podman answers with 500."""
+    return error.status_code == 409 or "already in use" in str(error.explanation)
+
+
+def kill(client: Any, container: str, number: signal.Signals) -> None:
+    from docker.errors import APIError
+
+    try:
+        client.api.kill(container, number.name)
+    except APIError as error:
+        if error.status_code not in {404, 409}:  # it is gone, or does not run
+            raise
+
+
+def remove(client: Any, container: str) -> None:
+    from docker.errors import APIError
+
+    try:
+        client.api.remove_container(container, v=True, force=True)
+    except APIError as error:
+        if error.status_code not in {404, 409}:  # it is gone, or being removed
+            raise

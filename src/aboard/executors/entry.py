@@ -1,0 +1,58 @@
+"""The first process of a board, or a task, on an engine: it reads secrets, and becomes the other.
+
+    python -P -m aboard.executors.entry DIRECTORY [--address FILE] [--log FILE] -- COMMAND...
+
+So no secret stands in a command line, in what `docker inspect` or `scontrol show job` show, or in
+the specification of a pod. Standard output goes to the file of the address, because the line with
+the board's address holds the key of its link; standard error is appended to the log. Without a
+file of the address, as for the tasks of jobs, both are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from aboard.executors.base import CERTIFICATE, ENVIRONMENT, PYTHON
+
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as a shell reports them
+
+
+def main() -> None:
+    at = sys.argv.index("--")
+    parser = argparse.ArgumentParser(prog="aboard.executors.entry")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--address", type=Path)
+    parser.add_argument("--log", type=Path)
+    given = parser.parse_args(sys.argv[1:at])
+    secrets = given.directory / ENVIRONMENT
+    try:
+        os.environ.update(json.loads(secrets.read_bytes()))
+        if given.address is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            os.dup2(os.open(given.address, flags, 0o600), sys.stdout.fileno())
+        if given.log is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            os.dup2(os.open(given.log, flags, 0o600), sys.stderr.fileno())
+            if given.address is None:
+                os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    except (OSError, ValueError) as error:
+        sys.exit(f"aboard: {secrets}: the board's environment cannot be used: {error}.")
+    certificate = given.directory / CERTIFICATE
+    if certificate.exists():
+        os.environ["ABOARD_CERTIFICATE"] = str(certificate)
+    program, *arguments = sys.argv[at + 1 :]
+    program = sys.executable if program == PYTHON else program
+    try:
+        os.execvp(program, [program, *arguments])  # noqa: S606
+    except OSError as error:
+        print(f"aboard: {program}: {error.strerror}.", file=sys.stderr)  # noqa: T201
+        found = not isinstance(error, FileNotFoundError)
+        sys.exit(_NOT_EXECUTABLE if found else _NOT_FOUND)
+
+
+if __name__ == "__main__":
+    main()

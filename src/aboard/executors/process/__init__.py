@@ -1,0 +1,1 @@
+"""Boards and tasks on processes of the hub's machine."""

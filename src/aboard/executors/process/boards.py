@@ -1,0 +1,409 @@
+"""Boards as processes of the hub's own machine and user.
+
+Each is the leader of a process group, writes to files of its own, and goes on when the hub ends. A
+directory per board holds what is needed to find it again: `process.json`, the handle of its last
+start, and the files of `start`. Its environment says which directory that is, so that another hub
+of the same database, with directories of its own, finds it too.
+
+The memory limit is checked at each poll. `setrlimit` does not help: Linux ignores RLIMIT_RSS, and
+RLIMIT_DATA and RLIMIT_AS count what is reserved, which for numerical libraries grows with the
+number of cores. Control groups need rights that a user's session often lacks. If a board outgrows
+the machine between two polls, the kernel kills it rather than the hub. Processes that leave their
+group are not followed. A limit of processors binds a board, and what it starts, to as many of those
+that the hub may use, chosen at random so that boards spread; a part of one counts as a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import random
+import re
+import secrets
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from aboard import system
+from aboard.executors.base import (
+    ADDRESS,
+    Address,
+    CommandState,
+    EngineReport,
+    Executor,
+    ExecutorError,
+    Found,
+    Handle,
+    Spec,
+    Status,
+    here,
+    is_here,
+)
+from aboard.executors.start import Start, amount, read_json, why
+from aboard.storage.place import write_private
+from aboard.system import Process
+from aboard.web.errors import TokenError
+
+_PYTHON = (
+    "PATH|HOME|WARNINGS|UTF8|HASHSEED|UNBUFFERED|DONTWRITEBYTECODE|PYCACHEPREFIX|IOENCODING"
+    "|NOUSERSITE|USERBASE|SAFEPATH|FAULTHANDLER|DEVMODE|TRACEMALLOC|MALLOC"
+)
+_INHERITED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_.*|TZ|TZDIR|TMPDIR|TMP|TEMP|XDG_.*_HOME"
+    r"|(HTTP|HTTPS|ALL|NO)_PROXY|(http|https|all|no)_proxy|SSL_CERT_(FILE|DIR)"
+    rf"|(REQUESTS|CURL)_CA_BUNDLE|PYTHON({_PYTHON})|VIRTUAL_ENV|LD_.*|MALLOC_.*|(OMP|OPENBLAS|MKL)_NUM_THREADS"
+    r"|ABOARD_(CACHE|DEBUG|PURE_PYTHON)"
+)
+
+
+def inherited(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if _INHERITED.fullmatch(name)}
+
+
+_MARK = "ABOARD_START"  # the variable with hub, board, attempt and directory
+_WAITING = "aboard-waits-to-start"
+# It begins only once the handle is on the disk; if we are killed before, it reads the end of the
+# file and is gone. exec keeps the process id and the time it was started.
+_LAUNCH = """
+read -r word && [ "$word" = go ] || exit 125
+{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null
+exec "$@" </dev/null
+"""
+_CHANGEOVER_SECONDS = 10.0
+_ENDING_SECONDS = 1.0
+
+
+class ProcessExecutor(Executor):
+    """Runs boards as processes of this machine."""
+
+    name = "process"
+    unit = ("process", "pid")
+
+    def open(self) -> None:
+        # An exit code can be fetched once: the thread that fetches it also stores it.
+        self._fetching = threading.Lock()
+
+    def start(self, spec: Spec) -> Handle:
+        try:
+            spec.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with system.file_lock(spec.directory / "lock"):  # one start at a time
+                return self._start(spec)
+        except (OSError, TokenError) as error:
+            raise ExecutorError(
+                f"{spec.directory}: board {spec.board} cannot be started: {why(error)}. "
+                "Check that the hub may write there and start processes."
+            ) from error
+
+    def poll(self, handles: Mapping[str, Handle]) -> dict[str, Status]:
+        try:
+            groups, boot = (system.processes_by_group(), system.boot_id()) if handles else ({}, "")
+        except OSError as error:
+            unknown = Status(CommandState.UNKNOWN, reason=f"/proc cannot be read: {why(error)}")
+            return dict.fromkeys(handles, unknown)
+        found = {}
+        for key, handle in handles.items():
+            try:
+                with self._fetching:
+                    found[key] = self._look(_Started(handle, boot), groups)
+            except (ExecutorError, OSError, ValueError) as error:
+                found[key] = Status(CommandState.UNKNOWN, reason=why(error))
+        return found
+
+    def stop(self, handle: Handle, *, now: bool = False) -> None:
+        """Send SIGTERM to the process group; `poll` kills it after the time of grace."""
+        started = _Started(handle)
+        try:
+            if not started.lives():
+                return
+            if started.place.is_dir():
+                started.ask_to_end(0.0 if now else time.monotonic() + self.grace)
+            started.signal(signal.SIGKILL if now else signal.SIGTERM)
+        except OSError as error:
+            raise ExecutorError(
+                f"process {started.pid} cannot be stopped: {why(error)}. "
+                f"Stop it with: kill {started.pid}"
+            ) from error
+
+    def logs(
+        self, handle: Handle, *, tail: int | None = None, follow: bool = False
+    ) -> Iterator[bytes]:
+        started = _Started(handle)
+        return started.read_log(tail=tail, follow=follow, lives=started.lives)
+
+    def address(self, handle: Handle) -> Address | None:
+        """Return the reported address of a live process; later its port may be another's."""
+        started = _Started(handle)
+        try:
+            return started.address() if started.lives() else None
+        except (OSError, TokenError) as error:
+            raise ExecutorError(
+                f"the address of process {started.pid} cannot be read: {why(error)}. "
+                "Stop the board and start it again."
+            ) from error
+
+    def probe(self, profile: str = "") -> EngineReport:  # noqa: ARG002 - one machine
+        free = {"cpus": str(os.cpu_count() or 1)}
+        with suppress(OSError, ValueError):
+            memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            free["free memory"] = amount(memory, memory)
+        return EngineReport(True, platform.release(), free)
+
+    def reaches(self, handle: Handle) -> bool:
+        return is_here(handle)
+
+    def found(self) -> list[Found]:
+        try:
+            return [
+                Found(board, attempt, handle)
+                for pid, board, attempt, directory in self._marked()
+                if (handle := _handle_of(pid, board, attempt, directory)) is not None
+            ]
+        except OSError as error:
+            raise ExecutorError(f"/proc cannot be read: {why(error)}.") from error
+
+    def _marked(self) -> Iterator[tuple[int, str, int, Path]]:
+        """Yield id, board, attempt and directory of what hubs of this database have started."""
+        for pid, mark in system.marked_processes(_MARK) if self.hub else ():
+            with suppress(ValueError):
+                hub, board, attempt, directory = mark.split(":", 3)
+                if hub == self.hub:
+                    yield pid, board, int(attempt), Path(directory)
+
+    def _find_elsewhere(self, spec: Spec) -> Handle | None:
+        """Return the handle of this start if a hub with another directory has made it."""
+        patience = time.monotonic() + _CHANGEOVER_SECONDS
+        while True:
+            waiting = 0
+            for pid, board, attempt, directory in self._marked():
+                if (board, attempt) != (spec.board, spec.attempt):
+                    continue
+                handle = _handle_of(pid, board, attempt, directory)
+                if handle is not None and _settles(_Started(handle)):
+                    return handle
+                if handle is None and _waits(pid):  # for a hub that lives, or for its own end
+                    waiting = pid
+            if not waiting:
+                return None
+            if time.monotonic() > patience:
+                raise ExecutorError(
+                    f"process {waiting} waits for the word of a hub that does not go on. "
+                    f"End it with: kill {waiting}"
+                )
+            time.sleep(0.01)
+
+    def _start(self, spec: Spec) -> Handle:
+        record = spec.directory / "process.json"
+        before = read_json(record)
+        if isinstance(before, dict):
+            running = _Started(before)
+            if _settles(running):
+                return before
+            shutil.rmtree(running.place, ignore_errors=True)
+        if (elsewhere := self._find_elsewhere(spec)) is not None:
+            return elsewhere
+        number = secrets.token_hex(4)
+        handle, token = Start.prepare(spec, number, tls=False)
+        place = spec.directory / f"start-{number}"
+        reading, writing = os.pipe()
+        try:
+            given = {
+                **inherited(os.environ),
+                **spec.listening("localhost", 0),
+                **spec.environment,
+                "ABOARD_TOKEN": token,
+                _MARK: f"{self.hub}:{spec.board}:{spec.attempt}:{handle['directory']}",
+            }
+            pid = _spawn(spec, reading, place / ADDRESS, spec.directory / "log", given)
+            try:
+                if spec.cpus:
+                    _bind(pid, spec.cpus)
+                process = system.find_process(pid)
+                handle |= {
+                    "pid": pid,
+                    "started": process.started if process else 0,
+                    "memory": spec.memory,
+                    **here(),
+                }
+                write_private(record, json.dumps(handle))
+            except BaseException:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise
+            with suppress(BrokenPipeError):  # it was killed already, and `poll` reports that
+                os.write(writing, b"go\n")
+        finally:
+            os.close(reading)
+            os.close(writing)
+        return handle
+
+    def _look(self, started: _Started, groups: Mapping[int, list[Process]]) -> Status:
+        verdict = started.verdict()
+        members = [] if started.is_foreign() else groups.get(started.pid, [])
+        alive = [process for process in members if process.is_alive]
+        leader = next((one for one in members if one.pid == started.pid), None)
+        if leader is not None and leader.is_alive and verdict is None:
+            status = self._look_at_living(started, alive)
+            verdict = started.verdict()
+            if verdict is None:
+                return status
+        if alive:  # it was ended by us, or has left children behind
+            started.signal(signal.SIGKILL)
+        gone, code = _fetch_exit_code(started) if members else (True, None)
+        if not gone:
+            return Status(started.state())
+        return verdict or started.end(code, _reason(started, code))
+
+    def _look_at_living(self, started: _Started, alive: list[Process]) -> Status:
+        memory = sum(process.resident for process in alive)
+        limit = started.memory
+        if limit is not None and memory > limit:
+            memory = system.proportional_memory(alive)
+        if limit is not None and memory > limit:
+            reason = f"used {amount(memory, limit)} of {amount(limit, limit)} memory"
+            started.end(-signal.SIGKILL, reason)
+        deadline = started.deadline()
+        if deadline is not None and time.monotonic() >= deadline:
+            started.signal(signal.SIGKILL)
+        return Status(started.state(), memory=memory)
+
+
+class _Started(Start):
+    """A process that was started, as its handle describes it."""
+
+    def __init__(self, handle: Handle, boot: str = "") -> None:
+        super().__init__(handle)
+        try:
+            self.pid = int(handle["pid"])
+            self.memory: int | None = handle["memory"]
+            self._started = int(handle["started"])
+            self.of_this_boot = str(handle["boot"]) == (boot or system.boot_id())
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            raise ExecutorError(
+                f"this is not the handle of a process: {error!r}. Start the board again."
+            ) from error
+        if self.pid <= 1:  # 0 and 1 as a group would mean ourselves, and all
+            raise ExecutorError(f"there is no board with process id {self.pid}. Start it again.")
+
+    def lives(self) -> bool:
+        process = system.find_process(self.pid)
+        return process is not None and process.is_alive and self._is(process)
+
+    def is_foreign(self) -> bool:
+        """Return whether the id belongs to another process now.
+
+        An id is not reused while a group has it. So if another process has it, nothing of ours is
+        left; and if it is free, its group is ours.
+        """
+        process = system.find_process(self.pid)
+        return not self.of_this_boot or (process is not None and not self._is(process))
+
+    def is_waiting(self) -> bool:
+        return _waits(self.pid)
+
+    def _is(self, process: Process) -> bool:
+        return self.of_this_boot and process.started == self._started
+
+    def signal(self, number: signal.Signals) -> None:
+        if not self.is_foreign():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+
+def _waits(pid: int) -> bool:
+    return _WAITING in system.command_line(pid)[:4]
+
+
+def _handle_of(pid: int, board: str, attempt: int, directory: Path) -> Handle | None:
+    """Return the handle of a marked process; None if it waits, or was started by a board."""
+    noted = read_json(directory / "process.json")
+    if isinstance(noted, dict):
+        return noted if noted.get("pid") == pid and _Started(noted).lives() else None
+    process = system.find_process(pid)
+    if process is None or process.group != pid or not process.is_alive or _waits(pid):
+        return None
+    return {  # its directory is gone
+        "board": board,
+        "attempt": attempt,
+        "directory": str(directory),
+        "start": "",
+        "log_from": 0,
+        "pid": pid,
+        "started": process.started,
+        "memory": None,
+        **here(),
+    }
+
+
+def _spawn(spec: Spec, go: int, out: Path, log: Path, environment: Mapping[str, str]) -> int:
+    """Start a process in a session of its own, which waits for a word on `go`."""
+    return system.spawn(
+        ["/bin/sh", "-c", _LAUNCH, _WAITING, *spec.words(sys.executable)],
+        environment,
+        stdin=go,
+        stdout=os.fspath(out),
+        stderr=os.fspath(log),
+    )
+
+
+def _bind(pid: int, cpus: float) -> None:
+    """Bind a process that waits to this number of processors; what it becomes inherits them."""
+    usable = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(pid, random.sample(usable, min(math.ceil(cpus), len(usable))))
+
+
+def _settles(before: _Started) -> bool:
+    """Return whether an earlier start of a board goes on; if not, wait until it is gone."""
+    patience = time.monotonic() + _CHANGEOVER_SECONDS
+    while before.lives():
+        if before.verdict() is not None or before.deadline() is not None:
+            before.signal(signal.SIGKILL)
+        elif not before.is_waiting():
+            return True
+        if time.monotonic() > patience:
+            raise ExecutorError(
+                f"process {before.pid} of this board does not end, although it was killed. "
+                "Wait until the file system it reads from answers again."
+            )
+        time.sleep(0.01)
+    if not before.is_foreign():
+        before.signal(signal.SIGKILL)
+        _fetch_exit_code(before)
+    return False
+
+
+def _fetch_exit_code(started: _Started) -> tuple[bool, int | None]:
+    """Wait a moment for a group to end; return whether its leader is gone, and its exit code.
+
+    Fetches all exit codes that are ours to fetch: those of our children, and of their children
+    where orphans come to us. What was killed may take a while to give back its memory.
+    """
+    code, fetched = None, False
+    patience = time.monotonic() + _ENDING_SECONDS
+    while time.monotonic() < patience:
+        try:
+            pid, status = os.waitpid(-started.pid, os.WNOHANG)
+        except ChildProcessError:
+            if not started.lives():
+                return True, code
+            pid = 0
+        if pid == started.pid:
+            code, fetched = os.waitstatus_to_exitcode(status), True
+        if not pid:
+            time.sleep(0.005)
+    return fetched, code
+
+
+def _reason(started: _Started, code: int | None) -> str:
+    if started.deadline() is None:
+        if not started.of_this_boot:
+            return "the machine was restarted"
+        if not started.place.is_dir():
+            return "it was started again since"
+    return started.why_ended(code)

@@ -1,0 +1,1 @@
+"""Boards and tasks on Vertex AI."""

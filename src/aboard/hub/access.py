@@ -1,0 +1,426 @@
+"""The way into the hub: its public address, who visits, and where a request goes.
+
+A request passes what trusted proxies report about its client, the log, the `Gate` with the hub's
+accounts (`HubAccess`), and the router to boards, API and pages. A board that a visitor may not see
+does not exist for that visitor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from aboard.boards.accounts import Session, User
+from aboard.boards.errors import BoardsError, DatabaseUnavailable, NoSuchName
+from aboard.boards.model import INSTANT, BoardRecord, BoardState
+from aboard.hub.auth import BOARDS_MARK, AuthError, HubVisitor, Issued
+from aboard.hub.config import Config, origin_of
+from aboard.hub.errors import status_of
+from aboard.hub.log import note_request, without_secrets
+from aboard.hub.metrics import Requests
+from aboard.hub.passwords import TooManyAttempts
+from aboard.hub.permissions import API, RULES, Action, Open, may
+from aboard.hub.proxy import NotServing, not_serving
+from aboard.hub.service import Hub
+from aboard.web import pages
+from aboard.web.gate import (
+    BOARDS_PATH,
+    VISITOR,
+    BadKey,
+    Credential,
+    Gate,
+    LoginPage,
+    NewSession,
+    Refused,
+    Visitor,
+    WrongSecret,
+    redirect,
+)
+from aboard.web.pages import Problem
+from aboard.web.request import (
+    COOKIE_PREFIX,
+    KEY,
+    ORIGIN,
+    PREFIX,
+    SAFE_METHODS,
+    Request,
+    first_header,
+    make_cookie,
+    session_cookie_name,
+)
+from aboard.web.server import addresses
+from aboard.web.tokens import pasted_key
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Without it a session changes nothing through the API. No form can send it, nor do the pages of
+# TensorBoard and its plugins, which have the same origin.
+CSRF_HEADER = b"x-aboard-csrf"
+_BOARDS_ORIGIN = "boards"
+_FONTS = "/font-roboto/"
+_OPEN = frozenset(path for (_, path), rule in RULES.items() if rule is Open.ANYBODY)
+_SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+_KINDS = {"b": "board", "api": "api", "healthz": "health", "readyz": "health"}
+_NO_CSRF_HEADER = Problem(
+    403,
+    "unmarked",
+    "A change with the cookie of a session needs the header X-Aboard-CSRF.",
+    "Send it with any value, or send a token instead: Authorization: Bearer TOKEN",
+)
+
+
+def make_entrance(
+    hub: Hub, app: ASGIApp, instant: ASGIApp, isolated: ASGIApp, requests: Requests
+) -> ASGIApp:
+    """Return what a hub serves: `app` has the API and the pages, the others have the boards."""
+    router = _Router(hub, app, instant, isolated)
+    own = Gate(router, HubAccess(hub), log_path=without_secrets)
+    of_boards = Gate(router, BoardsAccess(hub), log_path=without_secrets)
+
+    async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await own(scope, receive, send)
+            return
+        scope = client_scope(scope, hub.config)
+        gate = of_boards if scope[ORIGIN] else own
+        if scope["type"] == "websocket":
+            await gate(scope, receive, send)
+            return
+        started, status = time.monotonic(), 0
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await gate(scope, receive, send_noting)
+        finally:
+            seconds, path = time.monotonic() - started, scope["path"]
+            kind = _KINDS.get(path.split("/", 2)[1] if "/" in path else "", "page")
+            requests.count(kind, status or 500, seconds)
+            visitor: HubVisitor | None = scope.get(VISITOR)
+            client = (scope.get("client") or ("",))[0]
+            name = visitor.name if visitor else ""
+            minor = kind in {"board", "health"}
+            note_request(scope["method"], path, status, seconds, name, client, minor=minor)
+
+    return entrance
+
+
+class HubAccess:
+    """Who may pass the gate of the hub's own origin."""
+
+    _for_boards = False
+
+    def __init__(self, hub: Hub) -> None:
+        self._auth = hub.auth
+        self._shows_boards = not hub.config.boards_url
+        self._personal = hub.personal
+        self.throttle = hub.auth.throttle
+        hint = "Use your name and password, or ask an admin of this hub for access."
+        if hub.personal:
+            hint = "Get a link with `aboard open`, or paste the token of this hub."
+        self.login = LoginPage(
+            path="/login",
+            message="Log in to this hub.",
+            hint=hint,
+            wrong_link=hint,
+            with_password=not hub.personal,
+        )
+
+    async def identify(self, request: Request) -> HubVisitor | None:
+        async with _refusing():
+            if request.bearer is not None:
+                return await self._find(Credential.TOKEN, (request.bearer,))
+            if sessions := tuple(filter(self._is_for_us, request.sessions)):
+                found = await self._find(Credential.SESSION, sessions)
+                if found is not None:
+                    return found
+            board = board_of(request.path) if self._shows_boards else None
+            links = request.cookie(share_cookie_name(board)) if board is not None else ()
+            return await self._find(Credential.LINK, links) if links else None
+
+    async def _find(self, credential: Credential, secrets: tuple[str, ...]) -> HubVisitor | None:
+        is_known, visitor = self._auth.recent_visitor(credential, secrets)
+        if is_known:
+            return visitor
+        return await asyncio.to_thread(self._auth.visitor, credential, secrets)
+
+    def _is_for_us(self, secret: str) -> bool:
+        """Return whether a session or key is for this origin: none opens both."""
+        return secret.startswith(BOARDS_MARK) == self._for_boards
+
+    async def redeem(self, key: str, visitor: Visitor | None) -> NewSession | BadKey:
+        """Use up a one-time key, and open a session unless the visitor has one."""
+        if not self._is_for_us(key):
+            return BadKey.UNKNOWN
+        opened = self._auth.new_session(boards=self._for_boards)
+        session = opened.record if visitor is None else None
+        async with _refusing():
+            problem = await asyncio.to_thread(self._auth.redeem, key, session)
+        return problem or _new_session(opened)
+
+    async def log_in(self, form: Mapping[str, str], client: str = "") -> NewSession:
+        """Open a session for a password, a token, or a link that was pasted."""
+        async with _refusing():
+            if self._personal or "user" not in form:
+                return await self._with_token(form.get("token", "").strip())
+            try:
+                password = form.get("password", "")
+                return _new_session(await self._auth.enter(form["user"], password, client))
+            except TooManyAttempts:
+                raise Refused(pages.TOO_MANY) from None
+            except AuthError as error:
+                raise WrongSecret(_sentence(error.message), delayed=True) from None
+
+    async def _with_token(self, secret: str) -> NewSession:
+        found = await asyncio.to_thread(self._auth.token, secret)
+        if found is not None:
+            return _new_session(await asyncio.to_thread(self._auth.open_session, found[1]))
+        redeemed = await self.redeem(pasted_key(secret), None)
+        if isinstance(redeemed, BadKey):
+            raise WrongSecret("This token is not valid.")
+        return redeemed
+
+    def is_open(self, path: str) -> bool:
+        return path in _OPEN or _is_share(path) or path.startswith(_FONTS)
+
+
+class BoardsAccess(HubAccess):
+    """Who may pass the gate of the boards' own origin; users log in at the hub's."""
+
+    _for_boards = True
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._shows_boards = True
+        home = hub.config.url
+        self.login = replace(self.login, path="", elsewhere=lambda asked: home + asked.target)
+
+    def is_open(self, path: str) -> bool:
+        return _is_share(path) or path.startswith(_FONTS)
+
+
+class _Router:
+    def __init__(self, hub: Hub, app: ASGIApp, instant: ASGIApp, isolated: ASGIApp) -> None:
+        self._hub = hub
+        self._app = app
+        self._instant = instant
+        self._isolated = isolated
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._app if scope["type"] == "lifespan" else await self._answer(scope)
+        await answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope) -> ASGIApp:
+        path, visitor = scope["path"], scope[VISITOR]
+        board = board_of(path)
+        try:
+            answer = None
+            if self._hub.config.boards_url:
+                answer = await self._elsewhere(scope, board, visitor)
+            if answer is None and board is not None:
+                answer = await self._board(board, visitor, scope["type"])
+            if answer is not None:
+                return answer
+        except BoardsError as error:
+            return _problem(error)
+        if scope["type"] == "websocket":
+            return pages.NOT_FOUND
+        if path.startswith(_FONTS):
+            return self._instant
+        is_change = path.startswith(f"{API}/") and scope["method"] not in SAFE_METHODS
+        if is_change and path not in _OPEN and visitor.credential is not Credential.TOKEN:
+            is_marked = any(name.lower() == CSRF_HEADER for name, _ in scope["headers"])
+            return self._app if is_marked else _NO_CSRF_HEADER
+        return self._app
+
+    async def _elsewhere(
+        self, scope: Scope, board: str | None, visitor: HubVisitor | None
+    ) -> ASGIApp | None:
+        """Return the answer to what is at the other origin, or comes from it."""
+        path = scope["path"]
+        if scope[ORIGIN]:
+            is_here = board is not None or _is_share(path) or path.startswith(_FONTS)
+            return None if is_here else pages.NOT_FOUND
+        if visitor is not None and visitor.credential is Credential.TOKEN:
+            return None  # no page of a browser has one
+        if _is_from_a_script_elsewhere(scope):
+            return pages.CROSS_ORIGIN
+        if _is_share(path):
+            return redirect(f"{self._hub.config.boards_url}{path}")
+        return None if board is None else await self._opened(scope, board, visitor)
+
+    async def _opened(self, scope: Scope, board: str, visitor: HubVisitor | None) -> ASGIApp:
+        """Send a browser to the origin of boards, with a key that is good for it alone."""
+        record = self._hub.lifecycle.known(board) or await asyncio.to_thread(self._ended, board)
+        if visitor is None or record is None or not may(visitor.who, Action.SEE, record):
+            return pages.NOT_FOUND
+        mode = first_header(scope["headers"], b"sec-fetch-mode").lower()
+        is_page = scope["type"] == "http" and scope["method"] == "GET" and mode in {"", "navigate"}
+        if not is_page or not isinstance(visitor.who, User):
+            return pages.CROSS_ORIGIN
+        mint = partial(self._hub.auth.mint_key, visitor.who, boards=True)
+        key, _ = await asyncio.to_thread(mint)
+        target = scope["raw_path"].decode("latin-1")
+        query = scope["query_string"].decode("latin-1")
+        more = f"{query}&" if query else ""
+        return redirect(f"{self._hub.config.boards_url}{target}?{more}{KEY}={key}")
+
+    async def _board(self, board_id: str, visitor: HubVisitor, kind: str) -> ASGIApp:
+        record = self._hub.lifecycle.known(board_id)
+        if record is None and kind == "http":
+            record = await asyncio.to_thread(self._ended, board_id)
+        if record is None or not may(visitor.who, Action.SEE, record):
+            return pages.NOT_FOUND
+        if kind == "websocket" and not record.is_isolated:
+            return pages.NOT_FOUND
+        if kind == "http" and record.state is not BoardState.RUNNING:
+            log: tuple[str, ...] = ()
+            if record.state is BoardState.STARTING and may(visitor.who, Action.SEE_LOGS, record):
+                log = await asyncio.to_thread(self._hub.last_lines, record)
+            return not_serving(record.id, NotServing(record.state, record.reason, log))
+        self._hub.lifecycle.touch(record.id)
+        if record.on != INSTANT:
+            return self._isolated
+        await asyncio.to_thread(self._hub.show, record)
+        return self._instant
+
+    def _ended(self, board_id: str) -> BoardRecord | None:
+        try:
+            return self._hub.registry.get(board_id)
+        except (NoSuchName, DatabaseUnavailable):
+            return None
+
+
+def _is_from_a_script_elsewhere(scope: Scope) -> bool:
+    """Return whether another origin's page requests something without showing it in its place."""
+    site = first_header(scope["headers"], b"sec-fetch-site").lower()
+    mode = first_header(scope["headers"], b"sec-fetch-mode").lower()
+    return site not in {"", "none", "same-origin"} and mode != "navigate"
+
+
+def _is_share(path: str) -> bool:
+    return path.startswith("/s/") and path.count("/") == 2
+
+
+def board_of(path: str) -> str | None:
+    return path.split("/", 3)[2] if path.startswith(BOARDS_PATH) else None
+
+
+# The hub's address and cookies.
+
+
+def client_scope(scope: Scope, config: Config) -> Scope:
+    """Return a request as its client sent it: before trusted proxies, without the hub's prefix."""
+    scope = {**scope, "root_path": ""}
+    client = scope.get("client")
+    proto = ""
+    if config.trusted_proxies and client is not None and _is_trusted(client[0], config):
+        reported = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if host := reported.get(b"x-forwarded-host", "").rpartition(",")[2].strip():
+            others = [pair for pair in scope["headers"] if pair[0].lower() != b"host"]
+            scope["headers"] = [*others, (b"host", host.encode("latin-1"))]
+        proto = reported.get(b"x-forwarded-proto", "").rpartition(",")[2].strip().lower()
+        before = _client_before(reported.get(b"x-forwarded-for", ""), client[0], config)
+        scope["client"] = (before, 0)
+    scope[ORIGIN] = _BOARDS_ORIGIN if _is_for_boards(scope, config) else ""
+    url = config.boards_url if scope[ORIGIN] else config.url
+    path, raw, prefix = scope["path"], scope.get("raw_path"), urlsplit(url).path
+    if prefix and path.startswith(f"{prefix}/"):
+        path = path[len(prefix) :]
+        raw = raw[len(prefix.encode()) :] if raw and raw.startswith(prefix.encode()) else None
+    scope |= {"path": path, "raw_path": raw or path.encode(), PREFIX: prefix}
+    plain = "ws" if scope["type"] == "websocket" else "http"
+    if url:
+        scope["scheme"] = f"{plain}s" if url.startswith("https:") else plain
+    elif proto in _SCHEMES:
+        scope["scheme"] = f"{plain}s" if _SCHEMES[proto] == "https" else plain
+    return scope
+
+
+def _is_for_boards(scope: Scope, config: Config) -> bool:
+    """Return whether a request names the boards' own origin; browsers send the true `Host`."""
+    if not config.boards_url:
+        return False
+    scheme = urlsplit(config.boards_url).scheme
+    try:
+        asked = origin_of(f"{scheme}://{first_header(scope['headers'], b'host')}")
+    except ValueError:
+        return False
+    return asked == origin_of(config.boards_url)
+
+
+def public_address(scope: Scope, config: Config) -> str:
+    """Return the address that links begin with: the configured one, or where the hub listens.
+
+    Only the port comes from the request's connection. A client chooses `Host`, and a proxy passes
+    it on.
+    """
+    port = (scope.get("server") or ("", 0))[1] or config.port or 0
+    scheme = "https" if config.certificate else "http"
+    return config.url or addresses(config.host, port, scheme)[0]
+
+
+def session_cookie(scope: Scope, opened: Issued[Session]) -> str:
+    secret, seconds = _new_session(opened)
+    return make_cookie(scope, session_cookie_name(scope), secret, seconds=seconds)
+
+
+def end_cookie(scope: Scope) -> str:
+    return make_cookie(scope, session_cookie_name(scope), "", seconds=0)
+
+
+def share_cookie_name(board_id: str) -> str:
+    return f"{COOKIE_PREFIX}share-{board_id}"
+
+
+def _new_session(opened: Issued[Session]) -> NewSession:
+    session = opened.record
+    return NewSession(opened.secret, max(int(session.expires - session.created), 1))
+
+
+def _client_before(chain: str, address: str, config: Config) -> str:
+    """Return the last address in a chain of proxies that is not a trusted one."""
+    for hop in reversed([one.strip() for one in chain.split(",") if one.strip()]):
+        if not _is_trusted(address, config):
+            break
+        try:
+            address = str(ipaddress.ip_address(hop))
+        except ValueError:
+            break
+    return address
+
+
+def _is_trusted(address: str, config: Config) -> bool:
+    try:
+        known = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(known in network for network in config.trusted_proxies)
+
+
+@asynccontextmanager
+async def _refusing() -> AsyncIterator[None]:
+    try:
+        yield
+    except BoardsError as error:
+        raise Refused(_problem(error)) from error
+
+
+def _problem(error: BoardsError) -> Problem:
+    return Problem(status_of(error), error.code, _sentence(error.message), error.hint)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,609 @@
+"""One run: described in full, edited, deleted, its log and what doctor finds; facets of many."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import orjson
+from fastapi import Depends, Header, Path, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from aboard.boards.errors import BadValue
+from aboard.boards.model import LIVE
+from aboard.hub.api import RequestDocument, TheHub, TheUser, api_router, computes
+from aboard.hub.api.runs import RunDocument
+from aboard.hub.permissions import Action, require
+from aboard.hub.runs import run_document
+from aboard.hub.service import Hub
+from aboard.index.library import RunSet
+from aboard.index.summary import Summary
+from aboard.runs.catalog import KnownRun
+from aboard.runs.manifest import Attempt, Manifest, format_time
+from aboard.runs.question import MAX_LENGTH, Question, parse_field
+from aboard.runs.question import Field as QuestionField
+
+router = api_router("runs")
+_UNCACHED = {"cache-control": "no-store"}
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_ANY_BYTES = "application/octet-stream"
+_FILE_HEADERS = {
+    "content-security-policy": "default-src 'none'; sandbox",
+    "x-content-type-options": "nosniff",
+    "accept-ranges": "bytes",
+    **_UNCACHED,
+}
+_MOST_TAGS = 100
+_MOST_LOOKED = 1000  # runs, for what they have logged
+_MOST_BOARDS = 1000
+
+RunId = Annotated[
+    str, Path(description="The `id` of a listed run.", min_length=1, max_length=16_000)
+]
+Selectors = Annotated[list[str], Query(description="As of boards; all runs by default.")]
+Condition = Annotated[
+    str | None, Query(description="Only runs for which this holds.", max_length=MAX_LENGTH)
+]
+TagName = Annotated[str, Field(min_length=1, max_length=200)]
+TagValue = Annotated[str, Field(max_length=1000)] | int | float | bool | None
+
+
+class AttemptDocument(BaseModel):
+    """A process, or a group of them, that worked on a run."""
+
+    number: int
+    state: str
+    host: str
+    pid: int
+    job: str
+    started: str | None
+    ended: str | None
+    exit_code: int | None
+    reason: str
+
+
+class StageDocument(BaseModel):
+    """A directory of a run that has event files."""
+
+    name: str = Field(description="Such as `train`; empty for the run's own directory.")
+    files: int
+    bytes: int
+
+
+class RunDetail(RunDocument):
+    """A run in full."""
+
+    note: str
+    command: list[str]
+    git_commit: str
+    heartbeat: str | None
+    duration: float | None = Field(description="In seconds, so far.")
+    attempts: list[AttemptDocument]
+    stages: list[StageDocument]
+    files: int
+    bytes: int
+    complete: bool = Field(description="False if it has too many files to count them all.")
+    problems: list[str] = Field(description="Why its record cannot be read.")
+
+
+class MetricDocument(BaseModel):
+    """A tag that a run has logged."""
+
+    name: str = Field(description="`STAGE/TAG`, or the tag alone in the run's own directory.")
+    stage: str
+    tag: str
+    plugin: str = Field(examples=["scalars"])
+    scalar: bool
+    count: int = Field(description="Of values, less those that restarts made void.")
+    first_step: int
+    last_step: int
+    last_time: str | None
+    last: float | None = Field(description="Of a scalar; none if it is not finite.")
+    min: float | None = Field(None, description="Of the finite values of a scalar.")
+    min_step: int | None = None
+    max: float | None = None
+    max_step: int | None = None
+    mean: float | None = None
+    nans: int = 0
+    infinities: int = 0
+
+
+class MetricList(BaseModel):
+    """What a run has logged."""
+
+    metrics: list[MetricDocument]
+    complete: bool = Field(description="False if reading goes on: request it again.")
+
+
+class LoggedDocument(BaseModel):
+    """A tag that some runs have logged."""
+
+    name: str = Field(description="`STAGE/TAG`, or the tag alone in a run's own directory.")
+    plugin: str = Field(examples=["scalars"])
+    scalar: bool
+    runs: int = Field(description="How many of them have it.")
+    first_step: int
+    last_step: int
+    ids: list[str] = Field(description="A hundred of these runs at most; none for a scalar.")
+
+
+class LoggedList(BaseModel):
+    """What some runs have logged, by name."""
+
+    metrics: list[LoggedDocument]
+    runs: int = Field(description="How many runs were looked at: a thousand at most.")
+    unread: int = Field(description="Of how many of them the hub has not read anything yet.")
+
+
+class FileDocument(BaseModel):
+    """A file of a run."""
+
+    name: str = Field(description="Its path below the run's directory.")
+    bytes: int
+
+
+class FileList(BaseModel):
+    """The files of a run, by name."""
+
+    files: list[FileDocument]
+    complete: bool = Field(description="False if there are more than 10,000.")
+
+
+class RunBoard(BaseModel):
+    """A board that shows a run."""
+
+    id: str
+    name: str
+    title: str
+    owner: str
+    state: str
+
+
+class RunBoards(BaseModel):
+    """The live boards that show a run."""
+
+    boards: list[RunBoard]
+
+
+class FindingDocument(BaseModel):
+    """Something that is wrong or odd."""
+
+    code: str
+    severity: Literal["error", "warning", "info"]
+    what: str
+    where: list[str]
+    advice: str
+
+
+class DiagnosisDocument(BaseModel):
+    """What doctor finds."""
+
+    findings: list[FindingDocument]
+    complete: bool = Field(description="False if reading took too long: request it again.")
+    bytes_read: int
+    bytes_total: int
+
+
+class RunChange(RequestDocument):
+    """What to change in the record of a run."""
+
+    tags: dict[TagName, TagValue] = Field(
+        {},
+        max_length=_MOST_TAGS,
+        description="Tags to set; `true` is one without a value, `null` removes it.",
+        examples=[{"baseline": True, "old": None}],
+    )
+    note: Annotated[str, Field(max_length=10_000)] | None = Field(
+        None, description="Replaces the note; an empty text removes it."
+    )
+
+
+class RunDeletion(BaseModel):
+    """What a deletion loses, or has deleted."""
+
+    id: str
+    run: str = Field(description="As `experiment/name`.")
+    deleted: bool
+    files: int
+    bytes: int
+    confirm: str | None = Field(description="The token with which a second request deletes it.")
+    problems: list[str] = Field(description="What could not be deleted.")
+
+
+class FacetValue(BaseModel):
+    """A value, and how many runs have it."""
+
+    value: str | int | float | bool
+    count: int
+
+
+class FacetBin(BaseModel):
+    """Numbers from one bound to another, and how many runs have one of them."""
+
+    low: float
+    high: float
+    count: int
+
+
+class FacetDocument(BaseModel):
+    """The values of a field, the most frequent first."""
+
+    field: str
+    values: list[FacetValue]
+    bins: list[FacetBin] = Field(description="Instead of numbers with more values than `limit`.")
+    distinct: int
+    missing: int = Field(description="How many runs have no value.")
+    runs: int
+
+
+class FieldCount(BaseModel):
+    """A hyperparameter, metric or tag, and how many runs have it."""
+
+    name: str = Field(examples=["hparams.lr"])
+    runs: int
+
+
+class FieldList(BaseModel):
+    """The fields of some runs, by name."""
+
+    fields: list[FieldCount]
+
+
+@router.get("/runs/facets", response_model=FacetDocument)
+@computes
+def get_facet(
+    hub: TheHub,
+    field: Annotated[
+        str,
+        Query(
+            description="As in a question: `state`, `tags`, `hparams.NAME`, `metrics.NAME.max`.",
+            min_length=1,
+            max_length=500,
+        ),
+    ],
+    selector: Selectors = [],  # noqa: B006
+    where: Condition = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> Response:
+    """Count the values that runs have of a field; many different numbers are counted in bins."""
+    asked = parse_field(field)
+    runs = _selected(hub, selector, where, [asked])
+    found = hub.runs.facet(runs, asked, limit)
+    return _json(
+        {
+            "field": field,
+            "values": [{"value": value, "count": count} for value, count in found.values],
+            "bins": [{"low": low, "high": high, "count": count} for low, high, count in found.bins],
+            "distinct": found.distinct,
+            "missing": found.missing,
+            "runs": len(runs),
+        }
+    )
+
+
+@router.get("/runs/fields")
+@computes
+def list_fields(
+    hub: TheHub,
+    selector: Selectors = [],  # noqa: B006
+    where: Condition = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> FieldList:
+    """List the hyperparameters, metrics and tags that runs have; the most frequent, by name."""
+    any_of_them = QuestionField("", "hparams")  # so that runs without a record are read
+    found = hub.runs.fields(_selected(hub, selector, where, [any_of_them]), limit)
+    return FieldList(fields=[FieldCount(name=name, runs=count) for name, count in found])
+
+
+@router.get("/runs/metrics", response_model=LoggedList)
+def list_logged(
+    hub: TheHub,
+    selector: Selectors = [],  # noqa: B006
+    where: Condition = None,
+) -> Response:
+    """List what runs have logged: scalars, images, text, histograms and all else."""
+    runs = _selected(hub, selector, where)[:_MOST_LOOKED]
+    hub.follower.metrics_requested(runs, wait=True)
+    metrics = [
+        {
+            "name": one.name,
+            "plugin": one.plugin,
+            "scalar": one.is_scalar,
+            "runs": one.runs,
+            "first_step": one.first_step,
+            "last_step": one.last_step,
+            "ids": one.ids,
+        }
+        for one in hub.runs.logged(runs)
+    ]
+    unread = hub.library.unread(runs)
+    return _json({"metrics": metrics, "runs": len(runs), "unread": unread})
+
+
+def the_run(hub: TheHub, run: RunId) -> KnownRun:
+    return hub.runs.get(run)
+
+
+TheRun = Annotated[KnownRun, Depends(the_run)]
+
+
+@router.get("/runs/{run}", response_model=RunDetail)
+def get_run(hub: TheHub, run: TheRun) -> Response:
+    """Describe a run, with its attempts, stages and note."""
+    record, problem = hub.runs.record(run)
+    return _json(_detail(hub, run, record, problem))
+
+
+@router.patch("/runs/{run}", response_model=RunDetail)
+def change_run(hub: TheHub, run: TheRun, change: RunChange) -> Response:
+    """Set tags, remove tags and write a note, in the record of the run."""
+    edited, record = hub.runs.edit(run, change.tags, change.note)
+    return _json(_detail(hub, edited, record, ""))
+
+
+@router.delete("/runs/{run}")
+def delete_run(
+    hub: TheHub,
+    user: TheUser,
+    run: TheRun,
+    confirm: Annotated[
+        str | None, Query(description="The token of a request without one.", max_length=200)
+    ] = None,
+    force: Annotated[bool, Query(description="Also a run that is still running.")] = False,
+) -> RunDeletion:
+    """Say what would be lost, with a token; delete the run, if the token is given."""
+    if run.user != user.name:
+        require(user, Action.DELETE_RUNS)
+    if confirm is None:
+        lost = hub.runs.doomed(run, force=force)
+        files, size, problems = lost.files, lost.bytes, []
+        token: str | None = lost.confirm
+    else:
+        gone = hub.runs.delete(run, confirm, force=force)
+        files, size, token = gone.files, gone.bytes, None
+        problems = [str(one) for one in gone.problems[:10]]
+    return RunDeletion(
+        id=run.id,
+        run=run.label,
+        deleted=confirm is not None and not problems,
+        files=files,
+        bytes=size,
+        confirm=token,
+        problems=problems,
+    )
+
+
+@router.get("/runs/{run}/metrics", response_model=MetricList)
+def list_metrics(hub: TheHub, run: TheRun) -> Response:
+    """List what a run has logged, with the number of values and the last of each."""
+    found, complete = hub.runs.metrics(run)
+    metrics = [
+        {
+            "name": one.name,
+            "stage": "" if one.tag.run == "." else one.tag.run,
+            "tag": one.tag.name,
+            "plugin": one.tag.kind.plugin,
+            "scalar": one.tag.is_scalar,
+            "count": one.points,
+            "first_step": one.tag.first_step,
+            "last_step": one.tag.last_step,
+            "last_time": _moment(one.tag.last_wall_time),
+            "last": one.tag.last_value,
+            **(_statistics(one.summary) if one.summary else {}),
+        }
+        for one in found
+    ]
+    return _json({"metrics": metrics, "complete": complete})
+
+
+def _statistics(summary: Summary) -> dict[str, Any]:
+    names = ("min", "min_step", "max", "max_step", "mean", "nans", "infinities")
+    return {name: getattr(summary, name) for name in names}
+
+
+@router.get("/runs/{run}/files")
+def list_files(hub: TheHub, run: TheRun) -> FileList:
+    """List the files of a run."""
+    found, complete = hub.runs.listed(run)
+    files = [FileDocument(name=one.name, bytes=one.size) for one in found]
+    return FileList(files=files, complete=complete)
+
+
+@router.get(
+    "/runs/{run}/file",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {_ANY_BYTES: {}}, "description": "The file."},
+        206: {"content": {_ANY_BYTES: {}}, "description": "The bytes of a `Range`."},
+        416: {"content": {_ANY_BYTES: {}}, "description": "The file is shorter."},
+    },
+)
+def get_file(
+    hub: TheHub,
+    run: TheRun,
+    name: Annotated[str, Query(description="As `files` lists it.", max_length=4096)],
+    range: Annotated[  # noqa: A002 - the name of the header
+        str | None, Header(description="`bytes=FIRST-LAST`.", max_length=200)
+    ] = None,
+    if_range: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """Return a file of a run, to be saved: no browser shows it."""
+    found = hub.runs.file(run, name)
+    tag = f'"{hashlib.blake2b(found.version.encode(), digest_size=12).hexdigest()}"'
+    begin, end, status = 0, found.size, 200
+    headers = {**_FILE_HEADERS, "etag": tag, "content-disposition": _attachment(name)}
+    wanted = _RANGE.fullmatch(range or "") if if_range in {None, tag} else None
+    if wanted is not None and (wanted[1] or wanted[2]):
+        begin, end = _bounds(wanted[1], wanted[2], found.size)
+        if begin >= end:
+            headers["content-range"] = f"bytes */{found.size}"
+            return Response(status_code=416, media_type=_ANY_BYTES, headers=headers)
+        headers["content-range"] = f"bytes {begin}-{end - 1}/{found.size}"
+        status = 206
+    headers["content-length"] = str(end - begin)
+    pieces = hub.runs.read_file(run, name, begin, end)
+    return _streamed(pieces, headers, status, media_type=_ANY_BYTES)
+
+
+def _attachment(name: str) -> str:
+    """Return the header that saves a file under the last part of its name, whatever that holds."""
+    return (
+        f"attachment; filename*=UTF-8''{quote(name.rpartition('/')[2], safe='', errors='replace')}"
+    )
+
+
+@router.get("/runs/{run}/boards")
+def list_boards_of_run(hub: TheHub, user: TheUser, run: TheRun) -> RunBoards:
+    """List the live boards that show a run, of those that you may see."""
+    page = hub.page(user, states=sorted(LIVE), limit=_MOST_BOARDS)
+    boards = [
+        RunBoard(id=one.id, name=one.name, title=one.title, owner=one.owner, state=one.state.value)
+        for one in page.boards
+        if hub.shows(one, run)
+    ]
+    return RunBoards(boards=boards)
+
+
+@router.get("/runs/{run}/doctor")
+def examine_run(hub: TheHub, run: TheRun) -> DiagnosisDocument:
+    """Say what is wrong or odd about a run; its event files are read first."""
+    found = hub.runs.examine(run)
+    findings = [
+        FindingDocument(**one._asdict() | {"where": [*one.where]}) for one in found.findings
+    ]
+    return DiagnosisDocument(
+        findings=findings,
+        complete=found.complete,
+        bytes_read=found.bytes_read,
+        bytes_total=found.bytes_total,
+    )
+
+
+@router.get(
+    "/runs/{run}/log",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"text/plain": {}}, "description": "The log."},
+        206: {"content": {"text/plain": {}}, "description": "The bytes of a `Range`."},
+        416: {"content": {"text/plain": {}}, "description": "The log is shorter."},
+    },
+)
+def get_run_log(
+    hub: TheHub,
+    run: TheRun,
+    tail: Annotated[int | None, Query(description="Only the last lines.", ge=0, le=10**9)] = None,
+    offset: Annotated[int | None, Query(description="Begin at a byte.", ge=0, le=2**62)] = None,
+    follow: Annotated[bool, Query(description="Go on until the run ends.")] = False,
+    range: Annotated[  # noqa: A002 - the name of the header
+        str | None, Header(description="`bytes=FIRST-LAST`, without `follow`.", max_length=200)
+    ] = None,
+) -> Response:
+    """Return the output that a run recorded: all of it, its end, some bytes, or as it grows."""
+    if tail is not None and offset is not None:
+        raise BadValue("tail and offset exclude each other.", "Give one of them.")
+    log = hub.runs.log(run)
+    if offset is not None:
+        log.seek(offset)
+    if follow:
+        pieces = hub.runs.follow_log(run, log, tail)
+        return StreamingResponse(pieces, media_type="text/plain; charset=utf-8", headers=_UNCACHED)
+    wanted = _RANGE.fullmatch(range or "") if tail is None and offset is None else None
+    if wanted is not None and (wanted[1] or wanted[2]):
+        size = log.size()
+        begin, end = _bounds(wanted[1], wanted[2], size)
+        if begin >= end:
+            headers = {**_UNCACHED, "content-range": f"bytes */{size}"}
+            return Response(status_code=416, media_type="text/plain", headers=headers)
+        headers = {
+            **_UNCACHED,
+            "content-range": f"bytes {begin}-{end - 1}/{size}",
+            "accept-ranges": "bytes",
+        }
+        return _streamed(log.read_range(begin, end), headers, 206)
+    return _streamed(log.read(tail=tail, to_end=True), {**_UNCACHED, "accept-ranges": "bytes"})
+
+
+def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
+    if not first:
+        return max(size - int(last), 0), size
+    return int(first), min(int(last) + 1, size) if last else size
+
+
+def _streamed(
+    pieces: Iterator[bytes],
+    headers: dict[str, str],
+    status: int = 200,
+    media_type: str = "text/plain; charset=utf-8",
+) -> Response:
+    # The first piece is read here, so that a failure has a status of its own.
+    found = chain([next(pieces, b"")], pieces)
+    return StreamingResponse(found, status, headers, media_type=media_type)
+
+
+def _selected(
+    hub: Hub, selectors: list[str], where: str | None, fields: Sequence[QuestionField] = ()
+) -> RunSet:
+    """Return the runs of a request; the metrics that it needs are read in the background."""
+    hub.follower.runs_requested()
+    runs = hub.library.find(hub.library.parse(selectors))
+    question = Question.parse(where)
+    if read := hub.library.to_read(question, runs, fields):
+        hub.follower.metrics_requested(read)
+    return hub.library.narrow(question, runs) if where else runs
+
+
+def _detail(hub: Hub, run: KnownRun, record: Manifest | None, problem: str) -> dict[str, Any]:
+    now = hub.clock()
+    files = hub.runs.files(run)
+    # Parsed, for a number that `orjson` does not write.
+    held = {"hparams": run.hparams, "tags": run.tags, "metrics": run.metrics}
+    return (
+        run_document(run, now)
+        | held
+        | {
+            "note": record.note if record else "",
+            "command": record.command if record else [],
+            "git_commit": run.git_commit,
+            "heartbeat": format_time(run.heartbeat or None),
+            "duration": run.seconds_at(now),
+            "attempts": [_attempt(one) for one in (record.attempts if record else [])],
+            "stages": [one._asdict() for one in files.stages],
+            "files": files.files,
+            "bytes": files.bytes,
+            "complete": files.complete,
+            "problems": [problem] if problem else [],
+        }
+    )
+
+
+def _attempt(one: Attempt) -> dict[str, Any]:
+    return {
+        "number": one.number,
+        "state": one.state.value,
+        "host": one.host,
+        "pid": one.pid,
+        "job": one.job,
+        "started": format_time(one.started or None),
+        "ended": format_time(one.ended),
+        "exit_code": one.exit_code,
+        "reason": one.reason,
+    }
+
+
+def _moment(seconds: float) -> str | None:
+    return format_time(seconds) if 0 <= seconds < 1e12 else None
+
+
+def _json(document: dict[str, Any]) -> Response:
+    try:
+        body = orjson.dumps(document)
+    except TypeError:  # a number of more than 64 bits, or half a surrogate pair
+        import json
+
+        body = json.dumps(document).encode()
+    return Response(body, media_type="application/json")

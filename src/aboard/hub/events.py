@@ -1,0 +1,484 @@
+"""The change stream: what happens to runs, boards, jobs and points, for any number of listeners.
+
+One thread looks, as long as anyone listens, and puts what has changed into one ring of events.
+A listener is a position in that ring and costs no memory of its own; one that falls behind, or
+comes back too late, gets a `reset` and lists everything again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from aboard.boards.accounts import User
+from aboard.boards.errors import Busy, DatabaseUnavailable, NoSuchName
+from aboard.boards.model import INSTANT, BoardRecord, BoardState, to_document
+from aboard.executors.base import ExecutorError
+from aboard.hub.jobs import JobFilter, job_document
+from aboard.hub.permissions import Action, may
+from aboard.hub.runs import run_document
+from aboard.jobs import JobError
+from aboard.jobs.model import JobStatus
+from aboard.runs.catalog import KnownRun, run_id
+from aboard.storage import StorageError, is_remote
+
+if TYPE_CHECKING:
+    from aboard.hub.service import Hub
+
+MOST_LISTENERS = 4096
+MOST_FOLLOWED = 1000  # runs of one listener
+_MOST_EVENTS, _MOST_BYTES = 4096, 8 << 20  # that the ring keeps
+_MOST_TOLD = 200  # changes of one look that are events of their own
+_MOST_POINTS = 1000  # runs with new points in one event
+_LARGEST_DOCUMENT = 16 << 10
+_LOOK_SECONDS = 0.5
+_GATHER_SECONDS = 0.1  # after new points, so that those of many runs are one event
+_STATE_SECONDS = 5.0  # between two looks for runs that are lost
+_JOB_SECONDS, _REMOTE_JOB_SECONDS = 5.0, 30.0
+_MOST_JOBS = 200
+_FIRST_SECONDS = 30.0  # to wait for the first listing of roots
+_CPU_SHARE = 0.1  # of one core, that comparing runs may take
+_LINGER_SECONDS = 30.0  # of looking after the last listener has left: it may come back
+_log = logging.getLogger(__name__)
+
+
+class Kind(StrEnum):
+    """What a listener can listen to."""
+
+    RUN = "run"
+    BOARD = "board"
+    JOB = "job"
+    POINTS = "points"
+
+
+class Event(NamedTuple):
+    """Something that happened, written once for all listeners."""
+
+    kind: Kind
+    name: str
+    data: bytes
+    boards: tuple[BoardRecord, ...] = ()  # who sees one of these may know of it
+    before: BoardRecord | None = None  # who could see this must know that it is gone
+    gone: bytes = b""
+    runs: tuple[str, ...] = ()  # with new points
+
+
+@dataclass(eq=False, slots=True)
+class Listener:
+    """A position in the ring, for a user; `wake` is set when there may be something to take."""
+
+    user: User
+    kinds: frozenset[Kind]
+    follow: Mapping[str, str]  # URIs of runs by id; empty: all that boards show
+    position: int
+    auth_changes: int
+    reset: bool = False
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Events:
+    """The change stream of a hub. `listen`, `leave` and `take` belong to one event loop."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._lock = threading.Condition()
+        self._listeners: set[Listener] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._epoch = ""
+        self._ring: deque[Event] = deque()
+        self._end = 0  # the number of the next event
+        self._bytes = 0
+        self._fresh: set[str] = set()  # sources with new points
+        self._known: frozenset[Kind] = frozenset()  # of which changes are noticed
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+            self._lock.notify_all()
+        if thread is not None:
+            thread.join()
+
+    def note_data(self, uri: str) -> None:
+        """Note that new points of a source were read."""
+        with self._lock:
+            if self._thread is not None:
+                self._fresh.add(uri)
+                self._lock.notify_all()
+
+    # Listeners.
+
+    def listen(
+        self, user: User, kinds: frozenset[Kind], follow: Mapping[str, str], last: str | None
+    ) -> Listener:
+        """Add a listener, which goes on after the event `last` if that is still known.
+
+        Raises:
+            Busy: there are too many.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if len(self._listeners) >= MOST_LISTENERS:
+                raise Busy(f"{MOST_LISTENERS:,} clients listen already.", "Try again later.")
+            if self._thread is None and not self._closed:
+                self._begin(loop)
+            position = self._end if last is None else self._position(last)
+            changes = self._hub.auth.changes
+            listener = Listener(
+                user, kinds, follow, self._end if position is None else position, changes
+            )
+            listener.reset = position is None
+            self._listeners.add(listener)
+            self._lock.notify_all()
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners.discard(listener)
+            self._lock.notify_all()
+
+    def take(self, listener: Listener) -> bytes:
+        """Return what has happened since a listener took the last events; empty if nothing has."""
+        with self._lock:
+            first = self._end - len(self._ring)
+            if listener.position < first:
+                listener.position, listener.reset = self._end, True
+            behind = self._end - listener.position
+            found = [self._ring[at] for at in range(len(self._ring) - behind, len(self._ring))]
+            number, listener.position = listener.position, self._end
+            epoch = self._epoch
+        text = bytearray()
+        if listener.reset:
+            listener.reset = False
+            text += _text(f"{epoch}.{number - 1}", "reset", b"{}")
+        for at, event in enumerate(found, number):
+            data = _shown(event, listener)
+            if data:
+                text += _text(f"{epoch}.{at}", event.name, data)
+        return bytes(text)
+
+    def hello(self, listener: Listener) -> bytes:
+        """Return the first event of a stream: where it begins."""
+        return _text(f"{self._epoch}.{listener.position - 1}", "hello", b"{}")
+
+    def is_ready(self, listener: Listener) -> bool:
+        """Return whether whatever changes from now on will be an event."""
+        return self._known.issuperset(listener.kinds)
+
+    def is_current(self, listener: Listener) -> bool:
+        """Return whether all rights are the same since a listener came."""
+        return listener.auth_changes == self._hub.auth.changes
+
+    def _position(self, last: str) -> int | None:
+        epoch, _, number = last.rpartition(".")
+        if epoch != self._epoch or not re.fullmatch(r"[0-9]{1,18}", number):
+            return None
+        after = int(number) + 1
+        return after if self._end - len(self._ring) <= after <= self._end else None
+
+    # The look.
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._epoch = secrets.token_hex(4)
+        self._ring.clear()
+        self._bytes, self._end = 0, 1
+        self._fresh.clear()
+        self._known = frozenset()
+        self._loop = loop
+        self._thread = threading.Thread(
+            target=self._run, args=(loop,), name="aboard-events", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        look = _Look(self._hub, loop)
+        idle_since: float | None = None
+        while True:
+            with self._lock:
+                listeners = list(self._listeners)
+                fresh, self._fresh = self._fresh, set()
+                now = time.monotonic()
+                idle_since = None if listeners else idle_since or now
+                is_over = idle_since is not None and now - idle_since > _LINGER_SECONDS
+                if self._closed or is_over:
+                    self._thread = None
+                    break
+            try:
+                wanted = {kind for one in listeners for kind in one.kinds} or set(Kind)
+                follow = {uri for one in listeners for uri in one.follow.values()}
+                events = look.changes(wanted, follow, fresh)
+                is_more, self._known = look.known > self._known, look.known
+                self._publish(events, wake=is_more)
+            except Exception:  # noqa: BLE001 - the next look may succeed
+                _log.exception("changes could not be looked for; this is tried again")
+                self._closed_within(1.0)
+            with self._lock:
+                self._lock.wait_for(lambda: self._closed or bool(self._fresh), _LOOK_SECONDS)
+            if self._fresh:
+                self._closed_within(_GATHER_SECONDS)
+        self._hub.follower.follow(())
+
+    def _closed_within(self, seconds: float) -> None:
+        with self._lock:
+            self._lock.wait_for(lambda: self._closed, seconds)
+
+    def _publish(self, events: Sequence[Event], *, wake: bool) -> None:
+        if not events and not wake:
+            return
+        with self._lock:
+            for event in events:
+                self._ring.append(event)
+                self._bytes += len(event.data)
+                self._end += 1
+            while len(self._ring) > _MOST_EVENTS or self._bytes > _MOST_BYTES:
+                self._bytes -= len(self._ring.popleft().data)
+            loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the server has ended
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        with self._lock:
+            listeners = list(self._listeners)
+        for one in listeners:
+            one.wake.set()
+
+
+def _text(identity: str, name: str, data: bytes) -> bytes:
+    return f"id: {identity}\nevent: {name}\ndata: ".encode() + data + b"\n\n"
+
+
+def _shown(event: Event, listener: Listener) -> bytes:
+    """Return the data of an event as a listener may see it; empty if it may not, or does not want.
+
+    JSON has no line breaks that would end the data.
+    """
+    if event.kind not in listener.kinds:
+        return b""
+    if event.kind is Kind.BOARD or event.boards:
+        if any(may(listener.user, Action.SEE, board) for board in event.boards):
+            return event.data
+        could_see = event.before is not None and may(listener.user, Action.SEE, event.before)
+        return event.gone if could_see else b""
+    if not may(listener.user, Action.SEE_RUNS):
+        return b""
+    if event.kind is Kind.POINTS and listener.follow:
+        runs = [run for run in event.runs if run in listener.follow]
+        return orjson.dumps({"runs": runs}) if runs else b""
+    return event.data
+
+
+class _Look:
+    """What was there at the last look; one thread uses it."""
+
+    def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
+        self._hub = hub
+        self._loop = loop
+        self._change: tuple[int, int] | None = None  # of the catalog, at the last look
+        self._runs_due = 0.0
+        self._lost: frozenset[int] = frozenset()  # rows of runs
+        self._states_at = 0.0
+        self._boards: dict[str, tuple[BoardRecord, object]] | None = None
+        self._jobs: dict[str, dict[str, Any]] | None = None
+        self._jobs_at = float("-inf")
+        self._jobs_found: Future[tuple[list[JobStatus], int | None]] | None = None
+        self._began = time.monotonic()
+        self.known: frozenset[Kind] = frozenset()  # of which there was a first look
+
+    def changes(
+        self, wanted: Collection[Kind], follow: Collection[str], fresh: Collection[str]
+    ) -> list[Event]:
+        """Return what has changed since the last call; at the first one nothing has."""
+        events: list[Event] = []
+        self._hub.follower.follow(follow)
+        if Kind.RUN in wanted:
+            self._hub.follower.runs_requested()
+            events += self._of_runs()
+            if self._change is not None:
+                self.known |= {Kind.RUN}
+        if Kind.BOARD in wanted:
+            events += self._of_boards()
+        if Kind.JOB in wanted:
+            events += self._of_jobs()
+        self.known |= {*wanted} - {Kind.RUN}
+        return events + self._of_points(fresh)
+
+    def _of_runs(self) -> list[Event]:
+        began = time.monotonic()
+        if began < self._runs_due or (self._change is None and self._is_early()):
+            return []
+        cpu = time.thread_time()
+        events = self._changed_runs()
+        self._runs_due = began + (time.thread_time() - cpu) / _CPU_SHARE
+        return events
+
+    def _is_early(self) -> bool:
+        """Return whether a root of a new hub is still being listed: its runs are not new."""
+        library = self._hub.library
+        unlisted = any(library.state(root).at is None for root in library.uris)
+        return unlisted and time.monotonic() - self._began < _FIRST_SECONDS
+
+    def _changed_runs(self) -> list[Event]:
+        library = self._hub.library
+        if self._change is None:
+            self._change = library.index.last_change()
+            self._newly_lost()
+            return []
+        changes = library.changes_since(self._change)
+        if changes is None:  # the index was replaced, and is being filled again
+            self._change = library.index.last_change()
+            return [Event(Kind.RUN, "runs", orjson.dumps({"new": 0, "changed": 0, "gone": 0}))]
+        self._change = changes.change
+        found = [("new", run) for run in changes.new]
+        found += [("changed", run) for run in changes.changed]
+        gone = [run_id(*one) for one in changes.gone]
+        if time.monotonic() - self._states_at > _STATE_SECONDS:
+            told = {run.id for _, run in found}
+            found += [("changed", run) for run in self._newly_lost() if run.id not in told]
+        if len(found) + len(gone) > _MOST_TOLD:
+            counts = Counter(change for change, _ in found)
+            data = {"new": counts["new"], "changed": counts["changed"], "gone": len(gone)}
+            return [Event(Kind.RUN, "runs", orjson.dumps(data))]
+        events = [self._run_event(change, run) for change, run in found]
+        return events + [
+            Event(Kind.RUN, "run", orjson.dumps({"change": "gone", "id": one})) for one in gone
+        ]
+
+    def _newly_lost(self) -> Sequence[KnownRun]:
+        """Return the runs whose state has changed with time alone."""
+        self._states_at = time.monotonic()
+        before, self._lost = self._lost, self._hub.library.lost(self._hub.clock())
+        return self._hub.library.index.runs_of(sorted(before ^ self._lost))
+
+    def _run_event(self, change: str, run: KnownRun) -> Event:
+        data: dict[str, Any] = {"change": change, "id": run.id}
+        body = orjson.dumps(data | {"run": run_document(run, self._hub.clock())})
+        if len(body) > _LARGEST_DOCUMENT:
+            body = orjson.dumps(data)
+        return Event(Kind.RUN, "run", body)
+
+    def _of_boards(self) -> list[Event]:
+        snapshot = self._hub.lifecycle.snapshot()
+        now: dict[str, tuple[BoardRecord, object]] = {
+            board.id: (board, (board.version, self._count(board)))
+            for board in snapshot.boards.values()
+        }
+        before, self._boards = self._boards, now
+        if before is None:
+            return []
+        events = []
+        for board_id, (board, mark) in now.items():
+            known = before.get(board_id)
+            if known is None:
+                events.append(self._board_event("new", board))
+            elif known[1] != mark:
+                events.append(self._board_event("changed", board, known[0]))
+        for board_id in before.keys() - now.keys():
+            known_board = before[board_id][0]
+            try:
+                ended = self._hub.registry.get(board_id)
+            except NoSuchName:
+                events.append(_gone(known_board))
+            except DatabaseUnavailable:
+                now[board_id] = before[board_id]  # the next look tries again
+            else:
+                events.append(self._board_event("changed", ended, known_board))
+        return events
+
+    def _count(self, board: BoardRecord) -> int | None:
+        is_shown = board.on == INSTANT and board.state is BoardState.RUNNING
+        return self._hub.follower.count(board.id) if is_shown else None
+
+    def _board_event(
+        self, change: str, board: BoardRecord, before: BoardRecord | None = None
+    ) -> Event:
+        document = to_document(self._hub.describe(board, closely=False))
+        data = orjson.dumps({"change": change, "id": board.id, "board": document})
+        gone = b"" if before is None else _gone(before).gone
+        return Event(Kind.BOARD, "board", data, (board,), before, gone)
+
+    def _of_jobs(self) -> list[Event]:
+        """Return the jobs that changed; engines are not waited for, since they may be slow."""
+        if self._jobs_found is None:
+            remote = any(map(is_remote, self._hub.library.uris))
+            pause = _REMOTE_JOB_SECONDS if remote else _JOB_SECONDS
+            if time.monotonic() - self._jobs_at > pause:
+                self._jobs_at = time.monotonic()
+                page = self._hub.jobs.page(JobFilter(), None, start=0, limit=_MOST_JOBS)
+                self._jobs_found = asyncio.run_coroutine_threadsafe(page, self._loop)
+            return []
+        if not self._jobs_found.done():
+            return []
+        future, self._jobs_found = self._jobs_found, None
+        try:
+            listed = future.result()[0]
+        except (StorageError, ExecutorError, JobError):
+            return []
+        found = {f"{one.record.root} {one.id}": job_document(one) for one in listed}
+        before, self._jobs = self._jobs, found
+        if before is None:  # what happened before is not known
+            return [Event(Kind.JOB, "jobs", b"{}")]
+        oldest = min((job["created"] for job in found.values()), default="")
+        oldest = oldest if len(found) == _MOST_JOBS else ""
+        events = [
+            _job_event("changed" if key in before else "new", job)
+            for key, job in found.items()
+            if before.get(key) != job
+        ]
+        missing = [job for key, job in before.items() if key not in found]
+        return events + [_job_event("gone", job) for job in missing if job["created"] > oldest]
+
+    def _of_points(self, fresh: Collection[str]) -> list[Event]:
+        runs: list[str] = []
+        events: list[Event] = []
+        for uri in fresh:
+            run = self._run_at(uri)
+            if run is not None:
+                runs.append(run.id)
+            elif boards := _boards_of(uri, self._hub.lifecycle.snapshot().boards.values()):
+                data = orjson.dumps({"source": uri})
+                events.append(Event(Kind.POINTS, "points", data, boards))
+        for at in range(0, len(runs), _MOST_POINTS):
+            part = tuple(runs[at : at + _MOST_POINTS])
+            data = orjson.dumps({"runs": part})
+            events.append(Event(Kind.POINTS, "points", data, runs=part))
+        return events
+
+    def _run_at(self, uri: str) -> KnownRun | None:
+        library = self._hub.library
+        for root in library.uris:
+            if uri == root or uri.startswith(f"{root}/"):
+                run = library.index.known_run(root, uri[len(root) + 1 :])
+                if run is not None:
+                    return run
+        return None
+
+
+def _gone(board: BoardRecord) -> Event:
+    data = orjson.dumps({"change": "gone", "id": board.id})
+    return Event(Kind.BOARD, "board", data, (board,), board, data)
+
+
+def _job_event(change: str, job: dict[str, Any]) -> Event:
+    held = {} if change == "gone" else {"job": job}
+    data = {"change": change, "id": job["id"], "root": job["root"], **held}
+    return Event(Kind.JOB, "job", orjson.dumps(data))
+
+
+def _boards_of(uri: str, boards: Iterable[BoardRecord]) -> tuple[BoardRecord, ...]:
+    return tuple(board for board in boards if uri in board.sources)

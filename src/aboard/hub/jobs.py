@@ -1,0 +1,354 @@
+"""The jobs of a hub: those below its roots, as `jobs` describes them.
+
+Engines are asked in threads of their own, one question at a time for each engine, and requests wait
+in the event loop: an engine that hangs makes only its own jobs unknown. Requests that arrive while
+it is busy share the next query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+
+from aboard.boards.errors import BadValue, NoSuchName
+from aboard.executors import Profiles, split_place
+from aboard.executors.base import ExecutorError
+from aboard.hub.permissions import Forbidden
+from aboard.index.library import Library
+from aboard.jobs import JobError
+from aboard.jobs.logs import MemberLog
+from aboard.jobs.model import MEMBER_ENDED, Ending, JobRecord, JobStatus, MemberState
+from aboard.jobs.service import JobRequest, Jobs
+from aboard.runs.manifest import format_time
+from aboard.storage import BadUri, StorageError, canonical
+
+_QUERY_SECONDS = 10.0
+_CHANGE_SECONDS = 60.0  # to submit, stop and retry
+_FOLLOW_SECONDS = 0.5
+
+Result = TypeVar("Result")
+Key = tuple[str, str]
+Statuses = dict[Key, JobStatus]
+
+
+class JobFilter(NamedTuple):
+    """Which jobs to list; what is empty selects all."""
+
+    states: Collection[str] = ()
+    experiment: str = ""
+    user: str = ""
+
+
+class HubJobs:
+    """The jobs below the roots of a library.
+
+    `engines` are those that the hub offers. `submits` is whether the hub submits jobs, and stops
+    them, as its own user; `strict` is as of `Jobs`.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        engines: Mapping[str, Profiles],
+        *,
+        submits: bool,
+        strict: bool = True,
+        seconds: float = _QUERY_SECONDS,
+    ) -> None:
+        self._library = library
+        self._engines = engines
+        self._submits = submits
+        self._strict = strict
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._queues: dict[str, _Queue] = {}
+        self._opened: dict[tuple[str, ...], Jobs] = {}
+
+    def close(self) -> None:
+        """Release what engines hold for the hub; jobs go on."""
+        for jobs in self._opened.values():
+            jobs.close()
+
+    # Reading.
+
+    async def page(
+        self, chosen: JobFilter, root: str | None, *, start: int, limit: int
+    ) -> tuple[list[JobStatus], int | None]:
+        """Return jobs, the newest first, and the position of the next page."""
+        jobs = self._jobs(root)
+        records = [
+            one
+            for one in await run_in_threadpool(_records, jobs)
+            if chosen.experiment in ("", one.experiment) and chosen.user in ("", one.user)
+        ]
+        if chosen.states:
+            found = await self._statuses(jobs, records)
+            found = [one for one in found if one.state in chosen.states]
+            page, count = found[start : start + limit], len(found)
+        else:
+            page, count = await self._statuses(jobs, records[start : start + limit]), len(records)
+        end = start + limit
+        return page, end if end < count else None
+
+    async def get(self, job: str, root: str | None = None) -> JobStatus:
+        """Return a job by its id, or the beginning of one."""
+        jobs = self._jobs(root)
+        found = await self._statuses(jobs, [await run_in_threadpool(jobs.find, job)])
+        if not found:
+            raise NoSuchName(f"there is no job {job[:80]!r}.", "List them with: aboard jobs")
+        return found[0]
+
+    async def log(self, job: str, member: int | None, root: str | None) -> HubLog:
+        """Return the log of a member of a job; only a job of one member needs no number."""
+        jobs = self._jobs(root)
+        status = await self.get(job, root)
+        count = len(status.record.members)
+        if member is None and count > 1:
+            raise BadValue(f"job {status.id} has {count} members.", "Name one: member=1")
+        number = status.member(member or 1).number
+
+        def has_ended() -> bool:
+            (now,) = jobs.statuses([jobs.find(status.id)])
+            return now.member(number).state in MEMBER_ENDED
+
+        log = jobs.member_log(status.record, number)
+        return HubLog(log, has_ended, self._queue(status.record.engine), self._seconds)
+
+    # Changing.
+
+    async def submit(self, request: JobRequest, root: str | None) -> JobStatus:
+        """Submit a job to one of the hub's engines, as the hub's user."""
+        self._check_submits()
+        engine = split_place(request.on)[0]
+        if engine not in self._engines:
+            known = ", ".join(self._engines)
+            raise BadValue(f"this hub submits no jobs to {request.on[:80]!r}.", f"Known: {known}.")
+        jobs = self._jobs(root)
+        return await self._change(engine, lambda: jobs.submit(request))
+
+    async def stop(self, job: str, root: str | None, *, now: bool) -> JobStatus:
+        self._check_submits()
+        jobs = self._jobs(root)
+        record = await run_in_threadpool(jobs.find, job)
+        return await self._change(record.engine, lambda: jobs.stop(record.id, now=now))
+
+    async def retry(self, job: str, root: str | None, members: Sequence[int]) -> JobStatus:
+        self._check_submits()
+        jobs = self._jobs(root)
+        record = await run_in_threadpool(jobs.find, job)
+        return await self._change(record.engine, lambda: jobs.retry(record.id, members or None))
+
+    async def delete(self, job: str, root: str | None, *, force: bool) -> None:
+        self._check_submits()
+        jobs = self._jobs(root)
+        record = await run_in_threadpool(jobs.find, job)
+        await self._change(record.engine, lambda: jobs.delete(record.id, force=force))
+
+    def _check_submits(self) -> None:
+        if not self._submits:
+            raise Forbidden(
+                "this hub submits, stops and deletes no jobs.",
+                "Submit with: aboard submit. An administrator can allow it: submit = true in [jobs]"
+                " of the hub's settings.",
+            )
+
+    # Roots and engines.
+
+    def _jobs(self, root: str | None = None) -> Jobs:
+        roots = self._library.uris
+        if root is not None:
+            try:
+                uri = canonical(root)
+            except BadUri as error:
+                raise BadValue(str(error)) from error
+            if uri not in roots:
+                known = ", ".join(roots) or "none"
+                raise BadValue(f"{root[:200]!r} is not a root of this hub.", f"Known: {known}.")
+            roots = [uri]
+        with self._lock:
+            return self._opened.setdefault(
+                tuple(roots), Jobs(roots, self._engines, strict=self._strict)
+            )
+
+    async def _statuses(self, jobs: Jobs, records: Sequence[JobRecord]) -> list[JobStatus]:
+        """Return how jobs stand; those whose engine does not answer in time are unknown."""
+        found = {_key(one): JobStatus(one) for one in records if not _is_open(one)}
+        engines: dict[str, list[JobRecord]] = {}
+        for record in filter(_is_open, records):
+            engines.setdefault(record.engine, []).append(record)
+        answers = {
+            engine: self._queue(engine).put_statuses(jobs, asked)
+            for engine, asked in engines.items()
+        }
+        for engine, answer in answers.items():
+            try:
+                found |= await answer.awaited()
+            except (ExecutorError, JobError, StorageError) as error:
+                found |= {_key(one): _unknown(one, str(error)) for one in engines[engine]}
+        return [found[key] for key in map(_key, records) if key in found]
+
+    async def _change(self, engine: str, question: Callable[[], JobStatus]) -> JobStatus:
+        return await self._queue(engine).put(question, _CHANGE_SECONDS).awaited()
+
+    def _queue(self, engine: str) -> _Queue:
+        with self._lock:
+            return self._queues.setdefault(engine, _Queue(engine, self._seconds))
+
+
+class HubLog:
+    """The log of one member, read in the threads of its engine."""
+
+    def __init__(
+        self, log: MemberLog, has_ended: Callable[[], bool], queue: _Queue, seconds: float
+    ) -> None:
+        self._log = log
+        self._has_ended = has_ended
+        self._queue = queue
+        self._seconds = seconds
+
+    async def read(self, tail: int | None = None) -> AsyncIterator[bytes]:
+        """Return what is there, in pieces; the first one is read at once."""
+        pieces = self._log.read(tail=tail, to_end=True)
+
+        async def following() -> bytes:
+            answer: _Answer[bytes] = self._queue.put(partial(next, pieces, b""), self._seconds)
+            return await answer.awaited()
+
+        async def all_from(piece: bytes) -> AsyncIterator[bytes]:
+            while piece:
+                yield piece
+                piece = await following()
+
+        return all_from(await following())
+
+    async def follow(self, tail: int | None = None) -> AsyncIterator[bytes]:
+        """Yield what is there and what is added, until the member has ended."""
+        is_over = False
+        while not is_over:
+            with suppress(ExecutorError):  # it may answer later
+                ended = await self._queue.put(self._has_ended, self._seconds).awaited()
+                pieces = self._log.read(tail=tail, to_end=ended)  # after it is known
+                while True:
+                    answer = self._queue.put(partial(next, pieces, b""), self._seconds)
+                    if not (piece := await answer.awaited()):
+                        break
+                    yield piece
+                tail, is_over = None, ended
+            await asyncio.sleep(_FOLLOW_SECONDS)
+
+
+class _Queue:
+    """Asks an engine one question after the other, each in a thread of its own."""
+
+    def __init__(self, engine: str, patience: float) -> None:
+        self._engine = engine
+        self._patience = patience
+        self._turn = threading.Lock()
+        self._began: float | None = None  # when it was asked what it has not answered yet
+        self._lock = threading.Lock()
+        self._next: dict[Jobs, tuple[dict[Key, JobRecord], _Answer[Statuses]]] = {}
+
+    def put(self, question: Callable[[], Result], seconds: float) -> _Answer[Result]:
+        """Ask in a thread; an engine that is overdue already is not asked once more."""
+        answer: _Answer[Result] = _Answer(self._engine, seconds)
+        began = self._began
+        if began is not None and time.monotonic() - began > self._patience:
+            answer.future.set_exception(answer.overdue())
+        else:
+            name = f"jobs-{self._engine}"
+            thread = threading.Thread(target=self._run, args=(question, answer), name=name)
+            thread.daemon = True
+            thread.start()
+        return answer
+
+    def put_statuses(self, jobs: Jobs, records: Sequence[JobRecord]) -> _Answer[Statuses]:
+        """Ask how jobs stand, in one query with all others who ask before it begins."""
+        with self._lock:
+            asked, answer = self._next.get(jobs, ({}, None))
+            if answer is None or answer.future.done():
+                asked = {}
+
+                def question() -> Statuses:
+                    with self._lock:
+                        del self._next[jobs]
+                    return {_key(one.record): one for one in jobs.statuses(list(asked.values()))}
+
+                answer = self.put(question, self._patience)
+                self._next[jobs] = asked, answer
+            asked.update({_key(one): one for one in records})
+            return answer
+
+    def _run(self, question: Callable[[], Result], answer: _Answer[Result]) -> None:
+        if not self._turn.acquire(timeout=answer.left):
+            answer.future.set_exception(answer.overdue())
+            return
+        self._began = time.monotonic()
+        try:
+            answer.future.set_result(question())
+        except Exception as error:  # noqa: BLE001 - raised where the answer is needed
+            answer.future.set_exception(error)
+        finally:
+            self._began = None
+            self._turn.release()
+
+
+class _Answer(Generic[Result]):
+    def __init__(self, engine: str, seconds: float) -> None:
+        self.future: Future[Result] = Future()
+        self._engine = engine
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def overdue(self) -> ExecutorError:
+        return ExecutorError(
+            f"{self._engine} did not answer within {self._seconds:g} s. Check its service and the"
+            " network, and look at the job before you try again."
+        )
+
+    async def awaited(self) -> Result:
+        """Wait for it; raise `ExecutorError` if it takes too long."""
+        waiting = asyncio.wrap_future(self.future)
+        # Not cancelled when it takes too long: others may wait for the same future.
+        done, _ = await asyncio.wait([waiting], timeout=self.left)
+        if not done:
+            raise self.overdue()
+        return waiting.result()
+
+
+def job_document(status: JobStatus) -> dict[str, Any]:
+    """Return a job as the API describes it."""
+    return status.document() | {"created": format_time(status.record.created) or ""}
+
+
+def _records(jobs: Jobs) -> list[JobRecord]:
+    """Return the records below all roots that can be listed, the newest first."""
+    found: list[JobRecord] = []
+    for store in jobs.stores:
+        with suppress(StorageError):  # what is wrong with a root is said where roots are listed
+            found += store.records()
+    return sorted(found, key=lambda one: (-one.created, one.id))
+
+
+def _key(record: JobRecord) -> Key:
+    return record.root, record.id
+
+
+def _is_open(record: JobRecord) -> bool:
+    return len(record.settled) < len(record.members)
+
+
+def _unknown(record: JobRecord, reason: str) -> JobStatus:
+    unknown = Ending(MemberState.UNKNOWN, reason=reason)
+    return JobStatus(record, {one: unknown for one in record.numbers if not record.ending(one)})

@@ -1,0 +1,394 @@
+"""The runs of a hub: one of them in full, its edits, its log, its findings, and facets of many.
+
+Which runs there are is left to the `Library`; who may do what is checked before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from heapq import nlargest
+from itertools import islice
+from typing import Any, NamedTuple
+
+import orjson
+
+from aboard.boards.errors import BadValue, Busy, Conflict, NoSuchName
+from aboard.doctor.rules import Finding
+from aboard.events.files import EVENT_FILE
+from aboard.index import Report, Source
+from aboard.index.library import Library, RunSet
+from aboard.index.summary import Summary
+from aboard.index.tags import Tag
+from aboard.jobs.logs import RunLog
+from aboard.runs import manifest
+from aboard.runs.catalog import KnownRun, natural
+from aboard.runs.columns import Facet
+from aboard.runs.layout import Deletion, delete_run, files_of, seconds_silent
+from aboard.runs.manifest import BadManifest, Manifest, State, format_time
+from aboard.runs.question import Field
+from aboard.storage import BadUri, Entry, NoSuchPath, StorageError, is_remote, open_storage
+from aboard.tensorboard.follower import Follower
+from aboard.track.redaction import without_secret_values, without_secrets
+
+_MOST_FILES = 10_000  # of one run, that are listed to describe it
+_BLOCK_BYTES = 8 << 20
+_MOST_TAGS = 1000  # of one run
+_MOST_SERIES = 10_000
+_MOST_IDS = 100  # of the runs that logged something besides scalars
+_EXAMINED_AT_ONCE, _EXAMINE_SECONDS = 2, 30.0
+_READ_AT_ONCE, _READ_SECONDS = 4, 10.0
+_FOLLOW_SECONDS, _FOLLOW_REMOTE_SECONDS = 0.5, 5.0
+
+
+class Stage(NamedTuple):
+    """A directory of a run that has event files; the run's own has no name."""
+
+    name: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files of a run; only the first ones, if there are too many to list."""
+
+    files: int
+    bytes: int
+    stages: tuple[Stage, ...]
+    complete: bool
+
+
+class Doomed(NamedTuple):
+    """What the deletion of a run loses, and the token that confirms it."""
+
+    files: int
+    bytes: int
+    confirm: str
+
+
+class Diagnosis(NamedTuple):
+    """What doctor finds; `complete` unless reading the run takes longer than one request may."""
+
+    findings: Sequence[Finding]
+    complete: bool
+    bytes_read: int
+    bytes_total: int
+
+
+class Metric(NamedTuple):
+    """A tag of a run, and what is known of its values; only scalars have a summary."""
+
+    name: str
+    tag: Tag
+    points: int
+    summary: Summary | None
+
+
+class Logged(NamedTuple):
+    """A tag that some runs have; `plugin` and `is_scalar` are those of the first."""
+
+    name: str
+    plugin: str
+    is_scalar: bool
+    runs: int
+    first_step: int
+    last_step: int
+    ids: tuple[str, ...]  # of some of its runs; none of a scalar
+
+    def joined(self, other: Logged) -> Logged:
+        return self._replace(
+            runs=self.runs + 1,
+            first_step=min(self.first_step, other.first_step),
+            last_step=max(self.last_step, other.last_step),
+            ids=(*self.ids, *other.ids)[:_MOST_IDS],
+        )
+
+
+class _Overdue(Exception):  # noqa: N818 - named by what it is
+    pass
+
+
+class HubRuns:
+    """The runs below the roots of a library, which the follower keeps up to date."""
+
+    def __init__(
+        self, library: Library, follower: Follower, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._library = library
+        self._follower = follower
+        self._clock = clock
+        self._examining = threading.BoundedSemaphore(_EXAMINED_AT_ONCE)
+        self._reading = threading.BoundedSemaphore(_READ_AT_ONCE)
+
+    def get(self, identity: str) -> KnownRun:
+        """Return a run by its id; raise `NoSuchName` if there is none."""
+        self._follower.runs_requested()
+        found = self._library.run(identity)
+        if found is None:
+            for root in self._library.uris:
+                if self._library.state(root).at is None:  # the hub has not looked there yet
+                    self._library.refresh(root)
+            found = self._library.run(identity)
+        if found is None:
+            raise NoSuchName(f"there is no run {identity[:200]!r}.", "See which: GET /api/v1/runs")
+        return found
+
+    def record(self, run: KnownRun) -> tuple[Manifest | None, str]:
+        """Return a run's record as it is now, or why there is none."""
+        try:
+            return manifest.read(open_storage(run.uri)), ""
+        except NoSuchPath:
+            return None, ""
+        except (BadManifest, StorageError) as error:
+            return None, str(error)
+
+    def files(self, run: KnownRun) -> RunFiles:
+        found, complete = self.listed(run)
+        return _files(found, complete=complete)
+
+    def listed(self, run: KnownRun) -> tuple[list[Entry], bool]:
+        """Return the files of a run, by name; and whether these are all."""
+        try:
+            listed = open_storage(run.uri).list(on_error=lambda _: None)
+            found = list(islice(listed, _MOST_FILES + 1))
+        except StorageError:
+            found = []
+        return sorted(found[:_MOST_FILES]), len(found) <= _MOST_FILES
+
+    def file(self, run: KnownRun, name: str) -> Entry:
+        """Return a file of a run by its name in the listing; raise `NoSuchName` if it has none."""
+        # A name that is not in its plain form could lead out of the run's directory.
+        if name and not {"", ".", ".."} & set(name.split("/")) and "\0" not in name:
+            with suppress(NoSuchPath, BadUri):  # such as a name that is too long
+                for one in open_storage(run.uri).list(name):
+                    if one.name == name:
+                        return one
+        raise NoSuchName(
+            f"{run.label} has no file {name[:200]!r}.",
+            f"See which: GET /api/v1/runs/{run.id}/files",
+        )
+
+    def read_file(self, run: KnownRun, name: str, begin: int, end: int) -> Iterator[bytes]:
+        """Yield the bytes of a file of a run from one position to another, as they arrive."""
+        storage = open_storage(run.uri)
+        for start in range(begin, end, _BLOCK_BYTES):
+            for piece in storage.stream(name, start, min(start + _BLOCK_BYTES, end)):
+                yield bytes(piece)
+
+    def metrics(self, run: KnownRun) -> tuple[list[Metric], bool]:
+        """Return what a run has logged, after reading what is new; and whether that is all."""
+        index = self._library.index
+        complete = self._reading.acquire(timeout=_READ_SECONDS)
+        if complete:
+            try:
+                index.refresh(Source(run.uri), progress=_deadline(_READ_SECONDS))
+            except (_Overdue, NoSuchPath):
+                complete = False
+            finally:
+                self._reading.release()
+        tags = index.tags(Source(run.uri), most=_MOST_SERIES + 1)
+        shown = tags[:_MOST_SERIES]
+        known = zip(shown, index.point_counts(shown), index.summaries(shown), strict=True)
+        found = [Metric(_metric_name(tag), tag, count, one) for tag, count, one in known]
+        return found, complete and len(tags) == len(shown)
+
+    def logged(self, runs: Sequence[KnownRun]) -> list[Logged]:
+        """Return what the index has of some runs, by name: of many names, the first."""
+        found: dict[str, Logged] = {}
+        for run in runs:
+            for tag in self._library.index.tags(Source(run.uri), most=_MOST_SERIES):
+                name = _metric_name(tag)
+                ids = () if tag.is_scalar else (run.id,)
+                steps = tag.first_step, tag.last_step
+                one = Logged(name, tag.kind.plugin, tag.is_scalar, 1, *steps, ids)
+                if name in found:
+                    found[name] = found[name].joined(one)
+                elif len(found) < _MOST_SERIES:
+                    found[name] = one
+        return [found[name] for name in sorted(found, key=natural)]
+
+    # Changes.
+
+    def edit(
+        self, run: KnownRun, tags: Mapping[str, Any], note: str | None
+    ) -> tuple[KnownRun, Manifest]:
+        """Set and remove tags, and replace the note, as `Manifest.edit` does."""
+        kept: dict[str, Any] = without_secret_values(
+            {k: v for k, v in tags.items() if v is not None}
+        )
+        changes = {name: kept.get(name) for name in tags}
+        text = None if note is None else without_secrets(note)
+        if not run.is_recorded:
+            raise BadValue(
+                run.problem or f"{run.uri} has no run.json to hold tags and notes.",
+                "Runs that aboard.init or aboard run made have one.",
+            )
+
+        def change(record: Manifest) -> None:
+            record.edit(changes, text)
+            if len(record.tags) > _MOST_TAGS:
+                raise BadValue(f"a run has at most {_MOST_TAGS} tags.", "Remove some.")
+
+        try:
+            record = manifest.update(open_storage(run.uri), change)
+        except BadManifest as error:
+            raise BadValue(str(error)) from error
+        return self._library.index.put_record(run.root, run.directory, record), record
+
+    def doomed(self, run: KnownRun, *, force: bool = False) -> Doomed:
+        """Return what a deletion would lose; raise `Conflict` for a run that is running."""
+        silent = None if force else seconds_silent(run, self._clock())
+        if silent is not None:
+            raise Conflict(
+                f"{run.label} is still running (last sign of life {silent:.0f} s ago).",
+                "Stop it first, or delete it with force.",
+            )
+        files = files_of(run)
+        return Doomed(len(files), sum(one.size for one in files), _token(run, files))
+
+    def delete(self, run: KnownRun, confirm: str, *, force: bool = False) -> Deletion:
+        """Delete a run, if the token confirms the files that it has now."""
+        if self.doomed(run, force=force).confirm != confirm:
+            raise Conflict(
+                f"the token does not confirm what {run.label} has now.",
+                "Ask again without a token, and look at what would be lost.",
+            )
+        gone = delete_run(run)
+        if gone.problems:
+            self._library.refresh(run.root)
+        else:
+            self._library.index.forget_run(run.root, run.directory)
+        return gone
+
+    # The log.
+
+    def log(self, run: KnownRun) -> RunLog:
+        return RunLog(run.root, run.directory)
+
+    async def follow_log(
+        self, run: KnownRun, log: RunLog, tail: int | None
+    ) -> AsyncIterator[bytes]:
+        """Yield what is there and what is added, until the run has ended."""
+        pause = _FOLLOW_REMOTE_SECONDS if is_remote(run.root) else _FOLLOW_SECONDS
+        is_over = False
+        while not is_over:
+            ended = await asyncio.to_thread(self._has_ended, run)
+            with suppress(StorageError):  # it may answer later
+                pieces = log.read(tail=tail, to_end=ended)  # after it is known
+                while piece := await asyncio.to_thread(next, pieces, b""):
+                    yield piece
+                tail, is_over = None, ended
+            if not is_over:
+                await asyncio.sleep(pause)
+
+    def _has_ended(self, run: KnownRun) -> bool:
+        self._follower.runs_requested()
+        now = self._library.index.known_run(run.root, run.directory)
+        return now is None or now.state_at(self._clock()) is not State.RUNNING
+
+    # Doctor.
+
+    def examine(self, run: KnownRun) -> Diagnosis:
+        """Return what doctor finds; what was read in vain is known to the next examination."""
+        from aboard.doctor.examination import examine
+
+        if not self._examining.acquire(blocking=False):
+            raise Busy("other runs are being examined.", "Try again in a few seconds.")
+        report = Report()
+
+        def progress(now: Report) -> None:
+            nonlocal report
+            report = now
+            limit(now)
+
+        limit = _deadline(_EXAMINE_SECONDS)
+        try:
+            found = examine(self._library.index, run.uri, progress=progress)
+        except _Overdue:
+            return Diagnosis((), False, report.bytes_read, report.bytes_total)
+        finally:
+            self._examining.release()
+        # What is next to a run is not about the run, and may be outside of its root.
+        kept = [one for one in found.findings if one.code != "one-of-several"]
+        return Diagnosis(kept, True, report.bytes_read, report.bytes_total)
+
+    # Many runs.
+
+    def facet(self, runs: RunSet, field: Field, limit: int) -> Facet:
+        """Count the values of a field; numbers with too many values are counted in bins."""
+        return self._library.facet(field, runs, limit)
+
+    def fields(self, runs: RunSet, limit: int) -> list[tuple[str, int]]:
+        """Return the names of hyperparameters, metrics and tags, and how many runs have each."""
+        counts = self._library.recorded_fields(runs)
+        return sorted(nlargest(limit, counts.items(), key=lambda one: one[1]))
+
+
+def run_document(run: KnownRun, now: float) -> dict[str, Any]:
+    """Return a run as the API lists it; `orjson` writes it."""
+    state = run.state_at(now)
+    return {
+        "id": run.id,
+        "experiment": run.experiment,
+        "name": run.name,
+        "uri": run.uri,
+        "root": run.root,
+        "state": None if state is None else state.value,
+        "workspace": run.workspace,
+        "job": run.job,
+        "user": run.user,
+        "host": run.host,
+        "reason": run.reason,
+        "exit_code": run.exit_code,
+        "created": format_time(run.created or None),
+        "started": format_time(run.started or None),
+        "ended": format_time(run.ended),
+        "hparams": orjson.Fragment(run.hparams_json),
+        "tags": orjson.Fragment(run.tags_json),
+        "metrics": orjson.Fragment(run.metrics_json),
+        "problem": run.problem,
+    }
+
+
+def _deadline(seconds: float) -> Callable[[Report], None]:
+    ends = time.monotonic() + seconds
+
+    def check(_: Report) -> None:
+        if time.monotonic() > ends:
+            raise _Overdue
+
+    return check
+
+
+def _files(found: Sequence[Entry], *, complete: bool) -> RunFiles:
+    stages: dict[str, tuple[int, int]] = {}
+    for one in found:
+        directory, _, name = one.name.rpartition("/")
+        if EVENT_FILE in name:
+            files, size = stages.get(directory, (0, 0))
+            stages[directory] = files + 1, size + one.size
+    return RunFiles(
+        len(found),
+        sum(one.size for one in found),
+        tuple(Stage(name, *held) for name, held in sorted(stages.items())),
+        complete,
+    )
+
+
+def _metric_name(tag: Tag) -> str:
+    return tag.name if tag.run == "." else f"{tag.run}/{tag.name}"
+
+
+def _token(run: KnownRun, files: Sequence[Entry]) -> str:
+    """Return a digest of what would be lost, so that a token confirms nothing else.
+
+    Of the names alone: the files of a run that is deleted by force may grow meanwhile.
+    """
+    names = "\0".join([run.uri, *sorted(one.name for one in files)])
+    return hashlib.blake2b(names.encode(errors="replace"), digest_size=16).hexdigest()

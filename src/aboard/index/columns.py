@@ -1,0 +1,533 @@
+"""The columns of all runs in the index: how they are stored, loaded and kept up to date.
+
+The id of a run is its row in every column. The rows of runs are what is known; their columns derive
+from them. A *fold* makes the columns of a chunk of 16,384 rows and stores them with the number of
+the last change, in one transaction: so a crash leaves the columns of before or those of after, and
+a fold may come late, since whatever changed after it is read from the rows.
+
+`Columns` has those that were asked for in memory, and brings them up to date at the cost of what
+has changed. What a field of a question is made of is left to `table`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from aboard.index.catalog import (
+    CHUNK_SHIFT,
+    Values,
+    built_chunks,
+    changed_rows,
+    chunks,
+    count_unfolded,
+    last_change,
+    last_id,
+    named_runs,
+    parts_of_chunk,
+)
+from aboard.index.query import at_one_moment
+from aboard.index.schema import transaction
+from aboard.runs.catalog import natural
+from aboard.runs.columns import EXACT, Bools, Column, Floats, Held, Ints, Mixed, Numbers, Words
+
+T = TypeVar("T")
+Ask = Callable[[Callable[[sqlite3.Connection], T]], T]
+Codes = npt.NDArray[np.int32]
+Bits = npt.NDArray[np.uint16]
+
+CHUNK = 1 << CHUNK_SHIFT
+_HEAD = struct.Struct("<BIIII")  # flags, rows, numbers, words in rows, bytes of the dictionary
+_WHOLE, _JSON = 1, 2
+_MANY_WORDS = 4096  # of a chunk: whether other chunks have the same ones is not looked at
+_MOST_BYTES = 384 << 20  # of columns in memory
+_WORD_BYTES = 70
+_ORDER, _OF_ALL = "", -1  # the name and the chunk under which the order of all runs is stored
+_ORDER_HEAD = struct.Struct("<q")
+_MOST_MOVED = 20_000  # runs that are put into the order one by one
+
+
+@dataclass(slots=True, eq=False)
+class Cells:
+    """The values of a column: a number where `has` is true, else a word where its code is not -1.
+
+    Arrays are not changed once they are here; `patched` makes others.
+    """
+
+    numbers: Floats
+    has: Bools
+    codes: Codes
+    words: list[Held]
+    whole: bool = True
+    _column: Column | None = None
+
+    @classmethod
+    def empty(cls, size: int) -> Cells:
+        return cls(np.zeros(size), np.zeros(size, np.bool_), np.full(size, -1, np.int32), [])
+
+    @property
+    def nbytes(self) -> int:
+        arrays = self.numbers.nbytes + self.has.nbytes + self.codes.nbytes
+        return arrays + _WORD_BYTES * len(self.words)
+
+    @property
+    def column(self) -> Column:
+        if self._column is None:
+            self._column = self._made()
+        return self._column
+
+    def _made(self) -> Column:
+        if not self.words:
+            return Numbers(self.numbers, ~self.has, self.whole)
+        words = Words(self.codes, self.words)
+        if not self.has.any():
+            return words
+        if not any(type(one) is int for one in self.words):
+            return Mixed(Numbers(self.numbers, ~self.has, self.whole), words)
+        # Integers that are no floats: every number is compared as the one that it is.
+        codes = self.codes.copy()
+        codes[self.has] = len(self.words) + np.arange(np.count_nonzero(self.has))
+        numbers = Numbers(self.numbers, None, self.whole)
+        return Words(codes, [*self.words, *numbers.values(np.flatnonzero(self.has))])  # type: ignore[list-item]
+
+    def get(self, row: int) -> Held | None:
+        if self.has[row]:
+            return float(self.numbers[row])
+        code = self.codes[row]
+        return None if code < 0 else self.words[code]
+
+    def _holds(self, row: int, value: Held | None) -> bool:
+        if self.has[row]:
+            is_same = _is_number(value) and self.numbers[row] == value
+            return bool(is_same) and not (self.whole and type(value) is float)
+        held = self.get(row)
+        return type(held) is type(value) and held == value
+
+    def patched(self, size: int, items: Sequence[tuple[int, Held | None]]) -> Cells:
+        """Return cells of another size with other values in some rows."""
+        if size == len(self.codes):
+            items = [(row, value) for row, value in items if not self._holds(row, value)]
+            if not items:
+                return self
+        after = Cells(
+            _resized(self.numbers, size, 0.0),
+            _resized(self.has, size, fill=False),
+            _resized(self.codes, size, -1),
+            self.words,
+            self.whole,
+        )
+        places: dict[tuple[type, Held], int] = {}
+        added: list[Held] = []
+        if len(self.words) <= _MANY_WORDS:
+            places = {(type(one), one): at for at, one in enumerate(self.words)}
+        for row, value in items:
+            is_number = _is_number(value)
+            after.has[row] = is_number
+            after.numbers[row] = value if is_number else 0.0  # type: ignore[assignment]
+            after.codes[row] = -1
+            if is_number:
+                after.whole = after.whole and type(value) is int
+            elif value is not None:
+                code = places.setdefault((type(value), value), len(self.words) + len(added))
+                if code == len(self.words) + len(added):
+                    added.append(value)
+                after.codes[row] = code
+        if added:
+            after.words = [*self.words, *added]
+        return after
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float or (type(value) is int and -EXACT <= value <= EXACT)
+
+
+def _resized(array: npt.NDArray[Any], size: int, fill: Any) -> npt.NDArray[Any]:
+    made = np.full(size, fill, array.dtype)
+    made[: len(array)] = array
+    return made
+
+
+# Columns in the index.
+
+
+def _encode(offsets: Sequence[int], values: Sequence[Held]) -> bytes:
+    """Return the values of a column in some rows of a chunk as bytes."""
+    kinds = set(map(type, values))
+    if kinds == {float} or kinds.isdisjoint({int, float}):  # as most columns are
+        are_numbers = [kinds == {float}] * len(values)
+    else:
+        are_numbers = [_is_number(one) for one in values]
+    are_words = [not one for one in are_numbers]
+    numbers, numbered = list(compress(values, are_numbers)), list(compress(offsets, are_numbers))
+    held, worded = list(compress(values, are_words)), list(compress(offsets, are_words))
+    kept: Sequence[Any] = held if kinds == {str} else [(type(one), one) for one in held]
+    places = {one: at for at, one in enumerate(dict.fromkeys(kept))}
+    codes = [places[one] for one in kept]
+    words: list[Any] = list(places) if kinds == {str} else [one for _, one in places]
+    whole = all(type(one) is int for one in numbers)
+    flags = _WHOLE * whole
+    if all(type(one) is str and "\0" not in one for one in words):
+        dictionary = "\0".join(words).encode()
+    else:
+        flags |= _JSON
+        listed = [sorted(one) if isinstance(one, frozenset) else one for one in words]
+        dictionary = json.dumps(listed).encode()
+    return b"".join(
+        [
+            _HEAD.pack(flags, len(words), len(numbers), len(codes), len(dictionary)),
+            dictionary,
+            np.array(numbered, "<u2").tobytes(),
+            np.array(numbers, "<f8").tobytes(),
+            np.array(worded, "<u2").tobytes(),
+            np.array(codes, "<u2").tobytes(),
+        ]
+    )
+
+
+class _Part(NamedTuple):
+    """What `_encode` encoded."""
+
+    numbered: npt.NDArray[np.uint16]
+    numbers: Floats
+    worded: npt.NDArray[np.uint16]
+    codes: npt.NDArray[np.uint16]
+    words: list[Held]
+    whole: bool
+
+
+def _decode(data: bytes) -> _Part:
+    flags, word_count, number_count, code_count, length = _HEAD.unpack_from(data)
+    end = _HEAD.size + length
+    dictionary = data[_HEAD.size : end]
+    words: list[Held] = []
+    if flags & _JSON:
+        words = [frozenset(one) if isinstance(one, list) else one for one in json.loads(dictionary)]
+    elif word_count:
+        words = dictionary.decode().split("\0")  # type: ignore[assignment]
+    arrays: list[Any] = []
+    for kind, count in (("<u2", number_count), ("<f8", number_count), *[("<u2", code_count)] * 2):
+        arrays.append(np.frombuffer(data, kind, count, end))
+        end += arrays[-1].nbytes
+    numbered, numbers, worded, codes = arrays
+    return _Part(numbered, numbers, worded, codes, words, bool(flags & _WHOLE))
+
+
+def _load(connection: sqlite3.Connection, name: str, size: int) -> Cells:
+    """Return a column as of the folds of its chunks."""
+    cells = Cells.empty(size)
+    places: dict[tuple[type, Held], int] = {}
+    rows = connection.execute(
+        "SELECT chunk, data FROM run_column WHERE name = ? AND chunk >= 0", (name,)
+    )
+    for chunk, data in rows:
+        part = _decode(data)
+        base = chunk << CHUNK_SHIFT
+        if len(part.numbers):
+            at = _places(part.numbered, base)
+            cells.numbers[at], cells.has[at] = part.numbers, True
+            cells.whole = cells.whole and part.whole
+        if not len(part.codes):
+            continue
+        if len(part.words) > _MANY_WORDS:
+            codes = part.codes + np.int32(len(cells.words))
+            cells.words += part.words
+        else:
+            known = len(cells.words)
+            found = []
+            for one in part.words:
+                code = places.setdefault((type(one), one), known)
+                if code == known:
+                    cells.words.append(one)
+                    known += 1
+                found.append(code)
+            codes = np.array(found, np.int32)[part.codes]
+        cells.codes[_places(part.worded, base)] = codes
+    return cells
+
+
+def _load_presence(connection: sqlite3.Connection, size: int) -> dict[str, Bits]:
+    found: dict[str, Bits] = {}
+    width = CHUNK // 16
+    for name, chunk, bits in connection.execute("SELECT name, chunk, bits FROM run_presence"):
+        if name not in found:
+            found[name] = np.zeros(size // 16, np.uint16)
+        found[name][chunk * width : (chunk + 1) * width] = np.frombuffer(bits, np.uint16)
+    return found
+
+
+def _places(offsets: npt.NDArray[np.uint16], base: int) -> slice | Ints:
+    """Return where to put values: a slice if they are one behind the other, which is quicker."""
+    first, last = int(offsets[0]) + base, int(offsets[-1]) + base
+    if last - first + 1 == len(offsets):
+        return slice(first, last + 1)
+    return offsets + np.int64(base)
+
+
+def fold(connection: sqlite3.Connection, most: int) -> None:
+    """Make the columns of the chunks with the most rows that are newer, until `most` are left."""
+    unfolded = count_unfolded(connection)
+    left = sum(unfolded.values())
+    for chunk in sorted(unfolded, key=unfolded.__getitem__, reverse=True):
+        if left <= most:
+            break
+        fold_chunk(connection, chunk)
+        left -= unfolded[chunk]
+    _store_order(connection)
+
+
+def fold_chunk(connection: sqlite3.Connection, chunk: int) -> None:
+    with transaction(connection):
+        _, change = last_change(connection)
+        parts = parts_of_chunk(connection, chunk)
+        of_rows, roots_of_rows = parts.get("root", ([], []))
+        root_of = dict(zip(of_rows, roots_of_rows, strict=True))
+        first = chunk << CHUNK_SHIFT
+        for table in ("run_column", "run_presence"):
+            connection.execute(f"DELETE FROM {table} WHERE chunk = ?", (chunk,))
+        for name, (rows, values) in parts.items():
+            offsets = [row - first for row in rows]
+            roots = json.dumps(sorted({root_of[row] for row in rows}))
+            connection.execute(
+                "INSERT INTO run_column VALUES (?, ?, ?, ?)",
+                (name, chunk, roots, _encode(offsets, values)),
+            )
+            connection.execute(
+                "INSERT INTO run_presence VALUES (?, ?, ?)",
+                (name, chunk, _bits(offsets, CHUNK).tobytes()),
+            )
+        connection.execute("INSERT OR REPLACE INTO fold VALUES (?, ?)", (chunk, change))
+
+
+def _bits(rows: Sequence[int] | Ints, size: int) -> Bits:
+    """Return a bit for each of so many rows, which is set for some of them."""
+    flags = np.zeros(size, np.bool_)
+    flags[rows] = True
+    return np.packbits(flags).view(np.uint16)
+
+
+def _count_bits(bits: Bits) -> int:
+    return int(_ONES[bits].sum(dtype=np.int64))
+
+
+_ONES = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8))
+_ONES = _ONES.reshape(-1, 16).sum(1, dtype=np.uint8)  # how many bits of a number are set
+
+
+def _store_order(connection: sqlite3.Connection) -> None:
+    with transaction(connection):
+        columns = Columns(lambda work: work(connection))
+        order = columns.order().astype("<i4")
+        _, change = last_change(connection)
+        connection.execute(
+            "INSERT OR REPLACE INTO run_column VALUES (?, ?, '[]', ?)",
+            (_ORDER, _OF_ALL, _ORDER_HEAD.pack(change) + order.tobytes()),
+        )
+
+
+# Columns in memory.
+
+
+class _Order(NamedTuple):
+    """All runs in natural order of their labels, and what these are made of."""
+
+    change: int
+    rows: Ints
+    labels: _Labels | None  # None until one of them is needed
+
+
+class _Labels(NamedTuple):
+    experiments: Cells
+    names: Cells
+    roots: Cells
+    directories: Cells
+
+    def label(self, row: int) -> str | None:
+        if row >= len(self.names.codes) or self.roots.get(row) is None:
+            return None
+        experiment, name = self.experiments.get(row), self.names.get(row) or ""
+        return f"{experiment}/{name}" if experiment else str(name)
+
+    def key(self, row: int) -> tuple[str, str, str]:
+        roots, directories = self.roots.get(row), self.directories.get(row) or ""
+        return natural(self.label(row) or ""), str(roots), str(directories)
+
+
+class Columns:
+    """The columns of an index; `ask` calls a function with a connection to it. Thread-safe."""
+
+    def __init__(self, ask: Ask[Any]) -> None:
+        self._ask = ask
+        self._lock = threading.RLock()
+        self._epoch: int | None = None  # of the index
+        self._built: dict[int, int] = {}
+        self._change = -1
+        self._size = 0
+        self._recent: dict[int, tuple[int, Values | None]] = {}  # rows newer than their columns
+        self._cells: dict[str, tuple[int, Cells]] = {}  # the last used at the end
+        self._order: _Order | None = None
+        self._presence: dict[str, Bits] | None = None  # as of the folds; None until it is needed
+        self._counts: tuple[int, Ints, dict[str, int]] | None = None  # of which change and rows
+
+    def cells(self, name: str) -> Cells:
+        """Return a column as it is now."""
+        return self._at_one_moment(lambda connection: self._current(connection, name))
+
+    def order(self) -> Ints:
+        """Return the rows of all runs in natural order."""
+        return self._at_one_moment(self._ordered)
+
+    def counts(self, rows: Ints) -> dict[str, int]:
+        """Return in how many of some rows each column has a value; no column is loaded for it."""
+        return self._at_one_moment(lambda connection: self._counted(connection, rows))
+
+    def named(self, name: str, experiments: Iterable[str]) -> Ints:
+        """Return the rows of the runs of a name in some experiments."""
+        found = self._ask(lambda connection: named_runs(connection, name, list(experiments)))
+        return np.array(found, np.int64)
+
+    def _at_one_moment(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def asked(connection: sqlite3.Connection) -> T:
+            with self._lock, at_one_moment(connection):
+                self._advance(connection)
+                return work(connection)
+
+        found: T = self._ask(asked)
+        return found
+
+    def _advance(self, connection: sqlite3.Connection) -> None:
+        """Take in what has changed since the last time."""
+        epoch, change = last_change(connection)
+        if (epoch, change) == (self._epoch, self._change):
+            return
+        built = built_chunks(connection)
+        if (epoch, built) != (self._epoch, self._built) or change < self._change:
+            self._epoch, self._built = epoch, built
+            self._recent.clear()
+            self._cells.clear()
+            self._order = self._presence = self._counts = None
+            since = {chunk: built.get(chunk, -1) for chunk in chunks(connection)}
+        else:
+            since = dict.fromkeys(chunks(connection), self._change)
+        for row, changed, values in changed_rows(connection, since.__getitem__):
+            self._recent[row] = changed, values
+        self._change = change
+        self._size = last_id(connection) + 1
+
+    def _current(self, connection: sqlite3.Connection, name: str) -> Cells:
+        held = self._cells.pop(name, None)
+        if held is None:
+            held = -1, _load(connection, name, self._size)
+        since, cells = held
+        if since != self._change:
+            items = [
+                (row, None if values is None else values.get(name))
+                for row, (changed, values) in self._recent.items()
+                if changed > since
+            ]
+            cells = cells.patched(self._size, items)
+        self._cells[name] = self._change, cells
+        self._forget_unused()
+        return cells
+
+    def _forget_unused(self) -> None:
+        total = sum(cells.nbytes for _, cells in self._cells.values())
+        while total > _MOST_BYTES and len(self._cells) > 1:
+            oldest = next(iter(self._cells))
+            total -= self._cells.pop(oldest)[1].nbytes
+
+    def _counted(self, connection: sqlite3.Connection, rows: Ints) -> dict[str, int]:
+        if self._counts is not None and self._counts[0] == self._change:
+            _, of_rows, counts = self._counts
+            if of_rows is rows:
+                return counts
+        size = len(chunks(connection)) * CHUNK
+        if self._presence is None:
+            self._presence = _load_presence(connection, size)
+        flags = np.zeros(size, np.bool_)
+        flags[rows[rows < self._size]] = True
+        recent = [row for row in self._recent if flags[row]]
+        flags[recent] = False
+        chosen = np.packbits(flags).view(np.uint16)
+        counts = {
+            name: _count_bits(bits & chosen[: len(bits)]) for name, bits in self._presence.items()
+        }
+        for row in recent:
+            for name in self._recent[row][1] or ():
+                counts[name] = counts.get(name, 0) + 1
+        counts = {name: count for name, count in counts.items() if count}
+        self._counts = self._change, rows, counts
+        return counts
+
+    def _labels(self, connection: sqlite3.Connection) -> _Labels:
+        names = ("experiment", "name", "root", "directory")
+        return _Labels(*(self._current(connection, name) for name in names))
+
+    def _ordered(self, connection: sqlite3.Connection) -> Ints:
+        if self._order is not None and self._order.change == self._change:
+            return self._order.rows
+        before, self._order = self._order, None
+        rows: Ints | None = None
+        if before is not None:
+            rows = before.rows
+            moved = [row for row, (changed, _) in self._recent.items() if changed > before.change]
+        else:
+            rows, moved = self._stored_order(connection)
+        labels = before.labels if before is not None else None
+        if moved or rows is None:
+            known, labels = labels, self._labels(connection)
+            if known is not None:
+                moved = [row for row in moved if known.label(row) != labels.label(row)]
+            if rows is None or len(moved) > _MOST_MOVED:
+                rows = _sorted(connection, labels)
+            elif moved:
+                rows = _moved(rows, moved, labels)
+        self._order = _Order(self._change, rows, labels)
+        return rows
+
+    def _stored_order(self, connection: sqlite3.Connection) -> tuple[Ints | None, list[int]]:
+        """Return the order as it was stored, and the rows that have changed since."""
+        stored = connection.execute(
+            "SELECT data FROM run_column WHERE name = ? AND chunk = ?", (_ORDER, _OF_ALL)
+        ).fetchone()
+        if stored is None:
+            return None, []
+        (change,) = _ORDER_HEAD.unpack_from(stored[0])
+        moved: list[int] = []
+        for chunk in chunks(connection):
+            for table in ("run", "gone"):
+                moved += [
+                    row
+                    for (row,) in connection.execute(
+                        f"SELECT id FROM {table} WHERE id >> {CHUNK_SHIFT} = ? AND changed > ?",
+                        (chunk, change),
+                    )
+                ]
+        return np.frombuffer(stored[0], "<i4", offset=_ORDER_HEAD.size).astype(np.int64), moved
+
+
+def _sorted(connection: sqlite3.Connection, labels: _Labels) -> Ints:
+    rows = [row for (row,) in connection.execute("SELECT id FROM run ORDER BY root, directory")]
+    keys = {row: natural(labels.label(row) or "") for row in rows}
+    return np.array(sorted(rows, key=keys.__getitem__), np.int64)
+
+
+def _moved(rows: Ints, moved: Sequence[int], labels: _Labels) -> Ints:
+    """Return rows in their order after the labels of some of them have changed."""
+    is_moved = np.zeros(len(labels.names.codes), np.bool_)
+    is_moved[list(moved)] = True
+    left = rows[~is_moved[rows]]
+    added = sorted((row for row in moved if labels.label(row) is not None), key=labels.key)
+    places = [
+        bisect_left(left, labels.key(row), key=lambda at: labels.key(int(at))) for row in added
+    ]
+    return np.insert(left, places, added) if added else left

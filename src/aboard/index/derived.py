@@ -1,0 +1,374 @@
+"""Curves computed from curves: smoothed, over another axis, and one for a group of runs.
+
+Everything here is a pure function of arrays. A curve is smoothed over all of its points before it
+is sampled, so that what is shown does not depend on how many points are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from aboard.index.series import Floats, Ints, Series, downsample
+
+# Smoothing.
+
+
+def smooth(values: Floats, weight: float) -> Floats:
+    """Return the exponential moving average of TensorBoard's page: 0 changes nothing.
+
+    Each value counts `weight` times as much as the one after it, and the average of the first
+    values is not drawn towards zero. A value that is not a finite number stays as it is, and does
+    not count. So does a constant curve, which rounding would disturb.
+    """
+    if not 0 <= weight < 1:
+        raise ValueError(f"cannot smooth with a weight of {weight}")
+    if weight == 0 or not len(values) or (values == values[0]).all():
+        return values
+    smoothed = values.copy()
+    sums, count = 0.0, 0
+    for start in range(0, len(values), _BLOCK):
+        part = smoothed[start : start + _BLOCK]
+        finite = np.isfinite(part)
+        kept = part if finite.all() else part[finite]
+        if not len(kept):
+            continue
+        weighted = _accumulate((1 - weight) * kept, weight, sums)
+        sums = float(weighted[-1])
+        if weight**count > _NOTHING:
+            weighted /= -np.expm1(np.arange(count + 1, count + len(kept) + 1) * math.log(weight))
+        count += len(kept)
+        part[finite] = weighted
+    return smoothed
+
+
+_BLOCK = 1 << 16  # values that fit into a processor's cache
+_NOTHING = 1e-18  # beside 1
+
+
+def _accumulate(values: Floats, weight: float, inherited: float) -> Floats:
+    """Return the sums in which each value counts `weight` times as much as the one after it.
+
+    The values are the rows of a square, whose columns are added one after the other; what each row
+    inherits from the one before it follows. It takes as many steps as a row has values.
+    """
+    width = math.isqrt(len(values) - 1) + 1
+    rows = -(-len(values) // width)
+    square = np.zeros(rows * width)
+    square[: len(values)] = values
+    columns = np.ascontiguousarray(square.reshape(rows, width).T)
+    for place in range(1, width):
+        columns[place] += weight * columns[place - 1]
+    fading = weight ** np.arange(1, width + 1)
+    before = np.empty(rows)
+    for row, last in enumerate(columns[-1].tolist()):
+        before[row] = inherited
+        inherited = last + fading[-1] * inherited
+    columns += fading[:, None] * before
+    return columns.T.ravel()[: len(values)]
+
+
+def smooth_window(values: Floats, width: int) -> Floats:
+    """Return the mean of the `width` points around each point; an even width is one wider.
+
+    Near the ends the window is cut off. A value that is not a finite number stays as it is, and
+    does not count.
+    """
+    if width < 1:
+        raise ValueError(f"cannot smooth over {width} points")
+    half = min(width // 2, len(values))
+    if half == 0 or (values == values[0]).all():
+        return values
+    smoothed = values.copy()
+    block = max(_BLOCK, 4 * half)
+    for start in range(0, len(values), block):
+        first = max(0, start - half)
+        around = values[first : start + block + half]
+        counted = np.isfinite(around)
+        sums = _window_sums(np.where(counted, around, 0.0), half)
+        counts = _window_sums(counted.astype(np.float64), half)
+        part = smoothed[start : start + block]
+        inner = slice(start - first, start - first + len(part))
+        np.divide(sums[inner], counts[inner], out=part, where=counted[inner])
+    return smoothed
+
+
+def _window_sums(values: Floats, half: int) -> Floats:
+    """Return the sum of each value and `half` on both of its sides.
+
+    Where values are cut into blocks of the width of a window, a window is the end of one block and
+    the beginning of the next. Differences of sums over all values would lose digits.
+    """
+    width = 2 * half + 1
+    blocks = -(-(len(values) + 2 * half) // width)
+    padded = np.zeros(blocks * width)
+    padded[half : half + len(values)] = values
+    rows = padded.reshape(blocks, width)
+    beginnings = np.cumsum(rows, axis=1).ravel()[width - 1 :][: len(values)]
+    ends = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1].ravel()[: len(values)]
+    beginnings[::width] = 0.0  # such a window is one block
+    return beginnings + ends
+
+
+# Axes.
+
+
+class Axis(StrEnum):
+    """What a curve is drawn over."""
+
+    STEP = "step"
+    WALL = "wall_time"
+    RELATIVE = "relative_time"  # seconds since the first point of the curve
+    METRIC = "metric"  # the values of another one at the same steps
+
+
+class Curve(NamedTuple):
+    """The points of a curve, in the order of their steps."""
+
+    x: Floats
+    y: Floats
+
+    def within(self, start: float | None, stop: float | None) -> Curve:
+        """Return the points whose x is in a range that includes its ends."""
+        if start is None and stop is None:
+            return self
+        kept = np.ones(len(self.x), np.bool_)
+        if start is not None:
+            kept &= self.x >= start
+        if stop is not None:
+            kept &= self.x <= stop
+        return Curve(self.x[kept], self.y[kept])
+
+
+def over(series: Series, axis: Axis) -> Curve:
+    if axis is Axis.STEP:
+        return Curve(series.steps.astype(np.float64), series.values)
+    if axis is Axis.RELATIVE:
+        return Curve(series.wall_times - series.wall_times[:1], series.values)
+    return Curve(series.wall_times, series.values)
+
+
+def over_metric(series: Series, metric: Series) -> Curve:
+    """Return a series over the values of another; a point at which that has none is left out."""
+    x = interpolate(metric, series.steps)
+    kept = np.isfinite(x)
+    return Curve(x[kept], series.values[kept])
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a curve is wanted: over what, which part, how smooth, and in how many points.
+
+    `smoothing` is the weight of `smooth`, `window` the width of `smooth_window`.
+    """
+
+    axis: Axis = Axis.STEP
+    start: float | None = None
+    stop: float | None = None
+    samples: int | None = None
+    smoothing: float = 0.0
+    window: int = 1
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether points outside of the range, or beside those that are sampled, matter."""
+        return self.axis is not Axis.STEP or self.smoothing > 0 or self.window > 1
+
+    def derive(self, series: Series, metric: Series | None = None) -> Curve:
+        """Return the curve of a series, over another one if there is a `metric`."""
+        values = smooth_window(smooth(series.values, self.smoothing), self.window)
+        smoothed = series._replace(values=values)
+        curve = over(smoothed, self.axis) if metric is None else over_metric(smoothed, metric)
+        curve = curve.within(self.start, self.stop)
+        if self.samples is None or len(curve.y) <= self.samples:
+            return curve
+        places = downsample(curve.y, self.samples)
+        return Curve(curve.x[places], curve.y[places])
+
+
+# Groups.
+
+
+def interpolate(series: Series, steps: Ints) -> Floats:
+    """Return the values of a series at some steps, NaN before its first and after its last."""
+    if not len(series.steps):
+        return np.full(len(steps), np.nan)
+    if np.array_equal(series.steps, steps):
+        return series.values
+    return np.interp(steps, series.steps, series.values, left=np.nan, right=np.nan)
+
+
+def common_steps(members: Iterable[Ints], most: int) -> Ints:
+    """Return all steps of the members of a group; where these are too many, `most` of them."""
+    steps = np.empty(0, np.int64)
+    for one in members:
+        if not np.array_equal(one, steps):
+            steps = np.union1d(steps, one)
+    if len(steps) > most:
+        steps = steps[np.linspace(0, len(steps) - 1, most).round().astype(np.int64)]
+    return steps
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the values of a group's members are at each of some steps.
+
+    A member counts at a step if it has a finite value there. Where none does, the statistics are
+    NaN; so are deviation and error where only one does. The deviation is that of a sample.
+    """
+
+    count: Ints
+    mean: Floats
+    std: Floats
+    sem: Floats  # the standard error of the mean
+    min: Floats
+    max: Floats
+    median: Floats
+    low: Floats  # the first quartile
+    high: Floats  # the third
+
+
+def statistics(rows: Floats) -> Statistics:
+    """Return the statistics of members that each have a row of values, at the same steps."""
+    finite = np.isfinite(rows)
+    count = finite.sum(axis=0)
+    with np.errstate(all="ignore"):  # of no values, and of very large ones
+        mean = np.where(finite, rows, 0.0).sum(axis=0) / count
+        squares = np.where(finite, rows - mean, 0.0) ** 2
+        std = np.sqrt(squares.sum(axis=0) / (count - 1))
+        std[count < 2] = np.nan
+        ordered = np.sort(np.where(finite, rows, np.nan), axis=0)  # NaN come last
+        low, median, high = (_quantile(ordered, count, part) for part in (0.25, 0.5, 0.75))
+        return Statistics(
+            count=count,
+            mean=mean,
+            std=std,
+            sem=std / np.sqrt(count),
+            min=_quantile(ordered, count, 0.0),
+            max=_quantile(ordered, count, 1.0),
+            median=median,
+            low=low,
+            high=high,
+        )
+
+
+def _quantile(ordered: Floats, count: Ints, part: float) -> Floats:
+    """Return a quantile of each column's first `count` values, as numpy interpolates it."""
+    columns = np.arange(ordered.shape[1])
+    place = part * np.maximum(count - 1, 0)
+    below = np.floor(place).astype(np.int64)
+    above = np.minimum(below + 1, np.maximum(count - 1, 0))
+    value: Floats = ordered[below, columns]
+    share = place - below
+    between = share > 0
+    value[between] += share[between] * (ordered[above, columns] - value)[between]
+    return value
+
+
+def mean_times(members: Sequence[Series], steps: Ints) -> Floats:
+    """Return when a group reached some steps: the mean time since its members' starts.
+
+    It counts from the start of the earliest member, so that a curve over time is comparable with
+    those of the members. Where no member has a time, the one before holds.
+    """
+    total, count = np.zeros(len(steps)), np.zeros(len(steps))
+    starts = []
+    for one in members:
+        if not len(one.steps):
+            continue
+        starts.append(float(one.wall_times[0]))
+        since = Series(one.steps, one.wall_times, one.wall_times - starts[-1])
+        times = interpolate(since, steps)
+        known = np.isfinite(times)
+        total[known] += times[known]
+        count += known
+    times = np.divide(total, count, out=np.zeros(len(steps)), where=count > 0)
+    return min(starts, default=0.0) + np.maximum.accumulate(times)
+
+
+# Two groups.
+
+
+class Welch(NamedTuple):
+    """Welch's t-test of whether two groups have the same mean, which may vary differently."""
+
+    t: float
+    freedom: float
+    p: float  # how likely so large a difference is if they have
+
+
+def welch(one: Sequence[float], other: Sequence[float]) -> Welch | None:
+    """Return the test of the second group against the first; None if it cannot be computed.
+
+    Both need two values. The means of groups in which nothing varies are the same (p is 1) or not
+    (p is 0).
+    """
+    if min(len(one), len(other)) < 2:
+        return None
+    means = [sum(group) / len(group) for group in (one, other)]
+    errors = [
+        sum((value - mean) * (value - mean) for value in group) / (len(group) - 1) / len(group)
+        for group, mean in zip((one, other), means, strict=True)
+    ]
+    difference, error = means[1] - means[0], sum(errors)
+    if not math.isfinite(error):
+        return None
+    if not error:
+        if not difference:
+            return Welch(0.0, len(one) + len(other) - 2.0, 1.0)
+        return Welch(math.copysign(math.inf, difference), len(one) + len(other) - 2.0, 0.0)
+    t = difference / math.sqrt(error)
+    freedom = 1 / sum(
+        (part / error) ** 2 / (len(group) - 1)
+        for part, group in zip(errors, (one, other), strict=True)
+    )
+    return Welch(t, freedom, t_tails(t, freedom))
+
+
+def t_tails(t: float, freedom: float) -> float:
+    """Return the probability that a t-distributed number is at least as far from zero as `t`."""
+    if math.isinf(t):
+        return 0.0
+    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """Return the regularized incomplete beta function, by its continued fraction."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
+    if x < (a + 1) / (a + b + 2):  # where the fraction converges quickly
+        return front * _beta_fraction(a, b, x) / a
+    return 1 - front * _beta_fraction(b, a, 1 - x) / b
+
+
+_TINY = 1e-300
+_MOST_TERMS = 10_000
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """Evaluate the continued fraction by Lentz's method."""
+    upper, lower = 1.0, _away_from_zero(1 - (a + b) * x / (a + 1))
+    value = lower = 1 / lower
+    for m in range(1, _MOST_TERMS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            lower = 1 / _away_from_zero(1 + term * lower)
+            upper = _away_from_zero(1 + term / upper)
+            change = upper * lower
+            value *= change
+        if abs(change - 1) < 1e-15:
+            break
+    return value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

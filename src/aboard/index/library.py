@@ -1,0 +1,966 @@
+"""The library: which runs lie below some roots, and which of them selectors select.
+
+One `Library` serves a command, a viewer or a hub. It owns what is known of its roots: their
+last refresh, the runs below them, and the records of runs. A selector is parsed once, by `parse`;
+every other method takes the parsed selectors. When to refresh is left to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, permutations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from aboard.index.sources import Source
+from aboard.runs.catalog import KnownRun, directory_of_id, with_parents
+from aboard.runs.layout import BadName, job_file
+from aboard.runs.manifest import FILE_NAME
+from aboard.runs.question import GROUPS, LAST, Field, Question
+from aboard.runs.selectors import (
+    BadSelector,
+    Exists,
+    Known,
+    NothingMatches,
+    NotSelected,
+    OutsideRoots,
+    Selector,
+    excluded,
+    exclusion_of,
+    is_path,
+    match,
+    parse_all,
+    select,
+    selector_for,
+    split_name,
+)
+from aboard.storage import (
+    NoSuchPath,
+    StorageError,
+    canonical,
+    is_below,
+    is_remote,
+    join,
+    open_storage,
+)
+from aboard.storage.uri import split
+
+if TYPE_CHECKING:
+    from aboard.index.catalog import CatalogChanges, CatalogReport
+    from aboard.index.index import Index
+    from aboard.index.table import Metrics, RunTable
+    from aboard.runs.columns import Facet, Ints, Mark
+
+_LOGGED = ("hparams", "metrics")  # what event files may hold besides points
+_MOST_ORDERS = 4  # that are kept for deep pages
+_LEVELS_ABOVE = 2  # how far above a source its record may be: a stage or a rank may be opened alone
+
+
+class Member(NamedTuple):
+    """A source on a board, and the name before the names of its runs."""
+
+    source: Source
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Member:
+        """Parse `NAME=PLACE`, a path or a URI; a text that exists as a path is one."""
+        name, place = split_name(text)
+        if name and not Path(text).exists():
+            return cls(Source.parse(place), name)
+        return cls(Source.parse(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A place below which runs lie.
+
+    An empty name is derived from the URI; `environment` holds variables for this root alone, such
+    as `AWS_PROFILE`.
+    """
+
+    uri: str
+    name: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class RootState(NamedTuple):
+    """The outcome of the last refresh of a root.
+
+    `error` says why the root could not be listed, `problems` what could not be read below it.
+    """
+
+    at: float | None = None
+    error: StorageError | None = None
+    problems: tuple[Exception, ...] = ()
+    marks: Mapping[str, int] = {}
+
+    @property
+    def problem(self) -> str:
+        """The first problem of the root; empty if it has none."""
+        if self.error is not None:
+            return str(self.error)
+        return str(self.problems[0]) if self.problems else ""
+
+
+class RunSet(Sequence[KnownRun]):
+    """Some of the known runs, in their order; the records are read when they are asked for.
+
+    A run that is deleted meanwhile is left out then.
+    """
+
+    def __init__(self, library: Library, rows: Ints | None = None) -> None:
+        self._library = library
+        self._rows = rows
+        self._held: list[KnownRun] | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether these are all known runs: then rows are not needed to list them."""
+        return self._rows is None
+
+    @property
+    def rows(self) -> Ints:
+        """Their rows in the table of the library."""
+        if self._rows is None:
+            self._rows = self._library.table().rows
+        return self._rows
+
+    def __len__(self) -> int:
+        return len(self._records()) if self._rows is None else len(self._rows)
+
+    def __iter__(self) -> Iterator[KnownRun]:
+        return iter(self._records())
+
+    @overload
+    def __getitem__(self, place: int) -> KnownRun: ...
+    @overload
+    def __getitem__(self, place: slice) -> RunSet: ...
+    def __getitem__(self, place: int | slice) -> KnownRun | RunSet:
+        if isinstance(place, slice):
+            return RunSet(self._library, self.rows[place])
+        return self._records()[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _records(self) -> list[KnownRun]:
+        if self._held is None:
+            if self._rows is None:
+                self._held = self._library.known_runs()
+            else:
+                self._held = self._library.index.runs_of(self._rows.tolist())
+        return self._held
+
+
+class RunGroup(NamedTuple):
+    """Runs that have the same values of the fields that a question groups by."""
+
+    values: tuple[Any, ...]
+    runs: RunSet
+
+
+class RunAnswer(NamedTuple):
+    """The runs that a question selects, in its order; see `columns.Answer`."""
+
+    runs: RunSet
+    total: int
+    groups: list[RunGroup]
+
+
+class RunPage(NamedTuple):
+    """A page of the runs that a question selects, and how many these are.
+
+    It ends before the place `end`, and with `mark`; the last page has none.
+    """
+
+    runs: RunSet
+    total: int
+    end: int
+    mark: Mark | None
+
+
+class _HeldOrder(NamedTuple):
+    """All runs that a question selects, in its order, and what that was derived from."""
+
+    question: Question
+    version: tuple[object, ...]
+    given: Ints
+    rows: Ints
+
+
+class _Shown(NamedTuple):
+    """Which rows of the index are shown, and what that was derived from."""
+
+    key: tuple[object, ...]
+    rows: Ints
+    size: int
+    held: tuple[object, ...]  # what the key identifies, so that nothing else gets its identity
+
+
+class Library:
+    """The runs below some roots; `any_path` allows places below none of them too.
+
+    Safe to use from many threads: one lock guards what is remembered, and is never held while a
+    root is listed.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        roots: Iterable[Root | str] = (),
+        *,
+        any_path: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.index = index
+        self.any_path = any_path
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._roots: dict[str, Root] = {}
+        self._real_roots: list[str] = []
+        self._states: dict[str, RootState] = {}
+        self._shown: _Shown | None = None
+        self._metrics: Metrics | None = None
+        self._orders: list[_HeldOrder] = []  # the last used at the end
+        self._records: dict[str, tuple[int, dict[str, KnownRun | None]]] = {}
+        self._record_roots: dict[Source, str] = {}
+        for root in roots:
+            self.add_root(root)
+
+    # Roots.
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        with self._lock:
+            return tuple(self._roots.values())
+
+    def root_names(self) -> dict[str, str]:
+        """Return the roots' names by URI: the given ones, else the shortest that are distinct.
+
+        `/a/runs` and `s3://bucket/runs` are `a/runs` and `bucket/runs`; one alone is `runs`.
+        """
+        roots = self.roots
+        endings = {root.uri: _endings(root.uri) for root in roots}
+        names = {root.uri: root.name for root in roots}
+        for uri in (root.uri for root in roots if not root.name):
+            others = {name for one, held in endings.items() if one != uri for name in held}
+            others |= {root.name for root in roots if root.name}
+            names[uri] = next((name for name in endings[uri] if name not in others), uri)
+        return names
+
+    @property
+    def uris(self) -> list[str]:
+        with self._lock:
+            return list(self._roots)
+
+    def add_root(self, root: Root | str) -> Root:
+        """Add a root, or replace the one of the same URI."""
+        added = Root(canonical(root)) if isinstance(root, str) else root
+        with self._lock:
+            self._roots[added.uri] = added
+            local = [uri for uri in self._roots if not is_remote(uri)]
+            self._real_roots = [os.path.realpath(uri) for uri in local]
+            self._states.setdefault(added.uri, RootState())
+            self._record_roots.clear()
+        return added
+
+    def refresh(self, root: str, *, marks: bool = True) -> CatalogReport | None:
+        """Look for runs below a root; None if it cannot be listed, and its state says why."""
+        try:
+            report = self.index.refresh_catalog(root, marks=marks)
+        except StorageError as error:
+            with self._lock:
+                before = self.state(root)
+                self._states[root] = RootState(self._clock(), error, (), before.marks)
+            return None
+        with self._lock:
+            held = report.marks if marks else self.state(root).marks
+            self._states[root] = RootState(self._clock(), None, tuple(report.problems), held)
+        return report
+
+    def state(self, root: str) -> RootState:
+        with self._lock:
+            return self._states.get(root) or RootState()
+
+    def environment(self, sources: Iterable[Source]) -> dict[str, str]:
+        """Return the variables with which another process reads some sources.
+
+        Raises:
+            BadSelector: they lie below roots whose variables differ.
+        """
+        found: dict[str, str] = {}
+        for source in sources:
+            for root in self.roots:
+                if not is_below(source.uri, root.uri):
+                    continue
+                for name, value in root.environment.items():
+                    if found.setdefault(name, value) != value:
+                        raise BadSelector(
+                            f"the roots of this selection differ in {name}.",
+                            "Select runs of one root, or start an instant board.",
+                        )
+        return found
+
+    def may_show(self, uri: str) -> bool:
+        """Return whether a place is below a root, and not by a link that leads out."""
+        if self.any_path:
+            return True
+        return any(is_below(uri, root) for root in self.uris) and self._stays_inside(uri)
+
+    def _stays_inside(self, uri: str) -> bool:
+        if self.any_path or is_remote(uri):
+            return True
+        real = os.path.realpath(uri)
+        return any(is_below(real, root) for root in self._real_roots)
+
+    # Selectors.
+
+    @staticmethod
+    def parse(texts: Iterable[str], *, exists: Exists | None = None) -> tuple[Selector, ...]:
+        """Parse selectors; a comma separates several in one text.
+
+        `exists` says whether a word that could be an experiment is a path of this process. Without
+        it, relative paths are refused: they are another process's.
+
+        Raises:
+            BadSelector: one of them cannot be parsed, or is a relative path of another process.
+        """
+        parsed = parse_all(texts) if exists is None else parse_all(texts, exists=exists)
+        return tuple(_with_uri(one, is_local=exists is not None) for one in parsed)
+
+    def runs(self) -> RunSet:
+        """Return the known runs that may be shown, in natural order."""
+        return RunSet(self)
+
+    def known_runs(self) -> list[KnownRun]:
+        """Return the records of all known runs that may be shown, in natural order."""
+        known = self.index.known_runs(self.uris)
+        return known if self.any_path else [run for run in known if self._stays_inside(run.uri)]
+
+    def count(self, root: str) -> int:
+        """Return how many of the known runs lie below a root."""
+        import numpy as np
+
+        table = self.table()
+        return int(np.count_nonzero(table.column(Field("root")).compare("==", root)[table.rows]))
+
+    def places_of_runs(self, uris: Collection[str]) -> set[str]:
+        """Return the known runs that some places are, or are part of."""
+        found: set[str] = set()
+        for root in self.uris:
+            start = len(root.rstrip("/")) + 1
+            below = {
+                one for uri in uris if is_below(uri, root) for one in with_parents(uri[start:])
+            }
+            if below:
+                found.update(join(root, one) for one in self.index.ids_of(root, below))
+        return {uri for uri in found if self._stays_inside(uri)}
+
+    def changes_since(self, change: tuple[int, int]) -> CatalogChanges | None:
+        """Return what has happened to runs since a change; None if it cannot be known."""
+        changes = self.index.changes_since(change, self.uris)
+        if changes is None or self.any_path:
+            return changes
+        new, changed = (
+            [run for run in some if self._stays_inside(run.uri)]
+            for some in (changes.new, changes.changed)
+        )
+        return changes._replace(new=new, changed=changed)
+
+    def lost(self, now: float) -> frozenset[int]:
+        """Return the rows of the runs that are lost at a time."""
+        table = self.table()
+        table.now = now
+        return frozenset(table.rows[table.lost[table.rows]].tolist())
+
+    def run(self, identity: str) -> KnownRun | None:
+        """Return a known run by its id; None if there is none that may be shown."""
+        for root in self.uris:
+            directory = directory_of_id(root, identity)
+            if directory is None:
+                continue
+            run = self.index.known_run(root, directory)
+            if run is not None and self._stays_inside(run.uri):
+                return run
+        return None
+
+    def find(
+        self, selectors: Sequence[Selector] = (), *, unambiguous: bool = False, retry: bool = True
+    ) -> RunSet:
+        """Return the known runs that selectors select, all of them if there are no selectors.
+
+        A path or URI selects the runs in it and below it, if there are any. With `unambiguous`, the
+        name of a run without its experiment must select one run only. With `retry`, the roots are
+        refreshed before a selector counts as matching nothing.
+
+        Raises:
+            NothingMatches: a selector other than a path matches no run.
+            AmbiguousRun: a name alone matches several.
+        """
+        if not selectors:
+            return self.runs()
+        selected = self._select(selectors, unambiguous=unambiguous, retry=retry)
+        return RunSet(self, self._with_places(selectors, selected))
+
+    # Questions.
+
+    def to_read(self, question: Question, runs: RunSet, fields: Iterable[Field] = ()) -> RunSet:
+        """Return those of some runs whose event files must be read to answer a question.
+
+        `fields` are more of which values are needed. Records have hyperparameters and the last
+        values of metrics; of a run without one, event files do.
+        """
+        named = [*question.fields, *fields]
+        if not any(one.group in _LOGGED for one in named):
+            return self.none()
+        raw = self._raw(question, runs)
+        metrics = [one for one in named if one.group == "metrics"]
+        if not metrics:
+            return raw
+        left = self.narrow(question.prefilter, runs)
+        if any(one.statistic != LAST for one in metrics):
+            return self._joined(left, raw)
+        table, rows = self.table(), left.rows
+        rows = rows[rows < len(table)]
+        lacks = rows < 0
+        for one in metrics:
+            lacks |= ~table.stored(f"metrics.{one.name}").present[rows]
+        return self._joined(RunSet(self, rows[lacks]), raw)
+
+    def _raw(self, question: Question, runs: RunSet) -> RunSet:
+        """Return those of some runs that have no record, as far as a question may select them."""
+        table = self.table()
+        is_raw = ~table.stored("recorded_state").present
+        if not is_raw[table.rows].any():
+            return self.none()
+        rows = self.narrow(question.prefilter_of_raw, runs).rows
+        rows = rows[rows < len(table)]
+        return RunSet(self, rows[is_raw[rows]])
+
+    def _joined(self, some: RunSet, more: RunSet) -> RunSet:
+        import numpy as np
+
+        return RunSet(self, np.union1d(some.rows, more.rows)) if len(more) else some
+
+    def unread(self, runs: Sequence[KnownRun]) -> int:
+        """Return how many of some runs have event files, as far as known, that were not read."""
+        if not runs:
+            return 0
+        known = self.index.marks([Source(run.uri) for run in runs])
+        left = [run for run, marks in zip(runs, known, strict=True) if not marks]
+        return sum(self.state(run.root).marks.get(run.directory) != 0 for run in left)
+
+    def narrow(self, question: Question, runs: RunSet) -> RunSet:
+        """Return those of some runs that a question selects, in its order."""
+        if question == Question():  # to count them all would read their records
+            return runs
+        return self.answer(question, runs, check=False).runs
+
+    def values(self, field: Field, runs: RunSet | Sequence[KnownRun]) -> list[Any]:
+        """Return the value of a field for each of some runs; None where it has none."""
+        table = self.table()
+        rows = self.rows_of(runs)
+        known = rows[(rows >= 0) & (rows < len(table))]
+        if len(known) == len(rows):
+            return table.column(field).values(rows)
+        found = dict(zip(known.tolist(), table.column(field).values(known), strict=True))
+        return [found.get(row) for row in rows.tolist()]
+
+    def rows_of(self, runs: RunSet | Sequence[KnownRun]) -> Ints:
+        """Return the rows of some runs; -1 for one that is not known."""
+        if isinstance(runs, RunSet):
+            return runs.rows
+        import numpy as np
+
+        by_root: dict[str, list[str]] = {}
+        for run in runs:
+            by_root.setdefault(run.root, []).append(run.directory)
+        ids = {root: self.index.ids_of(root, held) for root, held in by_root.items()}
+        return np.array([ids[run.root].get(run.directory, -1) for run in runs], np.int64)
+
+    def names(self, group: str, runs: Sequence[KnownRun]) -> list[str]:
+        """Return the names of the hyperparameters, tags or metrics that some runs have."""
+        table, rows = self.table(), self.rows_of(runs)
+        rows = rows[(rows >= 0) & (rows < len(table))]
+        fields = {
+            name: Field(name, group, LAST * (group == "metrics")) for name in table.names(group)
+        }
+        return [name for name, one in fields.items() if table.column(one).present[rows].any()]
+
+    def table(self) -> RunTable:
+        """Return the known runs as a table; its columns are made when they are asked for."""
+        from aboard.index.table import Metrics, RunTable
+
+        with self._lock:
+            shown = self._shown_rows()
+            if self._metrics is None:
+                self._metrics = Metrics(self.index)
+            return RunTable(self._metrics, self.uris, shown.rows, shown.size, self._clock())
+
+    def _shown_rows(self) -> _Shown:
+        import numpy as np
+
+        columns = self.index.columns
+        order = columns.order()
+        roots, linked = columns.cells("root"), columns.cells("linked")
+        uris = self.uris
+        # These are the same objects as long as nothing in them has changed.
+        key = (id(order), id(roots), id(linked), *uris)
+        if self._shown is not None and self._shown.key == key:
+            return self._shown
+        size = min(len(roots.codes), len(linked.codes))
+        shown = np.zeros(size, np.bool_)
+        wanted = [code for code, one in enumerate(roots.words) if one in self._roots]
+        shown[np.isin(roots.codes[:size], wanted)] = True
+        if not self.any_path:
+            rows = np.flatnonzero(shown & linked.has[:size])
+            for row, run in zip(rows, self.index.runs_of(rows.tolist()), strict=True):
+                shown[row] = self._stays_inside(run.uri)
+        for outer, inner in permutations(uris, 2):
+            if is_below(inner, outer):
+                pairs = self.index.repeated_runs(outer, inner)
+                gone = [pair[uris.index(outer) < uris.index(inner)] for pair in pairs]
+                shown[[one for one in gone if one < size]] = False
+        left = order[order < size]
+        self._shown = _Shown(key, left[shown[left]], size, (order, roots, linked))
+        return self._shown
+
+    def answer(self, question: Question, runs: RunSet, *, check: bool = True) -> RunAnswer:
+        """Answer a question over some of the known runs.
+
+        What it asks of metrics is answered from what the index has read; the last value is that of
+        a run's record if it is newer. With `check`, the names of hyperparameters, metrics and
+        tags must be those of some run.
+
+        Raises:
+            BadQuestion: no run has something of a name that the question uses.
+        """
+        from aboard.runs.columns import answer
+
+        if question == Question():
+            return RunAnswer(runs, len(runs), [])
+        table = self.table()
+        rows = table.rows if runs.is_all else runs.rows
+        if check:
+            table.check(question)
+        found = answer(question, table, rows[rows < len(table)])
+        groups = [RunGroup(one.values, RunSet(self, one.rows)) for one in found.groups]
+        return RunAnswer(RunSet(self, found.rows), found.total, groups)
+
+    def page(
+        self,
+        question: Question,
+        runs: RunSet,
+        start: int | Mark = 0,
+        *,
+        limit: int,
+        check: bool = True,
+    ) -> RunPage:
+        """Return those of some runs that a question selects, from a place or behind a mark on.
+
+        The question groups nothing, and its limit does not count; see `answer` for the rest.
+        """
+        from aboard.runs.columns import answer, mark_of, place_behind
+
+        version = self.index.last_change(), self.index.stamp() if question.metrics else 0
+        table = self.table()
+        rows = table.rows if runs.is_all else runs.rows
+        rows = rows[rows < len(table)]
+        if check:
+            table.check(question)
+        place = 0
+        if start == 0:
+            found = answer(replace(question, limit=limit), table, rows)
+            chosen, total = found.rows, found.total
+        else:
+            order = self._ordered(replace(question, limit=None), version, table, rows)
+            keys = question.sort
+            place = start if isinstance(start, int) else place_behind(start, keys, table, order)
+            chosen, total = order[place : place + limit], len(order)
+        mark, end = None, place + len(chosen)
+        if len(chosen) and end < total:
+            mark = mark_of(question.sort, table, int(chosen[-1]))
+        return RunPage(RunSet(self, chosen), total, end, mark)
+
+    def _ordered(
+        self, question: Question, version: tuple[object, ...], table: RunTable, rows: Ints
+    ) -> Ints:
+        """Return the rows that a question selects; all pages behind the first are cut from them."""
+        import numpy as np
+
+        from aboard.runs.columns import answer
+
+        with self._lock:
+            held = [
+                one
+                for one in self._orders
+                if one.version == version
+                and one.question == question
+                and np.array_equal(one.given, rows)
+            ]
+        order = held[0].rows if held else answer(question, table, rows).rows
+        if not question.is_timed:
+            used = held[0] if held else _HeldOrder(question, version, rows, order)
+            with self._lock:
+                others = [one for one in self._orders if one is not used]
+                self._orders = [*others, used][-_MOST_ORDERS:]
+        return order
+
+    def means(self, field: Field, groups: Iterable[RunSet]) -> list[float | None]:
+        """Return the mean of the finite numbers of a field in each group; None without any."""
+        from aboard.runs.columns import mean_of
+
+        table = self.table()
+        column = table.column(field)
+        return [mean_of(column, one.rows[one.rows < len(table)]) for one in groups]
+
+    def facet(self, field: Field, runs: RunSet, limit: int) -> Facet:
+        """Count the values of a field over some runs."""
+        from aboard.runs.columns import facet
+
+        table, rows = self.table(), runs.rows
+        return facet(table.column(field), rows[rows < len(table)], limit)
+
+    def recorded_fields(self, runs: RunSet) -> dict[str, int]:
+        """Return how many runs have each of the hyperparameters, metrics and tags of records."""
+        counts = self.index.columns.counts(runs.rows)
+        starts = tuple(f"{group}." for group in GROUPS)
+        return {name: count for name, count in counts.items() if name.startswith(starts)}
+
+    def resolve(self, selectors: Sequence[Selector], *, retry: bool = True) -> list[Member]:
+        """Return what selectors select; a path or URI is one member, whatever runs lie below it.
+
+        A job whose record is below a root may have no runs yet.
+
+        Raises:
+            BadSelector: a run cannot be left out of a path.
+            NothingMatches: a selector matches no run, or a directory does not exist.
+            OutsideRoots: a place may not be shown.
+        """
+        for one in selectors:
+            if one.place:
+                self._check_place(one)
+        self._check_exclusions(selectors)
+        rows = self._select(selectors, retry=retry, with_jobs=True)
+        return self._members(selectors, RunSet(self, rows))
+
+    def roots_of(self, job: str) -> list[str]:
+        """Return the roots that have a record of a job."""
+        try:
+            record = job_file(job)
+        except BadName:
+            return []
+        return [uri for uri in self.uris if _has_file(uri, record)]
+
+    def members(
+        self, selectors: Sequence[Selector], question: Question | None = None
+    ) -> list[Member]:
+        """Return what selectors select now; those that match nothing any more are ignored.
+
+        With a question, the members are the runs that it selects, also those below a path.
+        """
+        rows = self._matching(selectors)
+        if question is None:
+            return self._members(selectors, RunSet(self, rows))
+        asked = self.narrow(question, RunSet(self, self._with_places(selectors, rows)))
+        return [Member(Source(uri), label) for uri, label in self._named(asked)]
+
+    def candidates(self, selectors: Sequence[Selector], question: Question | None) -> RunSet | None:
+        """Return the runs whose event files decide what a question selects; None if none do."""
+        if question is None or not any(one.group in _LOGGED for one in question.fields):
+            return None
+        runs = RunSet(self, self._with_places(selectors, self._matching(selectors)))
+        raw = self._raw(question, runs)
+        if not question.metrics and not raw:
+            return None
+        return self._joined(self.narrow(question.prefilter, runs), raw)
+
+    def _matching(self, selectors: Sequence[Selector]) -> Ints:
+        if all(one.place for one in selectors):  # no table is needed to know that these match none
+            return self.none().rows
+        return match(selectors, Known(self.table()))
+
+    def _with_places(self, selectors: Sequence[Selector], rows: Ints) -> Ints:
+        """Return rows with those in and below the paths and URIs among selectors."""
+        places = [one.place for one in selectors if one.place]
+        if not places:
+            return rows
+        import numpy as np
+
+        table = self.table()
+        chosen = np.zeros(len(table), np.bool_)
+        chosen[rows[rows < len(table)]] = True
+        chosen[self._rows_below(table, places)] = True
+        for gone in excluded(selectors, Known(table, bounded=True)):
+            chosen[gone] = False
+        return table.rows[chosen[table.rows]]
+
+    def _rows_below(self, table: RunTable, places: Sequence[str]) -> Ints:
+        """Return the rows of the runs in and below some places."""
+        import numpy as np
+
+        is_inside = _inside(places)
+        found = [table.rows[:0]]
+        roots = table.column(Field("root"))
+        directories = table.column(Field("directory"))
+        for root in self.uris:
+            of_root = table.rows[roots.compare("==", root)[table.rows]]
+            if is_inside(root):
+                found.append(of_root)
+            elif any(is_below(place, root) for place in places):
+                held = directories.values(of_root)
+                inside = [is_inside(join(root, str(one or ""))) for one in held]
+                found.append(of_root[np.array(inside, np.bool_)])
+        return np.concatenate(found)
+
+    def none(self) -> RunSet:
+        """Return no runs."""
+        import numpy as np
+
+        return RunSet(self, np.zeros(0, np.int64))
+
+    def _named(self, runs: RunSet) -> Iterator[tuple[str, str]]:
+        """Yield the URI and the label of each run."""
+        table, rows = self.table(), runs.rows
+        rows = rows[rows < len(table)]
+        names = ("root", "directory", "experiment", "name")
+        columns = (table.column(Field(one)).values(rows) for one in names)
+        for root, directory, experiment, name in zip(*columns, strict=True):
+            if root is not None:  # or it is gone
+                yield join(root, directory or ""), f"{experiment}/{name}" if experiment else name
+
+    def changed(
+        self, selectors: Sequence[Selector], add: Sequence[Selector], remove: Sequence[Selector]
+    ) -> tuple[Selector, ...]:
+        """Return selectors with some added and some removed.
+
+        A run that no selector names, but that one of them selects, is left out by a `not:`
+        selector; adding the run again removes that selector.
+
+        Raises:
+            NotSelected: they do not select what is to be removed.
+            BadSelector: something cannot be left out, or they would look at too many runs.
+        """
+        known = Known(self.table(), bounded=True)
+
+        def rows_of(some: Iterable[Selector]) -> set[int]:
+            return set(match(list(some), known).tolist())
+
+        kept = {one.text: one for one in selectors}
+        shown: Ints | None = None  # what those that are kept select
+        for one in remove:
+            if kept.pop(one.text, None) is not None:
+                shown = None
+                continue
+            if shown is None:
+                shown = match(tuple(kept.values()), known)
+            known.look(len(shown) // 10)  # at names, which takes less than at patterns
+            gone_runs = self._removed(one, shown, kept)
+            left_out = parse_all(exclusion_of(selector_for(run)) for run in gone_runs)
+            kept |= {more.text: more for more in left_out}
+            gone_rows = set(self.rows_of(gone_runs).tolist())
+            shown = shown[[row not in gone_rows for row in shown.tolist()]]
+        added = rows_of(one for one in add if not one.excludes)
+        after = kept | {one.text: one for one in add}
+        selected = rows_of(one for one in after.values() if not one.excludes)
+        given = {one.text for one in add}
+        changed = []
+        for one in after.values():
+            gone = rows_of([replace(one, excludes=False)]) if one.excludes else set()
+            is_over = bool(gone) and (gone <= added or gone.isdisjoint(selected))
+            if one.text in given or not is_over:
+                changed.append(one)
+        self._check_exclusions(changed)
+        selected_all = all(one.excludes for one in selectors)
+        if not selected_all and all(one.excludes for one in changed):
+            return ()
+        return tuple(changed)
+
+    def _removed(self, removed: Selector, rows: Ints, kept: Iterable[str]) -> Sequence[KnownRun]:
+        """Return the runs that a selector removes from those shown, which it may by their names."""
+        shown = RunSet(self, rows)
+        gone: Sequence[KnownRun] = ()
+        if removed.place:
+            gone = [run for run in shown if is_below(run.uri, removed.place)]
+        elif not removed.excludes:
+            gone = RunSet(self, removed.rows(Known(self.table(), rows=rows)))
+        if not gone:
+            raise NotSelected(
+                f"no selector of this board selects {removed.text[:80]!r}.",
+                f"Its selectors are {', '.join(islice(kept, 8))}."
+                " Part of a path or URI cannot be removed.",
+            )
+        labels = {run.label for run in gone}
+        uris = {run.uri for run in gone}
+        for uri, label in self._named(shown):
+            if label in labels and uri not in uris:
+                raise BadSelector(
+                    f"{label!r} is below several roots, and one of them cannot be left out.",
+                    "Select the others by path instead.",
+                )
+        if odd := [text for text in map(selector_for, gone) if is_path(text)]:
+            raise BadSelector(
+                f"{odd[0][:200]!r} has no name by which it can be left out.",
+                "Select the others by name instead.",
+            )
+        return gone
+
+    def _select(
+        self,
+        selectors: Sequence[Selector],
+        *,
+        unambiguous: bool = False,
+        retry: bool = True,
+        with_jobs: bool = False,
+    ) -> Ints:
+        if all(one.place for one in selectors):
+            return self.none().rows
+        if retry:
+            try:
+                known = Known(self.table(), bounded=True)
+                return select(selectors, known, unambiguous=unambiguous, explain=False)
+            except NothingMatches:
+                for uri in self.uris:
+                    self.refresh(uri)
+        return select(
+            selectors,
+            Known(self.table(), bounded=True),
+            unambiguous=unambiguous,
+            is_expected=lambda one: with_jobs and bool(one.job and self.roots_of(one.job)),
+        )
+
+    def _members(self, selectors: Sequence[Selector], runs: RunSet) -> list[Member]:
+        names = {
+            Source.parse(one.place): one.name
+            for one in selectors
+            if one.place and self.may_show(one.place)
+        }
+        for uri, label in self._named(runs) if len(runs) else ():
+            names.setdefault(Source(uri), label)
+        return [Member(source, name) for source, name in names.items()]
+
+    def _check_place(self, selector: Selector) -> None:
+        uri = selector.place
+        if not self.may_show(uri):
+            known = ", ".join(self.uris) or "none"
+            raise OutsideRoots(
+                f"{selector.text[:200]!r} is not below a root of this hub.",
+                f"The roots are {known}.",
+            )
+        if not is_remote(uri) and not Path(uri).exists():
+            error = NoSuchPath(uri, "there is no such directory", "Check the path.")
+            raise NothingMatches(str(error))
+
+    def _check_exclusions(self, selectors: Sequence[Selector]) -> None:
+        """Refuse to leave a run out of a path or URI, which is shown as a whole."""
+        places = [one.place for one in selectors if one.place]
+        if not places or not any(one.excludes for one in selectors):
+            return
+        is_inside = _inside(places)
+        for rows in excluded(selectors, Known(self.table(), bounded=True)):
+            for run in RunSet(self, rows):
+                if is_inside(run.uri):
+                    raise BadSelector(
+                        f"{run.label!r} cannot be left out of a path or URI that it is part of.",
+                        "Select runs by name instead of by path.",
+                    )
+
+    # Records of runs.
+
+    def refresh_records(self, source: Source) -> None:
+        """Read the records of a source again, unless it lies below a root of this library."""
+        place = self._record_root(source)
+        if place not in self.uris:
+            self.index.refresh_catalog(place, marks=False)
+
+    def record_marks(self, sources: Iterable[Source]) -> tuple[int, ...]:
+        """Return numbers that change when a record of one of the sources does."""
+        places = dict.fromkeys(self._record_root(source) for source in sources)
+        return tuple(self.index.catalog_changes(place) for place in places)
+
+    def record_of(self, source: Source, directory: str) -> KnownRun | None:
+        """Return the run that a directory of a source is part of, if it has a record."""
+        place = self._record_root(source)
+        changes = self.index.catalog_changes(place)
+        with self._lock:
+            if place not in self._records or self._records[place][0] != changes:
+                self._records[place] = changes, {}
+            runs = self._records[place][1]
+            while len(directory) >= len(place):
+                if directory not in runs:
+                    runs[directory] = self.index.known_run(place, directory[len(place) + 1 :])
+                found = runs[directory]
+                if found is not None and found.is_recorded:
+                    return found
+                directory = directory.rpartition("/")[0]
+        return None
+
+    def _record_root(self, source: Source) -> str:
+        with self._lock:
+            found = self._record_roots.get(source)
+            if found is None:
+                found = next((uri for uri in self._roots if is_below(source.uri, uri)), None)
+        if found is None:
+            found = _run_above(source.uri) or source.uri
+        with self._lock:
+            return self._record_roots.setdefault(source, found)
+
+
+def _with_uri(selector: Selector, *, is_local: bool) -> Selector:
+    place = selector.place
+    if not place:
+        return selector
+    if not is_local and (selector.name or ("://" not in place and not place.startswith("/"))):
+        raise BadSelector(
+            f"{selector.text!r}: the hub does not know where you are.",
+            "Write the path from the root of the file system: /data/logs.",
+        )
+    try:
+        return replace(selector, place=canonical(place))
+    except StorageError as error:
+        raise BadSelector(str(error)) from error
+
+
+def _has_file(uri: str, name: str) -> bool:
+    try:
+        open_storage(uri).read(name, 0, 1)
+    except StorageError:
+        return False
+    return True
+
+
+def _run_above(uri: str) -> str | None:
+    """Return the nearest directory above one that has a record, unless it has one itself."""
+    place = uri
+    for level in range(_LEVELS_ABOVE + 1):
+        if _has_file(place, FILE_NAME):
+            return place if level else None
+        above, last = split(place)
+        if not last or (is_remote(uri) and above.endswith("//")):
+            return None
+        place = above
+    return None
+
+
+def _endings(uri: str) -> list[str]:
+    parts = [part for part in uri.partition("://")[2 if "://" in uri else 0].split("/") if part]
+    return ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+
+
+def _inside(places: Iterable[str]) -> Callable[[str], bool]:
+    """Return what tells whether a URI is one of some places, or below one."""
+    exact = set(places)
+    above = {place.rstrip("/") + "/" for place in exact}
+    lengths = sorted({len(place) for place in above})
+
+    def is_inside(uri: str) -> bool:
+        return uri in exact or any(uri[:length] in above for length in lengths)
+
+    return is_inside

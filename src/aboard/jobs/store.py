@@ -1,0 +1,240 @@
+"""The records of jobs, beside their runs: `<root>/.jobs/<id>/job.json`, on a disk or in a bucket.
+
+An id is claimed by creating its record, which only one process can do. The files of the engine,
+and those with secrets, are private and on the machine that submits: below the job's own directory
+where the root is on a disk that keeps their owner, else in the user's state directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from aboard.jobs import JobError, JobExists, NoSuchJob
+from aboard.jobs.model import JobRecord
+from aboard.runs.catalog import find_roots
+from aboard.runs.layout import BadName, job_file
+from aboard.runs.manifest import change_file
+from aboard.sdk.personal import state_directory
+from aboard.storage import (
+    AlreadyExists,
+    NoSuchPath,
+    PermissionDenied,
+    StorageError,
+    canonical,
+    is_remote,
+    open_storage,
+)
+from aboard.storage.base import JOBS
+from aboard.storage.place import make_private, write_private
+
+_ROOTS_FILE, _MOST_ROOTS = "job-roots.json", 20
+_AT_ONCE = 16
+_SETTLING_SECONDS = 2.0  # the resolution of the times of files
+
+
+class JobStore:
+    """The jobs below one root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._storage = open_storage(root)
+        self._is_remote = is_remote(root)
+        self._known: dict[str, tuple[str, JobRecord]] = {}  # what `records` has read, with versions
+
+    def ids(self) -> list[str]:
+        if self._is_remote:
+            return list(self._versions_in_bucket())
+        try:  # what is inside may be thousands of logs
+            with os.scandir(Path(self.root, JOBS)) as entries:
+                return [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            problem = (error.strerror or str(error)).lower()
+            raise StorageError(self.root, f"jobs cannot be listed: {problem}") from error
+
+    def _versions_in_bucket(self) -> dict[str, str]:
+        """Return the ids of all jobs, each with the version of its record."""
+        versions: dict[str, str] = {}
+        with suppress(NoSuchPath):  # nothing was ever stored here
+            for one in self._storage.list(JOBS, containing="job.json"):
+                job = one.name.split("/")[1]
+                if one.name == f"{JOBS}/{job}/job.json":
+                    versions[job] = one.version
+        return versions
+
+    def _version_on_disk(self, job: str) -> str:
+        """Return the version of a record; empty while another change may look the same."""
+        try:
+            status = Path(self.root, job_file(job)).stat()
+        except (OSError, BadName):  # reading it says what is wrong
+            return ""
+        if time.time() - status.st_mtime < _SETTLING_SECONDS:
+            return ""
+        return f"{status.st_mtime_ns}.{status.st_ino}.{status.st_size}"
+
+    def records(self, on_error: Callable[[Exception], None] = lambda _: None) -> list[JobRecord]:
+        """Return all records, the newest first; `on_error` gets why one cannot be read.
+
+        A record that has not changed since the last call is not read again.
+        """
+
+        def read(job: str) -> JobRecord | None:
+            version, known = self._known.get(job, ("", None))
+            if known is None or not version or version != versions[job]:
+                known = read_anew(job)
+            if known is None:
+                return None
+            kept[job] = versions[job], known
+            # What is returned may be settled by its caller.
+            return replace(known, settled=dict(known.settled))
+
+        def read_anew(job: str) -> JobRecord | None:
+            try:
+                return self.read(job)
+            except NoSuchJob:  # another process is creating or deleting it
+                return None
+            except (JobError, StorageError) as error:
+                on_error(error)
+                return None
+
+        kept: dict[str, tuple[str, JobRecord]] = {}
+        if self._is_remote:
+            versions = self._versions_in_bucket()
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                found = list(pool.map(read, versions))
+        else:
+            versions = {job: self._version_on_disk(job) for job in self.ids()}
+            found = [read(job) for job in versions]
+        self._known = kept
+        return sorted((one for one in found if one), key=lambda one: (-one.created, one.id))
+
+    def read(self, job: str) -> JobRecord:
+        try:
+            record = JobRecord.from_json(self._storage.read(job_file(job)), self.root)
+        except (NoSuchPath, BadName):
+            raise NoSuchJob(f"{self.root} has no job {job!r}. List the jobs there.") from None
+        if record.id != job:
+            raise JobError(f"{self.root}/{job_file(job)}: this is the record of another job.")
+        return record
+
+    def create(self, record: JobRecord) -> None:
+        content = record.to_json()
+        try:
+            self._storage.create_new(job_file(record.id), content)
+        except AlreadyExists:
+            # A request whose answer was lost is repeated, and finds what it created itself.
+            is_mine = False
+            with suppress(NoSuchPath, PermissionDenied):
+                is_mine = self._storage.read(job_file(record.id)) == content
+            if not is_mine:
+                raise JobExists(
+                    f"{self.root} has a job {record.id!r} already. Choose another name."
+                ) from None
+        if not self._is_remote and _owner(Path(self.root, job_file(record.id))) != os.getuid():
+            # NFS may map root to another user, and some mounts give all files one owner. Private
+            # files cannot be there.
+            self._private(record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def update(self, job: str, change: Callable[[JobRecord], None]) -> JobRecord:
+        """Change a record, one process after the other; `change` may be called again."""
+
+        def changed(content: bytes) -> tuple[bytes, JobRecord]:
+            record = JobRecord.from_json(content, self.root)
+            change(record)
+            return record.to_json(), record
+
+        try:
+            return change_file(self._storage, job_file(job), changed)
+        except NoSuchPath:
+            raise NoSuchJob(f"{self.root} has no job {job!r}. List the jobs there.") from None
+
+    def delete(self, record: JobRecord) -> None:
+        """Remove a record, and all files of its submissions that are on this machine."""
+        with suppress(NoSuchPath):
+            self._storage.delete(job_file(record.id))
+        places = [self._private(record.id)]
+        if not self._is_remote:
+            places.append(Path(self.root, JOBS, record.id))
+        for place in places:
+            shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):  # others are in it
+                place.parent.rmdir()
+
+    def is_own(self, job: str) -> bool:
+        """Return whether this user submitted a job; for a bucket, whether from this machine.
+
+        Others may write records below a shared root, with handles and paths of their choice in
+        them. Only files that belong to this user show whose they are.
+        """
+        if self._private(job).is_dir():
+            return True
+        if self._is_remote:
+            return False
+        own = self._directory(job)
+        paths = (own, self.submission_file(job), Path(self.root, job_file(job)))
+        owners = {_owner(path) for path in paths} - {None}
+        return owners == {os.getuid()} and not own.is_symlink()
+
+    def submission_file(self, job: str) -> Path:
+        """Return the private file that has what a job was submitted with."""
+        return self._directory(job) / "submission.json"
+
+    def directory(self, job: str, attempt: int) -> Path:
+        """Return where the engine keeps the files of a submission, on this machine."""
+        return self._directory(job) / str(attempt)
+
+    def _directory(self, job: str) -> Path:
+        private = self._private(job)
+        return private if self._is_remote or private.is_dir() else Path(self.root, JOBS, job)
+
+    def _private(self, job: str) -> Path:
+        """Return a directory for a job that only this user can make."""
+        root = hashlib.sha256(self.root.encode()).hexdigest()[:8]
+        return state_directory() / "jobs" / f"{job}-{root}"
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return None
+
+
+# The roots that the user has submitted to.
+
+
+def find_job_roots(given: Sequence[str] = ()) -> list[str]:
+    """Return where to look for jobs: the roots given, else those in use here and those known."""
+    roots = find_roots(given)
+    if not given:
+        roots += [one for one in _known_roots() if is_remote(one) or Path(one).is_dir()]
+    return list(dict.fromkeys(roots))
+
+
+def remember_root(root: str) -> None:
+    """Note that the user has submitted a job to a root, so that it is found from anywhere."""
+    known = _known_roots()
+    if known[:1] == [root]:
+        return
+    kept = [root, *(one for one in known if one != root)][:_MOST_ROOTS]
+    with suppress(OSError):  # it only saves the user from naming it
+        make_private(state_directory())
+        write_private(state_directory() / _ROOTS_FILE, json.dumps(kept))
+
+
+def _known_roots() -> list[str]:
+    try:
+        known = json.loads((state_directory() / _ROOTS_FILE).read_bytes())
+        return [canonical(one) for one in known]
+    except (OSError, ValueError, TypeError, AttributeError, StorageError):
+        return []

@@ -1,0 +1,878 @@
+"""The language that narrows and orders runs: `state == "completed" and hparams.lr < 0.1`.
+
+A text becomes a small tree, and a tree becomes a text again; nothing here is evaluated by Python.
+`columns` answers a question over a table of runs. Texts come from requests too, so their length and
+depth are bounded.
+
+    state == "completed"   also !=, <, <=, >, >=, and chains such as 0.01 < hparams.lr < 0.1
+    experiment ~ "cifar*"  a shell pattern
+    state in ("failed", "lost")    one of several; "baseline" in tags; "resnet" in name
+    created > "7d ago"     times: ISO 8601, or a time ago; duration > "2h"
+    hparams.lr             also hparams["learning rate"], tags.team
+    metrics["eval/acc"]    its last value; also .min, .max, .mean, .first, .count, .at(1000), …
+    x == none              there is no such value
+    not, and, or, ( )
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import ClassVar, NamedTuple
+
+from aboard.runs import RunsError
+from aboard.runs.manifest import State
+
+TEXTS = (
+    "run", "experiment", "name", "state", "host", "user", "job", "workspace", "git_commit",
+    "reason", "uri", "root",
+)  # fmt: skip
+TIMES = ("created", "started", "ended", "heartbeat")
+NUMBERS = ("duration", "exit_code")
+TIMED = ("state", "duration")  # change without a change of the record
+TAGS = "tags"
+RUN_FIELDS = (*TEXTS, *TIMES, *NUMBERS, TAGS)
+GROUPS = ("hparams", "metrics", "tags")
+STATISTICS = (
+    "last", "min", "max", "mean", "first", "count", "nans", "infinities", "first_step",
+    "last_step", "min_step", "max_step",
+)  # fmt: skip
+LAST, AT = "last", "at"
+_ALIASES = {"commit": "git_commit"}
+
+MAX_LENGTH = 4000  # characters of a text
+MAX_DEPTH = 40  # of parentheses and `not`
+MAX_CONDITIONS = 100  # comparisons, and the like
+MAX_PATTERNS = 10
+MAX_PATTERN = 200  # characters of a shell pattern
+MAX_STARS = 8  # in a shell pattern
+MAX_FIELDS = 8  # to sort or group by
+MAX_LIMIT = 1_000_000_000
+_SHOWN = 60  # characters of a text around an error
+
+_SPACE = re.compile(r"\s*")
+_WORD = re.compile(r"[^\W\d]\w*")
+_LOOSE_NAME = re.compile(r"\w(?:[\w/.:-]*[\w/])?")  # after `hparams.`
+_CALL = re.compile(r"\.at\([^)]*\)$")
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
+_SIGN = re.compile(r"==|!=|<=|>=|<|>|=|~|\(|\)|\[|\]|,|\.|-")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"|' r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
+_COMPARISONS = ("==", "!=", "<=", ">=", "<", ">", "=")
+_FOREIGN = {"&&": "and", "||": "or", "!": "not", "&": "and", "|": "or"}
+_KEYWORDS = ("and", "or", "not", "in", "true", "false", "none")
+_MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)")
+_UNIT_NAMES = {
+    "s": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s",
+    "m": "m", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
+    "h": "h", "hour": "h", "hours": "h",
+    "d": "d", "day": "d", "days": "d",
+    "w": "w", "week": "w", "weeks": "w",
+}  # fmt: skip
+
+FIELD_NAMES = (*RUN_FIELDS, "hparams.NAME", "metrics.NAME", "tags.NAME")
+_EXAMPLE = 'Example: state == "completed" and hparams.lr < 0.1.'
+_MOST_COMPARED = 5000  # names among which the nearest is sought
+
+Value = str | int | float | bool
+
+
+class Place(NamedTuple):
+    """Where a part of a question is in its text."""
+
+    start: int = 0
+    end: int = 0
+
+
+NOWHERE = Place()
+
+
+class BadQuestion(RunsError):  # noqa: N818 - named by what is wrong
+    """A question that cannot be answered; `picture` shows the text with a caret under the place."""
+
+    code: ClassVar[str] = "bad_question"
+
+    def __init__(
+        self, message: str, hint: str = "", *, text: str = "", at: Place = NOWHERE
+    ) -> None:
+        super().__init__(message, hint)
+        self.picture = _picture(text, at) if text else ""
+
+
+def _picture(text: str, at: Place) -> str:
+    """Return the part of a text around a place, and under it carets."""
+    flat = "".join(one if one.isprintable() else " " for one in text)
+    start = max(0, min(at.start - _SHOWN // 2, len(flat) - _SHOWN))
+    end = start + _SHOWN
+    before, after = "…" if start else "", "…" if end < len(flat) else ""
+    width = max(1, min(at.end, end) - at.start)
+    return (
+        f"{before}{flat[start:end]}{after}\n{' ' * (len(before) + at.start - start)}{'^' * width}"
+    )
+
+
+# The tree.
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value of each run: `state`, `hparams.lr`, `metrics["eval/acc"].max`.
+
+    `group` is empty for a field of the run itself; `statistic` is one of a metric, and `step` is
+    that of `.at(STEP)`.
+    """
+
+    name: str
+    group: str = ""
+    statistic: str = ""
+    step: int = 0
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        if not self.group:
+            return self.name
+        is_plain = _WORD.fullmatch(self.name)
+        named = self.group + (f".{self.name}" if is_plain else f"[{_quoted(self.name)}]")
+        if self.statistic in ("", LAST):
+            return named
+        return f"{named}.{self.statistic}" + (f"({self.step})" if self.statistic == AT else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    value: Value
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """A time before now, in seconds: `"7d ago"`."""
+
+    seconds: float
+    text: str = field(compare=False)
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A time or a duration that was written as text, in seconds."""
+
+    seconds: float
+    text: str = field(compare=False)
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+
+Operand = Field | Literal | Ago | Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """The sign is one of ==, !=, <, <=, >, >=."""
+
+    field: Field
+    sign: str
+    right: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    field: Field
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    field: Field
+    values: tuple[Literal | Ago | Seconds, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """A text is among the tags, or part of a text."""
+
+    field: Field
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A field alone: there is a value, and it is not false, 0 or empty."""
+
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    nodes: tuple[Node, ...]
+
+
+Node = Compare | Matches | OneOf | Contains | Missing | Truth | Not | And | Or
+
+
+class SortKey(NamedTuple):
+    field: Field
+    descending: bool = False
+
+    def __str__(self) -> str:
+        return f"{'-' if self.descending else ''}{self.field}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of runs: which, in which order, how many, in which groups."""
+
+    where: Node | None = None
+    sort: tuple[SortKey, ...] = ()
+    limit: int | None = None
+    group_by: tuple[Field, ...] = ()
+    text: str = field(default="", compare=False)  # of `where`, as it was given
+
+    @classmethod
+    def parse(
+        cls,
+        where: str | None = None,
+        sort: Sequence[str] = (),
+        limit: int | None = None,
+        group_by: Sequence[str] = (),
+    ) -> Question:
+        """Parse a question; an empty `where` narrows nothing.
+
+        Raises:
+            BadQuestion: a part cannot be parsed, or a field does not exist.
+        """
+        if limit is not None and not 1 <= limit <= MAX_LIMIT:
+            raise BadQuestion(f"a limit is a number from 1 to {MAX_LIMIT:,}, not {limit}.")
+        for what, texts in (("sort", sort), ("group", group_by)):
+            if len(texts) > MAX_FIELDS:
+                raise BadQuestion(f"runs are {what}ed by {MAX_FIELDS} fields at most.")
+        text = (where or "").strip()
+        return cls(
+            parse(text) if text else None,
+            tuple(parse_sort(one) for one in sort),
+            limit,
+            tuple(parse_field(one) for one in group_by),
+            text,
+        )
+
+    def __str__(self) -> str:
+        parts = [f"where {unparse(self.where)}"] if self.where is not None else []
+        for word, named in (("sorted by", self.sort), ("grouped by", self.group_by)):
+            if named:
+                parts.append(f"{word} {', '.join(map(str, named))}")
+        return ", ".join([*parts, f"the first {self.limit}"] if self.limit else parts)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Every field that is named, once."""
+        named = [*fields_of(self.where)] if self.where else []
+        named += [key.field for key in self.sort]
+        return tuple(dict.fromkeys([*named, *self.group_by]))
+
+    @property
+    def metrics(self) -> tuple[Field, ...]:
+        """The fields of metrics, which need what event files hold."""
+        return tuple(one for one in self.fields if one.group == "metrics")
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the answer changes with time alone."""
+        named = any(not one.group and one.name in TIMED for one in self.fields)
+        return named or (self.where is not None and _has_ago(self.where))
+
+    @property
+    def prefilter(self) -> Question:
+        """What the answer needs at least, and records alone can tell."""
+        return self._without("metrics")
+
+    @property
+    def prefilter_of_raw(self) -> Question:
+        """What the answer needs at least of a run without a record, before it is read."""
+        return self._without("metrics", "hparams")
+
+    def _without(self, *groups: str) -> Question:
+        parts = self.where.nodes if isinstance(self.where, And) else (self.where,)
+        plain = [one for one in parts if one and not any(f.group in groups for f in fields_of(one))]
+        return Question(And(tuple(plain)) if plain else None)
+
+    def check_names(self, known: Mapping[str, Iterable[str]]) -> None:
+        """Check the names of hyperparameters, metrics and tags against those that runs have.
+
+        Raises:
+            BadQuestion: no run has one of them.
+        """
+        for one in self.fields:
+            if not one.group or one.name in (names := set(known.get(one.group, ()))):
+                continue
+            what = {"hparams": "hyperparameter", "metrics": "metric", "tags": "tag"}[one.group]
+            near = _nearest(one.name, names)
+            hint = f"Did you mean {near!r}?" if near else _listed(f"The {what}s are", sorted(names))
+            in_where = self.where is not None and one in tuple(fields_of(self.where))
+            raise BadQuestion(
+                f"no run has a {what} {_shortened(one.name)}.",
+                hint if names else f"No run has a {what} at all.",
+                text=self.text if in_where else str(one),
+                at=one.place if in_where else Place(0, len(str(one))),
+            )
+
+
+def fields_of(node: Node) -> Iterator[Field]:
+    """Yield the fields of a tree in their order, repeated ones too."""
+    match node:
+        case And(nodes) | Or(nodes):
+            for one in nodes:
+                yield from fields_of(one)
+        case Not(inner):
+            yield from fields_of(inner)
+        case Compare(left, _, right) if isinstance(right, Field):
+            yield from (left, right)
+        case _:
+            yield node.field
+
+
+def _has_ago(node: Node) -> bool:
+    match node:
+        case And(nodes) | Or(nodes):
+            return any(map(_has_ago, nodes))
+        case Not(inner):
+            return _has_ago(inner)
+        case Compare(_, _, right):
+            return isinstance(right, Ago)
+        case OneOf(_, values):
+            return any(isinstance(one, Ago) for one in values)
+    return False
+
+
+# A text from a tree.
+
+
+def unparse(node: Node) -> str:  # noqa: PLR0911 - one for each kind of node
+    """Return the canonical text of a tree; parsing it gives the same tree."""
+    match node:
+        case Or(nodes):
+            return " or ".join(_inside(one, And, Not) for one in nodes)
+        case And(nodes):
+            return " and ".join(_inside(one, Not) for one in nodes)
+        case Not(Missing(one)):
+            return f"{one} != none"
+        case Not(inner):
+            return f"not {_inside(inner, Not)}"
+        case Compare(left, sign, right):
+            return f"{left} {sign} {_written(right)}"
+        case Matches(left, pattern):
+            return f"{left} ~ {_quoted(pattern)}"
+        case OneOf(left, values):
+            return f"{left} in ({', '.join(map(_written, values))})"
+        case Contains(one, text):
+            return f"{_quoted(text)} in {one}"
+        case Missing(one):
+            return f"{one} == none"
+        case Truth(one):
+            return str(one)
+
+
+def _inside(node: Node, *bare: type) -> str:
+    is_bare = not isinstance(node, (And, Or, Not)) or isinstance(node, bare)
+    return unparse(node) if is_bare else f"({unparse(node)})"
+
+
+def _written(operand: Operand) -> str:
+    match operand:
+        case Field():
+            return str(operand)
+        case Literal(bool() as value):
+            return "true" if value else "false"
+        case Literal(str() as value):
+            return _quoted(value)
+        case Literal(value):
+            return repr(value)
+        case Ago() | Seconds():
+            return _quoted(operand.text)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    for letter, character in _ESCAPED.items():
+        escaped = escaped.replace(character, f"\\{letter}")
+    return f'"{escaped}"'
+
+
+# A tree from a text.
+
+
+def parse(text: str) -> Node:
+    """Parse a condition.
+
+    Raises:
+        BadQuestion: it is not one; the picture shows where.
+    """
+    parser = _Parser(text)
+    node = parser.condition()
+    parser.end()
+    return node
+
+
+def parse_field(text: str) -> Field:
+    """Parse the name of a field, as of a column.
+
+    After `hparams.`, `metrics.` and `tags.` the name may have any characters: nothing follows it
+    but the statistic of a metric.
+    """
+    word = text.strip()
+    group, _, name = word.partition(".")
+    is_odd = group in GROUPS and bool(name) and _LOOSE_NAME.fullmatch(name) is None
+    if is_odd and not (group == "metrics" and _CALL.search(name)):
+        if len(word) > MAX_LENGTH:
+            raise BadQuestion(f"a field has {MAX_LENGTH:,} characters at most.")
+        name, statistic = _split_statistic(group, name)
+        return Field(name, group, statistic, place=Place(0, len(word)))
+    parser = _Parser(word)
+    found = parser.field()
+    parser.end()
+    return found
+
+
+def parse_sort(text: str) -> SortKey:
+    """Parse a field to sort by, with `-` before it for descending order."""
+    word = text.strip()
+    return SortKey(parse_field(word.removeprefix("-")), word.startswith("-"))
+
+
+def field_text(group: str, name: str) -> str:
+    """Return a name with its group, without quotes where they are not needed."""
+    is_loose = _LOOSE_NAME.fullmatch(name) and _split_statistic(group, name)[0] == name
+    return f"{group}.{name}" if is_loose else f"{group}[{_quoted(name)}]"
+
+
+def split_fields(text: str) -> list[str]:
+    """Split names of fields at commas, but not at those inside quotes."""
+    parts = [""]
+    at = 0
+    while at < len(text):
+        quoted = _STRING.match(text, at) if text[at] in "\"'" and parts[-1].endswith("[") else None
+        if text[at] == ",":
+            parts.append("")
+            at += 1
+        else:
+            parts[-1] += quoted[0] if quoted else text[at]
+            at += len(quoted[0]) if quoted else 1
+    return [part.strip() for part in parts if part.strip()]
+
+
+class _Token(NamedTuple):
+    kind: str  # word, number, string, sign or end
+    text: str
+    place: Place
+    value: Value = ""
+
+
+class _Parser:
+    """A parser by recursive descent; each token is scanned when it is needed."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_LENGTH:
+            raise BadQuestion(
+                f"a question has {MAX_LENGTH:,} characters at most, not {len(text):,}."
+            )
+        self._text = text
+        self._at = 0
+        self._depth = 0
+        self._conditions = 0
+        self._patterns = 0
+        self._token = self._scan()
+
+    def error(self, message: str, hint: str = "", at: Place | None = None) -> BadQuestion:
+        return BadQuestion(message, hint, text=self._text, at=at or self._token.place)
+
+    # Tokens.
+
+    def _scan(self) -> _Token:
+        text = self._text
+        start = _SPACE.match(text, self._at).end()  # type: ignore[union-attr] # it matches nothing too
+        if start == len(text):
+            self._at = start
+            return _Token("end", "", Place(start, start + 1))
+        if text[start] in "\"'":
+            return self._scan_string(start)
+        for kind, pattern in (("number", _NUMBER), ("word", _WORD), ("sign", _SIGN)):
+            if found := pattern.match(text, start):
+                self._at = found.end()
+                token = _Token(kind, found[0], Place(*found.span()))
+                return token._replace(value=self._number(token)) if kind == "number" else token
+        for foreign, ours in _FOREIGN.items():
+            if text.startswith(foreign, start):
+                place = Place(start, start + len(foreign))
+                raise self.error(f"{foreign!r} is written {ours!r} here.", at=place)
+        raise self.error(
+            f"{text[start]!r} is not expected here.",
+            "Texts are written in quotes.",
+            Place(start, start + 1),
+        )
+
+    def _scan_string(self, start: int) -> _Token:
+        found = _STRING.match(self._text, start)
+        if found is None:
+            raise self.error("the closing quote is missing.", at=Place(start, len(self._text)))
+        self._at = found.end()
+        raw = found[1] if found[1] is not None else found[2]
+        value = _ESCAPE.sub(lambda one: _ESCAPED.get(one[1], one[1]), raw)
+        return _Token("string", found[0], Place(*found.span()), value)
+
+    def _number(self, token: _Token) -> int | float:
+        is_whole = re.fullmatch(r"[+-]?\d{1,30}", token.text) is not None
+        value = int(token.text) if is_whole else float(token.text)
+        if value in (float("inf"), float("-inf")):
+            raise self.error("this number is too large.", at=token.place)
+        return value
+
+    def _next(self) -> _Token:
+        token = self._token
+        self._token = self._scan()
+        return token
+
+    def _take(self, *texts: str) -> _Token | None:
+        is_ours = self._token.kind in ("word", "sign") and self._token.text in texts
+        return self._next() if is_ours else None
+
+    def _expect(self, text: str, why: str) -> _Token:
+        if (token := self._take(text)) is None:
+            raise self.error(f"{text!r} is missing {why}.")
+        return token
+
+    def end(self) -> None:
+        token = self._token
+        if token.kind == "end":
+            return
+        if token.kind == "word" and (near := _nearest(token.text.lower(), ("and", "or", "in"))):
+            raise self.error(f"{token.text!r} is not expected here.", f"Did you mean {near!r}?")
+        raise self.error(
+            f"{_shortened(token.text)} is not expected here.",
+            "Conditions are joined with 'and' or 'or'.",
+        )
+
+    # Conditions.
+
+    def condition(self) -> Node:
+        return self._joined("or", Or, lambda: self._joined("and", And, self._negation))
+
+    def _joined(self, word: str, kind: type[And | Or], part: Callable[[], Node]) -> Node:
+        nodes = [part()]
+        while self._take(word):
+            nodes.append(part())
+        flat = [
+            one for node in nodes for one in (node.nodes if isinstance(node, kind) else (node,))
+        ]
+        return kind(tuple(flat)) if len(flat) > 1 else flat[0]
+
+    def _negation(self) -> Node:
+        if token := self._take("not"):
+            with self._deeper(token.place):
+                return Not(self._negation())
+        return self._comparison()
+
+    @contextmanager
+    def _deeper(self, place: Place) -> Iterator[None]:
+        if self._depth >= MAX_DEPTH:
+            raise self.error(f"conditions are nested {MAX_DEPTH} deep at most.", at=place)
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def _comparison(self) -> Node:
+        if token := self._take("("):
+            with self._deeper(token.place):
+                node = self.condition()
+            self._expect(")", "to close this condition")
+            return node
+        left = self._operand()
+        self._count_condition()
+        found: list[Node] = []
+        while sign := self._take(*_COMPARISONS):
+            self._count_condition()
+            right = self._operand()
+            found.append(self._compare(left, "==" if sign.text == "=" else sign.text, right, sign))
+            left = right
+        if found:
+            return And(tuple(found)) if len(found) > 1 else found[0]
+        if self._take("~"):
+            return self._match(left)
+        if self._take("in"):
+            return self._membership(left)
+        if self._take("not"):
+            self._expect("in", "after 'not'")
+            return Not(self._membership(left))
+        if isinstance(left, Field):
+            return Truth(left)
+        raise self.error("this is compared with nothing.", _EXAMPLE, left.place if left else None)
+
+    def _count_condition(self) -> None:
+        self._conditions += 1
+        if self._conditions > MAX_CONDITIONS:
+            raise self.error(
+                f"a question has {MAX_CONDITIONS} conditions at most.",
+                "Use 'in' for many values of one field.",
+            )
+
+    def _operand(self) -> Operand | None:
+        """Return a field or a literal; None stands for `none`."""
+        token = self._token
+        if token.kind in ("number", "string"):
+            return Literal(self._next().value, token.place)
+        if token.kind == "word":
+            word = token.text.lower()
+            if word in ("true", "false"):
+                return Literal(self._next().text.lower() == "true", token.place)
+            if word in ("none", "null"):
+                self._next()
+                return None
+            if word in _KEYWORDS:
+                raise self.error(f"a field or a value is missing before {token.text!r}.", _EXAMPLE)
+            return self.field()
+        if token.kind == "end":
+            raise self.error("the question ends here, and something is missing.", _EXAMPLE)
+        raise self.error(f"{token.text!r} is not expected here.", _EXAMPLE)
+
+    def _compare(self, left: Operand | None, sign: str, right: Operand | None, at: _Token) -> Node:
+        if left is None or right is None:
+            one = right if left is None else left
+            if not isinstance(one, Field):
+                raise self.error("one side of a comparison is a field.", _EXAMPLE, at.place)
+            if sign not in ("==", "!="):
+                raise self.error(
+                    "'none' has no order.", "Compare with == none or != none.", at.place
+                )
+            return Missing(one) if sign == "==" else Not(Missing(one))
+        if not isinstance(left, Field):
+            if not isinstance(right, Field):
+                raise self.error("one side of a comparison is a field.", _EXAMPLE, at.place)
+            left, sign, right = right, _MIRRORED.get(sign, sign), left
+        if left == Field(TAGS) or right == Field(TAGS):
+            raise self.error(
+                "tags are a set of names.",
+                'Write "baseline" in tags, or tags.NAME == "value".',
+                at.place,
+            )
+        return Compare(
+            left, sign, self._typed(left, right) if isinstance(right, Literal) else right
+        )
+
+    def _typed(self, left: Field, right: Literal) -> Literal | Ago | Seconds:
+        """Return a literal as its field needs it: a text is a time or a state there."""
+        if left.group or left.name not in (*TIMES, "duration", "state"):
+            return right
+        if left.name == "state":
+            self._check_state(right)
+            return right
+        if not isinstance(right.value, str):
+            return right
+        text = right.value.strip().lower()
+        if left.name == "duration":
+            if (seconds := parse_span(text)) is None:
+                raise self.error(
+                    f"{_shortened(text)} is not a duration.",
+                    "Write seconds, or a text such as '90s', '2h' or '1.5d'.",
+                    right.place,
+                )
+            return Seconds(seconds, right.value, right.place)
+        if text.endswith(" ago") and (seconds := parse_span(text.removesuffix(" ago"))) is not None:
+            return Ago(seconds, right.value, right.place)
+        if (moment := parse_moment(right.value.strip())) is None:
+            raise self.error(
+                f"{_shortened(right.value)} is not a time.",
+                "Write '7d ago', '2h ago', '2026-01-31' or '2026-01-31T12:00:00Z'.",
+                right.place,
+            )
+        return Seconds(moment, right.value, right.place)
+
+    def _check_state(self, literal: Literal) -> None:
+        if literal.value not in list(State):
+            near = _nearest(str(literal.value).lower(), list(State))
+            hint = f"Did you mean {near!r}?" if near else f"Known are {', '.join(State)}."
+            raise self.error(f"{_shortened(literal.value)} is not a state.", hint, literal.place)
+
+    def _match(self, left: Operand | None) -> Node:
+        token = self._token
+        if not isinstance(left, Field) or left == Field(TAGS):
+            raise self.error("'~' compares a field with a pattern.", 'Write name ~ "run*".')
+        if token.kind != "string":
+            raise self.error("a pattern in quotes is missing here.", 'Write name ~ "run*".')
+        self._patterns += 1
+        if self._patterns > MAX_PATTERNS:
+            raise self.error(f"a question has {MAX_PATTERNS} patterns at most.")
+        pattern = str(self._next().value)
+        if len(pattern) > MAX_PATTERN or pattern.count("*") > MAX_STARS:
+            raise self.error(
+                f"a pattern has {MAX_PATTERN} characters and {MAX_STARS} stars at most.",
+                at=token.place,
+            )
+        return Matches(left, pattern)
+
+    def _membership(self, left: Operand | None) -> Node:
+        if isinstance(left, Literal) and isinstance(left.value, str):
+            container = self.field()
+            if not container.group and container.name in (*TIMES, *NUMBERS):
+                raise self.error(
+                    f"{container.name} is a number, and contains no text.", at=container.place
+                )
+            return Contains(container, left.value)
+        if not isinstance(left, Field) or left == Field(TAGS):
+            raise self.error(
+                "'in' has a field or a text before it.",
+                'Write "baseline" in tags, or state in ("failed", "lost").',
+            )
+        if self._token.text not in ("(", "[") or self._token.kind != "sign":
+            raise self.error(
+                "a list of values is missing here.", 'Write state in ("failed", "lost").'
+            )
+        closing = ")" if self._next().text == "(" else "]"
+        values: list[Literal | Ago | Seconds] = []
+        while not self._take(closing):
+            one = self._operand()
+            if not isinstance(one, Literal):
+                place = one.place if one else None
+                raise self.error("a list has texts, numbers, true or false.", at=place)
+            values.append(self._typed(left, one))
+            if not self._take(",") and self._token.text != closing:
+                raise self.error(f"{closing!r} is missing to close this list.")
+        return OneOf(left, tuple(values))
+
+    # Fields.
+
+    def field(self) -> Field:
+        token = self._token
+        if token.kind != "word":
+            raise self.error("the name of a field is missing here.", _EXAMPLE)
+        start = token.place.start
+        if token.text in GROUPS and self._text[self._at : self._at + 1] == ".":
+            return self._dotted(token.text, start)
+        self._next()
+        if token.text in GROUPS and self._take("["):
+            return self._bracketed(token.text, start)
+        name = _ALIASES.get(token.text, token.text)
+        if name in RUN_FIELDS:
+            return Field(name, place=token.place)
+        if token.text in GROUPS:
+            raise self.error(
+                f"{token.text!r} needs a name.",
+                f'Write {token.text}.NAME or {token.text}["NAME"].',
+                token.place,
+            )
+        near = _nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS))
+        hint = f"Did you mean {near!r}?" if near else f"Known are {', '.join(FIELD_NAMES)}."
+        raise self.error(
+            f"there is no field {_shortened(token.text)}.",
+            hint if token.text == self._text else f"{hint} Texts are in quotes.",
+            token.place,
+        )
+
+    def _dotted(self, group: str, start: int) -> Field:
+        """Read `hparams.optimizer.lr` or `metrics.eval/acc.max`."""
+        found = _LOOSE_NAME.match(self._text, self._at + 1)
+        if found is None:
+            at = Place(self._at, self._at + 1)
+            raise self.error("a name is missing after the dot.", f'Write {group}["NAME"].', at)
+        self._at = found.end()
+        name, statistic = found[0], ""
+        is_call = self._text[self._at : self._at + 1] == "("
+        self._token = self._scan()
+        if group == "metrics":
+            if is_call and name.endswith(f".{AT}"):
+                return self._called(name.removesuffix(f".{AT}"), start)
+            name, statistic = _split_statistic(group, name)
+        return Field(name, group, statistic, place=Place(start, found.end()))
+
+    def _bracketed(self, group: str, start: int) -> Field:
+        """Read what follows `metrics[`: `"eval/acc"].max`."""
+        token = self._token
+        if token.kind != "string" or not token.value:
+            raise self.error("a name in quotes is missing here.", f'Write {group}["NAME"].')
+        self._next()
+        end = self._expect("]", "after the name").place.end
+        name = str(token.value)
+        if group != "metrics":
+            return Field(name, group, place=Place(start, end))
+        if not self._take("."):
+            return Field(name, group, LAST, place=Place(start, end))
+        word = self._token
+        if word.text == AT:
+            self._next()
+            return self._called(name, start)
+        if word.kind != "word" or word.text not in STATISTICS:
+            near = _nearest(word.text, (*STATISTICS, AT))
+            hint = f"Did you mean {near!r}?" if near else f"Known are {', '.join(STATISTICS)}."
+            raise self.error(f"a metric has no {_shortened(word.text)}.", hint)
+        self._next()
+        return Field(name, group, word.text, place=Place(start, word.place.end))
+
+    def _called(self, name: str, start: int) -> Field:
+        """Read what follows `.at`: `(1000)`."""
+        self._expect("(", "after 'at'")
+        token = self._token
+        if not isinstance(token.value, int) or abs(token.value) >= 1 << 63:
+            raise self.error("a step is a whole number.", f"Write .{AT}(1000).")
+        self._next()
+        end = self._expect(")", "after the step").place.end
+        return Field(name, "metrics", AT, token.value, Place(start, end))
+
+
+def _split_statistic(group: str, name: str) -> tuple[str, str]:
+    """Split `loss.max`; what is not a metric has no statistic."""
+    if group != "metrics":
+        return name, ""
+    before, dot, last = name.rpartition(".")
+    return (before, last) if dot and before and last in STATISTICS else (name, LAST)
+
+
+def parse_span(text: str) -> float | None:
+    """Return the seconds of `90s`, `2h` or `1.5 days`; None if it is not such a text."""
+    found = _SPAN.fullmatch(text.strip())
+    if found is None or found[2] not in _UNIT_NAMES:
+        return None
+    return float(found[1]) * _UNITS[_UNIT_NAMES[found[2]]]
+
+
+def parse_moment(text: str) -> float | None:
+    """Return the time of an ISO 8601 text, in UTC unless it says otherwise; None if it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    if len(name) > _SHOWN:
+        return ""
+    near = get_close_matches(name, list(names)[:_MOST_COMPARED], n=1)
+    return str(near[0]) if near else ""
+
+
+def _shortened(value: object) -> str:
+    text = str(value)
+    return repr(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…")
+
+
+def _listed(before: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{before} {', '.join(names[:8])}{more}."

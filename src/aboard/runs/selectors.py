@@ -1,0 +1,608 @@
+"""The language in which runs are chosen: `cifar10`, `cifar10/run3-run7`, `hparam:lr<0.1`, a URI.
+
+A text becomes a selector; selectors and a table of the known runs give the rows that are selected.
+Nothing here looks at a storage; the caller says whether a word is a path that exists.
+
+    cifar10               every run of the experiment; `cifar*` of several
+    cifar10/run3          one run; `cifar10/run*` those whose names match
+    cifar10/run3-run7     run3 to run7; also cifar10/run3-7
+    cifar10/3-7           the same where the runs are called run3 to run7, and not 3 to 7
+    run3, 3               the runs of that name, where no experiment has it
+    job:2300  tag:baseline  tag:team=vision  state:running  id:1f0c93ab:cifar10:run3
+    hparam:lr<0.1         also <=, >, >=, =, !=
+    not:cifar10/run3      everything else that the other selectors select
+    ./logs  logs/  /data/logs  s3://bucket/logs      any path or URI
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from fnmatch import translate
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from aboard.runs import RunsError
+from aboard.runs.catalog import KnownRun, run_id
+from aboard.runs.manifest import State
+from aboard.runs.question import Field
+
+if TYPE_CHECKING:
+    from aboard.runs.columns import Bools, Column, Held, Ints
+
+_PREFIXES = ("id", "job", "tag", "state", "hparam", "not")
+_NOT = "not:"
+_ANY = "*"
+_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:/|[/~]|\.{1,2}(/|$)|[^:,]*/$")
+_GLOB = re.compile(r"[*?\[]")
+_PLAIN = re.compile(r"[^\s,/:*?\[~.][^,/:*?\[]*")
+_PREFIXED = re.compile(r"([a-z]+):(.*)", re.DOTALL)
+_COMPARISON = re.compile(r"([^<>=!]+)(<=|>=|!=|==|=|<|>)(.*)", re.DOTALL)
+_RANGE = re.compile(r"(\D*)(\d{1,18})-(\D*)(\d{1,18})")
+_NUMBERED = re.compile(r"(\D*)(\d{1,18})")
+_NUMBERS = re.compile(r"\d{1,18}(-\d{1,18})?")
+_RUN = "run"  # the prefix of a generated name
+_ORDERS = ("<", "<=", ">", ">=")
+# How often the selectors of one request may look at a run, at a few microseconds each; ten of them
+# may look at every run in any case.
+MOST_LOOKS = 750_000
+_LOOKS_OF_A_PATTERN = 50  # what it takes to compile one, and more if it is long
+_LOOKS_OF_A_CHARACTER = 10
+_LOOKS_AT_EVERY_RUN = 10
+_ROWS_OF_A_LOOK = 1000  # that are compared at once
+_EXPERIMENT, _NAME = Field("experiment"), Field("name")
+_MOST_COMPARED = 5000  # names, for the nearest one, at some tens of microseconds each
+EXAMPLES = "Examples: cifar10, cifar10/run3, cifar10/run3-run7, job:2300, hparam:lr<0.1, ./logs"
+
+
+class SelectionError(RunsError):
+    """Selectors that select nothing; the text says why, and what to write."""
+
+
+class BadSelector(SelectionError):  # noqa: N818 - named by what is wrong
+    code: ClassVar[str] = "bad_selector"
+
+
+class NothingMatches(SelectionError):  # noqa: N818 - named by what is wrong
+    code: ClassVar[str] = "nothing_matches"
+
+
+class AmbiguousRun(SelectionError):  # noqa: N818 - named by what is wrong
+    code: ClassVar[str] = "ambiguous"
+
+
+class NotSelected(SelectionError):  # noqa: N818 - named by what is wrong
+    code: ClassVar[str] = "not_found"
+
+
+class OutsideRoots(SelectionError):  # noqa: N818 - named by what is wrong
+    code: ClassVar[str] = "outside_roots"
+
+
+Finder = Callable[["Known"], "Ints"]  # the rows of the runs that are selected, in any order
+Exists = Callable[[str], bool]
+
+
+class NamedRuns(Protocol):
+    """A table of runs that finds them by name; see `columns.Table`."""
+
+    now: float
+
+    @property
+    def rows(self) -> Ints: ...
+    def __len__(self) -> int: ...
+    def column(self, field: Field) -> Column: ...
+
+    def named(self, name: str, experiments: Iterable[str]) -> Ints:
+        """Return the rows of the runs of a name in some experiments, also of runs not shown."""
+
+    def names(self, group: str) -> list[str]:
+        """Return the names of the hyperparameters, tags or metrics that runs have."""
+
+    def identified(self, identity: str) -> Ints:
+        """Return the rows of the run that has an id, also of one not shown."""
+
+
+class Known:
+    """The known runs at a time; with `rows`, only these.
+
+    A thousand runs may be chosen by name, from many more. If `bounded`, selectors that look at too
+    many runs one by one raise `BadSelector`: a request may hold as many patterns as its sender
+    likes.
+    """
+
+    def __init__(
+        self, table: NamedRuns, *, bounded: bool = False, rows: Ints | None = None
+    ) -> None:
+        import numpy as np
+
+        self.table = table
+        self.rows = self.table.rows if rows is None else rows
+        self.shown: Bools = np.zeros(len(self.table), np.bool_)
+        self.shown[self.rows] = True
+        most = max(MOST_LOOKS, _LOOKS_AT_EVERY_RUN * len(self.rows))
+        self._left = most if bounded else None
+
+    def column(self, name: str, group: str = "") -> Column:
+        return self.table.column(Field(name, group))
+
+    @property
+    def experiments(self) -> list[str]:
+        return [*self._words(_EXPERIMENT), ""]
+
+    def texts(self, field: Field) -> list[str]:
+        """Return the texts that runs have in a column, sorted."""
+        held = self.table.column(field).values(self.rows)
+        return sorted({one for one in held if isinstance(one, str)})
+
+    def _words(self, field: Field) -> list[str]:
+        words = getattr(self.table.column(field), "words", ())
+        return [one for one in words if isinstance(one, str)]
+
+    def where(self, found: Bools) -> Ints:
+        """Return the rows of runs for which something is true."""
+        import numpy as np
+
+        self.look(_LOOKS_OF_A_PATTERN + len(found) // _ROWS_OF_A_LOOK)
+        rows: Ints = np.flatnonzero(found & self.shown)
+        return rows
+
+    def matching(self, field: Field, test: Callable[[str], bool], among: Ints) -> Ints:
+        """Return those of some rows whose text matches; each text is looked at once."""
+        import numpy as np
+
+        from aboard.runs.columns import Words
+
+        self.look(_LOOKS_OF_A_PATTERN + len(among) // _ROWS_OF_A_LOOK)
+        column = self.table.column(field)
+        if not isinstance(column, Words):  # no run has any
+            return among if test("") else among[:0]
+        distinct, places = np.unique(column.codes[among], return_inverse=True)
+        self.look(len(distinct))
+        words = ("" if code < 0 else str(column.words[code]) for code in distinct.tolist())
+        return among[np.array([test(one) for one in words], np.bool_)[places]]
+
+    def look(self, times: int) -> None:
+        if self._left is None:
+            return
+        self._left -= times
+        if self._left < 0:
+            raise BadSelector(
+                f"these selectors are too many patterns and conditions for {len(self.rows):,} runs."
+                " Use fewer at a time, or the names of runs in full."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    text: str
+    place: str = ""  # the path or URI, of a selector that is one
+    name: str = ""  # given to a place, as in `new=./logs`
+    excludes: bool = False  # the runs are left out of those that others select
+    is_word: bool = field(default=False, repr=False)  # can be an experiment or a run
+    # The first of them that finds any run decides.
+    finders: tuple[Finder, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def job(self) -> str:
+        """The id in `job:ID`; empty for any other selector."""
+        prefix, _, rest = self.text.partition(":")
+        return rest.strip() if prefix == "job" and not self.place else ""
+
+    def rows(self, known: Known) -> Ints:
+        if _GLOB.search(self.text):
+            known.look(_LOOKS_OF_A_CHARACTER * len(self.text))
+        for find in self.finders:
+            found = find(known)
+            found = found[known.shown[found]]
+            if len(found):
+                known.look(len(found) // _ROWS_OF_A_LOOK + 1)
+                return found
+        known.look(1)
+        return known.rows[:0]
+
+
+def parse(text: str, *, exists: Exists = lambda _: False) -> Selector:
+    """Parse one selector; `exists` tells whether a word that could be an experiment is a path."""
+    word = text.strip()
+    if not word:
+        raise BadSelector(f"an empty selector selects nothing. {EXAMPLES}.")
+    if is_path(word) or exists(word):
+        return Selector(word, place=word)
+    name, place = split_name(word)
+    if name and (is_path(place) or exists(place)):
+        return Selector(word, place=place, name=name)
+    if word.startswith(_NOT):
+        return _exclusion(word)
+    if found := _PREFIXED.fullmatch(word):
+        return Selector(word, finders=(_prefixed(word, found[1], found[2].strip()),))
+    experiment, slash, run = word.partition("/")
+    if slash and not (experiment and run):
+        raise BadSelector(f"{text!r}: write EXPERIMENT/RUN. {EXAMPLES}.")
+    if slash:
+        return Selector(word, finders=tuple(_by_name(experiment, name) for name in _names(run)))
+    anywhere = (_by_name(_ANY, name) for name in _names(word))
+    return Selector(word, is_word=True, finders=(_by_word(word), *anywhere))
+
+
+def _exclusion(word: str) -> Selector:
+    inner = parse(word.removeprefix(_NOT))
+    if inner.place or inner.excludes:
+        raise BadSelector(f"{word!r}: only runs can be left out. Example: {_NOT}cifar10/run3.")
+    return replace(inner, text=_NOT + inner.text, excludes=True)
+
+
+def _names(pattern: str) -> list[str]:
+    """Return the names that a pattern may stand for; `3-7` can be short for `run3-7`."""
+    return [pattern, _RUN + pattern] if _NUMBERS.fullmatch(pattern) else [pattern]
+
+
+def is_path(word: str) -> bool:
+    """Return whether a word can only be a path or URI, whether it exists or not."""
+    return _PATH.match(word.strip()) is not None
+
+
+def split_name(text: str) -> tuple[str, str]:
+    name, equals, place = text.partition("=")
+    if equals and place and name and not set(name) & set("/\\:."):
+        return name, place
+    return "", text
+
+
+def parse_all(texts: Iterable[str], *, exists: Exists = lambda _: False) -> tuple[Selector, ...]:
+    """Parse several selectors; commas between them are allowed, and none is kept twice."""
+    found = (parse(word, exists=exists) for text in texts for word in _split_commas(text, exists))
+    return tuple({one.text: one for one in found}.values())
+
+
+def selector_for(run: KnownRun) -> str:
+    """Return the selector of one run: its label where that is unambiguous, else its URI."""
+    parts = (run.experiment, run.name)
+    plain = all(_PLAIN.fullmatch(part) and part == part.strip() for part in parts)
+    name, place = split_name(run.label)  # `0=/0` would be a path with a name
+    return run.label if plain and not (name and is_path(place)) else run.uri
+
+
+def exclusion_of(text: str) -> str:
+    return _NOT + text
+
+
+def match(selectors: Sequence[Selector], known: Known) -> Ints:
+    """Return the rows that any selector selects and none excludes, in the order of the table.
+
+    If every selector excludes, all other runs are selected. Paths and URIs are left to the caller.
+    """
+    return _chosen([(one, one.rows(known)) for one in selectors], known)
+
+
+def excluded(selectors: Sequence[Selector], known: Known) -> list[Ints]:
+    """Return the rows that each selector excludes."""
+    return [one.rows(known) for one in selectors if one.excludes]
+
+
+def select(
+    selectors: Sequence[Selector],
+    known: Known,
+    *,
+    unambiguous: bool = False,
+    explain: bool = True,
+    is_expected: Callable[[Selector], bool] = lambda _: False,
+) -> Ints:
+    """Return what `match` returns; each selector that does not exclude must select something.
+
+    With `unambiguous`, the name of a run without its experiment must select one run only.
+    `is_expected` tells whether runs that a selector selects may still come. Without `explain`, the
+    nearest name is not looked for.
+
+    Raises:
+        NothingMatches: a selector selects nothing.
+        AmbiguousRun: a name selects several runs.
+        BadSelector: the selectors would look at too many runs.
+    """
+    found = [(one, one.rows(known)) for one in selectors]
+    for selector, rows in found:
+        if selector.place or selector.excludes:
+            continue
+        if not len(rows):
+            if is_expected(selector):
+                continue
+            raise NothingMatches(_nearest(selector, known) if explain else selector.text)
+        may_be_name = unambiguous and selector.is_word and len(rows) > 1
+        if may_be_name and not known.shown[selector.finders[0](known)].any():
+            labels = known.table.column(Field("run")).values(_in_order(known, [rows]))
+            raise AmbiguousRun(
+                f"{selector.text!r} is the name of {_some([str(one) for one in labels])}."
+                " Write EXPERIMENT/RUN."
+            )
+    return _chosen(found, known)
+
+
+def _chosen(found: Sequence[tuple[Selector, Ints]], known: Known) -> Ints:
+    selected = [rows for one, rows in found if not one.excludes]
+    if found and not selected:
+        selected = [known.rows]
+    return _in_order(known, selected, [rows for one, rows in found if one.excludes])
+
+
+def _in_order(known: Known, some: Sequence[Ints], but: Sequence[Ints] = ()) -> Ints:
+    import numpy as np
+
+    chosen = np.zeros(len(known.table), np.bool_)
+    for rows in some:
+        chosen[rows] = True
+    for rows in but:
+        chosen[rows] = False
+    found: Ints = known.rows[chosen[known.rows]]
+    return found
+
+
+def _split_commas(text: str, exists: Exists) -> list[str]:
+    if any(is_path(one) or exists(one) for one in (text, split_name(text)[1])):
+        return [text]
+    return [part for part in (one.strip() for one in text.split(",")) if part] or [""]
+
+
+# By name.
+
+
+def _by_name(experiment: str, name: str) -> Finder:
+    is_experiment, is_named = _glob(experiment), _name_matcher(name)
+
+    def find(known: Known) -> Ints:
+        if not _is_literal(name):
+            inside = known.matching(_EXPERIMENT, is_experiment, known.rows)
+            return known.matching(_NAME, is_named, inside)
+        if _is_literal(experiment):
+            return known.table.named(name, [experiment])
+        named = known.table.named(name, known.experiments)
+        return named if experiment == _ANY else known.matching(_EXPERIMENT, is_experiment, named)
+
+    return find
+
+
+def _by_word(word: str) -> Finder:
+    """Find an experiment, or the name of a run that has none."""
+    is_experiment, is_named = _glob(word), _name_matcher(word)
+
+    def find(known: Known) -> Ints:
+        import numpy as np
+
+        if _is_literal(word):
+            inside = np.flatnonzero(known.column("experiment").compare("==", word))
+            return np.concatenate([inside, known.table.named(word, [""])])
+        inside = known.matching(
+            _EXPERIMENT, lambda one: bool(one) and is_experiment(one), known.rows
+        )
+        alone = known.matching(_EXPERIMENT, lambda one: not one, known.rows)
+        return np.concatenate([inside, known.matching(_NAME, is_named, alone)])
+
+    return find
+
+
+def _by_id(identity: str) -> Finder:
+    return lambda known: known.table.identified(identity)
+
+
+def _is_literal(pattern: str) -> bool:
+    """Return whether a pattern stands for nothing but the name that it is."""
+    return not _GLOB.search(pattern) and not _RANGE.fullmatch(pattern)
+
+
+def _glob(pattern: str) -> Callable[[str], bool]:
+    """Match a shell pattern; a name with brackets in it matches itself too."""
+    if not _GLOB.search(pattern):
+        return lambda name: name == pattern
+    if pattern == _ANY:
+        return lambda _: True
+    compiled: list[re.Pattern[str]] = []
+
+    def matches(name: str) -> bool:
+        if not compiled:  # at the first look, which is counted
+            compiled.append(re.compile(translate(pattern)))
+        return name == pattern or compiled[0].match(name) is not None
+
+    return matches
+
+
+def _name_matcher(pattern: str) -> Callable[[str], bool]:
+    span = _RANGE.fullmatch(pattern)
+    if span is None or (span[3] and span[3] != span[1]):
+        return _glob(pattern)
+    prefix, first, last = span[1], int(span[2]), int(span[4])
+    if last < first:
+        raise BadSelector(
+            f"{pattern!r}: the range ends before it begins. Write {prefix}{last}-{prefix}{first}."
+        )
+
+    def within(name: str) -> bool:
+        found = _NUMBERED.fullmatch(name)
+        named = found is not None and found[1] == prefix and first <= int(found[2]) <= last
+        return named or name == pattern
+
+    return within
+
+
+# By what the record says.
+
+
+def _prefixed(word: str, prefix: str, rest: str) -> Finder:
+    if prefix not in _PREFIXES:
+        near = get_close_matches(prefix, _PREFIXES, n=1)
+        guess = f"Did you mean {near[0]}:{rest}? " if near else ""
+        known = ", ".join(f"{one}:" for one in _PREFIXES)
+        raise BadSelector(f"{word!r}: there is no selector {prefix!r}. {guess}Known: {known}.")
+    if not rest:
+        raise BadSelector(f"{word!r}: nothing follows the colon. {EXAMPLES}.")
+    if prefix == "id":
+        return _by_id(rest)
+    if prefix == "state":
+        state = _state(word, rest)
+        return lambda known: known.where(known.column("state").compare("==", state.value))
+    if prefix == "job":
+        return _by_job(rest)
+    return _by_tag(rest) if prefix == "tag" else _by_hparam(word, rest)
+
+
+def _by_job(text: str) -> Finder:
+    """Find an id of a job; that of an array matches its members too, such as `2300_4`."""
+    is_given, is_member = _glob(text), re.compile(rf"{re.escape(text)}_[0-9]+").fullmatch
+
+    def is_job(one: Held) -> bool:
+        return is_given(str(one)) or is_member(str(one)) is not None
+
+    def find(known: Known) -> Ints:
+        others = known.column("attempt_jobs").each(lambda held: any(map(is_job, _listed(held))))
+        return known.where(known.column("job").each(is_job) | others)
+
+    return find
+
+
+def _listed(held: Held) -> list[str]:
+    jobs: list[str] = json.loads(str(held))
+    return jobs
+
+
+def _by_tag(text: str) -> Finder:
+    name, equals, value = text.partition("=")
+    is_named, is_value = _glob(name), _glob(value)
+
+    def find(known: Known) -> Ints:
+        found = known.column("tags").each(
+            lambda held: isinstance(held, frozenset) and any(map(is_named, held))
+        )
+        rows = known.where(found)
+        if not equals or not len(rows):
+            return rows
+        found[:] = False
+        for one in filter(is_named, known.table.names("tags")):
+            column = known.column(one, "tags")
+            for row, held in zip(rows.tolist(), column.values(rows), strict=True):
+                found[row] |= held is not None and any(map(is_value, _texts(held)))
+        return known.where(found)
+
+    return find
+
+
+def _state(word: str, rest: str) -> State:
+    try:
+        return State(rest.lower())
+    except ValueError:
+        near = get_close_matches(rest.lower(), list(State), n=1)
+        guess = f"Did you mean state:{near[0]}? " if near else ""
+        known = f"{guess}Known: {', '.join(State)}"
+        raise BadSelector(f"{word!r}: there is no such state. {known}.") from None
+
+
+def _by_hparam(word: str, rest: str) -> Finder:
+    found = _COMPARISON.fullmatch(rest)
+    if found is None or not found[1].strip():
+        raise BadSelector(f"{word!r}: write hparam:NAME<VALUE, with <, <=, >, >=, = or !=.")
+    name, sign, text = found[1].strip(), found[2], found[3].strip()
+    number = _number(text)
+    if sign in _ORDERS:
+        if number is None:
+            raise BadSelector(f"{word!r}: {text!r} is not a number. Compare texts with = or !=.")
+        limit = number
+        return lambda known: known.where(known.column(name, "hparams").compare(sign, limit))
+
+    def find(known: Known) -> Ints:
+        column = known.column(name, "hparams")
+        equal = column.each(lambda one: not _is_number(one) and _equals(one, text))
+        if number is not None:
+            equal = equal | column.compare("==", number)
+        return known.where(column.present & ~equal if sign == "!=" else equal)
+
+    return find
+
+
+def _equals(value: object, text: str) -> bool:
+    return _shown(value).lower() == text.lower()
+
+
+def _texts(value: object) -> list[str]:
+    """Return how a value may be written; a column does not tell 3 from 3.0."""
+    if isinstance(value, float) and value.is_integer():
+        return [str(value), str(int(value))]
+    return [_shown(value)]
+
+
+def _shown(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# What to say if nothing matches.
+
+
+def _nearest(selector: Selector, known: Known) -> str:
+    text = selector.text
+    if not len(known.rows):
+        return f"{text!r} matches no run: no run is known at all. Give a path, or --root."
+    prefix, colon, rest = text.partition(":")
+    if colon and prefix in _PREFIXES:
+        return f"{text!r} matches no run. {_nearest_value(prefix, rest.strip(), known)}"
+    experiments = known.texts(_EXPERIMENT)
+    experiment, slash, name = text.rpartition("/")
+    spelled = experiment + slash + _names(name)[-1]
+    some = known.rows[:_MOST_COMPARED]
+    labels = [str(one) for one in known.table.column(Field("run")).values(some)]
+    jobs = [f"job:{job}" for job in _jobs(known)]
+    near = get_close_matches(spelled, _first([*experiments, *labels, *jobs]), n=1)
+    if near:
+        return f"{text!r} matches no run. The nearest is {near[0]!r}."
+    return f"{text!r} matches no run. Known here: {_some(experiments or labels)}."
+
+
+def _jobs(known: Known) -> list[str]:
+    attempts = (job for held in known.texts(Field("attempt_jobs")) for job in _listed(held))
+    return sorted({*known.texts(Field("job")), *attempts})
+
+
+def _nearest_value(prefix: str, text: str, known: Known) -> str:
+    if prefix == "id":
+        some = known.rows[:_MOST_COMPARED]
+        columns = (known.column(name).values(some) for name in ("root", "directory"))
+        ids = {run_id(str(root), str(one or "")) for root, one in zip(*columns, strict=True)}
+        return _near(text, ids, "ids", "id:")
+    if prefix == "hparam":
+        found = _COMPARISON.fullmatch(text)
+        name = found[1].strip() if found else text
+        held = known.column(name, "hparams").values(known.rows)
+        values = sorted({_shown(value) for value in held if value is not None})
+        if values:
+            return f"The values of {name!r} are {_some(values)}."
+        return _near(name, set(known.table.names("hparams")), "hyperparameters", "")
+    if prefix == "job":
+        return _near(text, set(_jobs(known)), "jobs", "job:")
+    if prefix == "tag":
+        tags = set(known.table.names("tags"))
+        return _near(text.partition("=")[0], tags, "tags", "tag:")
+    return f"The states of runs are {_some(known.texts(Field('state')))}."
+
+
+def _near(name: str, names: set[str], what: str, prefix: str) -> str:
+    near = get_close_matches(name, _first(sorted(names)), n=1)
+    if near:
+        return f"The nearest is {prefix + near[0]!r}."
+    return f"The {what} are {_some(sorted(names))}." if names else f"No run has {what}."
+
+
+def _first(names: list[str]) -> list[str]:
+    return names[:_MOST_COMPARED]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return (", ".join(names[:8]) or "none") + more

@@ -1,0 +1,329 @@
+"""Which hub a program uses, and a user's own hub: its files, lock, start and roots.
+
+A personal hub runs once per user, on loopback. Below the state directory, `hub.json` says where it
+is and which file holds its token, `hub.lock` is held by its process for as long as it lives, and
+`last-hub.json` remembers its roots and its port for the next start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from aboard.sdk.errors import AuthError, HubError, Unreachable
+from aboard.storage.place import make_private, write_private
+from aboard.system import file_lock, try_lock
+
+HUB_FILE, TOKEN_FILE = "hub.json", "hub-token"
+_LOCK_FILE, _START_FILE, _LOG_FILE = "hub.lock", "hub.start.lock", "hub.log"
+_LOGIN_FILE, _LAST_FILE = "login.json", "last-hub.json"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+
+
+class KnownHub(NamedTuple):
+    """A hub and the token for it, which may be empty.
+
+    `how` it is known is given, environment, login or personal; only a personal hub has a `pid`.
+    """
+
+    url: str
+    token: str
+    how: str
+    pid: int | None = None
+
+    def auth_error(self, refusal: HubError) -> AuthError:
+        message = f"{self.url} needs a token, and you have none."
+        if self.token:
+            message = f"{self.url} does not accept your token: it is wrong, expired or revoked."
+        hint = f"Log in{' again' if self.token else ''}: aboard login {self.url}"
+        if self.how == "personal":
+            hint = "Restart it with a new token: aboard hub stop, then aboard start."
+        elif os.environ.get("ABOARD_HUB_TOKEN") == self.token:
+            hint = f"Set ABOARD_HUB_TOKEN to a valid one, or unset it. {hint}"
+        return AuthError(message, hint, code=refusal.code, status=refusal.status)
+
+    def unreachable(self, error: Exception) -> Unreachable:
+        cause = getattr(error, "reason", error)
+        problem = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        instead = {
+            "environment": "unset ABOARD_HUB to use a hub of your own",
+            "login": "use a hub of your own again: aboard login --forget",
+        }.get(self.how, "check the address")
+        hint = f"Start it with 'aboard serve' on its machine, ask its administrator, or {instead}."
+        if self.how == "personal":
+            hint = "Restart it: aboard hub stop, then aboard start."
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            problem = f"its certificate is not trusted: {cause.verify_message}"
+            hint = "Name the file with the certificate of its authority in SSL_CERT_FILE."
+        return Unreachable(f"{self.url}: {problem}.".replace("..", "."), hint, code="unreachable")
+
+    def __repr__(self) -> str:
+        return f"KnownHub(url={self.url!r}, how={self.how!r}, pid={self.pid})"  # no secret
+
+
+class LastHub(NamedTuple):
+    """What the next personal hub takes over: the roots and the port of the last one."""
+
+    roots: tuple[str, ...] = ()
+    port: int | None = None
+
+
+def state_directory() -> Path:
+    if chosen := os.environ.get("ABOARD_STATE"):
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
+    return home / "aboard"
+
+
+def find_hub(url: str | None = None, token: str | None = None) -> KnownHub | None:
+    """Return the hub to use: the one given, in `ABOARD_HUB`, of the login, or the user's own."""
+    how = "given" if url else "environment"
+    url = url or os.environ.get("ABOARD_HUB")
+    token = token or os.environ.get("ABOARD_HUB_TOKEN")
+    login = read_login()
+    if url:
+        known = [one for one in (login, find_personal()) if one and one.url == url.rstrip("/")]
+        return KnownHub(url.rstrip("/"), token or (known[0].token if known else ""), how)
+    return login or find_personal()
+
+
+# The login to a team's hub.
+
+
+def read_login() -> KnownHub | None:
+    document = _read_json(state_directory() / _LOGIN_FILE)
+    try:
+        return KnownHub(document["url"], document["token"], "login")
+    except (TypeError, KeyError):
+        return None
+
+
+def write_login(url: str, token: str) -> Path:
+    return _write_json(state_directory() / _LOGIN_FILE, {"url": url.rstrip("/"), "token": token})
+
+
+def forget_login() -> bool:
+    """Forget the login; return whether there was one."""
+    path = state_directory() / _LOGIN_FILE
+    existed = path.exists()
+    path.unlink(missing_ok=True)
+    return existed
+
+
+# The user's own hub, from outside.
+
+
+def find_personal() -> KnownHub | None:
+    directory = state_directory()
+    document = _read_json(directory / HUB_FILE)
+    # Without the file, do not test the lock: testing holds it for a moment, in which a hub that
+    # starts could not take it.
+    if document is None or not _is_locked(directory):
+        return None
+    try:
+        token = Path(document["token_file"]).read_text().strip()
+        return KnownHub(document["url"], token, "personal", document["pid"])
+    except (TypeError, KeyError, OSError):
+        return None
+
+
+def start_personal(
+    roots: Sequence[str] = (), *, notify: Callable[[str], None] = lambda _: None
+) -> KnownHub:
+    """Start the user's own hub in the background, and return it once it answers.
+
+    It keeps the roots and, if it is free, the port of the last one, so that boards and their
+    addresses stay the same. `notify` gets what the user should know, in a sentence. Raises
+    `Unreachable` with the reason if the hub does not start.
+    """
+    directory = state_directory()
+    make_private(directory)
+    with file_lock(
+        directory / _START_FILE
+    ):  # of several starts at once, the others find the hub of the first
+        return find_personal() or _start(directory, roots, notify)
+
+
+def _start(directory: Path, roots: Sequence[str], notify: Callable[[str], None]) -> KnownHub:
+    _remove_stale(directory)
+    last = last_hub() or LastHub()
+    command = [sys.executable, "-P", "-m", "aboard", "serve", "--personal"]
+    for root in dict.fromkeys([*last.roots, *roots]):
+        command += ["--root", root]
+    if last.port is None or not _is_free(last.port):
+        known = _run(command, directory)
+    else:
+        try:
+            known = _run([*command, "--port", str(last.port)], directory)
+        except Unreachable:
+            if _is_free(last.port):
+                raise
+            known = _run(command, directory)  # another program took the port in this moment
+    if last.port not in {None, urlsplit(known.url).port}:
+        notify(f"port {last.port} is taken, so your hub is at {known.url} now.")
+    return known
+
+
+def stop_personal() -> KnownHub | None:
+    """Stop the user's own hub and wait for its end; return it, or None if none runs."""
+    known = find_personal()
+    if known is None or known.pid is None:
+        return None
+    os.kill(known.pid, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_SECONDS
+    while _is_locked(state_directory()):
+        if time.monotonic() > deadline:
+            raise HubError(f"your hub, process {known.pid}, does not end.", "Kill it, or wait.")
+        time.sleep(_POLL_SECONDS)
+    return known
+
+
+def last_hub() -> LastHub | None:
+    """Return the roots and the port of the user's last hub; None if there never was one."""
+    last = _read_json(state_directory() / _LAST_FILE)
+    if not isinstance(last, dict):
+        return None
+    return LastHub(tuple(last.get("roots", ())), last.get("port"))
+
+
+# The user's own hub, from inside its process.
+
+
+@contextmanager
+def personal_lock(directory: Path) -> Iterator[None]:
+    """Be the user's hub while the context lasts; raise `HubError` if another one runs."""
+    make_private(directory)
+    descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not try_lock(descriptor):
+            known = _read_json(directory / HUB_FILE)
+            is_known = isinstance(known, dict) and "url" in known
+            where = f" at {known['url']}, process {known.get('pid')}" if is_known else ""
+            raise HubError(
+                f"your hub runs already{where}.", "Use it, or stop it with: aboard hub stop"
+            )
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                (directory / HUB_FILE).unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def announce_personal(directory: Path, url: str) -> None:
+    """Let other programs of the user find the hub of this process."""
+    token_file = str(directory / TOKEN_FILE)
+    hub = {"url": url, "pid": os.getpid(), "started": time.time(), "token_file": token_file}
+    _write_json(directory / HUB_FILE, hub)
+
+
+def remember_personal(directory: Path, roots: Sequence[str], port: int | None = None) -> None:
+    """Remember the roots and the port for the next hub; the port stays the same unless given."""
+    path = directory / _LAST_FILE
+    port = port or (_read_json(path) or {}).get("port")
+    _write_json(path, {"roots": list(roots), "port": port})
+
+
+def _run(command: Sequence[str], directory: Path) -> KnownHub:
+    log = directory / _LOG_FILE
+    with suppress(FileNotFoundError):
+        log.replace(log.with_name(f"{_LOG_FILE}.old"))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    with os.fdopen(os.open(log, flags, 0o600), "ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C in this terminal must not end it
+        )
+    threading.Thread(target=process.wait, daemon=True).start()
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        ended = process.returncode is not None
+        known = find_personal()
+        if known is not None:
+            if known.pid != process.pid:  # another start was first
+                process.terminate()
+            return known
+        if ended and not _is_locked(directory):  # nor is another one starting
+            break
+        time.sleep(_POLL_SECONDS)
+    raise Unreachable(f"your hub did not start: {_last_line(log)}", f"Its log is {log}.")
+
+
+def _remove_stale(directory: Path) -> None:
+    """Remove the `hub.json` of a killed hub, before another one takes the lock."""
+    path = directory / HUB_FILE
+    if path.exists():
+        with _try_lock(directory) as is_mine:
+            if is_mine:
+                path.unlink(missing_ok=True)
+
+
+def _is_locked(directory: Path) -> bool:
+    with _try_lock(directory) as is_mine:
+        return not is_mine
+
+
+@contextmanager
+def _try_lock(directory: Path) -> Iterator[bool]:
+    """Hold the lock if it is free; yield whether it was. A directory without a lock is free."""
+    try:
+        descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        yield True
+        return
+    try:
+        is_mine = False
+        with suppress(OSError):
+            is_mine = try_lock(descriptor)
+        yield is_mine
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
+
+
+def _write_json(path: Path, document: Any) -> Path:
+    make_private(path.parent)
+    write_private(path, json.dumps(document))
+    return path
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _last_line(log: Path) -> str:
+    with suppress(OSError):
+        lines = log.read_text(errors="replace").split("\n")
+        written = [line for line in lines if line.strip()]
+        if written:
+            return written[-1].removeprefix("aboard: ")
+    return "its log is empty."

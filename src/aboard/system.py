@@ -1,0 +1,395 @@
+"""Processes, mounts and locks of this machine: the only reader of `/proc`.
+
+A process is identified by its id together with its start time, which no later process of the same
+id shares. Where `/proc` cannot be read, only the existence of a process is known: `find_process`,
+`process_ids`, `processes_by_group`, `path_of_descriptor` and `boot_id` raise `OSError`.
+"""
+
+# ruff: noqa: PTH110, PTH115, PTH116, PTH123, PTH208
+# Strings throughout: some functions run for every process of the machine.
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import signal
+import stat
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path  # it imports urllib, which opening a directory does not need
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_DEAD = (b"Z", b"X", b"x")
+_EXEC_SECONDS = 0.05  # that a process may take to become another program
+_RESET_SIGNALS = (
+    *(signal.SIGPIPE, signal.SIGXFSZ),
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
+)
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    group: int
+    started: int  # in clock ticks since the machine started
+    resident: int  # bytes, shared pages included
+    computed: float  # seconds of processor time
+    is_alive: bool  # false if only its exit code is left
+
+
+def find_process(pid: int) -> Process | None:
+    try:
+        text = _read(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in parentheses, may contain anything.
+    fields = text.rpartition(b")")[2].split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        started=int(fields[19]),
+        resident=int(fields[21]) * _PAGE,
+        computed=(int(fields[11]) + int(fields[12])) / _TICKS,
+        is_alive=fields[0] not in _DEAD,
+    )
+
+
+def process_ids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def processes_by_group() -> dict[int, list[Process]]:
+    found: dict[int, list[Process]] = {}
+    for pid in process_ids():
+        if (process := find_process(pid)) is not None:
+            found.setdefault(process.group, []).append(process)
+    return found
+
+
+def families(groups: Collection[int]) -> dict[int, list[Process]]:
+    """Return the processes of each group, and all that they started and that left it since."""
+    by_group = processes_by_group()
+    by_parent: dict[int, list[Process]] = {}
+    for members in by_group.values():
+        for process in members:
+            by_parent.setdefault(process.parent, []).append(process)
+    found = {}
+    for group in groups:
+        family = {process.pid: process for process in by_group.get(group, ())}
+        left = list(family)
+        while left:
+            for child in by_parent.get(left.pop(), ()):
+                if child.pid not in family:
+                    family[child.pid] = child
+                    left.append(child.pid)
+        found[group] = list(family.values())
+    return found
+
+
+def start_ticks(pid: int) -> int:
+    """Return the start time of a process in clock ticks since the machine started.
+
+    0 if the process does not run. Where there is no `/proc`, 1 if it does.
+    """
+    try:
+        process = find_process(pid)
+    except OSError:
+        return 0
+    if process is not None:
+        return process.started if process.is_alive else 0
+    return 0 if os.path.exists("/proc/self/stat") else _exists(pid)
+
+
+def _exists(pid: int) -> int:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return 0
+    except OSError:
+        pass
+    return 1
+
+
+def process_identity() -> str:
+    """Return what identifies this process among all machines; see `has_ended`."""
+    pid = os.getpid()
+    try:
+        known = (boot_id(), os.readlink("/proc/self/ns/pid"), str(pid), str(start_ticks(pid)))
+    except OSError:
+        known = ("", "", str(pid), os.urandom(8).hex())
+    return "/".join((os.uname().nodename, *known))
+
+
+def has_ended(identity: str) -> bool:
+    """Return whether a process is known to have ended; of other machines nothing is known."""
+    _, boot, namespace, pid, started = identity.split("/")
+    try:
+        here = (boot_id(), os.readlink("/proc/self/ns/pid"))
+    except OSError:
+        return False
+    return here == (boot, namespace) and start_ticks(int(pid)) != int(started)
+
+
+def seconds_since_boot() -> float:
+    """Return a time that only goes on, also while the machine sleeps where that is counted."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def own_start_time() -> float | None:
+    ticks = start_ticks(os.getpid())
+    try:
+        up = time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, AttributeError):
+        return None
+    return time.time() - up + ticks / _TICKS if ticks > 1 else None
+
+
+def proportional_memory(processes: Iterable[Process]) -> int:
+    """Return the bytes of memory of several processes, counting each shared page once.
+
+    The kernel needs far longer for this than for the resident size of each.
+    """
+    total = 0
+    for process in processes:
+        size = process.resident
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            size = _number(f"/proc/{process.pid}/smaps_rollup", "Pss") * 1024
+        total += size
+    return total
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the arguments a process was started with; empty if they cannot be read."""
+    try:
+        text = _read(f"/proc/{pid}/cmdline")
+    except OSError:
+        return []
+    return os.fsdecode(text).split("\0")[:-1]
+
+
+def program_name(pid: int) -> str:
+    """Return the name of a process's program, cut to 15 characters; "" if it cannot be read."""
+    try:
+        return _read(f"/proc/{pid}/comm").decode().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def spawn(
+    words: list[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int,
+    stdout: str,
+    stderr: str | None = None,
+    kept: Iterable[int] = (),
+) -> int:
+    """Start a program in a session of its own, and return its process id.
+
+    It reads from the descriptor `stdin` and appends to files; standard error goes to that of
+    standard output by default. It inherits the descriptors in `kept`. Signals that this process
+    blocks or ignores do there what they usually do.
+    """
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_DUP2, stdin, 0),
+        (os.POSIX_SPAWN_OPEN, 1, stdout, append, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2)
+        if stderr is None
+        else (os.POSIX_SPAWN_OPEN, 2, stderr, append, 0o600),
+    ]
+    actions += [(os.POSIX_SPAWN_DUP2, one, one) for one in kept]  # onto itself: not closed
+    return os.posix_spawn(
+        words[0],
+        words,
+        environment,
+        file_actions=actions,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_RESET_SIGNALS,
+    )
+
+
+def start_variable(pid: int, name: str) -> bytes | None:
+    """Return the value an environment variable had when a process started; None if unset."""
+    mark = os.fsencode(f"{name}=")
+    with contextlib.suppress(OSError):
+        for variable in _read(f"/proc/{pid}/environ").split(b"\0"):
+            if variable.startswith(mark):
+                return variable.removeprefix(mark)
+    return None
+
+
+def start_environment(pid: int) -> dict[str, str]:
+    """Return the environment a process was started with; empty if it cannot be read."""
+    try:
+        text = _read(f"/proc/{pid}/environ")
+    except OSError:
+        return {}
+    pairs = (one.partition("=") for one in os.fsdecode(text).split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def marked_processes(name: str) -> Iterator[tuple[int, str]]:
+    """Yield the processes of this user that an environment variable was set for, and its value.
+
+    Those that they start have it too.
+    """
+    for pid in process_ids():
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+                continue
+            _await_environment(pid)
+            if (value := start_variable(pid, name)) is not None:
+                yield pid, os.fsdecode(value)
+
+
+def _await_environment(pid: int) -> None:
+    """Wait a moment for a process that is becoming another program: it shows none meanwhile."""
+    patience = time.monotonic() + _EXEC_SECONDS
+    while not _read(f"/proc/{pid}/environ") and time.monotonic() < patience:
+        os.readlink(f"/proc/{pid}/exe")  # threads of the kernel and what has ended have none
+        time.sleep(0.001)
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError, ValueError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found.extend(map(int, _read(f"/proc/{pid}/task/{task}/children").split()))
+    return found
+
+
+def open_files(pid: int) -> Iterator[tuple[int, str]]:
+    """Yield descriptor and path of each open file; that of a pipe or a deleted file names none."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                yield int(name), os.readlink(f"/proc/{pid}/fd/{name}")
+
+
+def writes_below(pid: int, directory: str) -> bool:
+    return any(
+        path.startswith(f"{directory}/") and _is_writable(pid, descriptor)
+        for descriptor, path in open_files(pid)
+    )
+
+
+def _is_writable(pid: int, descriptor: int) -> bool:
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        flags = _number(f"/proc/{pid}/fdinfo/{descriptor}", "flags", base=8)
+        return flags & os.O_ACCMODE != os.O_RDONLY
+    return False
+
+
+def has_pending_signal(pid: int, number: int) -> bool | None:
+    """Tell whether a signal was sent to a process that blocks it; None if that is unknown."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        pending = _number(f"/proc/{pid}/status", "ShdPnd", base=16)
+        return bool(pending >> (number - 1) & 1)
+    return None
+
+
+def path_of_descriptor(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+def boot_id() -> str:
+    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def pid_namespace() -> int:
+    """Return the number of the namespace in which process ids of this process hold, or 0."""
+    with contextlib.suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino
+    return 0
+
+
+def file_system_of(path: Path, mounts: str | None = None) -> str:
+    """Return the file system of `path`, or of its nearest existing parent; "" if it is unknown."""
+    try:
+        if mounts is None:
+            mounts = os.fsdecode(_read("/proc/self/mountinfo"))
+        nearest = path.absolute()
+        while not nearest.exists() and nearest != nearest.parent:
+            nearest = nearest.parent
+        resolved = nearest.resolve()
+    except OSError:  # no /proc, a dead mount, or no permission
+        return ""
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        parts, tail = left.split(), right.split()
+        if len(parts) < 5 or not tail:
+            continue
+        point = type(path)(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), parts[4]))
+        if resolved.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), tail[0]
+    return kind
+
+
+def is_fuse(path: Path, mounts: str | None = None) -> bool:
+    # Most mounted buckets add a name (`fuse.gcsfuse`); Mountpoint for S3 is just `fuse`.
+    kind = file_system_of(path, mounts)
+    return kind == "fuse" or kind.startswith("fuse.")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; raise `OSError` for a pipe, which would block without end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "this is not a regular file", str(path))
+    return open(descriptor, "rb")
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed; return whether no other process holds the lock.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def file_lock(path: Path) -> Iterator[int]:
+    """Wait until no other process holds the lock of a file, and hold it while the context lasts.
+
+    Yields the descriptor: a child that inherits it holds the lock too, until it ends.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _number(path: str, field: str, base: int = 10) -> int:
+    """Read a field that is not the first; IndexError if it is missing."""
+    return int(_read(path).partition(f"\n{field}:".encode())[2].split()[0], base)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

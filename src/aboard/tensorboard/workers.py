@@ -1,0 +1,765 @@
+"""Worker processes for what TensorBoard's plugins compute, with a deadline and fair shares.
+
+A pattern in a request or an odd text can keep a plugin busy for hours, and no thread can be ended.
+So each call goes to a process of `worker`, which is killed and replaced when the call exceeds its
+deadline or its client leaves. A call that exceeded it once is refused for a while. One board gets
+half of the workers at most, one visitor all but one, and a visitor whose call to a board was too
+slow gets one for this board; those who wait take turns. Workers start when they are needed and end
+when they are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+import json
+import logging
+import math
+import os
+import pickle
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from aboard.index import Index
+from aboard.storage.clouds import profiles
+from aboard.storage.local import confinement
+from aboard.system import find_process
+from aboard.tensorboard.board import Board, Listing
+from aboard.tensorboard.provider import Boards
+from aboard.tensorboard.worker import (
+    BODY,
+    END,
+    FORK,
+    FRAME,
+    KILL,
+    LARGEST_FRAME,
+    LENGTH,
+    LOG,
+    MEMORY_BYTES,
+    ORDER,
+    READY,
+    SLOW_DOWN,
+    START,
+    Call,
+    IndexFile,
+    Setup,
+    Work,
+)
+from aboard.web.pages import Problem
+from aboard.web.tempfiles import own_directory
+
+DEADLINE = 15.0  # seconds of processor time that a call may take
+_WALL = 4  # times as long by the clock, if the machine or the storage is busy
+_LOOK_SECONDS = 0.5
+_SLOW_AFTER = 1.0  # then it gets a lower priority
+_END_SECONDS = 0.5
+_START_SECONDS = 60.0  # a machine may be busy
+_QUEUE_SECONDS = 30.0
+_REFUSE_SECONDS = 60.0  # a call that was too slow
+_IDLE_SECONDS = 60.0
+_MOST_REFUSED = 1024
+_MOST_WAITING = 512
+_MOST_WAITING_OF_ONE = 64
+_MOST_HELD_BYTES = 128 << 20  # of bodies that arrive, wait or are answered
+_MOST_HELD_BYTES_OF_ONE = _MOST_HELD_BYTES // 4  # visitor; the largest body that the gate admits
+_BOARDS_OF_WORKER = 8
+_IN_MEMORY_BYTES = 1 << 20  # of a response; a longer one is in a temporary file
+_MOST_RESPONSE_BYTES = 1 << 30
+_READ_BYTES = 256 << 10
+_PROGRAM = "from aboard.tensorboard.worker import main; main({})"
+
+_log = logging.getLogger(__name__)
+
+
+def worker_count() -> int:
+    return max(4, min(os.cpu_count() or 1, 8))
+
+
+class Refusal(Exception):  # noqa: N818 - named by what happens
+    """A call that is not answered, with the problem that its client gets."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def _busy(reason: str, seconds: int = 5) -> Refusal:
+    hint = f"Try again in {seconds} seconds."
+    return Refusal(Problem(503, "busy", reason, hint, _retry_after(seconds)))
+
+
+def _too_slow(board: str, path: str, deadline: float, seconds: float) -> Refusal:
+    return Refusal(
+        Problem(
+            504,
+            "too_slow",
+            f"TensorBoard needs more than {deadline:g} seconds of processor time, or"
+            f" {_WALL * deadline:g} by the clock, for {path[:200]} of board {board}.",
+            "The work was ended, and the same request is refused for a minute. Request less at a"
+            " time, or remove the text or pattern that takes so long. `aboard view --engine stock`"
+            " shows the same data without a time limit.",
+            _retry_after(seconds),
+        )
+    )
+
+
+def _ended(board: str, path: str, reason: str, seconds: float) -> Refusal:
+    return Refusal(
+        Problem(
+            503,
+            "worker_ended",
+            f"TensorBoard could not answer {path[:200]} of board {board}: {reason}.",
+            "Request less at a time, or use `aboard view --engine stock` for this data.",
+            _retry_after(seconds),
+        )
+    )
+
+
+def _retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
+    return (("retry-after", str(max(1, round(seconds)))),)
+
+
+class Failed(Exception):  # noqa: N818 - named by what happens
+    """A plugin raised what it should not; the log has the traceback."""
+
+
+@dataclass
+class Answer:
+    """The response of a worker; `body` is read once, and closed with the answer."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: IO[bytes] = field(repr=False)
+    size: int = 0
+    is_complete: bool = True  # nothing was left out because it could not be read
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A call's place in the queue."""
+
+    board: str
+    visitor: str
+    is_running: bool = False
+
+    @property
+    def lane(self) -> tuple[str, str]:
+        return self.board, self.visitor
+
+
+class Turns:
+    """Who computes next: at most `most` at a time, and no board or visitor more than its share."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._running: Counter[tuple[str, str]] = Counter()  # by lane
+        self._total = 0
+        self._lanes: OrderedDict[tuple[str, str], deque[tuple[Ticket, asyncio.Future[None]]]]
+        self._lanes = OrderedDict()
+        self._waiting = 0
+        self._slow: dict[tuple[str, str], float] = {}  # until when lanes get one worker only
+
+    @asynccontextmanager
+    async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
+        await self._wait(ticket)
+        ticket.is_running = True
+        try:
+            yield
+        finally:
+            self._end(ticket)
+
+    def was_slow(self, ticket: Ticket) -> None:
+        """Give the visitor of a call that was too slow one worker for its board, for a while."""
+        now = self._clock()
+        self._slow = {lane: until for lane, until in self._slow.items() if until > now}
+        self._slow[ticket.lane] = now + _REFUSE_SECONDS
+
+    def _has_room(self, lane: tuple[str, str]) -> bool:
+        board, visitor = lane
+        if self._slow.get(lane, 0.0) > self._clock() and self._running[lane]:
+            return False
+        of_board = sum(count for one, count in self._running.items() if one[0] == board)
+        of_visitor = sum(count for one, count in self._running.items() if one[1] == visitor)
+        most_of_visitor = max(1, self._most - 1) if visitor else self._most
+        return of_board < max(1, self._most // 2) and of_visitor < most_of_visitor
+
+    def _end(self, ticket: Ticket) -> None:
+        self._total -= 1
+        self._running[ticket.lane] -= 1
+        self._running = +self._running
+        self._admit()
+
+    async def _wait(self, ticket: Ticket) -> None:
+        lane = ticket.lane
+        queue = self._lanes.get(lane, deque())
+        if self._waiting >= _MOST_WAITING or len(queue) >= _MOST_WAITING_OF_ONE:
+            raise _busy("Too many requests for TensorBoard's plugins wait already.")
+        self._lanes[lane] = queue
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append((ticket, turn))
+        self._waiting += 1
+        self._admit()
+        try:
+            async with asyncio.timeout(_QUEUE_SECONDS):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():  # admitted and cancelled at once
+                self._end(ticket)
+            else:
+                with suppress(ValueError):
+                    queue.remove((ticket, turn))
+                    self._waiting -= 1
+                if not queue and self._lanes.get(lane) is queue:  # a later one may have its place
+                    del self._lanes[lane]
+            if isinstance(error, TimeoutError):
+                raise _busy(
+                    f"All workers that board {ticket.board} may use were busy for"
+                    f" {_QUEUE_SECONDS:g} seconds."
+                ) from None
+            raise
+
+    def _admit(self) -> None:
+        """Give turns to those who wait, one from each lane after the other."""
+        lanes = deque(self._lanes)
+        while lanes and self._total < self._most:
+            lane = lanes.popleft()
+            queue = self._lanes[lane]
+            while queue and queue[0][1].done():
+                queue.popleft()
+                self._waiting -= 1
+            if queue and self._has_room(lane):
+                _, turn = queue.popleft()
+                self._waiting -= 1
+                self._total += 1
+                self._running[lane] += 1
+                turn.set_result(None)
+                self._lanes.move_to_end(lane)
+                lanes.append(lane)
+            if not queue:
+                self._lanes.pop(lane, None)
+                with suppress(ValueError):
+                    lanes.remove(lane)
+
+
+class ForkServer:
+    """The process that forks workers, one for all pools of a process; started when needed.
+
+    `program` is what it runs, with the descriptor of its socket as `{}`.
+    """
+
+    def __init__(self, program: str = _PROGRAM) -> None:
+        self._program = program
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._numbers = itertools.count(1)
+
+    def start(self) -> None:
+        with self._lock:
+            self._running()
+
+    def fork(self) -> tuple[int, socket.socket]:
+        """Order a worker; return its number, and the socket on which it will say that it is ready.
+
+        If it cannot be started, the socket is closed at its other end.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs, self._lock:
+            number = next(self._numbers)
+            for _ in range(2):
+                try:
+                    socket.send_fds(self._running(), [ORDER.pack(FORK, number)], [theirs.fileno()])
+                    break
+                except OSError:
+                    self._stop()
+        return number, ours
+
+    def kill(self, number: int) -> None:
+        self._order(KILL, number)
+
+    def slow_down(self, number: int) -> None:
+        self._order(SLOW_DOWN, number)
+
+    def close(self) -> None:
+        """End the process and all workers."""
+        with self._lock:
+            self._stop()
+
+    def _order(self, order: bytes, number: int) -> None:
+        with self._lock, suppress(OSError):
+            if self._control is not None:
+                self._control.send(ORDER.pack(order, number))
+
+    def _running(self) -> socket.socket:
+        if self._control is not None and self._process is not None:
+            if self._process.poll() is None:
+                return self._control
+            self._stop()
+        control, theirs = socket.socketpair()
+        descriptor = theirs.fileno()
+        # One thread: what a fork leaves out of several, no worker would have.
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        with theirs, ExitStack() as undoing:
+            undoing.enter_context(control)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", self._program.format(descriptor)],
+                pass_fds=[descriptor],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=environment,
+            )
+            undoing.pop_all()
+        self._control = control
+        return control
+
+    def _stop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            try:
+                self._process.wait(_END_SECONDS)  # it kills its workers and ends
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # it still imports
+                self._process.wait()
+        self._process = self._control = None
+
+
+_fork_server = ForkServer()
+atexit.register(_fork_server.close)
+
+
+class _Gone(Exception):  # noqa: N818 - named by what happened
+    """A worker has ended, or sends what no worker sends."""
+
+
+class _Worker:
+    """A worker process; it belongs to one call at a time."""
+
+    def __init__(self) -> None:
+        self._number, self._socket = _fork_server.fork()
+        self._pid = 0
+        self._buffer = bytearray()
+        self._setup: Setup | None = None
+        self.boards: OrderedDict[str, tuple[Listing, Board]] = OrderedDict()  # that it has
+        self.calls = 0
+        self.idle_since = 0.0
+        self.is_slow = False
+        self.must_retire = False
+
+    def kill(self) -> None:
+        self._socket.close()
+        _fork_server.kill(self._number)
+
+    def slow_down(self) -> None:
+        self.is_slow = True
+        _fork_server.slow_down(self._number)
+
+    async def ready(self) -> None:
+        kind, content = await self._frame()
+        pid = _document(content).get("pid") if kind == READY else None
+        if not isinstance(pid, int):
+            raise _Gone
+        self._pid = pid
+
+    def computed(self) -> float:
+        """Return the seconds of processor time that it has used; infinite if that is unknown."""
+        try:
+            process = find_process(self._pid)
+        except OSError:
+            return math.inf
+        return math.inf if process is None else process.computed
+
+    async def call(
+        self,
+        setup: Setup,
+        listing: Listing,
+        work: Work,
+    ) -> Answer:
+        self.calls += 1
+        is_new_setup = self._setup != setup
+        if is_new_setup:
+            self.boards.clear()
+            self._setup = setup
+        board = listing.board
+        held = self.boards.get(board.id, (None, None))
+        self.boards[board.id] = listing, board
+        self.boards.move_to_end(board.id)
+        dropped = []
+        while len(self.boards) > _BOARDS_OF_WORKER:
+            dropped.append(self.boards.popitem(last=False)[0])
+        call = Call(
+            setup if is_new_setup else None,
+            board.id,
+            None if held[1] is board and held[0] is listing else board,
+            held[0] is not listing,
+            tuple(dropped),
+            work,
+        )
+        content = pickle.dumps(call, pickle.HIGHEST_PROTOCOL)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(self._socket, LENGTH.pack(len(content)))
+            await loop.sock_sendall(self._socket, content)
+        except OSError:
+            raise _Gone from None
+        return await self._answer()
+
+    async def _answer(self) -> Answer:
+        answer: Answer | None = None
+        with ExitStack() as undoing:
+            body = undoing.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES))
+            while True:
+                kind, content = await self._frame()
+                if kind == BODY and answer is not None:
+                    answer.size += len(content)
+                    if answer.size > _MOST_RESPONSE_BYTES:
+                        raise _LargeResponse
+                    body.write(content)
+                elif kind == START and answer is None:
+                    answer = _started(content, body)
+                elif kind == END:
+                    break
+                else:
+                    raise _Gone
+            end = _document(content)
+            self.must_retire = bool(end.get("retire"))
+            if end.get("error") == "memory":
+                raise _NoMemory
+            if "error" in end or answer is None:
+                raise Failed(str(end.get("error")))
+            answer.is_complete = bool(end.get("complete"))
+            body.seek(0)
+            undoing.pop_all()
+            return answer
+
+    async def _frame(self) -> tuple[bytes, bytes]:
+        """Return the next frame, other than those for the log."""
+        while True:
+            kind, length = FRAME.unpack(await self._read(FRAME.size))
+            if length > LARGEST_FRAME:
+                raise _Gone
+            content = await self._read(length)
+            if kind != LOG:
+                return kind, content
+            record = _document(content)
+            logger = logging.getLogger(str(record.get("name")))
+            level = record.get("level")
+            logger.log(level if isinstance(level, int) else logging.WARNING, "%s",
+                       record.get("message"))  # fmt: skip
+
+    async def _read(self, count: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        while len(self._buffer) < count:
+            try:
+                more = await loop.sock_recv(self._socket, _READ_BYTES)
+            except OSError:
+                more = b""
+            if not more:
+                raise _Gone
+            self._buffer += more
+        content = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return content
+
+
+async def _end_when_due(worker: _Worker, deadline: float, limit: asyncio.Timeout) -> None:
+    """Let a limit expire when a worker has computed for its time."""
+    before = worker.computed()
+    await asyncio.sleep(deadline)
+    # The kernel counts in ticks, and leaves some of them out.
+    while worker.computed() - before < deadline - _LOOK_SECONDS:
+        await asyncio.sleep(_LOOK_SECONDS)
+    limit.reschedule(asyncio.get_running_loop().time())
+
+
+class _NoMemory(Exception):  # noqa: N818 - named by what is wrong
+    pass
+
+
+class _LargeResponse(Exception):  # noqa: N818 - named by what is wrong
+    pass
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(content)
+    except ValueError:
+        raise _Gone from None
+    if not isinstance(document, dict):
+        raise _Gone
+    return document
+
+
+def _started(content: bytes, body: IO[bytes]) -> Answer:
+    head = _document(content)
+    try:
+        headers = [(str(name), str(value)) for name, value in head["headers"]]
+        return Answer(int(head["status"]), headers, body)
+    except (LookupError, TypeError, ValueError):
+        raise _Gone from None
+
+
+class WorkerPool:
+    """The workers of an application; used in one event loop.
+
+    `deadline` is for tests, which have less time.
+    """
+
+    def __init__(
+        self,
+        boards: Boards,
+        samples: Mapping[str, int],
+        *,
+        workers: int | None = None,
+        deadline: float = DEADLINE,
+    ) -> None:
+        self._boards = boards
+        self._samples = dict(samples)
+        self._secret = secrets.token_bytes(32)
+        self._environment = dict(os.environ)
+        self._index_file = _SharedIndex(boards.index)
+        self._deadline = deadline
+        self._turns = Turns(workers or worker_count())
+        self._idle: list[_Worker] = []  # the most recently used last
+        self._busy: set[_Worker] = set()
+        # By digest: until when, and what says why.
+        self._refused: OrderedDict[bytes, tuple[float, Callable[[float], Refusal]]] = OrderedDict()
+        self._held: Counter[str] = Counter()  # bytes of bodies, by visitor
+        self._reaping: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def warm_up(self) -> None:
+        """Let the fork server import TensorBoard, because a call will come soon."""
+        with suppress(OSError):  # the call says why there is no worker
+            _fork_server.start()
+
+    @property
+    def size(self) -> int:
+        return len(self._idle) + len(self._busy)
+
+    def close(self) -> None:
+        """End the workers at once."""
+        self._is_closed = True
+        if self._reaping is not None:
+            self._reaping.cancel()
+        for worker in (*self._idle, *self._busy):
+            worker.kill()
+        self._idle.clear()
+        self._busy.clear()
+        self._index_file.close()
+
+    @contextmanager
+    def hold(self, visitor: str) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of a request's body until the block ends.
+
+        The function that it yields adds some, and raises `Refusal` if there are too many.
+        """
+        most = _MOST_HELD_BYTES_OF_ONE if visitor else _MOST_HELD_BYTES
+        held = 0
+
+        def add(count: int) -> None:
+            nonlocal held
+            total = self._held.total() + count
+            if total > _MOST_HELD_BYTES or self._held[visitor] + count > most:
+                raise _busy("Requests with too much data wait for TensorBoard's plugins already.")
+            self._held[visitor] += count
+            held += count
+
+        try:
+            yield add
+        finally:
+            self._held[visitor] -= held
+            self._held = +self._held
+
+    async def answer(
+        self,
+        ticket: Ticket,
+        listing: Listing,
+        digest: bytes,
+        work: Work,
+    ) -> Answer:
+        """Let a worker answer a call.
+
+        Raises:
+            Refusal: too many calls wait, or this one takes too long or too much memory.
+            Failed: the plugin raised an error.
+        """
+        board, path = listing.board.id, work.path
+        self._check(digest)
+        async with self._turns.turn(ticket):
+            self._check(digest)  # its like may have been too slow meanwhile
+            in_memory = self._boards.index.path is None
+            setup = await asyncio.to_thread(self._setup) if in_memory else self._setup()
+            try:
+                while True:
+                    worker = await self._take(board)
+                    is_fresh = worker.calls == 0
+                    try:
+                        return await self._run(worker, setup, listing, work)
+                    except _Gone:
+                        if is_fresh:
+                            raise
+                        # It may have ended while it was idle, which is no fault of this call.
+            except TimeoutError:
+                _log.warning("%s of board %s took more than %g s and was ended",
+                             path, board, self._deadline)  # fmt: skip
+                refusal = partial(_too_slow, board, path, self._deadline)
+                raise self._refuse(digest, ticket, refusal) from None
+            except _NoMemory:
+                limit = f"it takes more than {MEMORY_BYTES >> 20} MB of memory"
+                raise self._refuse(digest, ticket, partial(_ended, board, path, limit)) from None
+            except _LargeResponse:
+                limit = f"the answer is larger than {_MOST_RESPONSE_BYTES >> 20} MB"
+                raise self._refuse(digest, ticket, partial(_ended, board, path, limit)) from None
+            except _Gone:
+                reason = "its process ended"
+                raise self._refuse(digest, ticket, partial(_ended, board, path, reason)) from None
+            except OSError as error:  # there is no room for a file, a process or a socket
+                reason = (error.strerror or str(error)).lower()
+                raise _busy(
+                    f"No worker can answer {path[:200]} of board {board}: {reason}."
+                ) from error
+
+    async def _run(
+        self,
+        worker: _Worker,
+        setup: Setup,
+        listing: Listing,
+        work: Work,
+    ) -> Answer:
+        loop = asyncio.get_running_loop()
+        slowing = loop.call_later(_SLOW_AFTER, worker.slow_down)
+        self._busy.add(worker)
+        answer = None
+        limit = asyncio.timeout(_WALL * self._deadline)
+        looking = asyncio.ensure_future(_end_when_due(worker, self._deadline, limit))
+        try:
+            async with limit:
+                answer = await worker.call(setup, listing, work)
+            return answer
+        finally:
+            slowing.cancel()
+            looking.cancel()
+            self._busy.discard(worker)
+            if answer is None or worker.is_slow or worker.must_retire or self._is_closed:
+                worker.kill()
+            else:
+                worker.idle_since = loop.time()
+                self._idle.append(worker)
+                self._reap_later()
+
+    async def _take(self, board_id: str) -> _Worker:
+        """Return an idle worker, one that has the board if there is one, or a new one."""
+        if self._idle:
+            known = [worker for worker in self._idle if board_id in worker.boards]
+            worker = (known or self._idle)[-1]
+            self._idle.remove(worker)
+            return worker
+        worker = _Worker()
+        self._busy.add(worker)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await worker.ready()
+        except BaseException as error:
+            worker.kill()
+            if isinstance(error, (TimeoutError, _Gone)):
+                raise _busy("No worker for TensorBoard's plugins could be started.") from None
+            raise
+        finally:
+            self._busy.discard(worker)
+        return worker
+
+    def _reap_later(self) -> None:
+        if self._reaping is None:
+            loop = asyncio.get_running_loop()
+            self._reaping = loop.call_later(_IDLE_SECONDS, self._reap)
+
+    def _reap(self) -> None:
+        """End workers that were idle for long."""
+        self._reaping = None
+        oldest = asyncio.get_running_loop().time() - _IDLE_SECONDS
+        for worker in [one for one in self._idle if one.idle_since <= oldest]:
+            self._idle.remove(worker)
+            worker.kill()
+        if self._idle:
+            self._reap_later()
+
+    def _setup(self) -> Setup:
+        library = self._boards.library
+        return Setup(
+            self._index_file.locate(),
+            library.roots,
+            library.any_path,
+            confinement(),
+            profiles(),
+            self._environment,
+            self._samples,
+            self._secret,
+        )
+
+    def _check(self, digest: bytes) -> None:
+        """Raise the refusal of a call that was ended within the last minute."""
+        if digest not in self._refused:
+            return
+        until, refusal = self._refused[digest]
+        left = until - time.monotonic()
+        if left > 0:
+            raise refusal(left)
+        del self._refused[digest]
+
+    def _refuse(
+        self, digest: bytes, ticket: Ticket, refusal: Callable[[float], Refusal]
+    ) -> Refusal:
+        """Refuse a call for a while; return what its client gets now."""
+        self._turns.was_slow(ticket)
+        self._refused[digest] = time.monotonic() + _REFUSE_SECONDS, refusal
+        while len(self._refused) > _MOST_REFUSED:
+            self._refused.popitem(last=False)
+        return refusal(_REFUSE_SECONDS)
+
+
+class _SharedIndex:
+    """The file in which workers find the index; one that is in memory is copied there."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._lock = threading.Lock()
+        self._closing = ExitStack()
+        self._directory: Path | None = None
+        self._changes = -1
+
+    def locate(self) -> IndexFile:
+        path = self._index.path
+        if path is not None:
+            with suppress(FileNotFoundError):  # a worker says that it is gone
+                status = path.stat()
+                return IndexFile(str(path), (status.st_dev, status.st_ino))
+            return IndexFile(str(path), ())
+        with self._lock:
+            if self._directory is None:
+                self._directory = self._closing.enter_context(own_directory("aboard-index"))
+            before = self._directory / f"{self._changes}.db"
+            changes, content = self._index.copy_memory(self._changes)
+            if changes != self._changes:
+                (self._directory / f"{changes}.db").write_bytes(content)
+                before.unlink(missing_ok=True)
+                self._changes = changes
+            return IndexFile(str(self._directory / f"{changes}.db"), (changes,))
+
+    def close(self) -> None:
+        self._closing.close()

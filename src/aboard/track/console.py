@@ -1,0 +1,27 @@
+"""Notices of the tracking side: one line each, to standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+_printed: set[str] = set()
+
+
+def notify(notice: object) -> None:
+    # A closed standard error does not stop a training.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"aboard: {notice}\n")
+        sys.stderr.flush()
+
+
+def notify_once(notice: str) -> None:
+    if notice not in _printed:
+        _printed.add(notice)
+        notify(notice)
+
+
+def notify_recovered(dropped: int) -> None:
+    records = f"{dropped} record{'s were' if dropped != 1 else ' was'}"
+    lost = f"; {records} lost meanwhile" if dropped else ""
+    notify(f"event files are written again{lost}.")

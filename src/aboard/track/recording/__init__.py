@@ -1,0 +1,1 @@
+"""Record a program as a run: `aboard run -- COMMAND`."""

@@ -1,0 +1,301 @@
+"""Run a program as a run: its environment, its output and how it ended.
+
+The program runs as if it were started by hand: its output is passed on as it comes, signals reach
+it (see `signals`), and its exit code becomes ours. Its command line can be read as hyperparameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from aboard.runs.manifest import State
+from aboard.system import signal_name
+from aboard.track import environment
+from aboard.track.console import notify
+from aboard.track.exit_status import ExitStatus
+from aboard.track.recording.adoption import Adoption
+from aboard.track.recording.signals import STOPPING, SignalForwarder
+from aboard.track.redaction import hides, looks_secret, without_secret_values
+from aboard.track.run import Run
+from aboard.track.shipping.segments import OUTPUT_LOG
+
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_HPARAMS_SECS = 10.0  # then ours are written, unless the program has logged its own
+_POLL_SECS = 0.2
+# Processes that the program left running are waited for so long, or for so much output.
+_DRAIN_SECS, _DRAIN_BYTES = 2.0, 1 << 20
+
+
+class CannotStart(Exception):  # noqa: N818 - named by what is wrong
+    """The program could not be started; `exit_code` is what a shell would return."""
+
+    def __init__(self, program: str, problem: str, exit_code: int) -> None:
+        super().__init__(f"{program or repr('')}: {problem}. Check the command.")
+        self.exit_code = exit_code
+
+
+def check_program(command: Sequence[str]) -> None:
+    """Raise `CannotStart` if there is no program to run."""
+    program = command[0]
+    if shutil.which(program):
+        return
+    if "/" in program and Path(program).is_file():
+        raise CannotStart(program, "permission denied", _NOT_EXECUTABLE)
+    raise CannotStart(program, "no such program", _NOT_FOUND)
+
+
+def execute(run: Run, command: Sequence[str], *, ranks: str = "first") -> ExitStatus:
+    """Run a program as a run, to its end; return its status with the exit code of a shell."""
+    started = time.time()
+    records = run.active and not run.joined  # if joined, an outer `aboard run` records everything
+    with contextlib.ExitStack() as stack:
+        log = _output_log(run) if records else None
+        if log is not None:
+            stack.enter_context(log)
+        pumps: list[_Pump] = []
+        signals = stack.enter_context(SignalForwarder(lambda: list(map(_Pump.resize, pumps))))
+        variables = environment.variables_for(run.root, run.experiment, run.name, run.logdir)
+        variables |= {environment.ATTEMPT: run.uri or "1", environment.RANKS: ranks}
+        process, streams = _start(command, {**os.environ, **variables})
+        # Before anybody reads what the program prints, and signals it for that.
+        signals.forward_to(process)
+        pumps += [_Pump(source, target, log) for source, target in streams]
+        adoption = Adoption(Path(run.logdir), Path.cwd(), started, command, ranks=ranks)
+        if records:
+            adoption.start(process.pid)
+        hparams = threading.Timer(_HPARAMS_SECS, run.flush)
+        hparams.daemon = True
+        hparams.start()
+        process.wait()
+        hparams.cancel()
+        for pump in pumps:
+            pump.drain(signals.hurry)
+        if records:
+            adoption.stop()
+        return _exit_status(process.returncode, signals.received)
+
+
+def _exit_status(code: int, received: list[int]) -> ExitStatus:
+    if code < 0:
+        return ExitStatus(State.KILLED, 128 - code, signal_name(-code))
+    stopping = [number for number in received if number in STOPPING]
+    if code and stopping:
+        return ExitStatus(State.KILLED, code, signal_name(stopping[-1]))
+    if code:
+        return ExitStatus(State.FAILED, code, f"exit code {code}")
+    return ExitStatus(State.COMPLETED, 0)
+
+
+def _start(
+    command: Sequence[str], variables: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], list[tuple[int, int]]]:
+    """Start a program; return it, and pairs of descriptors: its output, and where that goes."""
+    streams: list[tuple[int, int]] = []
+    theirs: list[int] = []
+    # One stream if both go to the same place, so that their order is kept.
+    for target in (1,) if _is_same_file(1, 2) else (1, 2):
+        source, end = _terminal_like(target) if os.isatty(target) else os.pipe()
+        streams.append((source, target))
+        theirs.append(end)
+    try:
+        process = subprocess.Popen(command, env=variables, stdout=theirs[0], stderr=theirs[-1])
+    except OSError as error:
+        for source, _ in streams:
+            os.close(source)
+        problem = (error.strerror or str(error)).lower()
+        raise CannotStart(command[0], problem, _NOT_EXECUTABLE) from None
+    finally:
+        for end in theirs:
+            os.close(end)
+    return process, streams
+
+
+def _is_same_file(one: int, other: int) -> bool:
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:
+        return False
+
+
+def _terminal_like(target: int) -> tuple[int, int]:
+    """Open a pseudo-terminal of the size of ours, so that progress bars are drawn as usual."""
+    source, end = pty.openpty()
+    mode = termios.tcgetattr(end)
+    mode[1] &= ~termios.OPOST  # our own terminal adds the carriage returns
+    termios.tcsetattr(end, termios.TCSANOW, mode)
+    _copy_size(target, end)
+    return source, end
+
+
+def _copy_size(terminal: int, to: int) -> None:
+    with contextlib.suppress(termios.error, OSError):
+        termios.tcsetwinsize(to, termios.tcgetwinsize(terminal))
+
+
+def _output_log(run: Run) -> IO[bytes] | None:
+    path = Path(run.logdir, OUTPUT_LOG)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab", buffering=0)
+    except OSError as error:
+        notify(f"the output cannot be recorded in {path}: {error.strerror or error}.")
+        return None
+
+
+class _Pump:
+    def __init__(self, source: int, target: int, log: IO[bytes] | None) -> None:
+        self._source = source
+        self._target = target
+        self._log = log
+        self._drains = False
+        self._hurry = False
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._pump, name="aboard-output", daemon=True)
+        self._thread.start()
+
+    def drain(self, hurry: threading.Event) -> None:
+        """Wait for the rest of the output, however slow its reader, or until `hurry` is set."""
+        self._drains = True
+        while self._thread.is_alive() and not hurry.is_set():
+            self._thread.join(_POLL_SECS)
+        self._hurry = True
+
+    def resize(self) -> None:
+        with self._closing:
+            if not self._closed and os.isatty(self._source):
+                _copy_size(self._target, self._source)
+
+    def _pump(self) -> None:
+        left = _DRAIN_BYTES
+        waited = 0.0
+        ready = select.poll()
+        ready.register(self._source, select.POLLIN)
+        while left > 0 and waited <= _DRAIN_SECS and not self._hurry:
+            before = time.monotonic()
+            found = ready.poll(_POLL_SECS * 1000)
+            if self._drains:
+                waited += time.monotonic() - before
+            if not found:
+                continue
+            try:
+                block = os.read(self._source, 1 << 16)
+            except OSError:  # the end of a pseudo-terminal
+                break
+            if not block:
+                break
+            self._record(block)
+            if not self._pass_on(block):
+                break
+            if self._drains:
+                left -= len(block)
+        with self._closing:
+            self._closed = True
+            os.close(self._source)
+
+    def _pass_on(self, block: bytes) -> bool:
+        rest = memoryview(block)
+        while rest:
+            try:
+                rest = rest[os.write(self._target, rest) :]
+            except BlockingIOError:
+                room = select.poll()
+                room.register(self._target, select.POLLOUT)
+                room.poll()
+            except BrokenPipeError:
+                return False  # the program gets SIGPIPE, as without us
+            except OSError:
+                break  # the terminal is gone; the program and its record continue
+        return True
+
+    def _record(self, block: bytes) -> None:
+        if self._log is None:
+            return
+        try:
+            self._log.write(block)
+        except (OSError, ValueError) as error:
+            self._log = None
+            notify(f"the output is no longer recorded: {error}.")
+
+
+# Hyperparameters on a command line: `--lr=0.1`, `--layers 3`, `--no-bias`, `depth=4`.
+
+_OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_SETTING = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+_INTEGER = re.compile(r"[-+]?\d{1,15}")
+_MODULE_OPTIONS = {"-m", "-c"}
+
+HParam = bool | int | float | str
+
+
+def command_hparams(command: Sequence[str]) -> dict[str, HParam]:
+    """Return the options of a command as hyperparameters; likely secrets are left out."""
+    shown = {
+        name.replace("-", "_"): value
+        for name, value in _options(_script_arguments(command))
+        if not looks_secret(name) and not hides(name, str(value))
+    }
+    return without_secret_values(shown)
+
+
+def _script_arguments(command: Sequence[str]) -> Sequence[str]:
+    """Leave out the options of the interpreter or launcher in front of a script."""
+    for place, argument in enumerate(command[1:], 1):
+        if argument.endswith(".py") and not argument.startswith("-"):
+            return command[place + 1 :]
+    for place, argument in enumerate(command[1:-1], 1):
+        if argument in _MODULE_OPTIONS:
+            return command[place + 2 :]
+    return command[1:]
+
+
+def parse_hparam(text: str) -> HParam:
+    """Read a value as a truth value, a number or, failing that, text."""
+    lowered = text.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    try:
+        return text if "_" in text else float(text)
+    except ValueError:
+        return text
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, HParam]]:
+    place = 0
+    while place < len(arguments):
+        argument = arguments[place]
+        place += 1
+        if argument == "--":
+            return
+        if found := _OPTION.fullmatch(argument):
+            name, value = found[1], found[2]
+            if value is None and place < len(arguments) and not _is_option(arguments[place]):
+                value = arguments[place]
+                place += 1
+            if value is not None:
+                yield name, parse_hparam(value)
+            elif name.startswith(("no-", "no_")):
+                yield name[3:], False
+            else:
+                yield name, True
+        elif found := _SETTING.fullmatch(argument):
+            yield found[1], parse_hparam(found[2])
+
+
+def _is_option(argument: str) -> bool:
+    """Tell whether an argument begins another option; `-1e-3` is a value."""
+    return bool(_OPTION.fullmatch(argument) or _SETTING.fullmatch(argument)) or argument == "--"

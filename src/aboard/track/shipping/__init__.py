@@ -1,0 +1,1 @@
+"""Carry what a run writes on a local disk to its bucket."""

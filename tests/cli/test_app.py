@@ -1,0 +1,39 @@
+"""The commands put together, and how the process of one ends."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import typer
+from typer.main import get_command
+
+from aboard.cli.app import app
+
+
+def arguments(command, context) -> Iterator[tuple[str, str, bool]]:
+    for child in getattr(command, "commands", {}).values():
+        yield from arguments(child, context)
+    for one in command.params:
+        if one.param_type_name == "argument":
+            yield command.name, one.make_metavar(context, usage=True), one.nargs == -1
+
+
+def test_an_argument_that_may_be_repeated_says_so():
+    command = get_command(app)
+    found = list(arguments(command, typer.Context(command)))
+    assert ("view", "[SOURCE]...", True) in found
+    assert [one for one in found if ("..." in one[1]) is not one[2]] == []
+
+
+def test_what_was_registered_for_the_exit_is_called():
+    program = (
+        "import atexit, sys\n"
+        "atexit.register(print, 'called')\n"
+        "sys.argv = ['aboard', '--version']\n"
+        "from aboard.cli import main\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "called")

@@ -1,0 +1,112 @@
+"""`aboard compare`: what differs between runs and groups, and what it makes of conditions."""
+
+import json
+import math
+
+import pytest
+
+from aboard import EventWriter
+from aboard.runs.manifest import Manifest
+
+
+def log(root, label, accuracy, *, stage="eval", **fields):
+    experiment, _, name = label.rpartition("/")
+    directory = root / label
+    with EventWriter(directory / stage) as writer:
+        for step, value in enumerate(accuracy):
+            writer.scalar("acc", value, step, dtype="float64")
+    record = Manifest(name, experiment, **fields)
+    (directory / "run.json").write_bytes(record.to_json())
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = tmp_path / "runs"
+    old, new = {"lr": 0.1, "depth": 18}, {"lr": 0.01, "depth": 18}
+    log(root, "old/run1", [0.5, 0.9, 0.8], hparams=old, metrics={"speed": 7})
+    log(root, "old/run2", [0.5, 0.92, 0.82], hparams=old)
+    log(root, "new/run1", [0.5, 0.7, 0.6], hparams=new, metrics={"speed": 8})
+    log(root, "new/run2", [0.5, 0.72, 0.62], hparams=new)
+    return root
+
+
+def rows(result):
+    return {(row["metric"], row["statistic"]): row for row in json.loads(result.out)["metrics"]}
+
+
+def test_two_runs(aboard, root):
+    result = aboard("compare", "old/run1", "new/run1")
+    assert result.code == 0, result.err
+    words = [line.split() for line in result.out.splitlines()]
+    assert ["A", "old/run1:", "1", "run"] in words
+    assert ["lr", "0.1", "0.01"] in words
+    assert ["eval/acc", "max", "0.9", "0.7", "-0.2", "-22.2"] in words
+    assert ["speed", "last", "7", "8", "+1", "+14.3"] in words
+    assert "depth" not in result.out
+
+
+def test_two_groups_have_a_test(aboard, root):
+    found = rows(aboard("compare", "old", "new", "--json"))
+    best = found["eval/acc", "max"]
+    assert best["a"] == {"mean": 0.91, "std": pytest.approx(0.0141421, rel=1e-5), "count": 2}
+    assert best["difference"] == pytest.approx(-0.2)
+    assert best["percent"] == pytest.approx(-21.978, abs=1e-3)
+    # t² is 200, with 2 degrees of freedom, whose tails have a closed form
+    assert best["p"] == pytest.approx(1 - math.sqrt(200 / 202), rel=1e-6)
+    assert found["speed", "last"]["p"] is None
+    text = aboard("compare", "old", "new").out
+    assert "0.91 ± 0.014 (2)" in text
+    assert "0.005" in text
+
+
+def test_chosen_metrics(aboard, root):
+    log(root, "old/run1", [1.0], stage="train")
+    some = rows(aboard("compare", "old", "new", "--metric", "eval/*", "--json"))
+    assert set(some) == {("eval/acc", one) for one in ("last", "min", "max")}
+    for text in ("eval/acc.mean", 'metrics["eval/acc"].mean'):
+        (one,) = rows(aboard("compare", "old", "new", "--metric", text, "--json")).items()
+        assert one[0] == ("eval/acc", "mean")
+    at = rows(aboard("compare", "old", "new", "--metric", "eval/acc.at(1)", "--json"))
+    assert at["eval/acc", "at"]["a"]["mean"] == pytest.approx(0.91)
+    wrong = aboard("compare", "old", "new", "--metric", "eval/ac")
+    assert wrong.code == 1
+    assert "no metric matches --metric 'eval/ac'; did you mean 'eval/acc'?" in wrong.err
+
+
+def test_directories_without_records(aboard, tmp_path):
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        with EventWriter(tmp_path / "logs" / name) as writer:
+            writer.scalar("loss", value, 0)
+    result = aboard("compare", "./logs/a", "./logs/b", "--json")
+    assert rows(result)["loss", "last"]["difference"] == 1.0
+
+
+def test_conditions_decide_the_exit_code(aboard, root):
+    worse = 'metrics["eval/acc"].max < -0.5%'
+    failed = aboard("compare", "old", "new", "--fail-if", worse)
+    assert failed.code == 1
+    assert f"{worse}: it changed from 0.91 to 0.71 (-22%)." in failed.err
+    assert aboard("compare", "new", "old", "--fail-if", worse).code == 0
+    both = ("--fail-if", worse, "--fail-if", "metrics.speed > 0.5")
+    found = aboard("compare", "new", "old", *both, "--json")
+    assert (found.code, json.loads(found.out)["failed"]) == (0, [])
+    found = aboard("compare", "old", "new", *both, "--json")
+    assert (found.code, json.loads(found.out)["failed"]) == (1, [worse, "metrics.speed > 0.5"])
+
+
+def test_a_metric_that_is_missing_does_not_pass(aboard, root):
+    log(root, "bare/run1", [0.9], stage="train")
+    result = aboard("compare", "old", "bare", "--fail-if", 'metrics["eval/acc"] < 0')
+    assert result.code == 1
+    assert "B has no value of it." in result.err
+    result = aboard("compare", "old", "bare", "--fail-if", 'metrics["eval/f1"] < 0')
+    assert result.code == 1
+    assert "no run has a metric 'eval/f1'" in result.err
+
+
+def test_wrong_usage(aboard, root):
+    result = aboard("compare", "old", "new", "--fail-if", "metrics.loss")
+    assert (result.code, "--fail-if 'metrics.loss': a condition has one of" in result.err) == (2, 1)
+    result = aboard("compare", "old", "newer")
+    assert (result.code, "'newer' matches no run. The nearest is 'new'." in result.err) == (1, True)
+    assert aboard("compare", "old").code == 2

@@ -1,0 +1,168 @@
+"""What Tab offers, asked as a shell asks it."""
+
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from aboard.cli.completion import join_words, offered_runs
+from aboard.executors import EXECUTORS
+from aboard.runs.manifest import Manifest
+from tests.engines.real_hub import log_run
+
+
+@pytest.fixture
+def offered(aboard):
+    """Ask what the last of some words can become; nothing is ever said beside it."""
+
+    def ask(*words):
+        done = aboard(
+            _ABOARD_COMPLETE="complete_bash",
+            COMP_WORDS="\n".join(["aboard", *words]),
+            COMP_CWORD=str(len(words)),
+        )
+        assert done.err == ""
+        return done.out.split()
+
+    return ask
+
+
+def test_boards_are_offered_by_name_and_id(hub, aboard, offered):
+    made = aboard("start", "mnist", "--new", "--name", "offered", "--detach", "--json").json
+    for command in ("stop", "describe", "open", "share"):
+        assert offered(command, "offe") == ["offered"]
+    assert offered("boards", "change", made["id"][:11]) == [made["id"]]
+    aboard("stop", "offered")
+    assert offered("stop", "offe") == []
+
+
+def test_places_for_a_board_are_offered(hub, offered):
+    assert {"instant", "process"} <= set(offered("start", "--on", ""))
+    assert offered("start", "--on", "proc") == ["process"]
+    assert offered("doctor", "--engine", "in") == []
+    assert offered("doctor", "--engine", "proc") == ["process"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "kept"),
+    [
+        ("aboard start --on slurm :", ["--on", "slurm:"], "slurm:"),
+        ("aboard start --on slurm : lo", ["--on", "slurm:lo"], "slurm:"),
+        ("aboard start --on = slurm : lo", ["--on", "slurm:lo"], "slurm:"),
+        ("aboard start --on =", ["--on", ""], ""),
+        ("aboard start --on slurm:lo", ["--on", "slurm:lo"], ""),
+        ("aboard start s3 : //bucket/runs", ["s3://bucket/runs"], "s3:"),
+        ("aboard start job : 17 mni", ["job:17", "mni"], ""),
+        ("aboard start job : ", ["job:", ""], ""),
+    ],
+)
+def test_words_that_bash_splits_are_joined(given, words, kept):
+    assert join_words(given.split(" ")) == (["aboard", "start", *words], kept)
+
+
+def test_bash_completes_profiles_of_an_engine(no_hub, aboard, variables, tmp_path):
+    settings = tmp_path / "aboard.toml"
+    settings.write_text("[executors.slurm.profiles.long]\n")
+    assert aboard("engines", ABOARD_CONFIG=str(settings)).code == 0
+    start = tmp_path / "bashrc"
+    start.write_text('eval "$(aboard --show-completion)"\nPS1=""\n')
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    keyboard, terminal = pty.openpty()
+    with subprocess.Popen(
+        ["bash", "--noprofile", "--rcfile", str(start), "-i"],
+        env=variables | {"PATH": programs, "TERM": "dumb"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ):
+        os.close(terminal)
+        # The completed line is printed, as the arguments of another command.
+        for typed in ("--on slurm:", "--on slurm:lo", "--on=slurm:l", "--on proc"):
+            os.write(keyboard, f"aboard start x {typed}\t\x01echo line: \x05\n".encode())
+        os.write(keyboard, b"exit\n")
+        shown = b""
+        with suppress(OSError):  # how a terminal ends
+            while some := os.read(keyboard, 4096):
+                shown += some
+        os.close(keyboard)
+    lines = [line for line in shown.decode().splitlines() if line.startswith("line: ")]
+    assert lines == [
+        "line: aboard start x --on slurm:long",
+        "line: aboard start x --on slurm:long",
+        "line: aboard start x --on=slurm:long",
+        "line: aboard start x --on process",
+    ]
+
+
+def test_without_a_hub_no_board_is_offered_and_none_started(
+    no_hub, offered, closed_port, variables
+):
+    assert offered("stop", "") == []
+    assert not no_hub.exists()
+    variables["ABOARD_HUB"] = f"http://localhost:{closed_port}"
+    assert offered("stop", "") == []
+
+
+def test_experiments_and_runs_that_are_known_are_offered(no_hub, aboard, offered, tmp_path):
+    log_run(tmp_path / "runs", "cifar10/run1", [1.0])
+    log_run(tmp_path / "runs", "cifar10/run2", [1.0])
+    log_run(tmp_path / "runs", "mnist/run1", [1.0])
+    assert offered("runs", "ci") == []  # nobody has looked yet, and Tab does not
+    aboard("runs")
+    assert offered("runs", "ci") == ["cifar10", "cifar10/run1", "cifar10/run2"]
+    assert offered("runs", "show", "cifar10/") == ["cifar10/run1", "cifar10/run2"]
+    assert offered("start", "mn") == ["mnist", "mnist/run1"]
+    assert offered("view", "mn") == ["mnist", "mnist/run1"]
+    assert offered("boards", "add", "some-board", "mn") == ["mnist", "mnist/run1"]
+    assert {"list", "show", "delete", "tag", "cifar10", "mnist"} <= set(offered("runs", ""))
+    assert offered("view", "ru") == ["runs/"]
+    assert not no_hub.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["start", "x", "--on", ""], ["instant", *EXECUTORS]),
+        (["start", "x", "--engine", "s"], ["stock"]),
+        (["view", "x", "--engine", ""], ["fast", "stock"]),
+        (["list", "--state", "sto"], ["stopping", "stopped"]),
+        (["runs", "list", "--columns", "run,st"], ["run,state", "run,started"]),
+        (["user", "role", "grace", "m"], ["member"]),
+    ],
+)
+def test_values_of_options_are_offered(no_hub, offered, words, values):
+    assert offered(*words) == values
+
+
+def test_runs_are_offered_once_one_experiment_is_left(index):
+    labels = ("cifar10/run1", "cifar100/run1", "mnist/run1")
+    for one in labels:
+        index.put_record("/runs", one, Manifest(one.rpartition("/")[2], one.rpartition("/")[0]))
+    index.put_record("/runs", "raw", Manifest("raw"))
+    index.put_record("/others", "else/run1", Manifest("run1", "else"))
+
+    def texts(incomplete):
+        return [text for text, _ in offered_runs(index, ["/runs"], incomplete)]
+
+    assert texts("") == ["cifar10", "cifar100", "mnist", "raw"]
+    assert texts("cifar10") == ["cifar10", "cifar100"]
+    assert texts("cifar10/") == ["cifar10/run1"]
+    assert texts("m") == ["mnist", "mnist/run1"]
+    assert texts("r") == ["raw"]
+
+
+def test_fields_of_runs_are_offered(aboard, offered, tmp_path):
+    log_run(tmp_path / "runs", "mnist/run1", [3.0])
+    record = Manifest("run1", "mnist", hparams={"lr": 0.1, "width": 3, "two words": 1})
+    (tmp_path / "runs/mnist/run1/run.json").write_bytes(record.to_json())
+    assert aboard("runs", "--where", "metrics.loss.max > 0").code == 0
+    assert offered("runs", "--sort", "crea") == ["created"]
+    assert offered("runs", "--group-by", "hparams.") == ["hparams.lr", "hparams.width"]
+    assert offered("runs", "--where", "'state==1 or hparams.w")[-1] == "hparams.width"
+    assert offered("ls", "runs", "--sort", "metrics.l") == ["metrics.loss"]
+    assert offered("runs", "--columns", "run,metrics.loss.me") == ["run,metrics.loss.mean"]

@@ -1,0 +1,33 @@
+"""How findings are worded, and what they promise."""
+
+from aboard.doctor.rules import QUICK_POLL, SLOW_POLL, UNWATCHED, age, requests, slow_index
+from aboard.tensorboard import schedule
+
+
+def test_the_estimate_is_of_what_a_board_does():
+    assert (QUICK_POLL, SLOW_POLL, UNWATCHED) == (
+        schedule.REMOTE_SECONDS,
+        schedule.LONGEST_SECONDS,
+        schedule.UNWATCHED_SECONDS,
+    )
+
+
+def test_hours_of_requests_are_told_apart():
+    found = requests("s3://b", {1: (10, 100), 2: (1500, 5000)}, 1)
+    assert found.what == (
+        "1,510 requests and 5,100 bytes in the last 24 h, at most 1,500 requests in an hour"
+    )
+
+
+def test_ages_read_well():
+    ages = [age(seconds) for seconds in (0.2, 59, 61, 3 * 3600, 30 * 3600, 60 * 3600)]
+    assert ages == ["0 s", "59 s", "1 min", "3 h", "30 h", "2 days"]
+
+
+def test_a_slow_index():
+    assert slow_index("/cache/index.db", 0.001) == []
+    (found,) = slow_index("/cache/index.db", 0.2, "nfs4")
+    assert found.severity == "warning"
+    assert found.what == "a small write to the index takes 200 ms; a local disk needs a few"
+    assert found.where == ("/cache/index.db (nfs4)",)
+    assert found.advice == "Set ABOARD_CACHE to a directory on a local disk."

@@ -1,0 +1,103 @@
+"""A board whose source cannot be read says so, everywhere, and recovers by itself."""
+
+import json
+import logging
+
+import pytest
+
+from aboard import EventWriter
+from aboard.events import encode
+from aboard.sdk.client import Client
+from tests.hub.hubs import create, log_run, points, served, until
+
+CONDITION = "source cannot be read"
+
+
+@pytest.fixture
+def bucket(s3_server, environment):
+    """The variables of a server of buckets, of which `s3://nosuchbucket` is not one."""
+    environment.setenv("AWS_ENDPOINT_URL", s3_server)
+    environment.setenv("AWS_ACCESS_KEY_ID", "testing")
+    environment.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+
+
+def test_a_bucket_that_does_not_exist(tmp_path, bucket, caplog):
+    caplog.set_level(logging.INFO, "aboard.tensorboard.follower")
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+        board = create(client, "s3://nosuchbucket/x")
+        assert (board["state"], board["condition"], board["runs"]) == ("running", CONDITION, 0)
+        (problem,) = board["problems"]
+        assert problem.startswith("s3://nosuchbucket")
+        path = f"/api/v1/boards/{board['id']}"
+        assert client.get(path).json()["problems"] == [problem]
+        (listed,) = client.get("/api/v1/boards").json()["boards"]
+        assert (listed["condition"], listed["problems"]) == (CONDITION, [problem])
+        assert client.get(f"/b/{board['id']}/data/status").json()["problems"] == [problem]
+        found = Client(hub.url, token=hub.tokens["max"], start=False).get(board["id"])
+        assert (found.condition, list(found.problems)) == (CONDITION, [problem])
+    assert caplog.messages == [problem]
+
+
+def test_a_hub_that_was_restarted_asks_the_bucket_before_it_describes(tmp_path, bucket):
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+        board = create(client, "s3://nosuchbucket/x")
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+        found = client.get(f"/api/v1/boards/{board['id']}").json()
+    assert (found["condition"], found["problems"]) == (CONDITION, board["problems"])
+
+
+def test_a_directory_that_goes_and_comes_back(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "aboard.tensorboard.follower")
+    logs = tmp_path / "somewhere"
+    log_run(logs, "run1", [1.0])
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+        board = create(client, logs)["id"]
+        until(lambda: points(client, board) == {"run1": [(0, 1.0)]})
+        path = f"/api/v1/boards/{board}"
+        assert client.get(path).json()["condition"] == ""
+        logs.rename(tmp_path / "away")
+        found = until(lambda: (now := client.get(path).json())["problems"] and now)
+        assert found["condition"] == CONDITION
+        (tmp_path / "away").rename(logs)
+        until(lambda: client.get(path).json()["condition"] == "")
+        assert points(client, board) == {"run1": [(0, 1.0)]}
+    until(lambda: len(caplog.records) == 2)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert caplog.messages == [found["problems"][0], f"{logs} can be read again"]
+
+
+def test_an_isolated_board_says_it_too(tmp_path):
+    logs = tmp_path / "somewhere"
+    log_run(logs, "run1", [1.0])
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+        board = create(client, logs, on="process")["id"]
+        path = f"/api/v1/boards/{board}"
+        until(lambda: client.get(path).json()["runs"] == 1)
+        logs.rename(tmp_path / "away")
+        until(lambda: client.get(path).json()["condition"] == CONDITION)
+        client.post(f"{path}/stop", json={"now": True})
+
+
+def test_a_run_with_stages_and_hyperparameters_is_one_run(tmp_path):
+    root = tmp_path / "logs"
+    run = log_run(root, "cifar10/run1", [], hparams={"lr": 0.1})
+    for file in run.glob("*tfevents*"):
+        file.unlink()
+    with EventWriter(run) as writer:
+        writer.add([encode.hparams_start({"lr": 0.1})], 0)
+    for stage in ("train", "eval", "a stage"):
+        with EventWriter(run / stage) as writer:
+            writer.scalar("loss", 1.0, 0)
+    with served(tmp_path, [root]) as hub, hub.client("max") as client:
+        board = create(client, "cifar10")["id"]
+        path = f"/api/v1/boards/{board}"
+        until(lambda: len(points(client, board)) == 3)
+        assert client.get(path).json()["runs"] == 1
+        runs = client.get(f"/b/{board}/data/runs").json()
+        assert sorted(runs) == [f"cifar10/run1/{one}" for one in ("a stage", "eval", "train")]
+        statuses = ["STATUS_UNKNOWN", "STATUS_RUNNING"]
+        sought = {"colParams": [{"hparam": "lr"}], "allowedStatuses": statuses, "sliceSize": 10}
+        query = {"request": json.dumps(sought)}
+        groups = client.get(f"/b/{board}/data/plugin/hparams/session_groups", params=query).json()
+        (session,) = groups["sessionGroups"][0]["sessions"]
+        assert session["name"] == "cifar10/run1"

@@ -1,0 +1,210 @@
+"""The engines of a hub: probed side by side, and tried with a small board."""
+
+import http.server
+import json
+import ssl
+import threading
+
+import pytest
+
+from aboard.boards.errors import NoSuchName
+from aboard.cli.trial import RUN, TAG, VALUES
+from aboard.executors import Address, EngineReport, EngineSettings, ExecutorError
+from aboard.hub.engines import Engines, examine_address
+from aboard.web.certificates import make_certificate
+from tests.hub.hubs import create, served, until
+
+PROFILES = {"process": {"": EngineSettings(), "quiet": EngineSettings()}}
+
+
+class Scripted:
+    """An executor of which only the probe is used."""
+
+    def __init__(self, probe, *profiles):
+        self.profiles = {"": None, **dict.fromkeys(profiles)}
+        self._probe = probe
+
+    def probe(self, profile=""):
+        return self._probe(profile)
+
+
+def answer(profile):
+    return EngineReport(True, version=f"1.0 {profile}".strip(), resources={"cpus": "4"})
+
+
+def test_each_profile_is_probed():
+    engines = Engines({"farm": Scripted(answer, "long")})
+    assert engines.names == ["farm", "farm:long"]
+    assert {one.name: one.report.version for one in engines.probe()} == {
+        "farm": "1.0",
+        "farm:long": "1.0 long",
+    }
+
+
+def test_an_engine_that_hangs_hides_no_other_and_holds_one_thread():
+    released = threading.Event()
+    begun = []
+
+    def hang(profile):
+        begun.append(profile)
+        released.wait(180)
+        return answer(profile)
+
+    # Long enough for the other one to answer on a busy machine.
+    engines = Engines({"hung": Scripted(hang), "farm": Scripted(answer)}, seconds=3)
+    try:
+        for _ in range(2):
+            hung, farm = engines.probe()
+            assert (hung.name, hung.report.answers) == ("hung", False)
+            assert hung.report.problem == "it did not answer within 3 s."
+            assert farm.report.answers
+        assert begun == [""]
+    finally:
+        released.set()
+    until(lambda: engines.probe()[0].report.answers)
+
+
+def test_an_engine_that_fails_says_why():
+    def fail(profile):
+        raise ExecutorError("the farm is closed. Open it.")
+
+    def break_down(profile):
+        raise RuntimeError("unexpected")
+
+    engines = Engines({"farm": Scripted(fail), "mill": Scripted(break_down)})
+    farm, mill = (one.report for one in engines.probe())
+    assert (farm.answers, farm.problem) == (False, "the farm is closed. Open it.")
+    assert (mill.answers, mill.problem) == (
+        False,
+        "it cannot be queried: RuntimeError('unexpected').",
+    )
+
+
+def test_an_engine_that_is_not_there_is_an_error_with_those_that_are():
+    engines = Engines({"farm": Scripted(answer, "long")})
+    for name in ("fram", "farm:short", ""):
+        with pytest.raises(NoSuchName, match=r"Use one of: farm, farm:long\."):
+            engines.executor(name)
+    assert engines.executor("farm:long") is engines.executor("farm")
+
+
+def test_engines_are_listed_to_those_who_may_start_boards(tmp_path, root):
+    with served(tmp_path, [root], executors=PROFILES) as hub:
+        with hub.client("max") as client:
+            found = client.get("/api/v1/engines").json()["engines"]
+            assert [one["name"] for one in found] == ["process", "process:quiet"]
+            assert all(one["answers"] and one["version"] for one in found)
+            names = client.get("/api/v1/engines", params={"probe": False}).json()["engines"]
+            assert [(one["name"], one["answers"]) for one in names] == [
+                ("process", None),
+                ("process:quiet", None),
+            ]
+        with hub.client("vera") as client:
+            assert client.get("/api/v1/engines").status_code == 403
+            assert client.post("/api/v1/engines/process/trials").status_code == 403
+
+
+def test_a_trial_shows_points_of_its_own_and_says_which_roots_it_can_read(tmp_path, root):
+    missing = tmp_path / "missing"
+    missing.mkdir()
+    with served(tmp_path, [root], executors=PROFILES) as hub, hub.client("anna") as client:
+        assert client.post("/api/v1/roots", json={"uri": str(missing)}).status_code == 201
+        missing.rmdir()
+        trials = "/api/v1/engines/process:quiet/trials"
+        board = client.post(trials).json()
+        assert (board["on"], board["owner"]) == ("process:quiet", "anna")
+        ref = f"/api/v1/boards/{board['id']}"
+        until(lambda: client.get(ref).json()["state"] == "running")
+        seen = client.get(f"{trials}/{board['id']}").json()
+        assert seen["accepted"]
+        assert seen["address"].startswith("127.0.0.1:")
+        assert (seen["fingerprint"], seen["status"], seen["problem"]) == ("", 401, "")
+        curve = f"/b/{board['id']}/data/plugin/scalars/scalars"
+        query = {"run": RUN, "tag": TAG}
+        read = until(lambda: (one := client.get(curve, params=query)).status_code == 200 and one)
+        assert [value for _, _, value in read.json()] == list(VALUES)
+        log = client.get(f"{ref}/logs").text.splitlines()
+        notes = [json.loads(line) for line in log if line.startswith("{")]
+        assert [one for one in notes if "root" in one] == [
+            {"root": str(root), "problem": ""},
+            {"root": str(missing), "problem": "no such file or directory"},
+        ]
+        assert client.post(f"{ref}/stop").status_code == 200
+        until(lambda: client.get(ref).json()["state"] == "stopped")
+        assert client.delete(ref).status_code == 204
+        after = client.get(f"{trials}/{board['id']}").json()
+        assert (after["accepted"], after["left"]) == (False, [])
+
+
+def test_a_trial_without_roots_reads_none(tmp_path, root):
+    with served(tmp_path, [root]) as hub, hub.client("max") as client:
+        board = client.post("/api/v1/engines/process/trials", json={"roots": False}).json()
+        assert board["selectors"] == ["tag:aboard-doctor"]
+        ref = f"/api/v1/boards/{board['id']}"
+        client.post(f"{ref}/stop", json={"now": True})
+        until(lambda: client.get(ref).json()["state"] == "stopped")
+
+
+def test_a_trial_needs_an_engine_that_the_hub_has(hub):
+    with hub.client("max") as client:
+        refused = client.post("/api/v1/engines/slrum/trials")
+        assert refused.status_code == 404
+        assert refused.json()["error"]["hint"] == "Use one of: process."
+
+
+def test_nothing_is_told_of_other_boards(hub):
+    with hub.client("max") as client:
+        board = create(client, "mnist")["id"]
+    with hub.client("mia") as client:
+        assert client.get(f"/api/v1/engines/process/trials/{board}").status_code == 404
+
+
+def test_a_trial_of_another_user_is_hidden(hub):
+    trials = "/api/v1/engines/process/trials"
+    with hub.client("max") as client:
+        board = client.post(trials, json={"roots": False}).json()["id"]
+        mine = client.get(f"{trials}/{board}").status_code
+        with hub.client("mia") as other:
+            hers = other.get(f"{trials}/{board}").status_code
+        client.post(f"/api/v1/boards/{board}/stop", json={"now": True})
+        until(lambda: client.get(f"/api/v1/boards/{board}").json()["state"] == "stopped")
+        assert (mine, hers) == (200, 404)
+
+
+@pytest.fixture
+def tls_board(tmp_path):
+    """Serve over TLS what answers 401 to everyone; give its port and its fingerprint."""
+
+    class Board(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(401)
+
+        def log_message(self, *_):
+            pass
+
+    pem, fingerprint = make_certificate()
+    (tmp_path / "pem").write_text(pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "pem")
+    server = http.server.HTTPServer(("127.0.0.1", 0), Board)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_address[1], fingerprint
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_certificate_of_a_board_is_compared(tls_board):
+    port, fingerprint = tls_board
+    seen = examine_address(Address("127.0.0.1", port, "/b/view/", "token", fingerprint))
+    assert (seen.presented, seen.status) == (fingerprint, 401)
+    other = examine_address(Address("127.0.0.1", port, "/b/view/", "token", "0" * 64))
+    assert other.presented == fingerprint != other.fingerprint
+
+
+def test_an_address_that_does_not_answer_is_reported(closed_port):
+    seen = examine_address(Address("127.0.0.1", closed_port, "/b/view/", "token"))
+    assert (seen.address, seen.status) == (f"127.0.0.1:{closed_port}", None)
+    assert "refused" in seen.problem.lower()

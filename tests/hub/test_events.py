@@ -1,0 +1,375 @@
+"""The change stream over HTTP: what listeners hear, who hears what, and what many of them cost."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from aboard import EventWriter
+from aboard.boards.accounts import Role
+from aboard.hub import events as events_module
+from aboard.hub.api import events as stream_module
+from aboard.jobs.model import JobRecord
+from aboard.jobs.store import JobStore
+from aboard.runs import manifest
+from aboard.runs.catalog import run_id
+from aboard.runs.manifest import State
+from aboard.storage import open_storage
+from tests.hub.hubs import create, log_run, served, until
+
+PATH = "/api/v1/events"
+
+
+def parse(block):
+    fields = dict(line.partition(": ")[::2] for line in block.split("\n"))
+    return {"event": fields["event"], "cursor": fields["id"], **json.loads(fields["data"])}
+
+
+def put_run(root, label, **record):
+    """Put a run with its record below a root at once."""
+    shelf = log_run(root.parent / "shelf", label, [1.0], **record)
+    (root / label).parent.mkdir(parents=True, exist_ok=True)
+    shelf.rename(root / label)
+
+
+class Ears:
+    """A client that listens in a thread, over HTTP."""
+
+    def __init__(self, client, params, headers):
+        self.heard, self.comments, self.status = [], 0, None
+        self.ready, self.ended = threading.Event(), threading.Event()
+        self._arguments = client, params, headers
+        self._leave = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        client, params, headers = self._arguments
+        text = ""
+        try:
+            with client.stream("GET", PATH, params=params, headers=headers) as answer:
+                self.status = answer.status_code
+                for piece in answer.iter_text():
+                    *blocks, text = (text + piece).split("\n\n")
+                    for block in blocks:
+                        if "data: " in block:
+                            self.heard.append(parse(block))
+                            self.ready.set()
+                        else:
+                            self.comments += 1
+                    if self._leave.is_set():
+                        return
+        except httpx.HTTPError:
+            pass
+        finally:
+            self.ended.set()
+
+    def leave(self):
+        self._leave.set()
+
+    def all(self, name):
+        return [one for one in self.heard if one["event"] == name]
+
+    def until(self, name, **fields):
+        """Wait for an event."""
+        return until(
+            lambda: next((one for one in self.all(name) if fields.items() <= one.items()), None)
+        )
+
+
+@pytest.fixture
+def listen(hub):
+    clients = []
+
+    def listen(who="vera", headers=None, **params):
+        client = hub.client(who)
+        clients.append(client)
+        ears = Ears(client, params, headers or {})
+        assert ears.ready.wait(180)
+        return ears
+
+    yield listen
+    for client in clients:
+        client.close()
+
+
+def test_runs_that_come_change_and_go_are_heard_of(hub, root, listen):
+    ears = listen(kind="run")
+    assert ears.heard[0]["event"] == "hello"
+    put_run(root, "cifar10/run7", state=State.RUNNING, heartbeat=time.time() + 1e6)
+    new = ears.until("run", change="new")
+    assert new["run"]["name"] == "run7"
+    assert new["run"]["state"] == "running"
+    assert new["id"] == new["run"]["id"] == run_id(str(root), "cifar10/run7")
+    storage = open_storage(str(root / "cifar10/run7"))
+    manifest.update(storage, lambda one: one.end(State.FAILED, 3))
+    changed = ears.until("run", change="changed")
+    assert (changed["run"]["state"], changed["run"]["exit_code"]) == ("failed", 3)
+    with hub.client("anna") as client:
+        path = f"/api/v1/runs/{new['id']}"
+        client.patch(path, json={"tags": {"seen": True}})
+        until(lambda: [one for one in ears.all("run") if one.get("run", {}).get("tags")])
+        token = client.delete(path).json()["confirm"]
+        assert client.delete(path, params={"confirm": token}).json()["deleted"]
+    assert ears.until("run", change="gone")["id"] == new["id"]
+
+
+def test_a_run_is_lost_when_its_heartbeat_stops(hub, root, listen, monkeypatch):
+    monkeypatch.setattr(events_module, "_STATE_SECONDS", 0.0)
+    now = time.time()
+    record = {"state": State.RUNNING, "heartbeat": now, "heartbeat_secs": 3600.0}
+    put_run(root, "cifar10/run7", **record)
+    with hub.client("vera") as client:
+        until(lambda: len(client.get("/api/v1/runs").json()["runs"]) == 4)
+    listen_to = listen(kind="run")
+    hub.hub.clock = lambda: now + 6 * 3600
+    assert listen_to.until("run", change="changed")["run"]["state"] == "lost"
+
+
+def test_many_changes_at_once_are_one_event(hub, root, listen, monkeypatch):
+    monkeypatch.setattr(events_module, "_MOST_TOLD", 3)
+    ears = listen(kind="run")
+    shelf = root.parent / "shelf"
+    for number in range(20):
+        log_run(shelf, f"run{number}", [1.0])
+    shelf.rename(root / "sweep")
+    until(lambda: sum(one["new"] for one in ears.all("runs")) + len(ears.all("run")) >= 20)
+    assert ears.all("runs")
+    assert len(ears.all("run")) <= 3
+
+
+def test_boards_are_heard_of_by_those_who_may_see_them(hub, listen):
+    max_hears, mia_hears, anna_hears = (listen(who, kind="board") for who in ("max", "mia", "anna"))
+    with hub.client("max") as client:
+        board = create(client, "cifar10")["id"]
+        for ears in (max_hears, anna_hears):
+            assert ears.until("board", change="new")["board"]["id"] == board
+        client.patch(f"/api/v1/boards/{board}", json={"visibility": "team"})
+        assert mia_hears.until("board")["board"]["visibility"] == "team"
+        client.patch(f"/api/v1/boards/{board}", json={"visibility": "private"})
+        gone = mia_hears.until("board", change="gone")
+        assert gone["id"] == board
+        assert "board" not in gone
+        client.post(f"/api/v1/boards/{board}/stop")
+        until(lambda: max_hears.heard[-1].get("board", {}).get("state") == "stopped")
+        until(lambda: anna_hears.heard[-1].get("board", {}).get("state") == "stopped")
+        other = create(client, "mnist", visibility="team")["id"]
+        mia_hears.until("board", change="new", id=other)
+    heard = [one for one in mia_hears.all("board") if one["id"] == board]
+    assert [one["change"] for one in heard] == ["changed", "gone"]
+
+
+def test_new_points_of_runs_that_are_followed_are_heard_of_without_a_board(hub, root, listen):
+    followed, other = (run_id(str(root), f"cifar10/run{n}") for n in (1, 2))
+    ears = listen(follow=followed, kind="points")
+    ears.until("points", runs=[followed])  # the first reading
+    before = len(ears.all("points"))
+    for name in ("run1", "run2"):
+        with EventWriter(root / "cifar10" / name) as writer:
+            writer.scalar("loss", 0.25, 9)
+    until(lambda: len(ears.all("points")) > before)
+    assert {run for one in ears.all("points") for run in one["runs"]} == {followed}
+    assert other not in json.dumps(ears.heard)
+    with hub.client("vera") as client:
+        metrics = client.get(f"/api/v1/runs/{followed}/metrics").json()["metrics"]
+    assert metrics[0]["last"] == 0.25
+
+
+def test_points_of_a_place_are_heard_of_by_those_who_see_its_board(hub, root, listen):
+    ears = {who: listen(who, kind="points") for who in ("max", "mia")}
+    with hub.client("max") as client:
+        board = create(client, root / "mnist")["id"]
+        client.get(f"/b/{board}/data/runs")
+        ears["max"].until("points", source=str(root / "mnist"))
+    assert not ears["mia"].all("points")
+
+
+def test_jobs_are_heard_of(hub, root, listen, monkeypatch):
+    monkeypatch.setattr(events_module, "_JOB_SECONDS", 0.1)
+    ears = listen(kind="job")
+    ears.until("jobs")  # from here on changes are noticed
+    record = JobRecord(
+        id="sweep", root=str(root), experiment="cifar10", run="{job}", command=["true"],
+        on="process", members=[{"lr": 0.1}], created=1000.0,
+    )  # fmt: skip
+    JobStore(str(root)).create(record)
+    heard = ears.until("job", change="new")
+    assert (heard["id"], heard["job"]["experiment"]) == ("sweep", "cifar10")
+    (root / ".jobs/sweep/job.json").unlink()
+    assert ears.until("job", change="gone")["id"] == "sweep"
+
+
+def test_a_listener_that_comes_back_hears_what_it_missed(root, listen):
+    first = listen(kind="run")
+    put_run(root, "cifar10/run7")
+    last = first.until("run", change="new")["cursor"]
+    first.leave()
+    put_run(root, "cifar10/run8")
+    second = listen(kind="run", headers={"last-event-id": last})
+    assert second.heard[0]["event"] == "hello"
+    assert second.until("run", change="new")["run"]["name"] == "run8"
+    assert [one["run"]["name"] for one in second.all("run")] == ["run8"]
+
+
+def test_one_that_comes_back_to_another_hub_lists_everything_again(hub, listen):
+    for last in ("deadbeef.7", "nonsense", "9"):
+        ears = listen(headers={"last-event-id": last})
+        assert [one["event"] for one in ears.heard[:1]] == ["reset"]
+
+
+def test_one_that_does_not_keep_up_lists_everything_again(hub, root, listen, monkeypatch):
+    ears = listen(kind="run")
+    last = ears.heard[0]["cursor"]
+    monkeypatch.setattr(events_module, "_MOST_EVENTS", 2)
+    for number in range(5):
+        put_run(root, f"cifar10/late{number}")
+        ears.until("run", change="new", id=run_id(str(root), f"cifar10/late{number}"))
+    assert len(hub.hub.events._ring) == 2
+    late = listen(kind="run", headers={"last-event-id": last})
+    assert late.heard[0]["event"] == "reset"
+
+
+def test_a_stream_ends_after_its_time_and_without_waiting_for_events(hub):
+    with hub.client("vera") as client:
+        answer = client.get(PATH, params={"seconds": 0})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.text.startswith("retry: 2000\n\n")
+        assert "event: hello" in answer.text
+        assert client.get(PATH, params={"seconds": 0.3}).text.count("event: hello") == 1
+        wrong = client.get(PATH, params={"kind": "nothing"})
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "invalid")
+        missing = client.get(PATH, params={"follow": "00000000:x"})
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_signs_of_life_are_sent_where_nothing_happens(listen, monkeypatch):
+    monkeypatch.setattr(stream_module, "_HEARTBEAT_SECONDS", 0.1)
+    ears = listen(kind="board")
+    before = ears.comments
+    until(lambda: ears.comments > before + 2)
+
+
+def test_nobody_listens_without_a_secret_and_a_session_does(hub):
+    with hub.client() as client:
+        assert client.get(PATH, params={"seconds": 0}).status_code == 401
+    key, _ = hub.hub.auth.mint_key(hub.hub.auth.user("vera"))
+    with hub.client() as client:
+        client.get("/", params={"key": key})
+        assert client.get(PATH, params={"seconds": 0}).status_code == 200
+
+
+def test_a_stream_ends_when_rights_change_and_the_next_needs_them(hub, listen):
+    ears = listen("mia", kind="board")
+    hub.hub.auth.set_role("mia", Role.VIEWER)
+    with hub.client("max") as client:
+        create(client, "cifar10", visibility="team")
+    assert ears.ended.wait(180)
+    assert not ears.all("board")
+    token = hub.hub.auth.tokens(hub.hub.auth.user("mia"))[0]
+    hub.hub.auth.revoke_token(hub.hub.auth.user("anna"), token.id)
+    with hub.client("mia") as client:
+        assert client.get(PATH, params={"seconds": 0}).status_code == 401
+
+
+async def open_stream(hub, who):
+    port = int(hub.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    secret = f"authorization: Bearer {hub.tokens[who]}\r\n"
+    writer.write(f"GET {PATH}?kind=run HTTP/1.1\r\nhost: hub\r\n{secret}\r\n".encode())
+    return reader, writer
+
+
+def test_hundreds_of_listeners_cost_one_look_and_may_leave_at_any_time(hub, root):
+    """Of 250 real connections 100 leave; the others hear the same, from one look each."""
+    looks = []
+    find = events_module._Look._changed_runs
+
+    def counted(self):
+        looks.append(self)
+        return find(self)
+
+    async def everyone():
+        streams = []
+        for _ in range(250):  # one after the other: of one user, few requests may wait
+            streams.append(await open_stream(hub, "vera"))
+            hello = streams[-1][0].readuntil(b"event: hello\ndata: {}\n\n")
+            await asyncio.wait_for(hello, 120)
+        for _, writer in streams[:100]:
+            writer.transport.abort()
+        await asyncio.to_thread(until, lambda: len(hub.hub.events._listeners) == 150)
+        await asyncio.to_thread(put_run, root, "cifar10/run7")
+        heard = []
+        for reader, _ in streams[100:]:
+            await asyncio.wait_for(reader.readuntil(b"event: run\n"), 120)
+            heard.append(await asyncio.wait_for(reader.readuntil(b"\n\n"), 120))
+        for _, writer in streams[100:]:
+            writer.transport.abort()
+        await asyncio.to_thread(until, lambda: not hub.hub.events._listeners)
+        return heard
+
+    events_module._Look._changed_runs = counted
+    try:
+        heard = asyncio.run(everyone())
+    finally:
+        events_module._Look._changed_runs = find
+    assert len(set(heard)) == 1
+    assert b"run7" in heard[0]
+    assert len(set(map(id, looks))) == 1
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("aboard-events") == 1
+
+
+def test_a_client_that_takes_nothing_is_dropped_and_holds_up_nobody(hub, root, listen, monkeypatch):
+    monkeypatch.setattr(stream_module, "_SLOW_SECONDS", 0.5)
+    port = int(hub.url.rpartition(":")[2])
+    deaf = socket.socket()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.connect(("127.0.0.1", port))
+    secret = f"authorization: Bearer {hub.tokens['vera']}\r\n"
+    deaf.sendall(f"GET {PATH}?kind=run HTTP/1.1\r\nhost: hub\r\n{secret}\r\n".encode())
+    until(lambda: len(hub.hub.events._listeners) == 1)
+    ears = listen(kind="run")
+    deadline = time.monotonic() + 120
+    while len(hub.hub.events._listeners) > 1:
+        assert time.monotonic() < deadline
+        heard = len(ears.heard)
+        events_of_many(hub, 100)
+        until(lambda heard=heard: len(ears.heard) > heard)
+    deaf.close()
+
+
+def events_of_many(hub, count):
+    """Publish events as large as they get."""
+    event = events_module.Event(events_module.Kind.RUN, "run", b'{"x": "%s"}' % (b"x" * 16_000))
+    hub.hub.events._publish([event] * count, wake=False)
+
+
+def test_there_is_a_limit_of_listeners(hub, listen, monkeypatch):
+    monkeypatch.setattr(events_module, "MOST_LISTENERS", 1)
+    listen()
+    with hub.client("vera") as client:
+        refused = client.get(PATH, params={"seconds": 0})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+
+
+def test_looking_ends_with_the_last_listener_and_a_late_one_begins_again(hub, listen, monkeypatch):
+    monkeypatch.setattr(events_module, "_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(stream_module, "_HEARTBEAT_SECONDS", 0.1)
+    ears = listen(kind="board")
+    last = ears.heard[0]["cursor"]
+    ears.leave()
+    until(lambda: hub.hub.events._thread is None)
+    assert listen(headers={"last-event-id": last}).heard[0]["event"] == "reset"
+
+
+def test_streams_end_with_the_server(tmp_path, root):
+    with served(tmp_path / "other", [root]) as hub:
+        client = hub.client("vera")
+        ears = Ears(client, {}, {})
+        assert ears.ready.wait(180)
+    assert ears.ended.wait(180)
+    client.close()

@@ -1,0 +1,277 @@
+"""Jobs on a hub: what is listed, who may change them, and an engine that does not answer."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from aboard.hub.api.jobs import JobDocument, MemberDocument
+from aboard.hub.config import JobSettings
+from aboard.hub.jobs import HubJobs, JobFilter
+from aboard.index.library import Library
+from aboard.jobs.model import JobRecord, JobStatus, Submission
+from aboard.jobs.service import Jobs
+from aboard.jobs.store import JobStore
+from aboard.web.request import session_cookie_name
+from tests.hub.hubs import served
+
+COMMAND = {"command": ["true"], "workdir": "/"}
+
+
+def add_job(root, job, *states, at=1000.0, **fields):
+    """Write the record of a job whose members have ended, except those without a state."""
+    values = {"experiment": "cifar10", "on": "process", "user": "ada", **fields}
+    numbers = list(range(1, len(states) + 1))
+    record = JobRecord(
+        id=job,
+        run="{job}-{number}",
+        command=["python", "train.py", "--lr", "{lr}"],
+        members=[{"lr": number / 10} for number in numbers],
+        created=at,
+        submissions=[
+            Submission(attempt=1, numbers=numbers, at=at, by="", directory="/none", handle={})
+        ],
+        settled={
+            str(number): [state, 0 if state == "completed" else 3, ""]
+            for number, state in zip(numbers, states, strict=True)
+            if state
+        },
+        **values,
+    )
+    JobStore(str(root)).create(record)
+    return record
+
+
+@pytest.fixture
+def jobs(root):
+    add_job(root, "first", "completed", "failed", "completed", at=1000.0)
+    add_job(root, "second", "completed", at=2000.0, experiment="mnist")
+    add_job(root, "third", "completed", at=3000.0, user="linus")
+
+
+def listed(client, **query):
+    found = client.get("/api/v1/jobs", params=query).json()
+    return [job["id"] for job in found["jobs"]], found["next"]
+
+
+def test_jobs_below_the_roots_are_listed_with_the_states_of_their_members(hub, root, jobs):
+    with hub.client("vera") as client:
+        third, second, first = client.get("/api/v1/jobs").json()["jobs"]
+        assert (first["id"], first["state"], first["exit_code"]) == ("first", "failed", 3)
+        assert (first["count"], first["states"]) == (3, {"completed": 2, "failed": 1})
+        assert (first["root"], first["selector"]) == (str(root), "job:first")
+        assert (first["created"], second["state"]) == ("1970-01-01T00:16:40.000Z", "completed")
+        assert client.get("/api/v1/jobs/fir").json() == first
+        assert client.get("/api/v1/jobs/third").json() == third
+        members = client.get("/api/v1/jobs/first/members").json()["members"]
+        assert [one["state"] for one in members] == ["completed", "failed", "completed"]
+        assert (members[1]["run"], members[1]["hparams"]) == ("cifar10/first-2", {"lr": 0.2})
+
+
+def test_jobs_are_filtered_and_come_in_pages(hub, root, jobs):
+    with hub.client("max") as client:
+        assert listed(client) == (["third", "second", "first"], None)
+        assert listed(client, limit=2) == (["third", "second"], "2")
+        assert listed(client, limit=2, cursor="2") == (["first"], None)
+        assert listed(client, state=["failed", "running"]) == (["first"], None)
+        assert listed(client, state="completed", limit=1) == (["third"], "1")
+        assert listed(client, user="linus") == (["third"], None)
+        assert listed(client, experiment="cifar10", user="ada") == (["first"], None)
+        assert listed(client, root=root) == (["third", "second", "first"], None)
+        path = "/api/v1/jobs/first/members"
+        page = client.get(path, params={"limit": 2}).json()
+        assert ([one["number"] for one in page["members"]], page["next"]) == ([1, 2], "2")
+        failed = client.get(path, params={"state": "failed"}).json()["members"]
+        assert [one["number"] for one in failed] == [2]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code", "message"),
+    [
+        ("/none", 404, "not_found", "there is no job 'none'"),
+        ("/first?root=/elsewhere", 422, "bad_value", "'/elsewhere' is not a root of this hub."),
+        ("/first/logs", 422, "bad_value", "job first has 3 members."),
+        ("/first/logs?member=7", 422, "bad_value", "job first has members 1 to 3, not 7."),
+        ("?cursor=x", 422, "bad_value", "the cursor is invalid."),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(hub, jobs, path, status, code, message):
+    with hub.client("max") as client:
+        answer = client.get(f"/api/v1/jobs{path}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        assert message in answer.json()["error"]["message"]
+
+
+def test_a_damaged_record_hides_no_other(hub, root, jobs):
+    (root / ".jobs/bad").mkdir()
+    (root / ".jobs/bad/job.json").write_text("{")
+    with hub.client("max") as client:
+        assert listed(client) == (["third", "second", "first"], None)
+
+
+def test_the_recorded_output_of_a_member_is_its_log(hub, root, jobs):
+    run = root / "cifar10/first-2"
+    run.mkdir(parents=True)
+    (run / "output.log").write_text("one\ntwo\n")
+    with hub.client("vera") as client:
+        answer = client.get("/api/v1/jobs/first/logs", params={"member": 2, "tail": 1})
+    assert (answer.text, answer.headers["content-type"]) == ("two\n", "text/plain; charset=utf-8")
+
+
+def test_the_documents_are_those_of_a_job(root):
+    status = JobStatus(add_job(root, "first", "completed"))
+    assert set(JobDocument.model_fields) == set(status.document())
+    assert set(MemberDocument.model_fields) == set(status.members[0].document())
+
+
+def test_a_log_is_followed_until_the_member_has_ended(hub, root):
+    record = add_job(root, "growing", "")
+    run = root / "cifar10/growing-1"
+    run.mkdir(parents=True)
+    log = run / "output.log"
+    log.write_text("one\n")
+    path = "/api/v1/jobs/growing/logs"
+    with hub.client("vera") as client, client.stream("GET", f"{path}?follow=true") as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "one"
+        with log.open("a") as more:
+            more.write("two\n")
+        assert next(lines) == "two"
+        record.settled = {"1": ["completed", 0, ""]}
+        log.write_text("one\ntwo\nend")
+        (root / ".jobs/growing/job.json").write_bytes(record.to_json())
+        assert list(lines) == ["end"]
+
+
+# Who may change jobs.
+
+
+CHANGES = [("", COMMAND), ("/first/stop", {}), ("/first/retry", {})]
+
+
+def test_a_teams_hub_changes_no_jobs_unless_its_settings_say_so(hub, jobs):
+    for who, reason in (
+        ("vera", "vera may not submit and stop jobs as viewer."),
+        ("max", "max may not submit and stop jobs as member."),
+        ("anna", "this hub submits, stops and deletes no jobs."),
+    ):
+        with hub.client(who) as client:
+            for path, body in CHANGES:
+                answer = client.post(f"/api/v1/jobs{path}", json=body)
+                assert (answer.status_code, answer.json()["error"]["message"]) == (403, reason)
+            answer = client.delete("/api/v1/jobs/first")
+            assert (answer.status_code, answer.json()["error"]["message"]) == (403, reason)
+
+
+def test_administrators_change_jobs_where_the_settings_say_so(tmp_path, root, jobs):
+    settings = JobSettings(submit=True)
+    with served(tmp_path, [root], jobs=settings) as hub, hub.client("anna") as client:
+
+        def refusal(path, **body):
+            answer = client.post(f"/api/v1/jobs{path}", json=body)
+            return answer.status_code, answer.json()["error"]["message"]
+
+        assert client.post("/api/v1/jobs/second/stop").json()["state"] == "completed"
+        assert client.delete("/api/v1/jobs/third").status_code == 204
+        assert listed(client) == (["second", "first"], None)
+        assert refusal("", **COMMAND, on="docker") == (
+            422,
+            "this hub submits no jobs to 'docker'.",
+        )
+        assert refusal("", **COMMAND, root="/elsewhere")[0] == 422
+        assert refusal("", command=["true"], workdir="here") == (
+            422,
+            "workdir is 'here', a relative path.",
+        )
+        with hub.client("max") as member:
+            assert member.post("/api/v1/jobs", json=COMMAND).status_code == 403
+
+
+def test_a_session_of_a_browser_submits_no_jobs(tmp_path, root):
+    with served(tmp_path, [root], jobs=JobSettings(submit=True)) as hub:
+        opened = hub.hub.auth.open_session(hub.hub.auth.user("anna")).secret
+        cookie = session_cookie_name({"server": ("127.0.0.1", int(hub.url.rpartition(":")[2]))})
+        headers = {"origin": hub.url, "x-aboard-csrf": "1"}
+        with hub.client(headers=headers, cookies={cookie: opened}) as client:
+            assert client.get("/api/v1/me").json()["user"] == "anna"
+            answer = client.post("/api/v1/jobs", json=COMMAND)
+    refusal = (403, "a session does not submit jobs.")
+    assert (answer.status_code, answer.json()["error"]["message"]) == refusal
+
+
+# An engine that does not answer.
+
+
+def test_an_engine_that_hangs_leaves_its_jobs_unknown_and_others_alone(
+    index, root, jobs, monkeypatch
+):
+    add_job(root, "hanging", "completed", "", at=5000.0, on="slurm")
+    add_job(root, "waiting", "", at=4000.0)
+    goes_on = threading.Event()
+    asked = []
+
+    def statuses(_, records):
+        asked.append([one.id for one in records])
+        if records[0].engine == "slurm":
+            goes_on.wait(180)
+        return [JobStatus(one) for one in records]
+
+    monkeypatch.setattr(Jobs, "statuses", statuses)
+    found = HubJobs(Library(index, [str(root)]), {}, submits=False, seconds=3)
+    try:
+        for _ in range(2):  # the second time it is not even asked
+            page, _ = asyncio.run(found.page(JobFilter(), None, start=0, limit=100))
+            states = {one.id: one.state.value for one in page}
+            assert states.pop("hanging") == "unknown"
+            assert states == {
+                "waiting": "pending",
+                "first": "failed",
+                "second": "completed",
+                "third": "completed",
+            }
+            assert page[0].reason.startswith("slurm did not answer within 3 s.")
+            assert page[0].counts == {"completed": 1, "unknown": 1}
+        assert asked.count(["hanging"]) == 1
+        goes_on.set()
+        deadline = threading.Event()
+        while asyncio.run(found.get("hanging")).state == "unknown":
+            deadline.wait(0.02)
+    finally:
+        goes_on.set()
+        found.close()
+
+
+def test_requests_that_wait_for_an_engine_hold_up_no_others(hub, root, jobs, monkeypatch):
+    add_job(root, "hanging", "", at=5000.0, on="slurm")
+    at_once = 60  # more than there are threads for requests
+    entered = threading.Semaphore(0)
+    goes_on = threading.Event()
+    asked = []
+    page = HubJobs.page
+
+    def counted(*arguments, **options):
+        entered.release()
+        return page(*arguments, **options)
+
+    def statuses(_, records):
+        asked.append(len(records))
+        goes_on.wait(180)
+        return [JobStatus(one) for one in records]
+
+    monkeypatch.setattr(HubJobs, "page", counted)
+    monkeypatch.setattr(Jobs, "statuses", statuses)
+    monkeypatch.setattr(hub.hub.jobs, "_seconds", 120.0)
+    with hub.client("max") as client, ThreadPoolExecutor(at_once) as pool:
+        try:
+            found = [pool.submit(client.get, "/api/v1/jobs") for _ in range(at_once)]
+            for _ in range(40):
+                assert entered.acquire(timeout=180)
+            assert client.get("/api/v1/runs").status_code == 200
+            assert not any(one.done() for one in found)
+        finally:
+            goes_on.set()
+        states = {one.result().json()["jobs"][0]["state"] for one in found}
+    assert states == {"pending"}
+    assert len(asked) < at_once / 2  # those who wait share a query
+    assert set(asked) == {1}

@@ -1,0 +1,282 @@
+"""What is special about file systems: links, permissions, full disks, others at work."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from aboard.storage import (
+    AlreadyExists,
+    BadUri,
+    NoSuchPath,
+    PermissionDenied,
+    StorageError,
+    StorageFull,
+    open_storage,
+)
+
+
+def files(path: Path, *names: str) -> None:
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"x")
+
+
+def directory(path: Path) -> list[str]:
+    """Show what is really there, hidden files included."""
+    return sorted(file.name for file in path.iterdir())
+
+
+def names(path: Path, prefix: str = "") -> list[str]:
+    return [entry.name for entry in open_storage(str(path)).list(prefix)]
+
+
+def test_the_order_is_the_same_every_time(tmp_path: Path) -> None:
+    files(tmp_path, "b/2", "b/1", "a/z/1", "a/1", "top", "c/1")
+    assert names(tmp_path) == ["top", "a/1", "a/z/1", "b/1", "b/2", "c/1"]
+
+
+def test_the_version_is_the_time_and_the_inode(tmp_path: Path) -> None:
+    files(tmp_path, "a")
+    status = (tmp_path / "a").stat()
+    [entry] = open_storage(str(tmp_path)).list()
+    assert entry.version == f"{status.st_mtime_ns:x}.{status.st_ino:x}"
+
+
+def test_linked_directories_are_followed_under_both_names(tmp_path: Path) -> None:
+    files(tmp_path, "runs/a/events")
+    (tmp_path / "best").symlink_to("runs/a")
+    (tmp_path / "runs/file").symlink_to("a/events")
+    assert names(tmp_path) == ["best/events", "runs/file", "runs/a/events"]
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    files(tmp_path, "a/b/events", "c/events")
+    (tmp_path / "a/b/up").symlink_to("../..")
+    (tmp_path / "a/here").symlink_to(".")
+    (tmp_path / "c/self").symlink_to("self")
+    (tmp_path / "c/a").symlink_to(tmp_path / "a")
+    assert names(tmp_path) == ["a/b/events", "c/events", "c/a/b/events"]
+
+
+def test_what_is_no_file_is_not_listed(tmp_path: Path) -> None:
+    files(tmp_path, "events")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    assert names(tmp_path) == ["events"]
+    with pytest.raises(NoSuchPath, match="pipe: this is not a regular file"):
+        open_storage(str(tmp_path)).read("pipe")
+    with pytest.raises(NoSuchPath, match="this is not a regular file"):
+        open_storage(str(tmp_path.parent)).read(tmp_path.name)
+
+
+def test_a_directory_that_vanishes_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
+    files(tmp_path, "a/events", "b/events", "c/events")
+    problems: list[StorageError] = []
+    listing = open_storage(str(tmp_path)).list(on_error=problems.append)
+    assert next(listing).name == "a/events"
+    shutil.rmtree(tmp_path / "b")
+    assert [entry.name for entry in listing] == ["c/events"]
+    [problem] = problems
+    assert isinstance(problem, NoSuchPath)
+    assert str(problem) == f"{tmp_path}/b: there is no such file or directory. Check the path."
+
+
+def test_without_on_error_a_vanished_directory_raises(tmp_path: Path) -> None:
+    files(tmp_path, "a/events", "b/events")
+    listing = open_storage(str(tmp_path)).list()
+    next(listing)
+    shutil.rmtree(tmp_path / "b")
+    with pytest.raises(NoSuchPath):
+        next(listing)
+
+
+def test_a_name_that_is_not_unicode_is_reported(tmp_path: Path) -> None:
+    files(tmp_path, "events")
+    try:
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).write_bytes(b"x")
+    except OSError:
+        pytest.skip("this file system stores only Unicode names")
+    problems: list[StorageError] = []
+    listing = open_storage(str(tmp_path)).list(on_error=problems.append)
+    assert [entry.name for entry in listing] == ["events"]
+    assert str(problems[0]) == rf"{tmp_path}/caf\udce9: the path is not UTF-8. Rename it."
+
+
+LIST_AS_NOBODY = """
+import json, os, sys
+from aboard.storage import StorageError, open_storage
+from aboard.storage import local
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+root, problems = sys.argv[1], []
+storage = open_storage(root)
+names = [entry.name for entry in storage.list(on_error=problems.append)]
+for ask in (
+    lambda: list(storage.list("closed")),
+    lambda: storage.read("open/unreadable"),
+    lambda: storage.write("events", b""),
+    lambda: storage.create_new("new", b""),
+    lambda: storage.delete("events"),
+):
+    try:
+        ask()
+    except StorageError as error:
+        problems.append(error)
+print(json.dumps([names, [[type(error).__name__, str(error)] for error in problems]]))
+"""
+
+
+@pytest.fixture
+def shared_directory() -> Iterator[Path]:
+    """Give a directory that another user can reach; pytest's own are private."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory
+
+
+def test_permission_denied_in_one_part_leaves_the_rest(shared_directory: Path) -> None:
+    files(shared_directory, "closed/events", "open/events", "open/unreadable", "events")
+    (shared_directory / "closed").chmod(0)
+    (shared_directory / "open/unreadable").chmod(0)
+    shared_directory.chmod(0o555)
+    try:
+        command = [sys.executable, "-c", LIST_AS_NOBODY, str(shared_directory)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    finally:
+        shared_directory.chmod(0o755)
+        (shared_directory / "closed").chmod(0o755)
+    listed, problems = json.loads(output)
+    assert listed == ["events", "open/events", "open/unreadable"]
+    denied = "permission denied. Check the owner and mode of the path."
+    assert problems == [
+        [PermissionDenied.__name__, f"{shared_directory}/{name}: {denied}"]
+        for name in ("closed", "closed", "open/unreadable", "events", "new", "events")
+    ]
+
+
+CLAIM = """
+import sys
+from aboard.storage import AlreadyExists, open_storage
+storage, content = open_storage(sys.argv[1]), sys.argv[2].encode() * 100_000
+sys.stdin.read()
+for number in range(20):
+    try:
+        storage.create_new(f"run{number}/run.json", content)
+        print(number)
+    except AlreadyExists:
+        pass
+"""
+
+
+def test_of_many_processes_that_create_one_wins(tmp_path: Path) -> None:
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", CLAIM, str(tmp_path), str(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for job in range(6)
+    ]
+    for job in jobs:
+        assert job.stdin is not None
+        job.stdin.close()
+        job.stdin = None
+    won = sorted(int(line) for job in jobs for line in job.communicate()[0].split())
+    assert won == list(range(20))
+    for number in range(20):
+        content = (tmp_path / f"run{number}/run.json").read_bytes()
+        assert content == content[:1] * 100_000
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 20
+
+
+def test_a_reader_sees_the_old_or_the_new(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    contents = {b"a" * 300_000, b"b" * 500_000}
+    storage.write("run.json", b"a" * 300_000)
+
+    def write() -> None:
+        for _ in range(50):
+            for content in contents:
+                storage.write("run.json", content)
+
+    writer = Thread(target=write)
+    writer.start()
+    while writer.is_alive():
+        assert storage.read("run.json") in contents
+        assert [entry.name for entry in storage.list()] == ["run.json"]
+    writer.join()
+
+
+def test_create_new_works_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    storage = open_storage(str(tmp_path / "logs"))
+    storage.create_new("run.json", b"mine")
+    with pytest.raises(AlreadyExists):
+        storage.create_new("run.json", b"yours")
+    assert storage.read("run.json") == b"mine"
+    assert directory(tmp_path / "logs") == ["run.json"]
+
+
+def test_a_file_gets_the_mode_that_the_user_asked_for(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    before = os.umask(0o027)
+    try:
+        storage.write("written", b"")
+        storage.create_new("created", b"")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("*ed")} == {0o640}
+
+
+def test_a_directory_in_the_way_is_named(tmp_path: Path) -> None:
+    files(tmp_path, "run1/events")
+    storage = open_storage(str(tmp_path))
+    with pytest.raises(AlreadyExists, match="run1: a directory has this name"):
+        storage.write("run1", b"")
+    with pytest.raises(AlreadyExists):
+        storage.create_new("run1", b"")
+    with pytest.raises(NoSuchPath, match="run1: this is a directory, not a file"):
+        storage.delete("run1")
+    with pytest.raises(NoSuchPath, match="a part of the path is a file"):
+        storage.write("run1/events/deeper", b"")
+    with pytest.raises(BadUri, match="the name is too long"):
+        storage.write("x" * 300, b"")
+    assert directory(tmp_path / "run1") == ["events"]
+
+
+def test_a_full_disk_keeps_what_was_there(tiny_disk: Path) -> None:
+    storage = open_storage(str(tiny_disk))
+    storage.write("run.json", b"old")
+    for write in (storage.write, storage.create_new):
+        with pytest.raises(StorageFull) as caught:
+            write("run.json", b"x" * 200_000)
+        message = "no space is left on the device. Delete files or move."
+        assert str(caught.value) == f"{tiny_disk}/run.json: {message}"
+    assert directory(tiny_disk) == ["run.json"]
+    assert storage.read("run.json") == b"old"
+
+
+def test_opening_a_directory_imports_no_cloud(tmp_path: Path) -> None:
+    program = (
+        "import sys; from aboard.storage import open_storage;"
+        "list(open_storage(sys.argv[1]).list());"
+        "print([name for name in ('obstore', 'http', 'urllib') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"

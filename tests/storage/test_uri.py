@@ -1,0 +1,131 @@
+"""What users type, and the storage it means."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aboard.storage import BadUri, UnknownScheme, canonical, is_remote, join, split
+from aboard.storage.uri import SCHEMES
+
+KNOWN = "Known: plain paths and file://, s3://, gs://, az://, oss://."
+
+part = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=12
+).filter(lambda text: text not in {".", ".."})
+path = st.lists(part, max_size=5).map("/".join)
+bucket = st.from_regex(r"[a-z0-9][a-z0-9.-]{2,20}", fullmatch=True)
+scheme = st.sampled_from([name for name in SCHEMES if not name.startswith("abfs")])
+remote_uri = st.builds(
+    lambda scheme, bucket, path: f"{scheme}://{bucket}/{path}", scheme, bucket, path
+)
+uri = st.one_of(remote_uri, path.map(lambda path: f"/{path}"))
+
+
+@given(uri)
+def test_canonical_form_is_stable(uri: str) -> None:
+    once = canonical(uri)
+    assert canonical(once) == once
+    assert once == "/" or not once.endswith("/")
+    assert is_remote(uri) == is_remote(once)
+
+
+@given(uri, st.lists(part, min_size=1, max_size=4))
+def test_what_is_joined_splits_again(uri: str, names: list[str]) -> None:
+    root = canonical(uri)
+    joined = join(root, "/".join(names))
+    assert canonical(joined) == joined
+    parent = joined
+    for name in reversed(names):
+        parent, last = split(parent)
+        assert last == name
+    assert parent == root
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("S3://Bucket/Logs/", "s3://Bucket/Logs"),
+        ("s3://bucket//a///b/", "s3://bucket/a/b"),
+        ("gs://bucket/50%25 off?#", "gs://bucket/50%25 off?#"),
+        ("memory://x/", "memory://x"),
+        ("/logs/", "/logs"),
+        ("//logs/./a/../b//", "/logs/b"),
+        ("/", "/"),
+        ("file:///logs/run%201", "/logs/run 1"),
+        ("file://localhost/logs", "/logs"),
+        ("file:/logs?x#y", "/logs?x#y"),
+        ("FILE:///", "/"),
+        (
+            "abfss://box@account.dfs.core.windows.net/logs",
+            "abfss://box@account.dfs.core.windows.net/logs",
+        ),
+    ],
+)
+def test_canonical(typed: str, meant: str) -> None:
+    assert canonical(typed) == meant
+
+
+def test_paths_are_completed(home: Path, environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    environment.chdir(tmp_path)
+    assert canonical("logs") == canonical("./logs/") == f"{tmp_path}/logs"
+    assert canonical("~/logs") == f"{home}/logs"
+    assert canonical("~") == str(home)
+    assert canonical("run:1") == f"{tmp_path}/run:1"
+
+
+def test_symbolic_links_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert canonical(f"{tmp_path}/link") == f"{tmp_path}/link"
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (
+            "gcs://bucket/logs",
+            f"'gcs://' is not a storage we read. Did you mean gs://bucket/logs? {KNOWN}",
+        ),
+        ("s3a://b/x", "Did you mean s3://b/x?"),
+        ("azz://b/x", "Did you mean az://b/x?"),
+        (
+            "hdfs://node/logs",
+            f"hdfs://node/logs: 'hdfs://' is not a storage we read. {KNOWN}",
+        ),
+    ],
+)
+def test_unknown_schemes_list_the_known(typed: str, message: str) -> None:
+    for function in (canonical, is_remote, split):
+        with pytest.raises(UnknownScheme) as caught:
+            function(typed)
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("s3:/bucket/x", "s3:/bucket/x: there is no '://' in it. Did you mean s3://bucket/x?"),
+        ("gcs:bucket", "gcs:bucket: there is no '://' in it. Did you mean gs://bucket?"),
+        ("s3://", "s3://: the bucket is missing. Write s3://bucket/path."),
+        ("s3:///logs", "s3:///logs: the bucket is missing. Write s3://bucket/path."),
+        ("s3://my bucket/x", "'my bucket' cannot be a bucket. Letters, digits, "),
+        ("s3://bucket/../x", "'.' and '..' have no meaning in a bucket. Write the path out."),
+        ("file://logs/x", "a file URI names a path on this machine, not 'logs'. Write file:///"),
+        ("abfss://box/x", "the container or the account is missing. Write abfss://container@acc"),
+        ("", "'': this is not a path or URI. Give a directory or a bucket."),
+        ("/logs\0", r"'/logs\x00': this is not a path or URI."),
+    ],
+)
+def test_bad_uris_say_what_was_meant(typed: str, message: str) -> None:
+    with pytest.raises(BadUri) as caught:
+        canonical(typed)
+    assert message in str(caught.value)
+
+
+def test_split_names_the_file_in_its_directory() -> None:
+    assert split("/logs/run1/events.1") == ("/logs/run1", "events.1")
+    assert split("s3://bucket/events.1") == ("s3://bucket", "events.1")
+    assert split("s3://bucket") == ("s3://bucket", "")

@@ -1,0 +1,188 @@
+"""Processes of this machine, and which file system holds a path."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from aboard import system
+from aboard.system import file_system_of, is_fuse
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory):
+    """A process with a command line, a variable, open files and a pending signal of its own."""
+    place = tmp_path_factory.mktemp("child")
+    (place / "read").touch()
+    script = (
+        "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1});"
+        "a = open(sys.argv[1] + '/read'); b = open(sys.argv[1] + '/written', 'w');"
+        "print(flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-ISc", script, str(place), "-x\udcff"],
+        env={"PLACE": "here=there"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        process_group=0,
+    )
+    process.stdout.readline()
+    process.place = place
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_process_is_found_with_its_group_start_and_memory(child):
+    found = system.find_process(child.pid)
+    assert (found.pid, found.group, found.is_alive) == (child.pid, child.pid, True)
+    assert found.started == system.start_ticks(child.pid) > 0
+    assert found.resident > 1 << 20
+    assert found.pid in system.process_ids()
+    assert [one.pid for one in system.processes_by_group()[child.pid]] == [child.pid]
+    assert 0 < system.proportional_memory([found]) <= found.resident * 2
+
+
+def test_what_a_process_was_started_with_is_known(child):
+    assert system.command_line(child.pid)[-1] == "-x\udcff"
+    assert system.program_name(child.pid).startswith("python")
+    assert system.start_variable(child.pid, "PLACE") == b"here=there"
+    assert system.start_variable(child.pid, "PLAC") is None
+    assert child.pid in system.children(os.getpid())
+
+
+def test_open_files_are_listed_and_those_for_writing_are_known(child):
+    paths = {path for _, path in system.open_files(child.pid)}
+    assert {str(child.place / "read"), str(child.place / "written")} <= paths
+    assert system.writes_below(child.pid, str(child.place))
+    assert not system.writes_below(child.pid, str(child.place / "written"))
+    (child.place / "written").rename(child.place / "moved")
+    assert system.writes_below(child.pid, str(child.place))
+    with (child.place / "read").open() as file:
+        assert system.path_of_descriptor(file.fileno()) == str(child.place / "read")
+
+
+def test_a_file_open_for_reading_only_is_not_written(tmp_path):
+    (tmp_path / "a").touch()
+    with (tmp_path / "a").open():
+        assert not system.writes_below(os.getpid(), str(tmp_path))
+
+
+def test_a_signal_that_a_process_blocks_is_seen_pending(child):
+    assert system.has_pending_signal(child.pid, signal.SIGUSR1) is False
+    os.kill(child.pid, signal.SIGUSR1)
+    assert system.has_pending_signal(child.pid, signal.SIGUSR1) is True
+
+
+def test_an_ended_process_is_not_alive_before_and_after_its_exit_code_is_fetched():
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert system.find_process(ended.pid).is_alive is False
+    assert system.start_ticks(ended.pid) == 0
+    ended.wait()
+    assert system.find_process(ended.pid) is None
+    assert system.start_ticks(ended.pid) == 0
+    assert system.command_line(ended.pid) == system.children(ended.pid) == []
+    assert list(system.open_files(ended.pid)) == []
+    assert system.program_name(ended.pid) == ""
+    assert system.start_variable(ended.pid, "PATH") is None
+    assert system.has_pending_signal(ended.pid, signal.SIGUSR1) is None
+
+
+def test_the_name_of_a_program_may_look_like_anything(tmp_path):
+    program = tmp_path / "a) Z (b"
+    program.symlink_to("/bin/sleep")
+    process = subprocess.Popen([program, "60"])
+    try:
+        assert system.find_process(process.pid).is_alive
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_this_process_started_in_the_past():
+    assert 0 < time.time() - system.own_start_time() < 86400
+
+
+def test_boot_and_namespace_are_known():
+    assert len(system.boot_id()) == 36
+    assert system.pid_namespace() > 0
+
+
+def test_the_innermost_mount_counts(tmp_path):
+    mounts = f"22 1 0:1 / / rw - ext4 root rw\n23 22 0:2 / {tmp_path} rw - lustre l rw\n"
+    assert file_system_of(tmp_path / "not" / "yet", mounts) == "lustre"
+    assert file_system_of(tmp_path.parent, mounts) == "ext4"
+    deeper = tmp_path / "a b"
+    deeper.mkdir()
+    mounts += f"24 23 0:3 / {str(deeper).replace(' ', chr(92) + '040')} rw shared:1 - xfs x rw\n"
+    assert file_system_of(deeper / "x", mounts) == "xfs"
+
+
+def test_without_mounts_nothing_is_known(tmp_path):
+    assert file_system_of(tmp_path, "") == ""
+    assert file_system_of(tmp_path, "garbage\n - \n") == ""
+
+
+@pytest.mark.parametrize("error", [errno.ENOTCONN, errno.EACCES, errno.ESTALE])
+def test_of_a_path_that_cannot_be_looked_at_nothing_is_known(tmp_path, monkeypatch, error):
+    stat = os.stat
+
+    def dead(path, *arguments, **options):
+        if str(path).startswith(str(tmp_path)):
+            raise OSError(error, os.strerror(error), str(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", dead)
+    mounts = f"23 22 0:2 / {tmp_path} rw - fuse.gcsfuse source rw\n"
+    assert file_system_of(tmp_path / "run", mounts) == ""
+    assert not is_fuse(tmp_path / "run", mounts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fuse"),
+    [
+        ("fuse.gcsfuse", True),
+        ("fuse", True),
+        ("fuseblk", False),
+        ("fusectl", False),
+        ("nfs", False),
+    ],
+)
+def test_file_systems_in_user_space_are_known_by_their_type(tmp_path, kind, fuse):
+    assert is_fuse(tmp_path, f"23 22 0:2 / {tmp_path} rw - {kind} source rw\n") is fuse
+
+
+def test_one_process_at_a_time_holds_the_lock_of_a_file(tmp_path):
+    lock = tmp_path / "lock"
+    waiting = f"from aboard.system import file_lock\nwith file_lock({str(lock)!r}): print('mine')"
+    with system.file_lock(lock):
+        other = subprocess.Popen([sys.executable, "-c", waiting], stdout=subprocess.PIPE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.communicate(timeout=0.5)
+    assert other.communicate(timeout=180)[0] == b"mine\n"
+    assert lock.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_lock_is_tried_without_waiting(tmp_path):
+    lock = tmp_path / "lock"
+    with system.file_lock(lock), lock.open("rb") as other:
+        assert not system.try_lock(other.fileno())
+    with lock.open("rb") as other:
+        assert system.try_lock(other.fileno())
+
+
+def test_a_process_is_found_by_its_mark_at_any_moment_of_its_start():
+    for number in range(40):
+        reading, writing = os.pipe()
+        words = ["/bin/sh", "-c", "read -r word"]
+        pid = system.spawn(words, {"MARK": str(number)}, stdin=reading, stdout="/dev/null")
+        os.close(reading)
+        found = dict(system.marked_processes("MARK"))
+        os.close(writing)
+        os.waitpid(pid, 0)
+        assert found.get(pid) == str(number)

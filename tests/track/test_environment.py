@@ -1,0 +1,167 @@
+"""Where a run goes, by arguments and environment."""
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from aboard.runs.layout import BadName
+from aboard.storage import BadUri
+from aboard.track import environment as env
+from aboard.track.environment import find_place
+
+
+def test_every_name_for_the_log_directory_is_set() -> None:
+    told = env.variables_for("s3://b/runs", "cifar10", "run3", "/spool/x")
+    assert told.pop("ABOARD_ROOT") == "s3://b/runs"
+    assert told.pop("ABOARD_RUN") == "cifar10/run3"
+    assert told == dict.fromkeys(
+        [
+            "ABOARD_LOGDIR",
+            "PAI_OUTPUT_TENSORBOARD",
+            "AIP_TENSORBOARD_LOG_DIR",
+            "XT_OUTPUT_MNT",
+            "TENSORBOARD_LOGGING_DIR",
+        ],
+        "/spool/x",
+    )
+    for name in told:
+        if name != "TENSORBOARD_LOGGING_DIR":
+            assert env.logdir_from_environment({name: "/there"}) == "/there"
+
+
+def test_a_silent_rank_is_told_only_where_to_log() -> None:
+    told = env.variables_for("", "", "", "/tmp/x")
+    assert told["ABOARD_LOGDIR"] == "/tmp/x"
+    assert not {"ABOARD_ROOT", "ABOARD_RUN"} & set(told)
+
+
+def test_our_own_name_comes_first() -> None:
+    both = {"PAI_OUTPUT_TENSORBOARD": "/theirs", "ABOARD_LOGDIR": "/ours"}
+    assert env.logdir_from_environment(both) == "/ours"
+    assert env.logdir_from_environment({"ABOARD_LOGDIR": "", "XT_OUTPUT_MNT": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [("cifar10/run3", ("cifar10", "run3")), ("run3", ("", "run3")), ("", None), ("a/", None)],
+)
+def test_the_named_run(value: str, named: tuple[str, str] | None) -> None:
+    assert env.named_run({"ABOARD_RUN": value}) == named
+
+
+def test_the_job_of_each_scheduler() -> None:
+    assert env.job_id({}) == ""
+    assert env.job_id({"SLURM_JOB_ID": "17"}) == "17"
+    array = {"SLURM_JOB_ID": "19", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "2"}
+    assert env.job_id(array) == "17_2"
+    for name in ("LSB_JOBID", "PBS_JOBID", "CLOUD_ML_JOB_ID", "SUBMITIT_LOCAL_JOB_ID"):
+        assert env.job_id({name: "x"}) == "x"
+
+
+def test_a_restart() -> None:
+    assert not env.was_restarted({})
+    assert not env.was_restarted({"TORCHELASTIC_RESTART_COUNT": "0"})
+    assert env.was_restarted({"TORCHELASTIC_RESTART_COUNT": "1"})
+    assert env.was_restarted({"SLURM_RESTART_COUNT": "2"})
+
+
+def test_submitit_restarts_its_own_process_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    submitit = {"SUBMITIT_LOCAL_JOB_ID": str(os.getppid())}
+    assert env.restart_key(["train.py"], submitit) == ""
+    monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
+    key = env.restart_key(["train.py"], submitit)
+    assert key
+    assert env.may_continue(key)
+    assert env.restart_key(["other.py"], submitit) != key
+    assert not env.may_continue("")
+
+
+def test_what_is_the_same_after_a_restart() -> None:
+    slurm = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}
+    key = env.restart_key(["train.py"], slurm)
+    assert key
+    assert env.restart_key(["train.py"], slurm | {"SLURM_RESTART_COUNT": "1"}) == key
+    assert env.restart_key(["other.py"], slurm) != key
+    assert env.restart_key(["train.py"], slurm | {"SLURM_JOB_ID": "18"}) != key
+    assert env.restart_key(["train.py"], {"TORCHELASTIC_RUN_ID": "x"})
+    assert env.restart_key(["train.py"], {}) == ""
+
+
+LOGDIRS = ["ABOARD_LOGDIR", "PAI_OUTPUT_TENSORBOARD", "AIP_TENSORBOARD_LOG_DIR", "XT_OUTPUT_MNT"]
+
+
+def test_nobody_says_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = find_place(None, None, None, {})
+    assert (place.root, place.experiment, place.name) == (f"{tmp_path}/runs", "default", None)
+    assert place.fallback
+    assert place.uri_of("run1") == f"{tmp_path}/runs/default/run1"
+
+
+def test_the_caller_comes_before_the_environment() -> None:
+    told = {"ABOARD_ROOT": "/theirs", "ABOARD_RUN": "cifar10/run3", "ABOARD_LOGDIR": "/logs"}
+    place = find_place("/mine", "mnist", "a", told)
+    assert (place.root, place.experiment, place.name) == ("/mine", "mnist", "a")
+    assert (place.directory, place.expected, place.fallback) == (None, False, False)
+
+
+def test_the_environment_names_root_and_run() -> None:
+    told = {"ABOARD_ROOT": "s3://bucket/runs", "ABOARD_RUN": "cifar10/run3"}
+    place = find_place(None, None, None, told)
+    assert place.uri_of(place.name or "") == "s3://bucket/runs/cifar10/run3"
+    assert place.expected
+    other = find_place(None, "mnist", None, told)
+    assert (other.experiment, other.name, other.expected) == ("mnist", None, False)
+
+
+@pytest.mark.parametrize("variable", LOGDIRS)
+def test_a_platform_fixes_the_directory(variable: str) -> None:
+    place = find_place(None, None, None, {variable: "/mnt/job-17/tb/"})
+    assert (place.directory, place.name, place.root) == ("/mnt/job-17/tb", "tb", "/mnt/job-17")
+    assert place.expected
+    assert not place.joined
+    assert place.uri_of("whatever") == "/mnt/job-17/tb"
+
+
+def test_a_root_of_ours_outranks_the_directory_of_another_platform() -> None:
+    told = {"ABOARD_ROOT": "/ours", "AIP_TENSORBOARD_LOG_DIR": "gs://theirs/logs"}
+    assert find_place(None, None, None, told).root == "/ours"
+    assert find_place(None, None, None, told).directory is None
+
+
+def test_below_aboard_run_the_run_has_its_name_already() -> None:
+    told = {"ABOARD_ROOT": "s3://b", "ABOARD_RUN": "x/run1", "ABOARD_LOGDIR": "/spool/1"}
+    place = find_place(None, "mnist", "mine", told | {"ABOARD_ATTEMPT": "1"})
+    assert (place.experiment, place.name, place.directory) == ("x", "run1", "/spool/1")
+    assert place.joined
+    assert find_place("s3://b/", None, None, told | {"ABOARD_ATTEMPT": "1"}).joined
+    assert place.final_uri_of("run1") == "s3://b/x/run1"
+    elsewhere = find_place(None, None, None, told | {"ABOARD_ATTEMPT": "s3://b/tb"})
+    assert elsewhere.final_uri_of("run1") == "s3://b/tb"
+    apart = find_place("/mine", None, None, told | {"ABOARD_ATTEMPT": "1"})
+    assert (apart.root, apart.experiment, apart.name) == ("/mine", "default", None)
+    assert not apart.joined
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "problem"),
+    [
+        ((None, "a/b", None), {}, "the name of the experiment, 'a/b', has the character '/'"),
+        ((None, None, ".."), {}, "the name of the run, '..', begins with a dot"),
+        ((None, None, None), {"ABOARD_RUN": "a/.."}, "the name of the run in ABOARD_RUN, '..'"),
+        ((None, None, None), {"ABOARD_RUN": "../a/b"}, "the experiment in ABOARD_RUN, '../a'"),
+    ],
+)
+def test_names_are_checked(
+    arguments: tuple[None, str | None, str | None], told: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(BadName, match=problem.replace("..", r"\.\.")):
+        find_place(*arguments, told)
+
+
+def test_a_root_that_is_no_uri() -> None:
+    with pytest.raises(BadUri):
+        find_place("ftp://host/x", None, None, {})

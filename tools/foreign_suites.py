@@ -1,0 +1,297 @@
+"""Run the test suites of PyTorch, tensorboardX and TensorBoard against Aboard.
+
+    python tools/foreign_suites.py pytorch ~/src/pytorch
+    python tools/foreign_suites.py tensorboardx ~/src/tensorboardX
+    python tools/foreign_suites.py tensorboard ~/src/tensorboard
+
+It takes a checkout of theirs, of a version near the installed package, and changes nothing there.
+Their tests run twice: as they are, and with `SummaryWriter`, or for TensorBoard the data provider
+below its plugins, replaced by ours. What counts are the tests that use the replaced class. The exit
+code is 1 if one of them passes with theirs, fails with ours, and is not in `DELIBERATE`.
+
+PyTorch's suite needs `pip install expecttest`. TensorBoard's runs in an environment with
+TensorFlow, which `tools/environments.py` builds. The file is its own pytest plugin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.abc
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+ORDER = "ABOARD_FOREIGN_SUITE"  # what the plugin shall do, as JSON
+
+FILES = {
+    "pytorch": ["test/test_tensorboard.py", "test/expect/TestTensorBoard*"],
+    "tensorboardx": ["tests/*", "tests/expect/*"],
+    "tensorboard": [
+        "tensorboard/backend/event_processing/data_provider_test.py",
+        "tensorboard/plugins/*/*_plugin_test.py",
+        "tensorboard/plugins/hparams/*_test.py",
+    ],
+}
+DELIBERATE: dict[str, dict[str, str]] = {
+    "pytorch": {},
+    "tensorboardx": {
+        "*::test_flush": "takes the name of the event file from a private attribute",
+        "*::test_flush_after_close": "takes the name of the event file from a private attribute",
+        "*::test_writer_with_default_metadata": "looks at calls of a class of theirs",
+    },
+    "tensorboard": {
+        "*::test_read_scalars_but_not_rank_0": "the error is the same, its text names run and tag",
+    },
+}
+"""Differences that stay: patterns of a suite's tests, and why."""
+
+
+class Result(NamedTuple):
+    outcome: str  # passed, failed or skipped
+    uses: bool  # the class that is replaced
+    reason: str = ""
+
+
+Results = dict[str, Result]
+
+
+# The command.
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suite", choices=FILES)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--python", help="with another interpreter, which has their package")
+    options = parser.parse_args()
+    if not any(options.checkout.glob(FILES[options.suite][0])):
+        parser.error(f"{options.checkout} has no {FILES[options.suite][0]}")
+    theirs, ours = (run(options, ours=ours) for ours in (False, True))
+    return report(options.suite, theirs, ours)
+
+
+def run(options: argparse.Namespace, *, ours: bool) -> Results:
+    python = options.python or sys.executable
+    if options.suite == "tensorboard" and options.python is None:
+        from environments import interpreter
+
+        python = str(interpreter("tensorflow"))
+    with tempfile.TemporaryDirectory(prefix="foreign-suite-") as directory:
+        work = Path(directory)
+        copy(options.suite, options.checkout, work / "suite")
+        (work / "pytest.ini").write_text("[pytest]\npython_files = test_*.py *_test.py\n")
+        order = {
+            "suite": options.suite,
+            "checkout": str(options.checkout.resolve()),
+            "ours": ours,
+            "results": str(work / "results.json"),
+        }
+        variables = {
+            ORDER: json.dumps(order),
+            "PYTHONPATH": f"{ROOT / 'tools'}{os.pathsep}{ROOT / 'src'}",
+            "ABOARD_CACHE": str(work / "cache"),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        command = [python, "-m", "pytest", "-q", "-W", "ignore", "-c", str(work / "pytest.ini")]
+        command += ["--noconftest", "-p", "no:cacheprovider", "-p", Path(__file__).stem]
+        done = subprocess.run(
+            [*command, "--continue-on-collection-errors", str(work / "suite")],
+            cwd=work,
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not (work / "results.json").exists():
+            sys.exit(f"their tests cannot be run:\n{done.stdout}{done.stderr}")
+        found = json.loads((work / "results.json").read_text())
+        return {name: Result(*one) for name, one in found.items()}
+
+
+def copy(suite: str, checkout: Path, target: Path) -> None:
+    """Copy the tests, so that the package beside them in the checkout is not imported."""
+    for pattern in FILES[suite]:
+        for path in checkout.glob(pattern):
+            inner = path.relative_to(checkout)
+            if suite == "tensorboard":
+                inner = Path("_".join(inner.parts[1:]))
+            if path.is_file():
+                (target / inner).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, target / inner)
+
+
+def report(suite: str, theirs: Results, ours: Results) -> int:
+    users = {name: one for name, one in ours.items() if one.uses or theirs_use(theirs, name)}
+    valid = {name: one for name, one in users.items() if passes(theirs, name)}
+    applicable = {name: one for name, one in valid.items() if one.outcome != "skipped"}
+    failed = {name: one for name, one in applicable.items() if one.outcome == "failed"}
+    deliberate = {name: why for name in failed if (why := deliberately(suite, name))}
+    unexpected = {name: one for name, one in failed.items() if name not in deliberate}
+    print(f"{suite}: {len(ours)} tests, {len(users)} with the class that is replaced by ours")
+    print(f"  {len(users) - len(valid)} do not pass with their own class here, and do not count")
+    for name, one in theirs.items():
+        if "::" not in name and one.outcome == "failed":
+            print(f"  cannot be imported here: {name}: {one.reason}")
+    for name in sorted(valid.keys() - applicable.keys()):
+        print(f"  not applicable: {name}: {valid[name].reason}")
+    for name, why in sorted(deliberate.items()):
+        print(f"  deliberate: {name}: {why}")
+    for name, one in sorted(unexpected.items()):
+        print(f"  UNEXPECTED: {name}: {one.reason}")
+    share = f"{len(applicable) - len(failed)} of {len(applicable)}"
+    print(f"  {share} pass with ours, {len(deliberate)} are deliberate differences")
+    return 1 if unexpected or not applicable else 0
+
+
+def passes(results: Results, name: str) -> bool:
+    return name in results and results[name].outcome == "passed"
+
+
+def theirs_use(results: Results, name: str) -> bool:
+    return name in results and results[name].uses
+
+
+def deliberately(suite: str, name: str) -> str:
+    return next((why for pattern, why in DELIBERATE[suite].items() if fnmatch(name, pattern)), "")
+
+
+# The plugin.
+
+
+class Plugin:
+    def __init__(self, suite: str, checkout: str, ours: bool, results: str) -> None:
+        self.current = ""
+        self.users: set[str] = set()
+        self.results: Results = {}
+        self._place = Path(results)
+        self._closing = ExitStack()
+        {
+            "pytorch": self._replace_torch,
+            "tensorboardx": self._replace_tensorboardx,
+            "tensorboard": self._replace_provider,
+        }[suite](Path(checkout), ours)
+
+    def _replace_torch(self, _: Path, ours: bool) -> None:
+        import torch.utils.tensorboard as module
+
+        module.SummaryWriter = self._noted(_our_writer() if ours else module.SummaryWriter)
+
+    def _replace_tensorboardx(self, _: Path, ours: bool) -> None:
+        import tensorboardX as module  # noqa: N813 - its name
+
+        writer = self._noted(_our_writer() if ours else module.SummaryWriter)
+        module.SummaryWriter = module.writer.SummaryWriter = writer
+
+    def _replace_provider(self, checkout: Path, ours: bool) -> None:
+        sys.meta_path.append(Checkout(checkout))
+        from tensorboard.compat import tf2
+
+        tf2.summary  # noqa: B018 - TensorBoard looks for TensorFlow now, and ours keeps it out
+        from tensorboard.backend.event_processing import data_provider as module
+
+        theirs = module.MultiplexerDataProvider
+        module.MultiplexerDataProvider = self._noted(self._our_provider() if ours else theirs)
+
+    def _noted(self, replaced: Any) -> Any:
+        """Return the class, which notes the test that makes an instance of it."""
+
+        class Noted(replaced):  # type: ignore[misc]
+            def __init__(noted, *arguments: Any, **options: Any) -> None:  # noqa: N805
+                self.users.add(self.current)
+                super().__init__(*arguments, **options)
+
+        Noted.__name__ = Noted.__qualname__ = replaced.__name__
+        return Noted
+
+    def _our_provider(self) -> Any:
+        import pytest
+
+        from aboard.index import Index
+        from aboard.index.library import Library, Member
+        from aboard.tensorboard.board import Board
+        from aboard.tensorboard.provider import BoardDataProvider, Boards
+
+        class OneBoard(Boards):
+            """Every experiment is the one board, which is read again at each request."""
+
+            def get(self, board_id: str) -> Any:  # noqa: ARG002
+                for board in self:
+                    for member in board.members:
+                        self.index.refresh(member.source)
+                return super().get("board")
+
+        class Provider(BoardDataProvider):
+            def __init__(provider, _: Any, logdir: str) -> None:  # noqa: N805
+                if not logdir or not Path(logdir).is_dir():
+                    pytest.skip("its data is not in a log directory")
+                cache = self._closing.enter_context(tempfile.TemporaryDirectory())
+                index = self._closing.enter_context(Index(Path(cache) / "index.db"))
+                boards = OneBoard(Library(index))
+                boards.add(Board("board", "", (Member.parse(logdir),)))
+                super().__init__(boards)
+
+        return Provider
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        self.current = item.nodeid
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        name = report.nodeid.split("/")[-1]
+        before = self.results.get(name, Result("passed", False))
+        outcome, reason = before.outcome, before.reason
+        if report.outcome != "passed" and outcome != "failed":
+            outcome, reason = report.outcome, _reason(report)
+        self.results[name] = Result(outcome, report.nodeid in self.users, reason)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.outcome == "failed":
+            self.results[report.nodeid] = Result("failed", False, _reason(report))
+
+    def pytest_sessionfinish(self) -> None:
+        self._place.write_text(json.dumps(self.results))
+        self._closing.close()
+
+
+def pytest_configure(config: Any) -> None:
+    config.pluginmanager.register(Plugin(**json.loads(os.environ[ORDER])))
+
+
+class Checkout(importlib.abc.MetaPathFinder):
+    """Finds what their tests share and their wheel lacks, in the checkout."""
+
+    def __init__(self, checkout: Path) -> None:
+        self._checkout = checkout
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
+        file = self._checkout.joinpath(*name.split(".")).with_suffix(".py")
+        if not name.startswith("tensorboard.") or not file.is_file():
+            return None
+        return importlib.util.spec_from_file_location(name, file)
+
+
+def _our_writer() -> Any:
+    import aboard
+
+    return aboard.SummaryWriter
+
+
+def _reason(report: Any) -> str:
+    if isinstance(report.longrepr, tuple):  # of a test that was skipped
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return " ".join((crash.message if crash else str(report.longrepr)).split())[:200]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The Kubernetes that the tests run boards on, built once into a cache outside the checkout.
+
+No package ships the server, but Debian 12's source package of kubectl contains it. This fetches
+that source, compiles the API server, controller manager, scheduler, kubelet and kubectl, and keeps
+the binaries; the command prints their folder. The first time takes a quarter of an hour of two
+cores; installed must be: golang-go jq rsync make dpkg-dev.
+"""
+
+import fcntl
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from environments import CACHE
+
+VERSION = "1.20.2"
+PACKAGE = "kubernetes=1.20.5+really1.20.2-1.1+deb12u1"
+SUITE = "bookworm"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+HOME = CACHE / f"kubernetes-{VERSION}"
+NEEDED = {
+    "go": "golang-go",
+    "jq": "jq",
+    "rsync": "rsync",
+    "make": "make",
+    "dpkg-source": "dpkg-dev",
+    "apt-get": "apt",
+}
+
+
+def built() -> Path | None:
+    """Return the folder of the programs if they are there."""
+    return HOME if all((HOME / program).exists() for program in PROGRAMS) else None
+
+
+def build() -> Path:
+    """Return the folder of the programs, building them first if need be."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{HOME.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building them
+        if built() is None:
+            missing = [package for name, package in NEEDED.items() if not shutil.which(name)]
+            if missing:
+                sys.exit(f"cannot build Kubernetes: apt-get install {' '.join(missing)}")
+            work = CACHE / f"{HOME.name}.build"
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            _compile(_fetch(work))
+            shutil.rmtree(work)
+    return HOME
+
+
+def _fetch(work: Path) -> Path:
+    """Unpack the source, with package lists of our own: the machine's may lack `deb-src`."""
+    (work / "lists").mkdir()
+    source = f"deb-src [signed-by={KEYRING}] {_mirror(work)} {SUITE} main\n"
+    (work / "sources.list").write_text(source)
+    apt = ["apt-get", "-q", "-o", f"Dir::Etc::sourcelist={work / 'sources.list'}"]
+    apt += ["-o", "Dir::Etc::sourceparts=-", "-o", f"Dir::State::lists={work / 'lists'}"]
+    apt += ["-o", "APT::Sandbox::User=root"]
+    _run(*apt, "update", cwd=work)
+    _run(*apt, "source", "--download-only", PACKAGE, cwd=work)
+    (description,) = work.glob("*.dsc")
+    _run("dpkg-source", "--no-check", "-x", description.name, "source", cwd=work)
+    return work / "source"
+
+
+def _mirror(work: Path) -> str:
+    """Return the address from which this machine gets the packages of the suite."""
+    targets = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)"]
+    found = subprocess.run(targets, cwd=work, check=True, capture_output=True, text=True)
+    for line in found.stdout.splitlines():
+        address, _, suite = line.rpartition(" ")
+        if suite == SUITE:
+            return address
+    sys.exit(f"cannot build Kubernetes: apt has no source of Debian's {SUITE}; add one")
+
+
+def _compile(source: Path) -> None:
+    tree = source / ".go" / "src" / "k8s.io" / "kubernetes"
+    tree.parent.mkdir(parents=True)
+    tree.symlink_to(source)
+    environment = {
+        **os.environ,
+        "GOPATH": str(source / ".go"),
+        "GOCACHE": str(source / ".go-cache"),
+        "GO111MODULE": "off",
+        "CGO_ENABLED": "0",
+        "KUBE_GIT_VERSION": f"v{VERSION}",
+        "KUBE_GIT_COMMIT": "debian",
+        "KUBE_GIT_TREE_STATE": "archive",
+    }
+    programs = " ".join(f"cmd/{program}" for program in PROGRAMS)
+    _run("make", f"WHAT={programs}", cwd=tree, env=environment)
+    folder = next(
+        path
+        for path in (source / "_output").rglob("kubelet")
+        if path.is_file() and not path.is_symlink()
+    ).parent
+    HOME.mkdir(exist_ok=True)
+    for program in PROGRAMS:
+        shutil.copy2(folder / program, HOME / f"{program}.new")
+        (HOME / f"{program}.new").rename(HOME / program)
+
+
+def _run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> None:
+    # Standard output is for the path alone.
+    subprocess.run(command, cwd=cwd, env=env, check=True, stdout=sys.stderr)
+
+
+def main() -> None:
+    if platform.system() != "Linux":
+        sys.exit("the tests' Kubernetes runs on Linux only")
+    try:
+        print(build())
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{' '.join(map(str, error.cmd))} failed with exit code {error.returncode}")
+
+
+if __name__ == "__main__":
+    main()
