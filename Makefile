@@ -8,6 +8,9 @@ INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/aboard/events/*.c src/a
 # Many tests wait for something, so four at once suit two cores.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 4 ? n : 4)))
 
+# Of tools/environments.py, in the order in which tests need them.
+ENVIRONMENTS ?= estimator ray vertex xmanager jax oldest tensorflow tensorflow-2.16 tensorflow-2.18
+
 SOAK_MINUTES ?= 10
 unexport SOAK_MINUTES # given for all targets, it is for `soak` alone
 
@@ -24,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help console demo test test-engines soak compat lint format bench fuzz docs lock clean
+.PHONY: help console demo test test-engines soak compat azurite environments kubernetes lint format bench fuzz docs update clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,20 +39,34 @@ demo: .venv/installed ## train something small, and watch it in the console and 
 	@$(MAKE) --no-print-directory console || echo "The console could not be built; the demo goes on without it."
 	@$(BIN)/aboard demo demo-logs || [ $$? -eq 130 ]
 
-# A test whose engine is missing is skipped and says which; ABOARD_TESTS_MUST_RUN=1 makes it fail.
-test: .venv/installed-test $(CONSOLE) ## run the tests
+# A test whose engine is missing is skipped and says which; with ABOARD_TESTS_MUST_RUN=1 none starts.
+test: .venv/installed-test $(CONSOLE) azurite ## run the tests
 	cd console && $(NODE_PATH) npm test --silent
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -r fEs
 
 # Each engine has a worker of its own, which starts it for the first test and stops it at the end.
-test-engines: .venv/installed-test $(CONSOLE) ## test on a real Docker, Slurm and Kubernetes, in Chromium, and beside Keras and others
+test-engines: ENVIRONMENTS = estimator ray vertex xmanager
+test-engines: .venv/installed-test $(CONSOLE) azurite environments ## test on a real Docker, Slurm and Kubernetes, in Chromium, and beside Keras and others
 	$(BIN)/pytest -n 4 --dist loadgroup -m engine -r fEs
 
-soak: .venv/installed-test ## kill, break and fuzz for SOAK_MINUTES (10 by default)
+soak: .venv/installed-test azurite environments ## kill, break and fuzz for SOAK_MINUTES (10 by default)
 	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest -n $(JOBS) --dist loadgroup -m "(soak or slow) and not engine" -r fEs
 
-compat: .venv/installed-test ## run tests beside other versions of the dependencies (part of soak)
+compat: .venv/installed-test environments ## run tests beside other versions of the dependencies (part of soak)
 	$(BIN)/pytest -n 2 -m "" tests/test_compat.py tests/integrations/test_estimator.py
+
+# Parts that no package manager installs are kept outside the checkout. What cannot be had is
+# skipped by the tests that need it, or stops them where all must run.
+OPTIONAL := || [ "$${ABOARD_TESTS_MUST_RUN:-0}" = 0 ]
+
+azurite: .venv/bin/python ## install the emulator of Azure that tests use
+	@$(NODE_PATH) $(BIN)/python -m tools.azurite >/dev/null $(OPTIONAL)
+
+environments: .venv/installed-test ## build the environments of frameworks that tests use (ENVIRONMENTS="estimator ray …")
+	@$(BIN)/python -m tools.environments $(ENVIRONMENTS) >/dev/null $(OPTIONAL)
+
+kubernetes: .venv/bin/python ## compile the Kubernetes that tests use, once: a quarter of an hour
+	$(BIN)/python -m tools.kubernetes
 
 lint: .venv/installed-lint .venv/installed-test $(NODE_MODULES) ## check style, types and the direction of imports
 	$(BIN)/ruff check
@@ -75,13 +92,14 @@ docs: .venv/installed-test ## generate parts of the reference and check the docu
 	$(BIN)/pytest tests/test_docs.py
 
 # In an environment of its own, where nothing is installed yet that could hold a version back.
-lock: ## take the newest versions of all dependencies into constraints.txt
+update: ## take the newest versions of all dependencies into constraints.txt, and test with them
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	build/lock/bin/python -m pip install --quiet --editable . --group test --group lint
 	sed -n '/^#/p' constraints.txt > build/lock/constraints.txt
 	build/lock/bin/python -m pip freeze --exclude-editable | sed 's/+.*//' >> build/lock/constraints.txt
 	mv build/lock/constraints.txt constraints.txt
+	$(MAKE) lint test
 
 clean: ## remove everything that the other targets made
 	rm -rf .venv build demo-logs *.egg-info src/*.egg-info src/aboard/events/*.so

@@ -27,7 +27,7 @@ from aboard.index.catalog import store_runs
 from aboard.runs.catalog import KnownRun
 
 ROOT = "/nowhere/aboard-bench"
-TOOLS = Path(__file__).parents[1] / "tools" / "environments.py"
+CHECKOUT = Path(__file__).parents[1]
 MLFLOW = Path(__file__).with_name("mlflow_runs.py")
 _AT_ONCE = 50_000
 _RARE = [f"p{number}" for number in range(185)]
@@ -188,8 +188,8 @@ def _figures(hub: Hub, path: str, query: dict[str, object], times: int) -> Figur
 
 def _mlflow(count: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
     """Ask MLflow's own store for the same runs; nothing where its environment cannot be made."""
-    command = [sys.executable, str(TOOLS), "mlflow"]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tools.environments", "mlflow"]
+    made = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     if made.returncode:
         print(f"  mlflow cannot be installed: {made.stderr[-300:]}", file=sys.stderr)
         return {}

@@ -7,7 +7,6 @@ import importlib.util
 import itertools
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,13 +27,17 @@ from hypothesis import HealthCheck, settings
 
 from aboard.hub import passwords
 from aboard.index import Index
-from tests.engines import docker, fake_oss, kubernetes, object_servers, postgres, slurm
-from tests.engines.absence import cannot_set_up
+from tests.engines import chromium, docker, fake_oss, kubernetes, object_servers, postgres, slurm
+from tests.engines.absence import cannot_set_up, must_run
 from tests.engines.fake_gcs import FakeGcs
 from tests.engines.fake_oss import FakeOss
 from tests.engines.fake_vertex import FakeVertex
 from tests.engines.ports import free_port, free_ports
 from tests.engines.rigs import Rig
+from tools import azurite as azurite_tool
+from tools import cache
+
+pytest_plugins = ["tests.report"]
 
 settings.register_profile("aboard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("aboard")  # a busy machine is no failure
@@ -59,10 +62,22 @@ _LONGEST = {
 _MARK_OF_A_FILE = re.compile(r"^pytestmark = \[?pytest\.mark\.(engine|slow)\b", re.MULTILINE)
 _AMBIENT = dict(os.environ)
 _numbers = itertools.count()
-_CACHE = Path(_AMBIENT.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-_AZURITE = _CACHE / "aboard-dev" / "azurite"
 _CLOUD_VARIABLES = ("AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_", "AZURE_", "OSS_", "ALIBABA_")
 Server = TypeVar("Server", FakeGcs, FakeOss, FakeVertex)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Where all must run, name what is missing before the first test."""
+    if not must_run() or hasattr(session.config, "workerinput"):
+        return
+    expression = session.config.option.markexpr
+    if not expression:  # named tests, which say by themselves what they need
+        return
+    lacking = [postgres.missing(), _lacking_azurite(), chromium.missing()]
+    if "engine" in expression.replace("not engine", ""):
+        lacking += [docker.missing(), slurm.missing(), kubernetes.missing()]
+    if any(lacking):
+        pytest.exit("\n".join(["cannot run all tests:", *filter(None, lacking)]), returncode=1)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -110,8 +125,8 @@ def process_rig() -> Rig:
 @pytest.fixture(scope="session")
 def docker_engine() -> Iterator[docker.Docker]:
     """Run a Docker daemon with an image of this checkout."""
-    if absent := docker.missing():
-        cannot_set_up(f"a Docker daemon needs {', '.join(absent)} ({docker.INSTALL})")
+    if lacking := docker.missing():
+        cannot_set_up(lacking)
     with docker.dockerd() as engine:
         yield engine
 
@@ -132,8 +147,8 @@ def cluster() -> Iterator[kubernetes.Cluster]:
 
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Iterator[slurm.Cluster]:
-    if missing := slurm.missing():
-        cannot_set_up(f"needs {', '.join(missing)} (Debian: {slurm.INSTALL})")
+    if lacking := slurm.missing():
+        cannot_set_up(lacking)
     with slurm.slurm() as cluster:
         yield cluster
 
@@ -182,22 +197,6 @@ def tally(request: pytest.FixtureRequest) -> Callable[..., None]:
             totals[place] += number
 
     return add
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    ended = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
-    tallies = [
-        value
-        for report in ended
-        if report.when == "call"
-        for name, value in report.user_properties
-        if name == "tally"
-    ]
-    if tallies:
-        kills, acknowledged, lost = map(sum, zip(*tallies, strict=True))
-        terminalreporter.write_line(
-            f"{kills} kills, {acknowledged} points acknowledged, {lost} points lost"
-        )
 
 
 @pytest.fixture
@@ -338,16 +337,18 @@ def oss_server(s3_server: str) -> Iterator[FakeOss]:
         yield server
 
 
+def _lacking_azurite() -> str:
+    if cache.find(azurite_tool.NAME) is not None:
+        return ""
+    return f"needs `make azurite`: {cache.last_failure(azurite_tool.NAME) or 'not installed'}"
+
+
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[str]:
     """Run Azurite, Microsoft's Azure emulator, and give the address of its account."""
-    program = _AZURITE / "node_modules" / ".bin" / "azurite-blob"
-    if not program.exists():
-        if shutil.which("npm") is None:
-            cannot_set_up("needs npm (Debian: apt-get install npm) to install azurite")
-        install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", _AZURITE, "azurite"]
-        if subprocess.run(install, capture_output=True, env=_AMBIENT, check=False).returncode:
-            cannot_set_up(f"azurite is missing: npm install --prefix {_AZURITE} azurite failed")
+    if lacking := _lacking_azurite():
+        cannot_set_up(lacking)
+    program = azurite_tool.program(cache.CACHE / azurite_tool.NAME)
     port = free_port()
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     quiet = ["--skipApiVersionCheck", "--silent", "--disableTelemetry"]
@@ -360,8 +361,8 @@ def azurite() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.Cluster]:
     """Run a PostgreSQL cluster."""
-    if postgres.programs() is None:
-        cannot_set_up(f"needs PostgreSQL (Debian: {postgres.INSTALL})")
+    if lacking := postgres.missing():
+        cannot_set_up(lacking)
     with postgres.running() as server:
         yield server
 

@@ -2,11 +2,13 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.engines import environments
-from tests.engines.environments import ROOT
+
+ROOT = Path(__file__).parents[1]
 
 TENSORBOARDS = {
     "estimator": "2.15.2",

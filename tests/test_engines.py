@@ -45,4 +45,4 @@ def test_an_environment_that_cannot_be_built(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "needs the environment of tools/environments.py estimator" in done.stdout
+    assert "needs `make environments ENVIRONMENTS=estimator`" in done.stdout

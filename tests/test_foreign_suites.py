@@ -39,8 +39,8 @@ def test_of_something_else():
 def test_what_passes_with_theirs_and_fails_with_ours_is_named(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_writer.py").write_text(SUITE)
-    command = [sys.executable, ROOT / "tools" / "foreign_suites.py", "tensorboardx", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tools.foreign_suites", "tensorboardx", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     first, broken, deliberate, unexpected, share = done.stdout.splitlines()
     assert first == "tensorboardx: 5 tests, 4 with the class that is replaced by ours"
     assert broken.startswith("  1 do not pass with their own class here")

@@ -6,9 +6,7 @@ requirements; the command prints the path of its interpreter.
 """
 
 import argparse
-import fcntl
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -17,7 +15,8 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aboard-dev"
+from tools import cache
+
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 TESTS = ["httpx>=0.27", "hypothesis>=6.100", "pillow>=10", "pytest>=8", "pytest-xdist>=3.6"]
 FRAMEWORKS = {
@@ -62,23 +61,36 @@ def _lowest(requirement: str) -> str:
 
 def interpreter(name: str) -> Path:
     """Return the Python of an environment, building it first if need be."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    wanted = "\n".join([*requirements(name), ""])
-    home = CACHE / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
-    python = home / "bin" / "python"
-    stamp = home / "requirements.txt"
-    with (CACHE / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building the same one
-        if not stamp.exists():
-            shutil.rmtree(home, ignore_errors=True)
-            # Standard output is for the path alone.
-            subprocess.run([base_python(), "-m", "venv", home], check=True, stdout=sys.stderr)
-            pip = [python, "-m", "pip", "install"]
-            if find_spec("uv") is not None:  # it takes seconds, pip minutes
-                pip = [sys.executable, "-m", "uv", "pip", "install", "--python", python]
-            subprocess.run([*pip, "--quiet", *requirements(name)], check=True, stdout=sys.stderr)
-            stamp.write_text(wanted)
-    return python
+    wanted = requirements(name)
+
+    def build(home: Path) -> None:
+        cache.run(base_python(), "-m", "venv", home)
+        pip: list[object] = [_python(home), "-m", "pip", "install"]
+        if find_spec("uv") is not None:  # it takes seconds, pip minutes
+            pip = [sys.executable, "-m", "uv", "pip", "install", "--python", _python(home)]
+        cache.run(*pip, "--quiet", *wanted)
+
+    def try_out(home: Path) -> None:
+        cache.run(_python(home), "-c", "import aiohttp, numpy, pytest, tensorboard")
+
+    # Programs of an environment name its interpreter by its path, so it is built in its place.
+    return _python(cache.ensure(directory(name), build, try_out, movable=False))
+
+
+def directory(name: str) -> str:
+    """Return the name of an environment in the cache."""
+    wanted = "\n".join(requirements(name))
+    return f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+
+
+def find(name: str) -> Path | None:
+    """Return the Python of an environment if it was built."""
+    home = cache.find(directory(name))
+    return home and _python(home)
+
+
+def _python(home: Path) -> Path:
+    return home / "bin" / "python"
 
 
 def base_python() -> str:
@@ -93,11 +105,15 @@ def base_python() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=FRAMEWORKS)
-    try:
-        print(interpreter(parser.parse_args().name))
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"{' '.join(map(str, error.cmd))} failed with exit code {error.returncode}")
+    parser.add_argument("names", nargs="+", choices=FRAMEWORKS, metavar="NAME")
+    failed = False
+    for name in parser.parse_args().names:
+        try:
+            print(interpreter(name))
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"{name} cannot be built: {cache.reason(error)}", file=sys.stderr)
+            failed = True
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

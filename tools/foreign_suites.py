@@ -1,8 +1,8 @@
 """Run the test suites of PyTorch, tensorboardX and TensorBoard against Aboard.
 
-    python tools/foreign_suites.py pytorch ~/src/pytorch
-    python tools/foreign_suites.py tensorboardx ~/src/tensorboardX
-    python tools/foreign_suites.py tensorboard ~/src/tensorboard
+    python -m tools.foreign_suites pytorch ~/src/pytorch
+    python -m tools.foreign_suites tensorboardx ~/src/tensorboardX
+    python -m tools.foreign_suites tensorboard ~/src/tensorboard
 
 It takes a checkout of theirs, of a version near the installed package, and changes nothing there.
 Their tests run twice: as they are, and with `SummaryWriter`, or for TensorBoard the data provider
@@ -84,7 +84,7 @@ def main() -> int:
 def run(options: argparse.Namespace, *, ours: bool) -> Results:
     python = options.python or sys.executable
     if options.suite == "tensorboard" and options.python is None:
-        from environments import interpreter
+        from tools.environments import interpreter
 
         python = str(interpreter("tensorflow"))
     with tempfile.TemporaryDirectory(prefix="foreign-suite-") as directory:
@@ -99,12 +99,12 @@ def run(options: argparse.Namespace, *, ours: bool) -> Results:
         }
         variables = {
             ORDER: json.dumps(order),
-            "PYTHONPATH": f"{ROOT / 'tools'}{os.pathsep}{ROOT / 'src'}",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
             "ABOARD_CACHE": str(work / "cache"),
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
         command = [python, "-m", "pytest", "-q", "-W", "ignore", "-c", str(work / "pytest.ini")]
-        command += ["--noconftest", "-p", "no:cacheprovider", "-p", Path(__file__).stem]
+        command += ["--noconftest", "-p", "no:cacheprovider", "-p", "tools.foreign_suites"]
         done = subprocess.run(
             [*command, "--continue-on-collection-errors", str(work / "suite")],
             cwd=work,

@@ -6,7 +6,6 @@ the binaries; the command prints their folder. The first time takes a quarter of
 cores; installed must be: golang-go jq rsync make dpkg-dev.
 """
 
-import fcntl
 import os
 import platform
 import shutil
@@ -14,14 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from environments import CACHE
+from tools import cache
 
 VERSION = "1.20.2"
 PACKAGE = "kubernetes=1.20.5+really1.20.2-1.1+deb12u1"
 SUITE = "bookworm"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
-HOME = CACHE / f"kubernetes-{VERSION}"
+NAME = f"kubernetes-{VERSION}"
 NEEDED = {
     "go": "golang-go",
     "jq": "jq",
@@ -32,26 +31,19 @@ NEEDED = {
 }
 
 
-def built() -> Path | None:
-    """Return the folder of the programs if they are there."""
-    return HOME if all((HOME / program).exists() for program in PROGRAMS) else None
+def _build(home: Path) -> None:
+    missing = [package for name, package in NEEDED.items() if not shutil.which(name)]
+    if missing:
+        raise OSError(f"apt-get install {' '.join(missing)}")
+    work = home / "build"
+    work.mkdir()
+    _compile(_fetch(work), home)
+    shutil.rmtree(work)
 
 
-def build() -> Path:
-    """Return the folder of the programs, building them first if need be."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{HOME.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building them
-        if built() is None:
-            missing = [package for name, package in NEEDED.items() if not shutil.which(name)]
-            if missing:
-                sys.exit(f"cannot build Kubernetes: apt-get install {' '.join(missing)}")
-            work = CACHE / f"{HOME.name}.build"
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir()
-            _compile(_fetch(work))
-            shutil.rmtree(work)
-    return HOME
+def _try_out(home: Path) -> None:
+    for program in PROGRAMS[:-1]:
+        cache.run(home / program, "--version")
 
 
 def _fetch(work: Path) -> Path:
@@ -77,10 +69,10 @@ def _mirror(work: Path) -> str:
         address, _, suite = line.rpartition(" ")
         if suite == SUITE:
             return address
-    sys.exit(f"cannot build Kubernetes: apt has no source of Debian's {SUITE}; add one")
+    raise OSError(f"apt has no source of Debian's {SUITE}; add one")
 
 
-def _compile(source: Path) -> None:
+def _compile(source: Path, home: Path) -> None:
     tree = source / ".go" / "src" / "k8s.io" / "kubernetes"
     tree.parent.mkdir(parents=True)
     tree.symlink_to(source)
@@ -101,10 +93,8 @@ def _compile(source: Path) -> None:
         for path in (source / "_output").rglob("kubelet")
         if path.is_file() and not path.is_symlink()
     ).parent
-    HOME.mkdir(exist_ok=True)
     for program in PROGRAMS:
-        shutil.copy2(folder / program, HOME / f"{program}.new")
-        (HOME / f"{program}.new").rename(HOME / program)
+        shutil.copy2(folder / program, home / program)
 
 
 def _run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> None:
@@ -116,9 +106,9 @@ def main() -> None:
     if platform.system() != "Linux":
         sys.exit("the tests' Kubernetes runs on Linux only")
     try:
-        print(build())
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"{' '.join(map(str, error.cmd))} failed with exit code {error.returncode}")
+        print(cache.ensure(NAME, _build, _try_out))
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"Kubernetes cannot be built: {cache.reason(error)}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from environments import interpreter
+from tools.environments import interpreter
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(__file__).resolve().parent / "fixtures"

@@ -25,6 +25,16 @@ PATIENCE = 180_000
 """Milliseconds to wait for something to appear: for a busy machine, not for a slow board."""
 
 
+def _program() -> str:
+    # The shell is the same browser without its own windows, at half the processor time.
+    return shutil.which("chromium-headless-shell") or shutil.which("chromium") or ""
+
+
+def missing() -> str:
+    """Say what is needed and not there; empty if nothing is."""
+    return "" if _program() else "needs a browser (Debian: apt-get install chromium-headless-shell)"
+
+
 # Not for a whole session of tests: as long as Playwright runs, no other can run an event loop.
 @contextmanager
 def chromium() -> Iterator[Any]:
@@ -33,11 +43,9 @@ def chromium() -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         cannot_set_up("needs the package playwright")
-    # The shell is the same browser without its own windows, at half the processor time.
-    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if program is None:
-        cannot_set_up("needs a browser (Debian: apt-get install chromium-headless-shell)")
-    with sync_playwright() as playwright, _steadily(program) as steady:
+    if lacking := missing():
+        cannot_set_up(lacking)
+    with sync_playwright() as playwright, _steadily(_program()) as steady:
         browser = playwright.chromium.launch(executable_path=steady, args=ARGUMENTS)
         yield browser
         browser.close()

@@ -25,10 +25,11 @@ from pathlib import Path
 
 from tests.engines.certificates import Authority
 from tests.engines.ports import free_port
+from tools.cache import CACHE
 
 INSTALL = "apt-get install docker.io iptables iproute2 busybox-static"
 BASE, IMAGE = "aboard-base:test", "aboard:test"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aboard-dev" / "docker"
+_KEPT = CACHE / "docker"
 _PROGRAMS = ("dockerd", "docker", "runc", "ip", "busybox", "ldconfig")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/sbin"
 _SECONDS = 60
@@ -58,10 +59,12 @@ class DockerDidNotStartError(RuntimeError):
     """A daemon that ended, or never answered; the message ends with what it logged."""
 
 
-def missing() -> list[str]:
-    """Name what is not installed, or not allowed."""
+def missing() -> str:
+    """Say what is needed and not there; empty if nothing is."""
     absent = [program for program in _PROGRAMS if _which(program) is None]
-    return absent if os.geteuid() == 0 else [*absent, "root"]
+    if os.geteuid() != 0:
+        absent.append("root")
+    return f"needs {', '.join(absent)} (Debian: {INSTALL})" if absent else ""
 
 
 class Docker:
@@ -187,8 +190,8 @@ def dockerd() -> Iterator[Docker]:
     Raises:
         FileNotFoundError: Docker is not installed.
     """
-    if absent := missing():
-        raise FileNotFoundError(f"a Docker daemon needs {', '.join(absent)} ({INSTALL})")
+    if lacking := missing():
+        raise FileNotFoundError(f"a Docker daemon {lacking}")
     name = f"ab{secrets.token_hex(4)}"
     # Below /tmp: the path of a socket has room for about a hundred characters.
     home = Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp"))
@@ -231,10 +234,10 @@ def _base_tar() -> Path:
     libraries = _libraries()
     identity = [sys.version, sys.base_prefix, *map(str, libraries.values()), *_COMMANDS, "2"]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-    path = CACHE / f"base-{digest}.tar"
+    path = _KEPT / f"base-{digest}.tar"
     if path.exists():
         return path
-    CACHE.mkdir(parents=True, exist_ok=True)
+    _KEPT.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     with tarfile.open(partial, "w") as tar:
         _add_folders(tar)

@@ -1,18 +1,14 @@
-"""The Python environments of `tools/environments.py`, built when a test first needs one."""
-
-import subprocess
-import sys
-from pathlib import Path
+"""The Python environments of `tools/environments.py`, which `make` builds before the tests."""
 
 from tests.engines.absence import cannot_set_up
-
-ROOT = Path(__file__).parents[2]
+from tools import environments
+from tools.cache import last_failure
 
 
 def python(name: str) -> str:
-    build = [sys.executable, ROOT / "tools" / "environments.py", name]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        cannot_set_up(f"needs the environment of tools/environments.py {name}: {reason}")
-    return done.stdout.strip()
+    """Return the interpreter of an environment."""
+    found = environments.find(name)
+    if found is None:
+        why = last_failure(environments.directory(name)) or "it was not built"
+        cannot_set_up(f"needs `make environments ENVIRONMENTS={name}`: {why}")
+    return str(found)

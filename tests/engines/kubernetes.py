@@ -2,7 +2,7 @@
 
 Pods run on a Docker daemon of its own, with a bridge of its own. Of the machine's configuration,
 one rule of the firewall is added while it runs, which lets pods reach one another.
-`tools/kubernetes.py` builds the programs.
+`make kubernetes` builds the programs.
 """
 
 import base64
@@ -27,15 +27,15 @@ from tests.engines import docker
 from tests.engines.certificates import Authority
 from tests.engines.docker import Docker
 from tests.engines.ports import free_ports
+from tools.cache import CACHE, find, last_failure
+from tools.kubernetes import NAME
 
 INSTALL = "apt-get install socat etcd-server iptables"
 NODE = "node1"
 PAUSE = "pause:1"
 _PROGRAMS = ("socat", "etcd", "busybox", "iptables")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-_TOOL = Path(__file__).parents[2] / "tools" / "kubernetes.py"
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aboard-dev"
-_BINARIES = _CACHE / "kubernetes-1.20.2"
+_BINARIES = CACHE / NAME
 _SECONDS = 120
 # A kubelet removes the logs of pods that it does not know, those of other clusters' too. The
 # directory is not an option of it: it sees one of its own, and its other mounts are seen by all.
@@ -57,10 +57,10 @@ def missing() -> str:
     lacking = [program for program in _PROGRAMS if shutil.which(program, path=_PATH) is None]
     if lacking:
         return f"needs {', '.join(lacking)} (Debian: {INSTALL})"
-    if absent := docker.missing():
-        return f"needs {', '.join(absent)} (Debian: {docker.INSTALL})"
-    if not (_BINARIES / "kubelet").exists():
-        return "needs the programs of Kubernetes: python tools/kubernetes.py"
+    if lacking_docker := docker.missing():
+        return lacking_docker
+    if find(NAME) is None:
+        return f"needs the programs of Kubernetes: make kubernetes {last_failure(NAME)}".rstrip()
     return ""
 
 

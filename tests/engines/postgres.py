@@ -31,6 +31,11 @@ def programs() -> Path | None:
     return Path(known).resolve().parent if known else None
 
 
+def missing() -> str:
+    """Say what is needed and not there; empty if nothing is."""
+    return "" if programs() else f"needs PostgreSQL (Debian: {INSTALL})"
+
+
 class Cluster:
     """A server with its databases."""
 

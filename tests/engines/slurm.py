@@ -39,9 +39,12 @@ class SlurmDidNotStartError(RuntimeError):
     """A daemon that ended, or never answered; the message ends with what it logged."""
 
 
-def missing(programs: tuple[str, ...] = PROGRAMS) -> list[str]:
-    """Name the programs that are not installed."""
-    return [program for program in programs if _which(program) is None]
+def missing(*, accounting: bool = False) -> str:
+    """Say what is needed and not there; empty if nothing is."""
+    programs = PROGRAMS + PROGRAMS_OF_ACCOUNTING if accounting else PROGRAMS
+    absent = [program for program in programs if _which(program) is None]
+    install = f"{INSTALL}; {INSTALL_ACCOUNTING}" if accounting else INSTALL
+    return f"needs {', '.join(absent)} (Debian: {install})" if absent else ""
 
 
 class Cluster:

@@ -16,7 +16,7 @@ def trainings(tmp_path: Path) -> Trainings:
 
 @pytest.fixture(scope="session")
 def estimator_python() -> str:
-    """Give a Python with TensorFlow 2.15, Keras 2 and Tensorpack, built at first use."""
+    """Give a Python with TensorFlow 2.15, Keras 2 and Tensorpack."""
     return environments.python("estimator")
 
 

@@ -798,9 +798,8 @@ class TestTwoDirectories:
 @pytest.fixture
 def accounted(tmp_path):
     """Start boards on a cluster that soon forgets jobs, and has accounting."""
-    if absent := slurm.missing(slurm.PROGRAMS + slurm.PROGRAMS_OF_ACCOUNTING):
-        install = f"{slurm.INSTALL}; {slurm.INSTALL_ACCOUNTING}"
-        cannot_set_up(f"needs {', '.join(absent)} (Debian: {install})")
+    if lacking := slurm.missing(accounting=True):
+        cannot_set_up(lacking)
     with slurm.slurm(accounting=True) as cluster:
         made = Boards(cluster, tmp_path)
         yield made
