@@ -404,6 +404,19 @@ class Lifecycle:
         """Return a live board as it was last read; cheap enough for every request."""
         return self._live.get(board_id)
 
+    def find(self, board_id: str) -> BoardRecord | None:
+        """Return a board from the database: it has ended, or another hub has just started it."""
+        try:
+            record = self._registry.get(board_id)
+        except (NoSuchName, DatabaseUnavailable):
+            return None
+        if record.is_live:  # served from now on, not only after the next tick
+            self._live.update(record)
+            if record.is_isolated and record.state is BoardState.RUNNING:
+                work = (("address", record.id), self._find_address, record)
+                self._do(*work, pool=self._probes)
+        return record
+
     def is_unhealthy(self, record: BoardRecord) -> bool:
         if record.state is not BoardState.RUNNING:
             return False

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aboard.boards.accounts import Session, User
-from aboard.boards.errors import BoardsError, DatabaseUnavailable, NoSuchName
-from aboard.boards.model import INSTANT, BoardRecord, BoardState
+from aboard.boards.errors import BoardsError
+from aboard.boards.model import INSTANT, BoardState
 from aboard.hub.auth import BOARDS_MARK, AuthError, HubVisitor, Issued
 from aboard.hub.config import Config, origin_of
 from aboard.hub.errors import status_of
@@ -263,7 +263,8 @@ class _Router:
 
     async def _opened(self, scope: Scope, board: str, visitor: HubVisitor | None) -> ASGIApp:
         """Send a browser to the origin of boards, with a key that is good for it alone."""
-        record = self._hub.lifecycle.known(board) or await asyncio.to_thread(self._ended, board)
+        lifecycle = self._hub.lifecycle
+        record = lifecycle.known(board) or await asyncio.to_thread(lifecycle.find, board)
         if visitor is None or record is None or not may(visitor.who, Action.SEE, record):
             return pages.NOT_FOUND
         mode = first_header(scope["headers"], b"sec-fetch-mode").lower()
@@ -280,7 +281,7 @@ class _Router:
     async def _board(self, board_id: str, visitor: HubVisitor, kind: str) -> ASGIApp:
         record = self._hub.lifecycle.known(board_id)
         if record is None and kind == "http":
-            record = await asyncio.to_thread(self._ended, board_id)
+            record = await asyncio.to_thread(self._hub.lifecycle.find, board_id)
         if record is None or not may(visitor.who, Action.SEE, record):
             return pages.NOT_FOUND
         if kind == "websocket" and not record.is_isolated:
@@ -295,12 +296,6 @@ class _Router:
             return self._isolated
         await asyncio.to_thread(self._hub.show, record)
         return self._instant
-
-    def _ended(self, board_id: str) -> BoardRecord | None:
-        try:
-            return self._hub.registry.get(board_id)
-        except (NoSuchName, DatabaseUnavailable):
-            return None
 
 
 def _is_from_a_script_elsewhere(scope: Scope) -> bool:
