@@ -45,9 +45,10 @@ test: .venv/installed-test $(CONSOLE) azurite ## run the tests
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -r fEs
 
 # Each engine has a worker of its own, which starts it for the first test and stops it at the end.
-test-engines: ENVIRONMENTS = estimator ray vertex xmanager
+# ENGINES="docker slurm" runs the tests of these alone.
+test-engines: ENVIRONMENTS = vertex xmanager
 test-engines: .venv/installed-test $(CONSOLE) azurite environments ## test on a real Docker, Slurm and Kubernetes, in Chromium, and beside Keras and others
-	$(BIN)/pytest -n 4 --dist loadgroup -m engine -r fEs
+	$(BIN)/pytest -n 4 --dist loadgroup -m engine --engines "$(ENGINES)" -r fEs
 
 soak: .venv/installed-test azurite environments ## kill, break and fuzz for SOAK_MINUTES (10 by default)
 	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest -n $(JOBS) --dist loadgroup -m "(soak or slow) and not engine" -r fEs

@@ -66,6 +66,10 @@ _CLOUD_VARIABLES = ("AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_", "AZURE_", "OSS_"
 Server = TypeVar("Server", FakeGcs, FakeOss, FakeVertex)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--engines", default="", help="of tests marked `engine`, only of these")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Where all must run, name what is missing before the first test."""
     if not must_run() or hasattr(session.config, "workerinput"):
@@ -75,7 +79,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     lacking = [postgres.missing(), _lacking_azurite(), chromium.missing()]
     if "engine" in expression.replace("not engine", ""):
-        lacking += [docker.missing(), slurm.missing(), kubernetes.missing()]
+        chosen = session.config.option.engines.split()
+        engines = {"docker": docker, "slurm": slurm, "kubernetes": kubernetes}
+        lacking += [one.missing() for name, one in engines.items() if not chosen or name in chosen]
     if any(lacking):
         pytest.exit("\n".join(["cannot run all tests:", *filter(None, lacking)]), returncode=1)
 
@@ -91,15 +97,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the tests that take longest, so that no worker ends alone with one of them.
 
     The tests of an engine, `@pytest.mark.engine(NAME)`, share a worker, and so the engine.
     """
     items.sort(key=lambda item: item.path.name not in _LONGEST)
     for item in items:
-        if mark := item.get_closest_marker("engine"):
-            item.add_marker(pytest.mark.xdist_group(f"engine-{mark.args[0]}"))
+        if name := _engine_of(item):
+            item.add_marker(pytest.mark.xdist_group(f"engine-{name}"))
+    if chosen := config.option.engines.split():
+        items[:] = [item for item in items if _engine_of(item) in chosen]
+
+
+def _engine_of(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("engine")
+    return str(mark.args[0]) if mark else ""
 
 
 _RIGS = [
