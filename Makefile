@@ -46,7 +46,7 @@ test: .venv/installed-test $(CONSOLE) azurite ## run the tests
 
 # Each engine has a worker of its own, which starts it for the first test and stops it at the end.
 # ENGINES="docker slurm" runs the tests of these alone.
-test-engines: ENVIRONMENTS = vertex xmanager
+test-engines: ENVIRONMENTS = estimator vertex xmanager
 test-engines: .venv/installed-test $(CONSOLE) azurite environments ## test on a real Docker, Slurm and Kubernetes, in Chromium, and beside Keras and others
 	$(BIN)/pytest -n 4 --dist loadgroup -m engine --engines "$(ENGINES)" -r fEs
 

@@ -432,12 +432,12 @@ def test_requests_of_one_user_do_not_take_every_thread(tmp_path, monkeypatch):
         go_on, running, most = threading.Event(), [], []
         really_find = hub.hub.library.find
 
-        def find(selectors):
+        def find(selectors, **options):
             running.append(1)
             most.append(len(running))
             go_on.wait(180)
             running.pop()
-            return really_find(selectors)
+            return really_find(selectors, **options)
 
         def look():
             with hub.client("max") as client:
@@ -478,10 +478,10 @@ def test_what_waits_is_dropped_when_its_client_has_left(tmp_path, monkeypatch):
         go_on, found = threading.Event(), []
         really_find = hub.hub.library.find
 
-        def find(selectors):
+        def find(selectors, **options):
             found.extend(one.text for one in selectors)
             go_on.wait(60)
-            return really_find(selectors)
+            return really_find(selectors, **options)
 
         monkeypatch.setattr(hub.hub.library, "find", find)
         with ThreadPoolExecutor(1) as sender:

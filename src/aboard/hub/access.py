@@ -29,6 +29,7 @@ from aboard.hub.passwords import TooManyAttempts
 from aboard.hub.permissions import API, RULES, Action, Open, may
 from aboard.hub.proxy import NotServing, not_serving
 from aboard.hub.service import Hub
+from aboard.hub.threads import query, read
 from aboard.web import pages
 from aboard.web.gate import (
     BOARDS_PATH,
@@ -154,7 +155,7 @@ class HubAccess:
         is_known, visitor = self._auth.recent_visitor(credential, secrets)
         if is_known:
             return visitor
-        return await asyncio.to_thread(self._auth.visitor, credential, secrets)
+        return await query(self._auth.visitor, credential, secrets)
 
     def _is_for_us(self, secret: str) -> bool:
         """Return whether a session or key is for this origin: none opens both."""
@@ -167,7 +168,7 @@ class HubAccess:
         opened = self._auth.new_session(boards=self._for_boards)
         session = opened.record if visitor is None else None
         async with _refusing():
-            problem = await asyncio.to_thread(self._auth.redeem, key, session)
+            problem = await query(self._auth.redeem, key, session)
         return problem or _new_session(opened)
 
     async def log_in(self, form: Mapping[str, str], client: str = "") -> NewSession:
@@ -184,9 +185,9 @@ class HubAccess:
                 raise WrongSecret(_sentence(error.message), delayed=True) from None
 
     async def _with_token(self, secret: str) -> NewSession:
-        found = await asyncio.to_thread(self._auth.token, secret)
+        found = await query(self._auth.token, secret)
         if found is not None:
-            return _new_session(await asyncio.to_thread(self._auth.open_session, found[1]))
+            return _new_session(await query(self._auth.open_session, found[1]))
         redeemed = await self.redeem(pasted_key(secret), None)
         if isinstance(redeemed, BadKey):
             raise WrongSecret("This token is not valid.")
@@ -264,7 +265,7 @@ class _Router:
     async def _opened(self, scope: Scope, board: str, visitor: HubVisitor | None) -> ASGIApp:
         """Send a browser to the origin of boards, with a key that is good for it alone."""
         lifecycle = self._hub.lifecycle
-        record = lifecycle.known(board) or await asyncio.to_thread(lifecycle.find, board)
+        record = lifecycle.known(board) or await query(lifecycle.find, board)
         if visitor is None or record is None or not may(visitor.who, Action.SEE, record):
             return pages.NOT_FOUND
         mode = first_header(scope["headers"], b"sec-fetch-mode").lower()
@@ -272,16 +273,16 @@ class _Router:
         if not is_page or not isinstance(visitor.who, User):
             return pages.CROSS_ORIGIN
         mint = partial(self._hub.auth.mint_key, visitor.who, boards=True)
-        key, _ = await asyncio.to_thread(mint)
+        key, _ = await query(mint)
         target = scope["raw_path"].decode("latin-1")
-        query = scope["query_string"].decode("latin-1")
-        more = f"{query}&" if query else ""
+        asked = scope["query_string"].decode("latin-1")
+        more = f"{asked}&" if asked else ""
         return redirect(f"{self._hub.config.boards_url}{target}?{more}{KEY}={key}")
 
     async def _board(self, board_id: str, visitor: HubVisitor, kind: str) -> ASGIApp:
         record = self._hub.lifecycle.known(board_id)
         if record is None and kind == "http":
-            record = await asyncio.to_thread(self._hub.lifecycle.find, board_id)
+            record = await query(self._hub.lifecycle.find, board_id)
         if record is None or not may(visitor.who, Action.SEE, record):
             return pages.NOT_FOUND
         if kind == "websocket" and not record.is_isolated:
@@ -289,7 +290,7 @@ class _Router:
         if kind == "http" and record.state is not BoardState.RUNNING:
             log: tuple[str, ...] = ()
             if record.state is BoardState.STARTING and may(visitor.who, Action.SEE_LOGS, record):
-                log = await asyncio.to_thread(self._hub.last_lines, record)
+                log = await read(self._hub.last_lines, record)
             return not_serving(record.id, NotServing(record.state, record.reason, log))
         self._hub.lifecycle.touch(record.id)
         if record.on != INSTANT:

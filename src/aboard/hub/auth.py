@@ -26,6 +26,7 @@ from aboard.boards.model import BoardRecord, check_number, check_text, new_id
 from aboard.boards.registry import Registry
 from aboard.hub.passwords import Passwords, TooManyAttempts, Turns, sources_of
 from aboard.hub.permissions import Action, Guest, may, require
+from aboard.hub.threads import query
 from aboard.web.gate import BadKey, Credential, Throttle
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class Auth:
         sources = sources_of(address, name)
         give_back = await self._turns.take(sources)
         try:
-            user = await asyncio.to_thread(self._find, name)
+            user = await query(self._find, name)
         except BaseException:
             give_back()
             raise
@@ -233,8 +234,8 @@ class Auth:
             with suppress(TooManyAttempts):  # the next login renews it
                 hashed = await asyncio.wrap_future(self._passwords.hash(password, sources))
                 renew = self._accounts.renew_password
-                await asyncio.to_thread(renew, user.name, user.password, hashed)
-        return await asyncio.to_thread(self.open_session, user)
+                await query(renew, user.name, user.password, hashed)
+        return await query(self.open_session, user)
 
     def _find(self, name: str) -> User | None:
         try:

@@ -6,7 +6,6 @@ The console is one page with many addresses: `make console` builds its files int
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import html
 import re
@@ -23,6 +22,7 @@ from aboard.hub.access import end_cookie, share_cookie_name
 from aboard.hub.api import TheHub, TheUser, TheVisitor, check_rule
 from aboard.hub.api.users import end_session
 from aboard.hub.metrics import CONTENT_TYPE, expose
+from aboard.hub.threads import query
 from aboard.web import pages
 from aboard.web.gate import redirect
 from aboard.web.pages import NOT_FOUND, Problem, Reply
@@ -163,7 +163,7 @@ def log_out(hub: TheHub, request: Request, visitor: TheVisitor) -> Response:
 
 @router.get("/s/{secret}")
 async def open_share(hub: TheHub, request: Request, secret: str) -> Response:
-    guest = await asyncio.to_thread(hub.auth.guest, secret)
+    guest = await query(hub.auth.guest, secret)
     if guest is None:
         await hub.auth.throttle.hold()
         return _response(_NO_SHARE.reply(as_page=accepts_html(request.scope)))

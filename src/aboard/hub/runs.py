@@ -21,6 +21,7 @@ import orjson
 from aboard.boards.errors import BadValue, Busy, Conflict, NoSuchName
 from aboard.doctor.rules import Finding
 from aboard.events.files import EVENT_FILE
+from aboard.hub.threads import read
 from aboard.index import Report, Source
 from aboard.index.library import Library, RunSet
 from aboard.index.summary import Summary
@@ -281,7 +282,7 @@ class HubRuns:
             ended = await asyncio.to_thread(self._has_ended, run)
             with suppress(StorageError):  # it may answer later
                 pieces = log.read(tail=tail, to_end=ended)  # after it is known
-                while piece := await asyncio.to_thread(next, pieces, b""):
+                while piece := await read(next, pieces, b""):
                     yield piece
                 tail, is_over = None, ended
             if not is_over:

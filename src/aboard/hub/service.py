@@ -286,7 +286,7 @@ class Hub:
             return None, []
         if record.on == INSTANT:
             if closely:
-                self._probe_buckets(self._shown(record))
+                self.probe_buckets(self._shown(record))
             runs = self.follower.count(record.id, now=closely)
             problems = self.follower.conditions(record.id)
             if problems:  # the next description shows whether they are over
@@ -329,7 +329,7 @@ class Hub:
                 )
         selectors = self.library.parse(given["selectors"])
         values["selectors"] = tuple(one.text for one in selectors)
-        members = self.library.resolve(selectors)
+        members = self.library.resolve(selectors, retry=False)
         values = fill(values, self.config.limits)
         draft = BoardRecord(owner=user.name, **values)
         if (question := question_of(draft)) is not None:
@@ -339,7 +339,7 @@ class Hub:
         made = self.lifecycle.create(draft, new=new, key=key)
         if not made.is_new:
             made = Created(self._updated(made.board, given), False)
-        self._probe_buckets(self._shown(made.board))
+        self._shown(made.board)
         return made
 
     def _know_runs(self, selectors: Sequence[Selector]) -> None:
@@ -382,7 +382,7 @@ class Hub:
         """Add and remove selectors of a board; an isolated one restarts with them."""
         added, removed = self.library.parse(add), self.library.parse(remove)
         if added:
-            self.library.resolve(added)
+            self.library.resolve(added, retry=False)
 
         def changed(now: BoardRecord) -> dict[str, Any]:
             selectors = self.library.changed(self.library.parse(now.selectors), added, removed)
@@ -431,7 +431,8 @@ class Hub:
             self.follower.requested(record.id, wait=False)
         return record
 
-    def _probe_buckets(self, record: BoardRecord) -> None:
+    def probe_buckets(self, record: BoardRecord) -> None:
+        """Wait a moment for what the buckets of a new board answer."""
         if record.on == INSTANT and any("://" in one for one in record.selectors):
             self.follower.probe(record.id, _BUCKET_SECONDS)
 

@@ -185,14 +185,12 @@ def known_run(connection: sqlite3.Connection, root: str, directory: str) -> Know
     return None if row is None else KnownRun._make(row)
 
 
-def runs_of(connection: sqlite3.Connection, ids: Sequence[int]) -> list[KnownRun]:
-    """Return the runs of some ids, in this order, as they are now; those that are gone are not."""
+def runs_by_id(connection: sqlite3.Connection, ids: Sequence[int]) -> dict[int, KnownRun]:
     rows = connection.execute(
         f"SELECT id, {_COLUMNS} FROM run WHERE id IN (SELECT value FROM json_each(?))",
         (json.dumps(ids),),
     )
-    found = {row[0]: KnownRun._make(row[1:]) for row in rows}
-    return [found[one] for one in ids if one in found]
+    return {row[0]: KnownRun._make(row[1:]) for row in rows}
 
 
 def ids_of(
@@ -256,8 +254,8 @@ def describe_raw_runs(connection: sqlite3.Connection, directories: Collection[st
             continue
         ids = ids_of(connection, root, {place for places in above for place in places})
         nearest = (next((one for one in places if one in ids), None) for places in above)
-        found = runs_of(connection, [ids[one] for one in {*nearest} if one is not None])
-        raw = {run.uri: run for run in found if not run.is_recorded}
+        found = runs_by_id(connection, [ids[one] for one in {*nearest} if one is not None])
+        raw = {run.uri: run for run in found.values() if not run.is_recorded}
         if not raw:
             continue
         below = _runs_below(connection, root, [run.directory for run in raw.values()])

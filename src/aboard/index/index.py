@@ -343,10 +343,15 @@ class Index:
             return self._columns
 
     def runs_of(self, ids: Sequence[int]) -> list[KnownRun]:
-        """Return the runs of some ids, as they are now; those that are gone are left out."""
-        from aboard.index.catalog import runs_of
+        """Return the runs of some ids, as they are now, in this order; those gone are left out."""
+        found = self.runs_by_id(ids)
+        return [found[one] for one in ids if one in found]
 
-        return self._do(lambda connection: runs_of(connection, ids))
+    def runs_by_id(self, ids: Sequence[int]) -> dict[int, KnownRun]:
+        """Return the runs of some ids, as they are now, by their id."""
+        from aboard.index.catalog import runs_by_id
+
+        return self._do(lambda connection: runs_by_id(connection, ids))
 
     def ids_of(self, root: str, directories: Collection[str]) -> dict[str, int]:
         """Return the ids of those of some directories below a root that are runs."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from aboard.index.table import Metrics, RunTable
     from aboard.runs.columns import Facet, Ints, Mark
 
+_BUCKET_SECONDS = 5.0  # for which the listing of a bucket is new enough
 _LOGGED = ("hparams", "metrics")  # what event files may hold besides points
 _MOST_ORDERS = 4  # that are kept for deep pages
 _LEVELS_ABOVE = 2  # how far above a source its record may be: a stage or a rank may be opened alone
@@ -284,6 +285,14 @@ class Library:
             held = report.marks if marks else self.state(root).marks
             self._states[root] = RootState(self._clock(), None, tuple(report.problems), held)
         return report
+
+    def look_again(self) -> None:
+        """Look for runs below all roots, except buckets that were listed just now."""
+        now = self._clock()
+        for uri in self.uris:
+            listed = self.state(uri).at
+            if listed is None or now - listed > _BUCKET_SECONDS or not is_remote(uri):
+                self.refresh(uri)
 
     def state(self, root: str) -> RootState:
         with self._lock:
@@ -521,7 +530,8 @@ class Library:
         shown[np.isin(roots.codes[:size], wanted)] = True
         if not self.any_path:
             rows = np.flatnonzero(shown & linked.has[:size])
-            for row, run in zip(rows, self.index.runs_of(rows.tolist()), strict=True):
+            shown[rows] = False  # also those that were deleted meanwhile
+            for row, run in self.index.runs_by_id(rows.tolist()).items():
                 shown[row] = self._stays_inside(run.uri)
         for outer, inner in permutations(uris, 2):
             if is_below(inner, outer):

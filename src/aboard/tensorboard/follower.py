@@ -229,8 +229,9 @@ class Follower:
         self._roots: list[str] = []
         self._followed: dict[str, Source] = {}  # runs that are read without a board
         self._listed = float("-inf")
-        self._asked = float("-inf")
-        self._asked_of: dict[str, Source] = {}  # runs whose metrics were last asked for
+        self._asked_of: dict[
+            str, tuple[Source, float]
+        ] = {}  # and when
         self._asked_feeds: list[tuple[_Feed, int]] = []  # see `_Shown.awaited`
         self._asked_patience = float("-inf")
         self._logged: dict[str, str] = {}
@@ -333,7 +334,7 @@ class Follower:
         self.runs_requested()
         with self._lock:
             now = self._clock()
-            before = self._asked_of if now - self._asked <= UNWATCHED_SECONDS else {}
+            before = self._recently_asked(now)
             if not wanted.keys() <= before.keys():
                 feeds = [self._feed(Source(uri), is_root=True) for uri in self._library.uris]
                 self._asked_feeds = [(feed, feed.polls + feed.busy) for feed in feeds]
@@ -342,7 +343,7 @@ class Follower:
                     feed.due, feed.whole_due = min(feed.due, now), 0.0
                     feed.again = feed.busy
                 self._lock.notify_all()
-            self._asked, self._asked_of = now, before | wanted
+            self._asked_of = before | {uri: (source, now) for uri, source in wanted.items()}
             if wait and now < self._asked_patience:
                 awaited = self._asked_feeds
                 self._lock.wait_for(
@@ -351,6 +352,13 @@ class Follower:
                     ),
                     self._asked_patience - now,
                 )
+
+    def _recently_asked(self, now: float) -> dict[str, tuple[Source, float]]:
+        return {
+            uri: (source, at)
+            for uri, (source, at) in self._asked_of.items()
+            if now - at <= UNWATCHED_SECONDS
+        }
 
     def follow(self, uris: Collection[str]) -> None:
         """Read these runs below the roots as if a board in use showed them, until the next call."""
@@ -456,7 +464,7 @@ class Follower:
                     shown.stale = True
                     if shown.in_use(now):
                         in_use.append(board_id)
-        return {board_id for board_id in in_use if self._resolve(board_id)}
+        return {board_id for board_id in in_use if self._answer(board_id)}
 
     def _feeds_of(self, spec: BoardSelection) -> list[_Feed]:
         found = [self._feed(source) for source in spec.sources]
@@ -544,11 +552,16 @@ class Follower:
                 wait = min(wait, shown.answer_due - now)
         return wait
 
-    def _answer(self, board_id: str) -> None:
+    def _answer(self, board_id: str) -> bool:
+        """Resolve a board; one that fails is tried again, and the other boards go on."""
         try:
-            self._resolve(board_id)
-        except Exception:  # noqa: BLE001 - must not stop all other boards
-            _log.exception("the question of board %s could not be answered", board_id)
+            return self._resolve(board_id)
+        except Exception:  # noqa: BLE001 - whatever it was
+            _log.exception("board %s could not be resolved; this is tried again", board_id)
+            with self._lock:
+                if shown := self._shown.get(board_id):
+                    shown.dirty, shown.answer_due = True, self._clock() + _BETWEEN_ANSWERS
+            return False
 
     def _points_came(self, feed: _Feed) -> None:
         """Note that boards which ask for metrics below a root may have another answer."""
@@ -768,8 +781,7 @@ class Follower:
     def _selected(self) -> dict[str, Source]:
         now = self._clock()
         in_use = [shown.selected for shown in self._shown.values() if shown.in_use(now)]
-        if now - self._asked <= UNWATCHED_SECONDS:
-            in_use.append(self._asked_of)
+        in_use.append({uri: source for uri, (source, _) in self._recently_asked(now).items()})
         in_use.append(self._followed)
         return {uri: source for selected in in_use for uri, source in selected.items()}
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from typing import Annotated, Any, TypeVar
 
+from anyio import from_thread
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,6 +36,9 @@ from aboard.hub.permissions import (
     require,
 )
 from aboard.hub.service import Hub
+from aboard.hub.threads import read
+from aboard.index.library import Library
+from aboard.runs.selectors import NothingMatches
 from aboard.web.gate import VISITOR, is_ending
 from aboard.web.pages import ENDING
 
@@ -120,6 +124,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 COMPUTING = 2  # threads that compute at a time; each competes with the event loop
 _LONGEST_PLACE = 18  # digits, which 64 bits hold
+_LOOK_SECONDS = 5.0
 _SMALL_BODY = 16 << 10  # parsed at once; a larger one waits for a turn
 
 
@@ -156,13 +161,35 @@ class Shares:
                 self._used[visitor] = turns, count - 1
 
 
+class Look:
+    """A look for new runs below the roots, for requests that found none.
+
+    It takes no turn to compute. Requests that come while one is under way share it, and none waits
+    long for a storage that is slow: the next request finds what the look has found.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._under_way: asyncio.Future[None] | None = None
+
+    async def __call__(self) -> None:
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.ensure_future(read(self._library.look_again))
+        await asyncio.wait([self._under_way], timeout=_LOOK_SECONDS)
+
+
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def computes(endpoint: Endpoint) -> Endpoint:
-    """Let a route wait for its turn to compute."""
+    """Let a route wait for its turn to compute; one that finds no run looks again."""
     vars(endpoint)["computes"] = True
     return endpoint
+
+
+def leave_turn(request: Request) -> None:
+    """End the turn of a route that computes, in its thread, before it waits for something."""
+    from_thread.run(request.state.turn.aclose)
 
 
 class _Request(Request):
@@ -200,20 +227,31 @@ class _SharedRoute(APIRoute):
             request = _Request(given.scope, given.receive)
             shares: Shares = request.app.state.shares
             computing: Shares = request.app.state.computing
-            async with AsyncExitStack() as held:
-                if blocks:
-                    await held.enter_async_context(shares.of(visitor.name))
+            async with shares.of(visitor.name) if blocks else nullcontext():
                 if self.body_field is not None and len(await request.body()) > _SMALL_BODY:
                     async with computing.of(visitor.name):
                         await request.parse()
-                if is_computed:
-                    await held.enter_async_context(computing.of(visitor.name))
-                if is_ending(request.scope):
-                    reply = ENDING.reply(as_page=False)
-                    return Response(reply.body, reply.status, dict(reply.headers))
-                if await request.is_disconnected():
-                    return Response()
-                return await answer(request)
+                if not is_computed:
+                    return await answer_once(request)
+                try:
+                    return await answer_computed(request, computing, visitor.name)
+                except NothingMatches:
+                    await request.app.state.look()
+                return await answer_computed(request, computing, visitor.name)
+
+        async def answer_computed(request: Request, computing: Shares, name: str) -> Response:
+            async with AsyncExitStack() as turn:
+                await turn.enter_async_context(computing.of(name))
+                request.state.turn = turn
+                return await answer_once(request)
+
+        async def answer_once(request: Request) -> Response:
+            if is_ending(request.scope):
+                reply = ENDING.reply(as_page=False)
+                return Response(reply.body, reply.status, dict(reply.headers))
+            if await request.is_disconnected():
+                return Response()
+            return await answer(request)
 
         return answer_in_turn
 

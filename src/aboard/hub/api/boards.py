@@ -34,6 +34,7 @@ from aboard.hub.api import (
     TheUser,
     api_router,
     computes,
+    leave_turn,
 )
 from aboard.hub.service import Hub
 from aboard.runs.manifest import format_time
@@ -217,7 +218,8 @@ def list_boards(
 def create_board(
     hub: TheHub,
     user: TheUser,
-    request: NewBoard,
+    request: Request,
+    board: NewBoard,
     response: Response,
     idempotency_key: Annotated[
         str | None,
@@ -225,9 +227,11 @@ def create_board(
     ] = None,
 ) -> BoardDocument:
     """Create a board, or return the live one of the same selection."""
-    given = dict(request)
+    given = dict(board)
     new = given.pop("new")
     made = hub.create(user, given, new=new, key=idempotency_key)
+    leave_turn(request)
+    hub.probe_buckets(made.board)
     if not made.is_new:
         response.status_code = 200
     return _document(hub, made.board)

@@ -458,6 +458,7 @@ def _attachment(name: str) -> str:
 
 
 @router.get("/runs/{run}/boards")
+@computes
 def list_boards_of_run(hub: TheHub, user: TheUser, run: TheRun) -> RunBoards:
     """List the live boards that show a run, of those that you may see."""
     page = hub.page(user, states=sorted(LIVE), limit=_MOST_BOARDS)
@@ -550,7 +551,7 @@ def _selected(
 ) -> RunSet:
     """Return the runs of a request; the metrics that it needs are read in the background."""
     hub.follower.runs_requested()
-    runs = hub.library.find(hub.library.parse(selectors))
+    runs = hub.library.find(hub.library.parse(selectors), retry=False)
     question = Question.parse(where)
     if read := hub.library.to_read(question, runs, fields):
         hub.follower.metrics_requested(read)

@@ -159,7 +159,7 @@ def list_runs(
     question = Question.parse(where, sort, min(place + limit, MAX_LIMIT), group_by)
     fields = {one: parse_field(one) for one in split_fields(columns or "")}
     library = hub.library
-    selected = library.find(library.parse(selector))
+    selected = library.find(library.parse(selector), retry=False)
     if read := library.to_read(question, selected, fields.values()):
         hub.follower.metrics_requested(read)
     unread = library.unread(read)

@@ -10,6 +10,7 @@ import math
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,13 +27,13 @@ from aboard.hub.service import Hub
 from aboard.index import Series, Source, Tag
 from aboard.index.derived import Axis, Curve, Shape
 from aboard.index.groups import MOST_POINTS as MOST_OF_GROUP
-from aboard.index.library import Library, RunSet
+from aboard.index.library import RunSet
 from aboard.index.tags import GroupTag
 from aboard.runs.catalog import KnownRun
 from aboard.runs.groups import Band, Line
 from aboard.runs.naming import shown
 from aboard.runs.question import Question
-from aboard.runs.selectors import NothingMatches, Selector
+from aboard.runs.selectors import NothingMatches
 from aboard.storage import is_below
 from aboard.tensorboard.routes import json_numbers
 
@@ -178,7 +179,11 @@ async def read_series(
             return await run_in_threadpool(work, *arguments)
 
     try:
-        runs = await compute(reading.select)
+        try:
+            runs = await compute(reading.select)
+        except NothingMatches:
+            await request.app.state.look()
+            runs = await compute(partial(reading.select, is_last=True))
         async with shares.of(name):
             await run_in_threadpool(hub.follower.metrics_requested, runs, wait=True)
         await compute(reading.find, runs)
@@ -204,8 +209,17 @@ class _Reading:
         self._batches = self._compute()
         self.is_done = False
 
-    def select(self) -> RunSet:
-        return _find_runs(self._library, self._library.parse(self._spec.selectors))
+    def select(self, *, is_last: bool = False) -> RunSet:
+        """Return the runs; before the last look for them, each place must have some."""
+        selectors = self._library.parse(self._spec.selectors)
+        places = [one.place for one in selectors if one.place]
+        if places:
+            self._library.resolve(selectors, retry=False)  # refuses what is not below a root
+        runs = self._library.find(selectors, retry=False)
+        in_each = all(any(is_below(run.uri, place) for run in runs) for place in places)
+        if not runs or not (in_each or is_last):
+            raise NothingMatches("there is no run in these places below a root of the hub.")
+        return runs
 
     def find(self, runs: RunSet) -> None:
         """Look up the series of these runs."""
@@ -324,23 +338,6 @@ class _Reading:
         )
         body = b'{"series":[%b],"unread":%d}' % (series, self._unread)
         return Response(body, media_type="application/json")
-
-
-def _find_runs(library: Library, selectors: Sequence[Selector]) -> RunSet:
-    """Return the runs that selectors select; of a place, also on its first request."""
-    places = [one.place for one in selectors if one.place]
-    if places:
-        library.resolve(selectors)  # refuses what is not below a root
-    runs = library.find(selectors)
-    for place in places:
-        if not any(is_below(run.uri, place) for run in runs):
-            for uri in library.uris:
-                if is_below(place, uri) or is_below(uri, place):
-                    library.refresh(uri)
-            runs = library.find(selectors)
-    if not runs:
-        raise NothingMatches("there is no run in these places below a root of the hub.")
-    return runs
 
 
 _LESS = "Select fewer runs or tags, or send several requests."

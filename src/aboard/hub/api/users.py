@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from aboard.hub.api import Duration, Name, RequestDocument, TheHub, TheUser, The
 from aboard.hub.auth import HubVisitor
 from aboard.hub.permissions import Action, require
 from aboard.hub.service import Hub
+from aboard.hub.threads import query
 from aboard.runs.manifest import format_time
 
 router = api_router("users")
@@ -167,7 +167,7 @@ async def login(hub: TheHub, request: Request, response: Response, body: Login) 
     address = request.client.host if request.client else ""
     opened = await hub.auth.enter(body.user, body.password, address)
     response.headers["set-cookie"] = session_cookie(request.scope, opened)
-    return me(hub, await asyncio.to_thread(hub.auth.user, body.user))
+    return me(hub, await query(hub.auth.user, body.user))
 
 
 @router.post("/logout", status_code=204, response_model=None)

@@ -1,0 +1,93 @@
+"""Whatever hangs, others go on: who visits is found out, boards open, tables are listed."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from aboard.index.library import Library
+from aboard.jobs.logs import RunLog
+from aboard.runs.manifest import State
+from tests.hub.hubs import create, log_run, served
+from tests.waiting import until
+
+MANY = 40  # more than any pool of threads has
+
+
+@pytest.fixture
+def hub(tmp_path):
+    directory = log_run(tmp_path / "logs", "cifar10/run1", [1.0], state=State.RUNNING)
+    (directory / "output.log").write_text("begun\n")
+    with served(tmp_path, [tmp_path / "logs"]) as hub:
+        yield hub
+
+
+@pytest.fixture
+def go_on():
+    """Give an event for which something waits; it comes when the test has ended at the latest."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_logs_that_cannot_be_read_keep_nobody_out(hub, go_on, monkeypatch):
+    really_read, hanging = RunLog.read, []
+
+    def read(self, **options):
+        hanging.append(1)
+        go_on.wait(180)
+        yield from really_read(self, **options)
+
+    with hub.client("anna") as anna, hub.client("max") as max_, ExitStack() as closing:
+        board = create(anna, "cifar10")["id"]
+        (run,) = anna.get("/api/v1/runs").json()["runs"]
+        monkeypatch.setattr(RunLog, "read", read)
+        senders = closing.enter_context(ThreadPoolExecutor(MANY))
+        closing.callback(go_on.set)
+        for _ in range(MANY):
+            senders.submit(follow, hub, run["id"])
+        until(lambda: len(hanging) >= 8)
+        hub.hub.auth.forget_visitors()
+        assert max_.get("/api/v1/me").json()["user"] == "max"
+        assert anna.get(f"/b/{board}/data/runs").json() == ["cifar10/run1"]
+
+
+def follow(hub, run):
+    with (
+        hub.client("max") as client,
+        client.stream("GET", f"/api/v1/runs/{run}/log?follow=true") as answer,
+    ):
+        next(answer.iter_bytes(), b"")
+
+
+def test_a_look_for_runs_that_takes_long_holds_no_turn(hub, go_on, monkeypatch):
+    looks = []
+
+    def look(self):
+        looks.append(1)
+        go_on.wait(180)
+
+    monkeypatch.setattr(Library, "look_again", look)
+    monkeypatch.setattr("aboard.hub.api._LOOK_SECONDS", 180.0)
+    wrong = "/api/v1/runs?selector=nothere"
+    with ThreadPoolExecutor(3) as senders, hub.client("vera") as client:
+        clients = [hub.client(name) for name in ("anna", "max", "mia")]
+        answers = [senders.submit(one.get, wrong) for one in clients]
+        until(lambda: looks)
+        assert len(client.get("/api/v1/runs?selector=cifar10").json()["runs"]) == 1
+        go_on.set()
+        assert {one.result().status_code for one in answers} == {404}
+        for one in clients:
+            one.close()
+    assert len(looks) <= 3  # those that come while one is under way share it
+
+
+def test_a_run_that_has_just_begun_is_found(hub, tmp_path):
+    with hub.client("max") as client:
+        assert client.get("/api/v1/runs?selector=mnist").status_code == 404
+        log_run(tmp_path / "logs", "mnist/run1", [1.0])
+        assert create(client, "mnist")["sources"] == [str(tmp_path / "logs/mnist/run1")]
+        log_run(tmp_path / "logs", "mnist/run2", [1.0])
+        body = {"selectors": ["mnist/run2"], "tags": ["loss"]}
+        assert client.post("/api/v1/series", json=body).status_code == 200
