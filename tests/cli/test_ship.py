@@ -13,6 +13,7 @@ import pytest
 
 from aboard.storage import open_storage
 from aboard.track.shipping.spool import Spool, Status
+from tests.waiting import until
 
 NAME = "events.out.tfevents.1.host"
 
@@ -205,9 +206,7 @@ def test_what_a_process_cannot_send_is_taken_over(
     wrong = {**os.environ, **variables, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{closed_port}"}
     command = [sys.executable, "-m", "aboard.track.shipping.shipper", str(spool.directory)]
     with subprocess.Popen(command, env=wrong) as shipper:
-        deadline = time.monotonic() + 60
-        while not (spool.is_served() and spool.status().problem) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: spool.is_served() and spool.status().problem)
         keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         variables |= {"AWS_ENDPOINT_URL": s3_server, **{key: os.environ[key] for key in keys}}
         result = aboard("ship")

@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import until
 
 SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
 # As on LUMI's page: the process of rank 0 makes the writer.
@@ -60,11 +61,8 @@ def submit(cluster, work, script, *options, train=TRAIN):
     line = ["sbatch", "--parsable", "--output=slurm-%a.out", *small, *options, SCRIPTS / script]
     done = subprocess.run(line, env=variables, cwd=work, capture_output=True, text=True, check=True)
     job = done.stdout.strip()
-    deadline = time.monotonic() + 120
     listed = ("squeue", "--noheader", f"--jobs={job}")
-    while cluster.ask(*listed).stdout:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: not cluster.ask(*listed).stdout, lambda: cluster.ask(*listed).stdout)
     return job, "".join(path.read_text() for path in sorted(work.glob("slurm-*.out")))
 
 

@@ -13,7 +13,8 @@ from aboard import EventWriter
 from aboard.events import encode
 from aboard.system import children, find_process
 from tests.hostile.generate import VICTIM
-from tests.hub.hubs import create, personal_hub, until
+from tests.hub.hubs import create, personal_hub
+from tests.waiting import until
 
 GROUPS = "data/plugin/hparams/session_groups"
 

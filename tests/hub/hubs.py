@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,15 +34,6 @@ BODIES = {
 }
 # Options of a client; one that reads the certificates of this machine costs 30 ms.
 QUICK = {"timeout": 180, "trust_env": False, "verify": False}
-
-
-def until(condition, seconds=180.0):
-    deadline, pause = time.monotonic() + seconds, 0.02
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.3)  # what is slow is asked for rarely: questions cost time too
-    return found
 
 
 def log_run(root, label, values, tag="loss", **record):

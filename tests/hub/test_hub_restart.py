@@ -13,7 +13,8 @@ from urllib.parse import urlencode
 import httpx
 
 from tests.engines.command import fork_command, run_command
-from tests.hub.hubs import QUICK, create, log_run, personal_hub, points, served, until
+from tests.hub.hubs import QUICK, create, log_run, personal_hub, points, served
+from tests.waiting import until
 
 
 def is_running(pid):

@@ -24,16 +24,9 @@ from aboard.tensorboard import schedule as schedule_module
 from aboard.tensorboard.follower import BoardSelection, Follower, parts_of
 from aboard.tensorboard.provider import Boards
 from aboard.tensorboard.schedule import UNWATCHED_SECONDS
+from tests.waiting import until
 
 EVENTS = "events.out.tfevents.1"
-
-
-def until(condition, seconds=180.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 def log(directory, *steps, loss=1.0, wall_time=None):

@@ -24,6 +24,7 @@ from aboard.tensorboard.worker import MEMORY_BYTES
 from aboard.tensorboard.workers import ForkServer, Ticket, Turns, WorkerPool
 from aboard.web.gate import VISITOR
 from tests.engines.sick_tensorboard import PROGRAM
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 PLUGIN = "data/plugin/odd"
@@ -435,10 +436,7 @@ def test_workers_end_with_the_process_that_has_them(tmp_path):
         for pid in forked:
             os.kill(pid, signal.SIGSTOP)  # as deaf as one that holds its interpreter
         process.kill()
-    deadline = time.monotonic() + 30
-    while any(is_alive(pid) for pid in (server, *forked)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not any(is_alive(pid) for pid in (server, *forked)))
 
 
 def is_alive(pid):
