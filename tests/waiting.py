@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,11 +16,26 @@ def until(condition: Callable[[], T | None], failure: str | Callable[[], object]
 
     `failure` is what the test fails with, or a function that returns the last state.
     """
-    deadline, pause = time.monotonic() + _SECONDS, 0.01
+    pauses = _pauses(failure)
     while not (found := condition()):
-        if time.monotonic() > deadline:
-            state = failure() if callable(failure) else failure
-            raise AssertionError(state or "it did not happen in time")
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.3)
+        time.sleep(next(pauses))
     return found
+
+
+async def until_async(
+    condition: Callable[[], T | None], failure: str | Callable[[], object] = ""
+) -> T:
+    """Wait as `until` does, while other tasks go on."""
+    pauses = _pauses(failure)
+    while not (found := condition()):
+        await asyncio.sleep(next(pauses))
+    return found
+
+
+def _pauses(failure: str | Callable[[], object]) -> Iterator[float]:
+    deadline, pause = time.monotonic() + _SECONDS, 0.01
+    while time.monotonic() < deadline:
+        yield pause
+        pause = min(pause * 1.3, 0.3)
+    state = failure() if callable(failure) else failure
+    raise AssertionError(state or "it did not happen in time")

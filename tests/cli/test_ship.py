@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -129,8 +128,7 @@ def test_what_a_process_may_still_write_to_is_left(aboard, tmp_path, left):
     spool = left()
     told = {**os.environ, "ABOARD_LOGDIR": str(spool.files)}
     with subprocess.Popen(["sleep", "60"], env=told) as writer:
-        while spool.writer() is None:
-            time.sleep(0.01)
+        until(lambda: spool.writer() is not None)
         done = aboard("ship")
         writer.kill()
     assert done.code == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.ports import free_port
 from tests.waiting import until
 
 SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
@@ -54,7 +55,7 @@ def submit(cluster, work, script, *options, train=TRAIN):
         **cluster.variables,
         "PATH": f"{binaries}:{os.environ['PATH']}",
         "ABOARD_ROOT": str(work / "root"),
-        "MASTER_PORT": str(20000 + os.getpid() % 10000),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
     }
     small = ["--partition=both", "--cpus-per-task=1", "--gpus-per-node=0", "--mem=1500M"]

@@ -143,8 +143,8 @@ class Process:
 
 
 @contextmanager
-def personal_hub(tmp_path, root, port=0):
-    """Run a personal hub until it is no longer needed."""
+def personal_hub(tmp_path, root, port=0, first=""):
+    """Run a personal hub until it is no longer needed; it runs `first`, some Python, before."""
     state = tmp_path / "state"
     log = tmp_path / "hub-log"
     process = fork_command(
@@ -152,6 +152,7 @@ def personal_hub(tmp_path, root, port=0):
         env={**os.environ, "ABOARD_STATE": str(state)},
         cwd=Path.cwd(),
         stderr=str(log),
+        first=first,
     )
     try:
         line = process.stdout.readline()
