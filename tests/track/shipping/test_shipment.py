@@ -188,8 +188,8 @@ def kill_shippers(base: str, tmp_path: Path, seed: int, tally, *, cloud: bool) -
         step = 0
         for _ in range(8):
             process = start_shipper(mine)
-            until = time.monotonic() + chance.uniform(0.05, 0.8 if cloud else 0.45)
-            while time.monotonic() < until:
+            end = time.monotonic() + chance.uniform(0.05, 0.8 if cloud else 0.45)
+            while time.monotonic() < end:
                 for _ in range(chance.choice([1, 1, 5, 300])):
                     append(events, scalar_record(step))
                     step += 1
