@@ -34,6 +34,7 @@ from tests.engines.fake_oss import FakeOss
 from tests.engines.fake_vertex import FakeVertex
 from tests.engines.ports import free_port, free_ports
 from tests.engines.rigs import Rig
+from tests.waiting import until
 from tools import azurite as azurite_tool
 from tools import cache
 
@@ -304,7 +305,7 @@ def seaweedfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = object_servers.seaweedfs(directory, ports)
     with running(command, ports[0], end=signal.SIGKILL):  # a gentle end takes 25 seconds
         url = f"http://127.0.0.1:{ports[0]}"
-        wait_until(lambda: _create_bucket(url))  # it listens before it has a master
+        until(lambda: _create_bucket(url))  # it listens before it has a master
         yield url
     for port in ports:
         for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
@@ -448,21 +449,13 @@ def running(
         subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process,
     ):
         try:
-            wait_until(lambda: process.poll() is not None or _listens(port))
+            until(lambda: process.poll() is not None or _listens(port))
             if process.poll() is not None:
                 log.seek(0)
                 pytest.fail(f"{command[0]} ended at once: {log.read().decode()}")
             yield
         finally:
             process.send_signal(end)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail("the server did not start in time")
-        time.sleep(0.05)
 
 
 def _listens(port: int) -> bool:

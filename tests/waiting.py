@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
+_SECONDS = 180.0
 
 
-def until(condition: Callable[[], T], seconds: float = 120.0) -> T:
-    """Return what a condition returns once that is true; what is slow is queried rarely."""
-    deadline, pause = time.monotonic() + seconds, 0.02
+def until(condition: Callable[[], T | None], failure: str | Callable[[], object] = "") -> T:
+    """Return what a condition returns once that is true; what is slow is queried rarely.
+
+    `failure` is what the test fails with, or a function that returns the last state.
+    """
+    pauses = _pauses(failure)
     while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.3)
+        time.sleep(next(pauses))
     return found
+
+
+async def until_async(
+    condition: Callable[[], T | None], failure: str | Callable[[], object] = ""
+) -> T:
+    """Wait as `until` does, while other tasks go on."""
+    pauses = _pauses(failure)
+    while not (found := condition()):
+        await asyncio.sleep(next(pauses))
+    return found
+
+
+def _pauses(failure: str | Callable[[], object]) -> Iterator[float]:
+    deadline, pause = time.monotonic() + _SECONDS, 0.01
+    while time.monotonic() < deadline:
+        yield pause
+        pause = min(pause * 1.3, 0.3)
+    state = failure() if callable(failure) else failure
+    raise AssertionError(state or "it did not happen in time")

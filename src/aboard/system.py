@@ -133,9 +133,11 @@ def has_ended(identity: str) -> bool:
     _, boot, namespace, pid, started = identity.split("/")
     try:
         here = (boot_id(), os.readlink("/proc/self/ns/pid"))
+        process = find_process(int(pid))
     except OSError:
         return False
-    return here == (boot, namespace) and start_ticks(int(pid)) != int(started)
+    lives = process is not None and process.is_alive and process.started == int(started)
+    return here == (boot, namespace) and not lives
 
 
 def seconds_since_boot() -> float:

@@ -1,7 +1,6 @@
 """What the tests of boards share: a registry over each kind of database, a loop, and a clock."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,16 +29,3 @@ def executor(tmp_path: Path) -> PretendExecutor:
 @pytest.fixture
 def hub(registry, executor, clock) -> Hub:
     return Hub(registry, executor, clock)
-
-
-@pytest.fixture
-def wait_for() -> Callable[[Callable[[], bool]], None]:
-    """Wait until something is so."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 180
-        while not condition():
-            assert time.monotonic() < deadline, "it did not come to be so"
-            time.sleep(0.01)
-
-    return wait

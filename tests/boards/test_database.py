@@ -5,7 +5,6 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from aboard.boards.database import Database
 from aboard.boards.errors import BadDatabase, DatabaseUnavailable
 from aboard.boards.model import BoardRecord, BoardState, Transition
 from aboard.boards.registry import Registry
+from tests.waiting import until
 
 WANTED = BoardRecord(owner="ann", selectors=("a",))
 FORK = multiprocessing.get_context("fork")
@@ -214,13 +214,14 @@ class TestPostgres:
                 with pytest.raises(DatabaseUnavailable, match="does not answer: connection"):
                     use()
             server.start()
-            deadline = time.monotonic() + 60
-            while True:
+
+            def live():
                 try:
-                    assert registry.live() == [board]
-                    break
+                    return registry.live()
                 except DatabaseUnavailable:
-                    assert time.monotonic() < deadline
+                    return None
+
+            assert until(live) == [board]
             registry.transition(board, Transition(BoardState.RUNNING))
 
     def test_a_server_that_is_not_there_is_told_without_the_password(self, closed_port):

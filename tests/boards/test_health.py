@@ -9,6 +9,7 @@ from aboard.boards.limits import Limits
 from aboard.boards.model import BoardState
 from aboard.executors.base import Address
 from tests.boards.keeping import Hub
+from tests.waiting import until
 
 
 class Probe:
@@ -129,7 +130,7 @@ def test_silence_ends_with_a_restart(hub, probe, executor):
     assert keep_asking(hub, board, 50).state is BoardState.RUNNING
 
 
-def test_boards_that_hang_keep_no_other_waiting(registry, executor, clock, wait_for):
+def test_boards_that_hang_keep_no_other_waiting(registry, executor, clock):
     released, asked = threading.Event(), threading.Semaphore(0)
 
     def probe(address: Address) -> str:
@@ -142,13 +143,13 @@ def test_boards_that_hang_keep_no_other_waiting(registry, executor, clock, wait_
     hub.lifecycle.start()
     try:
         for board in hanging:
-            wait_for(lambda board=board: registry.get(board.id).handle is not None)
+            until(lambda board=board: registry.get(board.id).handle is not None)
             executor.is_ready(board.id)
         assert all(asked.acquire(timeout=180) for _ in range(2))
         other = hub.make("other")
-        wait_for(lambda: registry.get(other.id).handle is not None)
+        until(lambda: registry.get(other.id).handle is not None)
         hub.lifecycle.stop(hanging[0].id)
-        wait_for(lambda: registry.get(hanging[0].id).state is BoardState.STOPPED)
+        until(lambda: registry.get(hanging[0].id).state is BoardState.STOPPED)
         assert not released.is_set()
     finally:
         released.set()

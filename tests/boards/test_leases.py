@@ -1,5 +1,6 @@
 """Leases: of several hubs over one database, one acts on each isolated board."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -136,6 +137,17 @@ class TestIdentity:
         host, _, namespace, *rest = identity.split("/")
         elsewhere = "/".join((host, "another-boot", namespace, *rest))
         assert not system.has_ended(elsewhere)
+
+    def test_a_process_that_cannot_be_read_is_not_known_to_have_ended(self, monkeypatch):
+        identity, read = system.process_identity(), system._read
+
+        def refuse(path):
+            if path.endswith("/stat"):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+            return read(path)
+
+        monkeypatch.setattr(system, "_read", refuse)
+        assert not system.has_ended(identity)
 
     def test_another_process_with_the_same_id_is_another(self):
         *rest, pid, _ = system.process_identity().split("/")

@@ -19,6 +19,7 @@ from aboard.boards.model import BoardRecord, BoardState, Transition
 from aboard.executors.base import Spec
 from tests.boards.keeping import Hub
 from tests.boards.pretending import PretendExecutor
+from tests.waiting import until
 
 
 def test_an_isolated_board_is_started_watched_and_stopped(hub, clock):
@@ -481,7 +482,7 @@ def test_whoever_makes_a_board_finds_it_while_an_older_listing_is_under_way(hub,
     assert made[0].id in hub.lifecycle.snapshot().boards
 
 
-def test_threads_take_boards_through_their_life(registry, executor, clock, wait_for):
+def test_threads_take_boards_through_their_life(registry, executor, clock):
     hub = Hub(registry, executor, clock, workers=4, limits=lambda _: Limits(isolated=None))
     slow = threading.Event()
     real = executor.start
@@ -497,13 +498,13 @@ def test_threads_take_boards_through_their_life(registry, executor, clock, wait_
     hub.lifecycle.start()
     try:
         for board in boards:
-            wait_for(lambda board=board: registry.get(board.id).handle is not None)
+            until(lambda board=board: registry.get(board.id).handle is not None)
             executor.is_ready(board.id)
         for board in boards:
-            wait_for(lambda board=board: registry.get(board.id).state is BoardState.RUNNING)
+            until(lambda board=board: registry.get(board.id).state is BoardState.RUNNING)
             hub.lifecycle.stop(board.id)
         for board in boards:
-            wait_for(lambda board=board: registry.get(board.id).state is BoardState.STOPPED)
+            until(lambda board=board: registry.get(board.id).state is BoardState.STOPPED)
         assert registry.get(stuck.id).handle is None
         slow.set()
     finally:

@@ -13,6 +13,7 @@ from aboard.boards.model import BoardRecord, BoardState, Transition
 from aboard.boards.registry import Registry
 from aboard.executors.base import Spec
 from aboard.executors.process.boards import ProcessExecutor
+from tests.waiting import until
 
 BOARD = """
 import sys, time
@@ -72,50 +73,50 @@ def hub(tmp_path) -> Iterator[Hub]:
     opened.close()
 
 
-def test_a_process_is_started_and_stopped(hub, wait_for):
+def test_a_process_is_started_and_stopped(hub):
     board = hub.make("a")
-    wait_for(lambda: hub.state(board) is BoardState.RUNNING)
+    until(lambda: hub.state(board) is BoardState.RUNNING)
     board = hub.registry.get(board.id)
     assert hub.lifecycle.address(board).path == "/b/"
     hub.lifecycle.stop(board.id, reason="stopped by ann")
-    wait_for(lambda: hub.state(board) is BoardState.STOPPED)
+    until(lambda: hub.state(board) is BoardState.STOPPED)
     assert not lives(board)
 
 
-def test_one_that_dies_says_why(hub, wait_for):
+def test_one_that_dies_says_why(hub):
     board = hub.make("broken")
-    wait_for(lambda: hub.state(board) is BoardState.FAILED)
+    until(lambda: hub.state(board) is BoardState.FAILED)
     failed = hub.registry.get(board.id)
     assert "there is no such directory" in failed.reason
     assert failed.exit_code == 1
     board = hub.make("a")
-    wait_for(lambda: hub.state(board) is BoardState.RUNNING)
+    until(lambda: hub.state(board) is BoardState.RUNNING)
     os.kill(hub.registry.get(board.id).handle["pid"], signal.SIGKILL)
-    wait_for(lambda: hub.state(board) is BoardState.FAILED)
+    until(lambda: hub.state(board) is BoardState.FAILED)
     killed = hub.registry.get(board.id)
     assert "it was killed" in killed.reason
     assert killed.exit_code == -signal.SIGKILL
 
 
-def test_the_next_hub_goes_on_with_what_runs(hub, wait_for):
+def test_the_next_hub_goes_on_with_what_runs(hub):
     board = hub.make("a")
-    wait_for(lambda: hub.state(board) is BoardState.RUNNING)
+    until(lambda: hub.state(board) is BoardState.RUNNING)
     board = hub.registry.get(board.id)
     hub.close()
     hub.__init__(hub.home)
-    wait_for(lambda: hub.lifecycle.known(board.id) is not None)
+    until(lambda: hub.lifecycle.known(board.id) is not None)
     assert hub.registry.get(board.id) == board
     assert lives(board)
     hub.lifecycle.restart(board.id)
-    wait_for(lambda: hub.registry.get(board.id).attempt == 2)
-    wait_for(lambda: hub.state(board) is BoardState.RUNNING)
+    until(lambda: hub.registry.get(board.id).attempt == 2)
+    until(lambda: hub.state(board) is BoardState.RUNNING)
     assert not lives(board)
     board = hub.registry.get(board.id)
     assert lives(board)
     assert board.exit_code is None
 
 
-def test_a_start_of_a_killed_hub_with_another_directory_is_adopted(hub, tmp_path, wait_for):
+def test_a_start_of_a_killed_hub_with_another_directory_is_adopted(hub, tmp_path):
     hub.lifecycle.close()
     draft = BoardRecord(owner="ann", selectors=("a",), on="process")
     board = hub.registry.create(draft).board
@@ -124,10 +125,10 @@ def test_a_start_of_a_killed_hub_with_another_directory_is_adopted(hub, tmp_path
     handle = ProcessExecutor(hub=hub.registry.hub_id).start(hub.specify(board))
     other = Hub(tmp_path / "other", tmp_path / "hub.db")
     try:
-        wait_for(lambda: other.state(board) is BoardState.RUNNING)
+        until(lambda: other.state(board) is BoardState.RUNNING)
         assert other.registry.get(board.id).handle == handle
         assert [one.handle for one in ProcessExecutor(hub=hub.registry.hub_id).found()] == [handle]
     finally:
         other.lifecycle.stop(board.id, now=True)
-        wait_for(lambda: other.state(board) is BoardState.STOPPED)
+        until(lambda: other.state(board) is BoardState.STOPPED)
         other.close()

@@ -11,7 +11,8 @@ from aboard.track.shipping.segments import OUTPUT_LOG
 from aboard.track.summary import SummaryWriter
 from tests.browser.looking import eventually, pixel, words
 from tests.engines.absence import cannot_set_up
-from tests.hub.hubs import create, log_run, served, until
+from tests.hub.hubs import create, log_run, served
+from tests.waiting import until
 
 pytestmark = pytest.mark.engine("chromium")
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests.browser.accessibility import serious_problems
 from tests.browser.looking import eventually, words
-from tests.hub.hubs import log_run, served, until
+from tests.hub.hubs import log_run, served
+from tests.waiting import until
 
 pytestmark = pytest.mark.engine("chromium")
 

@@ -7,7 +7,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,6 +22,7 @@ from aboard.sdk.errors import NotReady
 from tests.cli.conftest import end_hub
 from tests.engines.ports import free_port
 from tests.engines.real_hub import PASSWORD, USER, get, log_run, losses, team_hub
+from tests.waiting import until
 
 
 def started(aboard, *arguments):
@@ -142,10 +142,7 @@ def test_a_browser_is_opened_and_not_waited_for(hub, aboard, tmp_path):
     }
     done = aboard("start", "mnist", process=True, **home)
     assert done.code == 0, done.err
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "page").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until((tmp_path / "page").exists)
     link = re.search(r"url=([^\"]+)", (tmp_path / "page").read_text())[1]
     assert link == done.out.split()[-1]
 

@@ -10,6 +10,7 @@ import pytest
 
 from aboard.cli.errors import line_for
 from tests.engines.powerless import powerless
+from tests.waiting import until
 
 
 def test_an_empty_tree(aboard, tmp_path):
@@ -248,9 +249,8 @@ def test_ctrl_c_ends_quietly_and_loses_nothing(aboard, variables, tree):
         stderr=subprocess.PIPE,
     )
     index = Path(variables["ABOARD_CACHE"])
-    while process.poll() is None and not any(index.glob("index-*.db")):
-        time.sleep(0.01)
-    time.sleep(0.2)
+    until(lambda: process.poll() is not None or any(index.glob("index-*.db")))
+    time.sleep(0.2)  # some moment in the middle of reading
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=180) == (b"", b"")
     assert process.returncode == 130

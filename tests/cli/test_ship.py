@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from aboard.storage import open_storage
 from aboard.track.shipping.spool import Spool, Status
+from tests.waiting import until
 
 NAME = "events.out.tfevents.1.host"
 
@@ -128,8 +128,7 @@ def test_what_a_process_may_still_write_to_is_left(aboard, tmp_path, left):
     spool = left()
     told = {**os.environ, "ABOARD_LOGDIR": str(spool.files)}
     with subprocess.Popen(["sleep", "60"], env=told) as writer:
-        while spool.writer() is None:
-            time.sleep(0.01)
+        until(lambda: spool.writer() is not None)
         done = aboard("ship")
         writer.kill()
     assert done.code == 1
@@ -205,9 +204,7 @@ def test_what_a_process_cannot_send_is_taken_over(
     wrong = {**os.environ, **variables, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{closed_port}"}
     command = [sys.executable, "-m", "aboard.track.shipping.shipper", str(spool.directory)]
     with subprocess.Popen(command, env=wrong) as shipper:
-        deadline = time.monotonic() + 60
-        while not (spool.is_served() and spool.status().problem) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: spool.is_served() and spool.status().problem)
         keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         variables |= {"AWS_ENDPOINT_URL": s3_server, **{key: os.environ[key] for key in keys}}
         result = aboard("ship")

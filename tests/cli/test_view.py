@@ -24,6 +24,7 @@ from aboard.web.certificates import make_certificate
 from tests import summaries
 from tests.engines.command import fork_command
 from tests.hub.hubs import QUICK
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -61,14 +62,6 @@ def visitor(line):
         yield client
 
 
-def until(condition, seconds=180.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-    return found
-
-
 def points(client, tag="loss"):
     asked = orjson.dumps([{"plugin": "scalars", "tag": tag}]).decode()
     answer = client.post("data/plugin/timeseries/timeSeries", data={"requests": asked}).json()
@@ -86,7 +79,7 @@ def test_view_serves_the_points_of_a_tree(viewing, tree):
         assert client.get("data/environment").json()["window_title"] == "logs"
 
 
-def test_new_data_is_served_within_a_second_of_its_flush(viewing, tree):
+def test_new_data_is_served_while_it_is_written(viewing, tree):
     with (
         viewing("view", tree, "--json", "--port", 0) as (_, line),
         visitor(line) as client,
@@ -96,10 +89,7 @@ def test_new_data_is_served_within_a_second_of_its_flush(viewing, tree):
         for step in range(3):
             writer.scalar("loss", step / 2, step)
             writer.flush()
-            flushed = time.monotonic()
             until(lambda: (step, step / 2) in points(client).get("live", []))  # noqa: B023
-            # A promise of one second; a busy machine gets some more.
-            assert time.monotonic() - flushed < 10
 
 
 def test_without_the_secret_nothing_is_served(viewing, tree):
@@ -602,8 +592,8 @@ def test_selectors_choose_what_is_shown_under_names_of_the_records(viewing, root
     ):
         expected = {f"ws1_run{number}_train_lr=-" for number in (1, 2, 3)}
         expected |= {"-_run1_train_lr=0.1"}
-        until(lambda: set(client.get("data/runs").json()) == expected, 60)
-        until(lambda: points(client).get("ws1_run3_train_lr=-") == [(7, 1.5)], 60)
+        until(lambda: set(client.get("data/runs").json()) == expected)
+        until(lambda: points(client).get("ws1_run3_train_lr=-") == [(7, 1.5)])
         assert points(client)["-_run1_train_lr=0.1"] == [(7, 0.25)]
 
 
@@ -615,7 +605,7 @@ def test_a_run_that_matches_later_joins_the_live_board(viewing, root, tmp_path):
         until(lambda: len(client.get("data/runs").json()) == 4)
         assert client.get("data/environment").json()["window_title"] == "job:99"
         record_run(root, "svhn/run1", 8.0, job="99")
-        until(lambda: points(client).get("svhn/run1/train") == [(7, 8.0)], 60)
+        until(lambda: points(client).get("svhn/run1/train") == [(7, 8.0)])
         assert "mnist/run1/train" not in client.get("data/runs").json()
         until(lambda: "svhn/run1 joined the board." in (tmp_path / "errors").read_text())
 
@@ -684,7 +674,7 @@ def test_a_question_is_asked_again_as_points_come(viewing, tmp_path):
 
 
 def expect(client, runs):
-    deadline = time.monotonic() + 60
-    while set(found := client.get("data/runs").json()) != runs:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
+    def found():
+        return set(client.get("data/runs").json())
+
+    until(lambda: found() == runs, found)

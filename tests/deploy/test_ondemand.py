@@ -16,7 +16,7 @@ import yaml
 
 from tests.engines.absence import cannot_set_up
 from tests.hub.hubs import log_run
-from tests.waiting import until as wait
+from tests.waiting import until
 
 APP = Path(__file__).parents[2] / "deploy" / "ondemand"
 RENDER = """
@@ -169,7 +169,7 @@ class Session:
         return path.read_text() if path.exists() else ""
 
     def connection(self):
-        wait(lambda: (self.place / "connection.yml").exists() or self.state() == "FAILED")
+        until(lambda: (self.place / "connection.yml").exists() or self.state() == "FAILED")
         path = self.place / "connection.yml"
         assert path.exists(), self.log()
         assert path.stat().st_mode & 0o077 == 0
@@ -194,11 +194,11 @@ def test_a_session_opens_with_the_button_and_ends_with_the_job(slurm_cluster, tm
         target = urljoin(f"https://portal{form.action}", answer.headers["location"])
         assert target == f"https://portal{prefix}/b/view/"
         assert browser.get("/b/view/").status_code == 200
-        wait(lambda: browser.get("/b/view/data/runs").json() == ["exp/run1"])
+        until(lambda: browser.get("/b/view/data/runs").json() == ["exp/run1"])
     shown = slurm_cluster.ask("scontrol", "write", "batch_script", session.job, "-").stdout
     assert connection["password"] not in shown + session.log()
     assert slurm_cluster.succeeds("scancel", session.job)
-    wait(lambda: session.state() == "CANCELLED")
+    until(lambda: session.state() == "CANCELLED")
     assert not list(Path("/tmp").glob("aboard-session-*"))
 
 
@@ -206,10 +206,10 @@ def test_a_session_opens_with_the_button_and_ends_with_the_job(slurm_cluster, tm
 def test_a_session_that_cannot_start_says_why(slurm_cluster, tmp_path):
     missing = str(tmp_path / "missing")
     session = Session(slurm_cluster, tmp_path / "one", logdir=missing)
-    wait(lambda: session.state() == "FAILED")
+    until(lambda: session.state() == "FAILED")
     assert f"{missing}: " in session.log()
     assert "aboard: the board did not start. Its messages are above." in session.log()
     bare = {"setup": "PATH=/usr/bin:/bin"}
     session = Session(slurm_cluster, tmp_path / "two", logdir=str(tmp_path), **bare)
-    wait(lambda: session.state() == "FAILED")
+    until(lambda: session.state() == "FAILED")
     assert "aboard: the command is not in the path on " in session.log()

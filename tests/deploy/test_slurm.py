@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.engines.ports import free_port
+from tests.waiting import until
 
 SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
 # As on LUMI's page: the process of rank 0 makes the writer.
@@ -53,18 +55,15 @@ def submit(cluster, work, script, *options, train=TRAIN):
         **cluster.variables,
         "PATH": f"{binaries}:{os.environ['PATH']}",
         "ABOARD_ROOT": str(work / "root"),
-        "MASTER_PORT": str(20000 + os.getpid() % 10000),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
     }
     small = ["--partition=both", "--cpus-per-task=1", "--gpus-per-node=0", "--mem=1500M"]
     line = ["sbatch", "--parsable", "--output=slurm-%a.out", *small, *options, SCRIPTS / script]
     done = subprocess.run(line, env=variables, cwd=work, capture_output=True, text=True, check=True)
     job = done.stdout.strip()
-    deadline = time.monotonic() + 120
     listed = ("squeue", "--noheader", f"--jobs={job}")
-    while cluster.ask(*listed).stdout:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: not cluster.ask(*listed).stdout, lambda: cluster.ask(*listed).stdout)
     return job, "".join(path.read_text() for path in sorted(work.glob("slurm-*.out")))
 
 

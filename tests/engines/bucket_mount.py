@@ -12,7 +12,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,20 +26,18 @@ class MountError(Exception):
 @contextmanager
 def mounted(bucket: Path, place: Path, kind: str = "append"):
     """Mount a bucket on an empty directory, in a process of its own, until the end of the block."""
+    from tests.waiting import until  # not for the process: it does not find the tests
+
     if not Path("/dev/fuse").exists():
         raise MountError("there is no /dev/fuse: load the kernel module fuse")
     command = [sys.executable, __file__, str(bucket), str(place), kind]
     environment = os.environ | {"FUSE_LIBRARY_NAME": "fuse3"}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
-            deadline = time.monotonic() + 60
-            while not place.is_mount():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    said = process.stderr.read() if process.poll() is not None else "no mount"
-                    raise MountError(
-                        f"install mfusepy and fuse3, and be root: {said.strip()[-200:]}"
-                    )
-                time.sleep(0.02)
+            until(lambda: process.poll() is not None or place.is_mount())
+            if process.poll() is not None:
+                said = process.stderr.read().strip()[-200:]
+                raise MountError(f"install mfusepy and fuse3, and be root: {said}")
             yield
         finally:
             process.terminate()  # which unmounts

@@ -17,7 +17,6 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from tests.engines.certificates import Authority
 from tests.engines.ports import free_port
+from tests.waiting import until
 from tools.cache import CACHE
 
 INSTALL = "apt-get install docker.io iptables iproute2 busybox-static"
@@ -123,11 +123,18 @@ class Docker:
                 stdout=sink,
                 stderr=sink,
             )
-        deadline = time.monotonic() + _SECONDS
-        while not self.docker("version", "--format", "{{.Server.Version}}", check=False).strip():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise DockerDidNotStartError(f"dockerd did not start: {log.read_text()[-2000:]}")
-            time.sleep(0.1)
+
+        def said() -> str:
+            return f"dockerd did not start: {log.read_text()[-2000:]}"
+
+        def answers() -> bool:
+            if self.docker("version", "--format", "{{.Server.Version}}", check=False).strip():
+                return True
+            if self._process.poll() is not None:
+                raise DockerDidNotStartError(said())
+            return False
+
+        until(answers, said)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End the daemon; its containers go on."""
@@ -144,8 +151,8 @@ class Docker:
             pid = int(file.read_text())
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            while Path(f"/proc/{pid}/maps").exists() and Path(f"/proc/{pid}/maps").read_text():
-                time.sleep(0.05)
+            maps = Path(f"/proc/{pid}/maps")
+            until(lambda: not (maps.exists() and maps.read_text()))
             file.unlink()
 
     def signal(self, number: signal.Signals) -> None:
@@ -153,8 +160,8 @@ class Docker:
             return
         self._process.send_signal(number)
         state = Path(f"/proc/{self._process.pid}/stat")
-        while number == signal.SIGSTOP and state.read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.01)
+        if number == signal.SIGSTOP:
+            until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
 
     @property
     def runs(self) -> bool:

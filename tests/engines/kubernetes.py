@@ -15,7 +15,6 @@ import ssl
 import subprocess
 import tarfile
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from tests.engines import docker
 from tests.engines.certificates import Authority
 from tests.engines.docker import Docker
 from tests.engines.ports import free_ports
+from tests.waiting import until
 from tools.cache import CACHE, find, last_failure
 from tools.kubernetes import NAME
 
@@ -36,7 +36,6 @@ PAUSE = "pause:1"
 _PROGRAMS = ("socat", "etcd", "busybox", "iptables")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _BINARIES = CACHE / NAME
-_SECONDS = 120
 # A kubelet removes the logs of pods that it does not know, those of other clusters' too. The
 # directory is not an option of it: it sees one of its own, and its other mounts are seen by all.
 _OWN_LOGS = """
@@ -107,7 +106,7 @@ class Cluster:
 
     def make_namespace(self, name: str) -> str:
         self.kubectl("create", "namespace", name)
-        wait_for(lambda: "default" in self.kubectl("-n", name, "get", "serviceaccounts"))
+        until(lambda: "default" in self.kubectl("-n", name, "get", "serviceaccounts"))
         return name
 
     def delete_namespace(self, name: str) -> None:
@@ -144,15 +143,14 @@ class Cluster:
                 env={**os.environ, "PATH": _PATH},
                 start_new_session=True,
             )
-        try:
-            wait_for(lambda: self.daemons[name].poll() is not None or ready())
-        except TimeoutError:
-            pass
-        else:
-            if self.daemons[name].poll() is None:
-                return
-        said = (self.home / f"{name}.log").read_text(errors="replace")[-4000:]
-        raise KubernetesDidNotStartError(f"{name} did not start: {said}")
+
+        def said() -> str:
+            text = (self.home / f"{name}.log").read_text(errors="replace")[-4000:]
+            return f"{name} did not start: {text}"
+
+        until(lambda: self.daemons[name].poll() is not None or ready(), said)
+        if self.daemons[name].poll() is not None:
+            raise KubernetesDidNotStartError(said())
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         process = self.daemons.pop(name, None)
@@ -325,14 +323,6 @@ def kubernetes() -> Iterator[Cluster]:
     finally:
         subprocess.run(["umount", "--lazy", home], check=True)
         shutil.rmtree(home, ignore_errors=True)
-
-
-def wait_for(ready: Callable[[], bool], seconds: float = _SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.1)
 
 
 def _iptables(*words: str) -> None:

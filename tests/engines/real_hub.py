@@ -1,6 +1,5 @@
 """Real hubs as processes, with runs to show, and what their boards serve over HTTP."""
 
-import contextlib
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from aboard import EventWriter
 from aboard.runs.manifest import Manifest
 from aboard.sdk.personal import start_personal, stop_personal
 from tests.engines.command import fork_command, forked_hubs
+from tests.waiting import until
 
 USER, PASSWORD = "ada", "correct horse battery"
 
@@ -43,24 +43,25 @@ def get(url: str, token: str = "") -> bytes:
         return answer.read()
 
 
-def losses(
-    board: str, token: str, seconds: float = 60.0, *, runs: int = 1
-) -> dict[str, list[float]]:
+def losses(board: str, token: str, *, runs: int = 1) -> dict[str, list[float]]:
     """Return the numbers that a board serves, by run, once they no longer change.
 
     A slow board pauses between its runs: `runs` is how many there are at least.
     """
-    deadline = time.monotonic() + seconds
-    before = None
-    while True:
-        with contextlib.suppress(urllib.error.HTTPError):  # a run whose points are still to come
-            shown = json.loads(get(f"{board}data/runs", token))
-            found = {run: _series(board, token, run) for run in shown}
-            if len(found) >= runs and found == before:
-                return found
-            before = found
-        assert time.monotonic() < deadline, f"{board} does not settle: {before}"
-        time.sleep(0.7)
+
+    def now() -> dict[str, list[float]]:
+        shown = json.loads(get(f"{board}data/runs", token))
+        return {run: _series(board, token, run) for run in shown}
+
+    def settled() -> dict[str, list[float]] | None:
+        try:
+            before = now()
+            time.sleep(0.7)  # a run more than there should be would come meanwhile
+            return before if len(before) >= runs and now() == before else None
+        except urllib.error.HTTPError:  # a run whose points are still to come
+            return None
+
+    return until(settled, lambda: f"{board} does not settle: {now()}")
 
 
 def _series(board: str, token: str, run: str) -> list[float]:
@@ -104,13 +105,15 @@ def team_hub(directory: Path, settings: str) -> Iterator[TeamHub]:
     process = fork_command(
         words, env=env, cwd=directory, stdin=f"{PASSWORD}\n", stdout=str(log), stderr=str(log)
     )
+
+    def address() -> str | None:
+        runs = process.poll() is None
+        found = re.search(r'^{.*"address":"([^"]+)".*}$', log.read_text(), re.M)
+        assert found or runs, log.read_text()
+        return found[1] if found else None
+
     try:
-        deadline = time.monotonic() + 60
-        while not (found := re.search(r'^{.*"address":"([^"]+)".*}$', log.read_text(), re.M)):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
-        yield TeamHub(found[1], directory)
+        yield TeamHub(until(address, log.read_text), directory)
     finally:
         process.terminate()
         process.wait(180)

@@ -6,7 +6,6 @@ import json
 import os
 import ssl
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 from aboard.executors import Address, CommandState, Executor, Handle, Status, executor_class
 from aboard.executors.base import PYTHON
 from aboard.executors.batch import Batch, BatchExecutor, batch_executor
+from tests.waiting import until
 
-SECONDS = 120.0
 HUB = f"test-{os.getpid()}"  # other tests run on this machine meanwhile
 
 SERVES = """
@@ -109,15 +108,18 @@ def command(script: str) -> tuple[str, ...]:
     return (PYTHON, "-S", "-c", script)
 
 
-def until(
-    executor: Executor, handle: Handle, wanted: CommandState, seconds: float = SECONDS
-) -> Status:
-    deadline = time.monotonic() + seconds
-    while (status := executor.poll({"one": handle})["one"]).state != wanted:
-        assert time.monotonic() < deadline, status
-        assert status.state != CommandState.ENDED, status
-        time.sleep(0.05)
-    return status
+def until_state(executor: Executor, handle: Handle, wanted: CommandState) -> Status:
+    """Wait until a command is in a state; fail at once if it has ended in another."""
+
+    def poll() -> Status:
+        return executor.poll({"one": handle})["one"]
+
+    def reached() -> Status | None:
+        status = poll()
+        assert status.state == wanted or status.state != CommandState.ENDED, status
+        return status if status.state == wanted else None
+
+    return until(reached, poll)
 
 
 def fetch(address: Address, token: str | None) -> tuple[int, bytes]:

@@ -12,12 +12,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.engines.ports import free_port
+from tests.waiting import until
 
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "srun", "sbatch", "sinfo", "scontrol")
 INSTALL = "apt-get install slurm-wlm munge"
@@ -161,13 +161,15 @@ class Cluster:
                 [str(program), *command[1:]], env=environment, stdout=sink, stderr=sink
             )
         self._running[name] = process
-        deadline = time.monotonic() + _SECONDS
-        while not ready():
-            if process.poll() is not None or time.monotonic() > deadline:
-                said = [output, self.home / f"{name}.log"]
-                log = "".join(path.read_text() for path in said if path.exists())
-                raise SlurmDidNotStartError(f"{name} did not start: {log}")
-            time.sleep(0.1)
+
+        def said() -> str:
+            logs = [output, self.home / f"{name}.log"]
+            text = "".join(path.read_text() for path in logs if path.exists())
+            return f"{name} did not start: {text}"
+
+        until(lambda: process.poll() is not None or ready(), said)
+        if process.poll() is not None:
+            raise SlurmDidNotStartError(said())
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Files on a mounted bucket, which shows them when they are closed: as the bucket has them."""
 
 import errno
-import time
 
 import pytest
 
@@ -9,6 +8,7 @@ from aboard.events import encode, protos
 from aboard.events.records import read_records
 from aboard.events.writer import EventWriter
 from tests.engines.bucket_mount import FULL, MountError, mounted
+from tests.waiting import until
 
 event_pb2 = protos.load().event_pb2
 
@@ -112,10 +112,8 @@ def test_the_background_flushes_to_a_bucket_too(buckets):
     assert not files(bucket, "background")
     for step in range(4):
         log(writer, step)
-        deadline = time.monotonic() + 60
-        while steps(files(bucket, "background")) != EACH[: 2 * step + 2]:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        written = EACH[: 2 * step + 2]
+        until(lambda written=written: steps(files(bucket, "background")) == written)
     writer.close()
 
 

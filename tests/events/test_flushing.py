@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from aboard.events import encode, protos
 from aboard.events.records import HEADER, OVERHEAD, read_records, unframe
 from aboard.events.writer import EventWriter
 from aboard.index.logs import Logs
+from tests.waiting import until
 
 event_pb2 = protos.load().event_pb2
 
@@ -49,28 +49,21 @@ def steps(path, tag="loss"):
     return [step for step, value in values if value.tag == tag]
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def test_what_was_logged_is_written_though_nothing_follows(tmp_path):
     writer = EventWriter(tmp_path, flush_secs=0.05)
     for step in range(3):
         writer.scalar("loss", 1.0, step)
-        wait_for(lambda step=step: steps(writer.path) == list(range(step + 1)))
+        until(lambda step=step: steps(writer.path) == list(range(step + 1)))
     writer.close()
 
 
 def test_a_full_buffer_is_written_before_its_time(tmp_path):
     with EventWriter(tmp_path, flush_secs=1000, buffer_bytes=5000) as writer:
         writer.add([encode.text("notes", "x" * 5000)], 1)
-        wait_for(lambda: steps(writer.path, "notes") == [1])
+        until(lambda: steps(writer.path, "notes") == [1])
         for step in range(200):
             writer.scalar("loss", 1.0, step)
-        wait_for(lambda: len(steps(writer.path)) > 100)
+        until(lambda: len(steps(writer.path)) > 100)
 
 
 def test_without_patience_each_call_writes(tmp_path):
@@ -98,8 +91,8 @@ def test_a_writer_that_was_dropped_is_written_and_its_file_closed(tmp_path):
 
     EventWriter(tmp_path, flush_secs=0.1).scalar("loss", 1.0, 1)
     (path,) = files(tmp_path)
-    wait_for(lambda: steps(path) == [1])
-    wait_for(lambda: gc.collect() is not None and str(path) not in descriptors())
+    until(lambda: steps(path) == [1])
+    until(lambda: gc.collect() is not None and str(path) not in descriptors())
 
 
 @pytest.mark.parametrize(
@@ -453,6 +446,6 @@ def test_a_killed_process_loses_nothing_older_than_its_patience(tmp_path):
     command = [sys.executable, "-c", CHILD + textwrap.dedent(script), tmp_path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         path = Path(process.stdout.readline().strip())
-        wait_for(lambda: len(whole_records(path.read_bytes())) == 1001)
+        until(lambda: len(whole_records(path.read_bytes())) == 1001)
         process.kill()
     assert steps(path) == list(range(1000))

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from aboard.events import encode, protos
 from aboard.events.records import read_records
 from aboard.events.writer import EventWriteError, EventWriter
+from tests.waiting import until
 
 tensorboard = protos.load()
 
@@ -34,13 +34,6 @@ def events(path):
 def steps(directory):
     read = [event for path in files(directory) for event in events(path)]
     return [event.step for event in read if event.HasField("summary")]
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 class Disk:
@@ -162,7 +155,7 @@ def test_a_small_disk_that_is_really_full(tmp_path):
         (path,) = files(place / "run")
         assert sum(1 for _ in read_records(path.read_bytes())) > 50
         ballast.unlink()
-        wait_for(lambda: recovered)
+        until(lambda: recovered)
         assert recovered == [0]
         writer.scalar("loss", 1.0, 2000)
         writer.close()
@@ -183,7 +176,7 @@ def test_an_error_in_the_background_is_raised_by_the_next_call(tmp_path, disk):
             raised.append(error)
 
     log(0)
-    wait_for(lambda: writer._failed)
+    until(lambda: writer._failed)
     log(1)
     assert len(raised) == 1
     assert str(raised[0]) == (
@@ -263,7 +256,7 @@ def test_a_directory_that_cannot_be_made_is_told_and_tried_again(tmp_path):
     writer.flush()
     assert writer.path is None
     (tmp_path / "file").unlink()
-    wait_for(lambda: recovered)
+    until(lambda: recovered)
     assert steps(tmp_path / "file" / "run") == [1]
     writer.close()
     assert len(problems) == 1
@@ -318,7 +311,7 @@ def test_a_closed_writer_goes_on_trying_for_what_it_kept(tmp_path, disk):
     with pytest.raises(ValueError, match="is closed"):
         writer.scalar("loss", 1.0, 2)
     disk.error = 0
-    wait_for(lambda: steps(tmp_path) == [1])
+    until(lambda: steps(tmp_path) == [1])
 
 
 def test_what_a_closed_writer_refuses_is_not_written_by_the_background(tmp_path, disk):

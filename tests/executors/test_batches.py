@@ -13,8 +13,8 @@ import pytest
 from aboard.executors.base import Handle
 from aboard.executors.batch import Batch, BatchExecutor, TaskState, TaskStatus
 from tests.engines.rigs import Rig, make_batch
+from tests.waiting import until
 
-SECONDS = 180.0
 ENDED, RUNNING, UNKNOWN, WAITING = (
     TaskState.ENDED,
     TaskState.RUNNING,
@@ -90,18 +90,17 @@ def submit(executor: BatchExecutor, place: Path) -> Iterator[Callable[..., Handl
     for handle in handles:
         executor.cancel(handle, now=True)
     for handle in handles:
-        until(executor, handle, lambda tasks: {one.state for one in tasks.values()} <= {ENDED})
+        until_tasks(executor, handle, all_ended)
         executor.release(handle)
 
 
-def until(
+def until_tasks(
     executor: BatchExecutor, handle: Handle, is_met: Callable[[dict[int, TaskStatus]], bool]
 ) -> dict[int, TaskStatus]:
-    deadline = time.monotonic() + SECONDS
-    while not is_met(tasks := executor.tasks({"one": handle})["one"]):
-        assert time.monotonic() < deadline, tasks
-        time.sleep(0.05)
-    return tasks
+    def tasks() -> dict[int, TaskStatus]:
+        return executor.tasks({"one": handle})["one"]
+
+    return until(lambda: found if is_met(found := tasks()) else None, tasks)
 
 
 def all_ended(tasks: dict[int, TaskStatus]) -> bool:
@@ -114,7 +113,7 @@ def until_settled(engine: Rig, executor: BatchExecutor, handle: Handle) -> dict[
     Kubernetes deletes their pods then, and with them their exit codes, some time after the end.
     """
     is_forgotten = engine.name == "kubernetes"
-    return until(
+    return until_tasks(
         executor,
         handle,
         lambda tasks: (
@@ -134,15 +133,15 @@ def log_of(executor: BatchExecutor, handle: Handle, number: int, tail: int | Non
 
 
 def wait_for_log(executor: BatchExecutor, handle: Handle, number: int, text: bytes) -> None:
-    deadline = time.monotonic() + SECONDS
-    while text not in (log := log_of(executor, handle, number)):
-        assert time.monotonic() < deadline, log
-        time.sleep(0.05)
+    def log() -> bytes:
+        return log_of(executor, handle, number)
+
+    until(lambda: text in log(), log)
 
 
 def test_tasks_end_with_their_own_exit_codes_and_logs(executor, submit):
     handle = submit(EXITS)
-    tasks = until(executor, handle, all_ended)
+    tasks = until_tasks(executor, handle, all_ended)
     assert {number: one.exit_code for number, one in tasks.items()} == {1: 0, 2: 3, 3: 0}
     assert tasks[1].reason == ""
     log = log_of(executor, handle, 2)
@@ -155,7 +154,7 @@ def test_tasks_end_with_their_own_exit_codes_and_logs(executor, submit):
 
 def test_only_the_numbers_of_a_batch_run(executor, submit):
     handle = submit(EXITS, numbers=(2,), attempt=2)
-    tasks = until(executor, handle, all_ended)
+    tasks = until_tasks(executor, handle, all_ended)
     assert {number: one.exit_code for number, one in tasks.items()} == {2: 3}
 
 
@@ -169,7 +168,7 @@ def test_the_payload_reaches_tasks_and_nothing_else_shows_it(executor, submit, p
     assert secret not in preview
     handle = submit(TELLS, numbers=(4,), payload=payload)
     assert secret not in json.dumps(handle)
-    until(executor, handle, all_ended)
+    until_tasks(executor, handle, all_ended)
     assert log_of(executor, handle, 4).split()[:3] == [b"32", str(place).encode(), b"4"]
     for path in place.rglob("*"):
         if path.is_file() and secret.encode() in path.read_bytes():
@@ -180,10 +179,10 @@ def test_what_waits_says_why_and_is_cancelled_before_it_begins(engine, executor,
     if engine.name == "kubernetes":
         pytest.skip("before Kubernetes 1.29 there is no limit of tasks at a time")
     handle = submit(WAITS, parallel=1)
-    tasks = until(executor, handle, lambda tasks: tasks[1].state is RUNNING)
+    tasks = until_tasks(executor, handle, lambda tasks: tasks[1].state is RUNNING)
     assert tasks[2].state is WAITING
     executor.cancel(handle, [2])
-    until(executor, handle, lambda tasks: tasks[2].state is ENDED)
+    until_tasks(executor, handle, lambda tasks: tasks[2].state is ENDED)
     tasks = executor.tasks({"one": handle})["one"]
     assert tasks[1].state is RUNNING
     assert tasks[3].state is WAITING
@@ -213,13 +212,13 @@ def test_now_means_now(executor, submit):
     handle = submit(DEAF, numbers=(1,))
     wait_for_log(executor, handle, 1, b"begun\n")
     executor.cancel(handle, now=True)
-    until(executor, handle, all_ended)
+    until_tasks(executor, handle, all_ended)
 
 
 def test_many_batches_are_asked_at_once_and_do_not_mix(executor, submit):
     handles = {"exits": submit(EXITS, "a"), "waits": submit(WAITS, "b", numbers=(1,))}
-    until(executor, handles["exits"], all_ended)
-    until(executor, handles["waits"], lambda tasks: tasks[1].state is RUNNING)
+    until_tasks(executor, handles["exits"], all_ended)
+    until_tasks(executor, handles["waits"], lambda tasks: tasks[1].state is RUNNING)
     found = executor.tasks({**handles, "broken": {"other": "engine"}})
     assert {one.state for one in found["exits"].values()} == {ENDED}
     assert found["waits"][1].state is RUNNING
@@ -247,9 +246,9 @@ def test_following_a_log_ends_with_the_task(executor, submit):
 def test_submitted_twice_it_runs_once(executor, submit):
     handle = submit(ONCE, numbers=(1,))
     assert submit(ONCE, numbers=(1,)) == handle
-    until(executor, handle, all_ended)
+    until_tasks(executor, handle, all_ended)
     assert submit(ONCE, numbers=(1,)) == handle
-    assert until(executor, handle, all_ended)[1].exit_code == 0
+    assert until_tasks(executor, handle, all_ended)[1].exit_code == 0
     assert log_of(executor, handle, 1).count(b"begun") == 1
 
 
@@ -274,7 +273,7 @@ def test_a_submitter_that_is_killed_neither_loses_nor_doubles_tasks(
         handle = submit(ONCE, job)
         if printed:
             assert json.loads(printed) == handle
-        tasks = until(executor, handle, all_ended)
+        tasks = until_tasks(executor, handle, all_ended)
         assert {one.exit_code for one in tasks.values()} == {0}
         for one in tasks:
             assert log_of(executor, handle, one).count(b"begun") == 1
@@ -282,7 +281,7 @@ def test_a_submitter_that_is_killed_neither_loses_nor_doubles_tasks(
 
 def test_what_has_been_released_is_ended_and_can_be_released_again(executor, submit):
     handle = submit(EXITS)
-    until(executor, handle, all_ended)
+    until_tasks(executor, handle, all_ended)
     executor.release(handle)
     executor.release(handle)
     assert all_ended(executor.tasks({"one": handle})["one"])

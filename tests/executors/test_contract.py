@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from aboard.executors import CommandState, Executor, ExecutorError, Handle, Spec
-from tests.engines.rigs import HUB, SERVES, Rig, command, fetch, until
+from tests.engines.rigs import HUB, SERVES, Rig, command, fetch, until_state
 from tests.hub.fronts import fronting
-from tests.waiting import until as wait
+from tests.waiting import until
 
 MIB = 1 << 20
 SILENT = "import time; time.sleep(600)"
@@ -56,7 +56,7 @@ def used(executor: Executor) -> Iterator[Executor]:
         yield executor
         for one in executor.found():
             executor.stop(one.handle, now=True)
-        wait(lambda: not executor.found())
+        until(lambda: not executor.found())
     finally:
         executor.close()
 
@@ -85,7 +85,7 @@ def start(executor: Executor, place: Path) -> Iterator[Callable[..., Handle]]:
     for handle in handles:
         executor.stop(handle, now=True)
     for handle in handles:
-        until(executor, handle, CommandState.ENDED)
+        until_state(executor, handle, CommandState.ENDED)
     assert executor.found() == []
 
 
@@ -94,16 +94,16 @@ def log_of(executor: Executor, handle: Handle, tail: int | None = None) -> bytes
 
 
 def wait_for_log(executor: Executor, handle: Handle, text: bytes) -> None:
-    deadline = time.monotonic() + 120
-    while text not in (log := log_of(executor, handle)):
-        assert time.monotonic() < deadline, log
+    def log() -> bytes:
         executor.poll({"one": handle})
-        time.sleep(0.05)
+        return log_of(executor, handle)
+
+    until(lambda: text in log(), log)
 
 
 def test_a_command_runs_once_it_has_told_its_address(executor, start):
     handle = start(SERVES)
-    status = until(executor, handle, CommandState.RUNNING)
+    status = until_state(executor, handle, CommandState.RUNNING)
     assert status.exit_code is None
     assert status.memory is None or status.memory > MIB
     address = executor.address(handle)
@@ -114,7 +114,7 @@ def test_a_command_runs_once_it_has_told_its_address(executor, start):
 
 def test_the_port_opens_with_the_token_only(executor, start):
     handle = start(SERVES)
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
     address = executor.address(handle)
     assert fetch(address, None) == (401, b"token")
     assert fetch(address, "x" * len(address.token)) == (401, b"token")
@@ -122,7 +122,7 @@ def test_the_port_opens_with_the_token_only(executor, start):
 
 def test_a_websocket_passes_through_the_hubs_proxy(executor, start):
     handle = start(SERVES)
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
 
     async def script(connection):
         for text in ("hello", "grüß dich"):
@@ -138,7 +138,7 @@ def test_a_websocket_passes_through_the_hubs_proxy(executor, start):
 
 def test_no_secret_is_in_the_handle_nor_shown_by_accident(executor, start, tmp_path):
     handle = start(SERVES, environment={"COLOUR": "a-secret"})
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
     address = executor.address(handle)
     assert address.token not in json.dumps(handle)
     assert address.token not in repr(address)
@@ -156,12 +156,12 @@ def test_a_command_that_never_tells_is_starting_until_someone_stops_it(executor,
         assert executor.poll({"one": handle})["one"].state == CommandState.STARTING
     assert executor.address(handle) is None
     executor.stop(handle)
-    assert until(executor, handle, CommandState.ENDED).reason == "it was stopped"
+    assert until_state(executor, handle, CommandState.ENDED).reason == "it was stopped"
 
 
 def test_one_that_fails_at_once_says_why(executor, start):
     handle = start(FAILS)
-    status = until(executor, handle, CommandState.ENDED)
+    status = until_state(executor, handle, CommandState.ENDED)
     assert status.exit_code == 1
     assert "before it could be reached" in status.reason
     assert "aboard: nothing/here: there is no such file." in status.reason
@@ -170,14 +170,14 @@ def test_one_that_fails_at_once_says_why(executor, start):
 
 def test_a_program_that_does_not_exist_has_ended(executor, place):
     handle = executor.start(Spec("a", ("/no/such/program",), place / "a"))
-    status = until(executor, handle, CommandState.ENDED)
+    status = until_state(executor, handle, CommandState.ENDED)
     assert status.exit_code == 127
     assert "/no/such/program" in status.reason
 
 
 def test_ended_stays_ended_for_every_executor(rig, executor, start):
     handle = start(FAILS)
-    status = until(executor, handle, CommandState.ENDED)
+    status = until_state(executor, handle, CommandState.ENDED)
     assert executor.poll({"one": handle})["one"] == status
     another = rig.make()
     assert another.poll({"one": handle})["one"] == status
@@ -190,8 +190,8 @@ def test_many_are_polled_at_once_and_do_not_mix(executor, start):
         "silent": start(SILENT, "b"),
         "fails": start(FAILS, "c"),
     }
-    until(executor, handles["serves"], CommandState.RUNNING)
-    until(executor, handles["fails"], CommandState.ENDED)
+    until_state(executor, handles["serves"], CommandState.RUNNING)
+    until_state(executor, handles["fails"], CommandState.ENDED)
     found = executor.poll(handles)
     assert {key: status.state for key, status in found.items()} == {
         "serves": CommandState.RUNNING,
@@ -211,32 +211,32 @@ def test_a_handle_of_another_executor_is_unknown_and_harms_no_other(executor, st
 
 def test_a_handle_is_all_that_another_executor_needs(rig, executor, start):
     handle = start(SERVES)
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
     adopting = rig.make()
     assert adopting.reaches(handle)
-    assert until(adopting, handle, CommandState.RUNNING)
+    assert until_state(adopting, handle, CommandState.RUNNING)
     address = adopting.address(handle)
     assert address.token == executor.address(handle).token
     assert fetch(address, address.token) == (200, b"hello")
     wait_for_log(adopting, handle, b"third line\n")
     adopting.stop(handle)
-    assert until(adopting, handle, CommandState.ENDED).reason == "it was stopped"
+    assert until_state(adopting, handle, CommandState.ENDED).reason == "it was stopped"
     adopting.close()
 
 
 def test_started_twice_it_runs_once(executor, start):
     handle = start(SERVES)
     assert start(SERVES) == handle
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
     assert start(SERVES) == handle
 
 
 def test_a_board_that_has_ended_starts_again_where_it_was(executor, start):
     first = start(FAILS)
-    until(executor, first, CommandState.ENDED)
+    until_state(executor, first, CommandState.ENDED)
     second = start(SERVES, attempt=2)
     assert second != first
-    until(executor, second, CommandState.RUNNING)
+    until_state(executor, second, CommandState.RUNNING)
     wait_for_log(executor, second, b"third line\n")
     assert b"there is no such file" in log_of(executor, second)
     assert executor.poll({"one": first})["one"].state == CommandState.ENDED
@@ -245,37 +245,37 @@ def test_a_board_that_has_ended_starts_again_where_it_was(executor, start):
 
 def test_one_that_is_being_stopped_is_not_given_out_again(executor, start):
     first = start(DEAF)
-    until(executor, first, CommandState.RUNNING)
+    until_state(executor, first, CommandState.RUNNING)
     executor.stop(first)
     second = start(SERVES, attempt=2)
     assert second != first
-    until(executor, first, CommandState.ENDED)
-    until(executor, second, CommandState.RUNNING)
+    until_state(executor, first, CommandState.ENDED)
+    until_state(executor, second, CommandState.RUNNING)
 
 
 def test_one_that_ignores_the_signal_is_killed_after_the_time_of_grace(patient, place):
     handle = patient.start(Spec("a", command(DEAF), place / "a"))
-    until(patient, handle, CommandState.RUNNING)
+    until_state(patient, handle, CommandState.RUNNING)
     sent = time.monotonic()
     patient.stop(handle)
     status = patient.poll({"one": handle})["one"]
     if time.monotonic() < sent + GRACE:  # a slow machine may have taken longer
         assert status.state == CommandState.RUNNING
-    status = until(patient, handle, CommandState.ENDED)
+    status = until_state(patient, handle, CommandState.ENDED)
     assert status.exit_code in {-9, None}
     assert status.reason == "it was stopped"
 
 
 def test_now_means_now(executor, start):
     handle = start(DEAF)
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
     executor.stop(handle, now=True)
-    assert until(executor, handle, CommandState.ENDED).reason == "it was stopped"
+    assert until_state(executor, handle, CommandState.ENDED).reason == "it was stopped"
 
 
 def test_stopping_what_has_ended_is_no_error_and_changes_nothing(executor, start):
     handle = start(FAILS)
-    status = until(executor, handle, CommandState.ENDED)
+    status = until_state(executor, handle, CommandState.ENDED)
     executor.stop(handle)
     executor.stop(handle, now=True)
     assert executor.poll({"one": handle})["one"] == status
@@ -283,7 +283,7 @@ def test_stopping_what_has_ended_is_no_error_and_changes_nothing(executor, start
 
 def test_one_that_uses_too_much_memory_is_ended_and_says_so(executor, start):
     handle = start(GROWS, memory=128 * MIB)
-    status = until(executor, handle, CommandState.ENDED)
+    status = until_state(executor, handle, CommandState.ENDED)
     assert "128.0 MiB" in status.reason
     assert "memory" in status.reason
 
@@ -292,7 +292,7 @@ def test_the_log_has_its_last_lines_and_outlives_the_command(executor, start):
     handle = start(SERVES)
     wait_for_log(executor, handle, b"third line\n")
     executor.stop(handle, now=True)
-    until(executor, handle, CommandState.ENDED)
+    until_state(executor, handle, CommandState.ENDED)
     assert log_of(executor, handle, 2) == b"second line\nthird line\n"
     assert log_of(executor, handle, 0) == b""
     assert log_of(executor, handle, 99) == log_of(executor, handle)
@@ -332,7 +332,7 @@ def test_what_was_started_is_found_without_its_handle(rig, executor, start):
     assert another.found() == []
     another.close()
     executor.stop(found.handle, now=True)
-    until(executor, handle, CommandState.ENDED)
+    until_state(executor, handle, CommandState.ENDED)
 
 
 @pytest.mark.soak
@@ -356,9 +356,9 @@ def test_a_hub_killed_while_it_starts_a_board_neither_loses_nor_doubles_it(
         handle = start(SERVES, board)
         if printed:
             assert json.loads(printed) == handle
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         address = executor.address(handle)
         assert fetch(address, address.token) == (200, b"hello")
         assert len(executor.found()) == 1
         executor.stop(handle, now=True)
-        until(executor, handle, CommandState.ENDED)
+        until_state(executor, handle, CommandState.ENDED)

@@ -26,6 +26,7 @@ from aboard.web import listen, serving
 from tests.hostile import generate
 from tests.hostile.generate import VICTIM
 from tests.tensorboard.every_kind import write_every_kind
+from tests.waiting import until_async
 
 SERIES = "data/plugin/timeseries/timeSeries"
 TEXT = "data/plugin/text/text"
@@ -319,8 +320,7 @@ def test_clients_that_leave_end_their_work(boards):
             sent = f"{head}{body}".replace("(a|a)*$", other[: len("(a|a)*$")])
             writer.write(sent.encode())
             connections.append(writer)
-        while len(pool._busy) < 2:
-            await asyncio.sleep(0.02)
+        await until_async(lambda: len(pool._busy) >= 2)
         for writer in connections:
             writer.transport.abort()
         async with httpx.AsyncClient(

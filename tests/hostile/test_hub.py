@@ -5,7 +5,6 @@ import re
 import select
 import signal
 import socket
-import time
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -13,8 +12,14 @@ from aboard import EventWriter
 from aboard.events import encode
 from aboard.system import children, find_process
 from tests.hostile.generate import VICTIM
-from tests.hub.hubs import create, personal_hub, until
+from tests.hub.hubs import create, personal_hub
+from tests.waiting import until
 
+PATIENT = """
+from functools import partial
+from aboard.tensorboard import app
+app.WorkerPool = partial(app.WorkerPool, deadline=3600.0)
+"""
 GROUPS = "data/plugin/hparams/session_groups"
 
 
@@ -38,7 +43,11 @@ def test_a_hundred_sick_requests_stop_neither_the_hub_nor_its_end(tmp_path, monk
     monkeypatch.setenv("ABOARD_CACHE", str(tmp_path / "cache"))
     root = tmp_path / "root"
     log(root)
-    with personal_hub(tmp_path, root) as hub, hub.client() as client, ExitStack() as closing:
+    with (
+        personal_hub(tmp_path, root, first=PATIENT) as hub,
+        hub.client() as client,
+        ExitStack() as closing,
+    ):
         sick, well = (create(client, name)["id"] for name in ("sick", "well"))
         shared = client.post(f"/api/v1/boards/{sick}/shares", json={"for": "1h"}).json()["url"]
         entered = client.get(urlsplit(shared).path, headers={"authorization": ""})
@@ -62,10 +71,8 @@ def test_a_hundred_sick_requests_stop_neither_the_hub_nor_its_end(tmp_path, monk
         assert len(answered) < 40  # which could not wait; the others do
         assert all(b"HTTP/1.1 503" in one.recv(20) for one in answered)
         workers = children(server)
-        began = time.monotonic()
         hub.process.send_signal(signal.SIGTERM)
-        assert hub.process.wait(180) == 0
-        assert time.monotonic() - began < 10  # before the deadline of any of them
+        assert hub.process.wait(180) == 0  # although none of them has come to its deadline
         until(lambda: not any(is_alive(pid) for pid in (server, *workers)))
 
 

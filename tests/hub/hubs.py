@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,15 +34,6 @@ BODIES = {
 }
 # Options of a client; one that reads the certificates of this machine costs 30 ms.
 QUICK = {"timeout": 180, "trust_env": False, "verify": False}
-
-
-def until(condition, seconds=180.0):
-    deadline, pause = time.monotonic() + seconds, 0.02
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.3)  # what is slow is asked for rarely: questions cost time too
-    return found
 
 
 def log_run(root, label, values, tag="loss", **record):
@@ -153,8 +143,8 @@ class Process:
 
 
 @contextmanager
-def personal_hub(tmp_path, root, port=0):
-    """Run a personal hub until it is no longer needed."""
+def personal_hub(tmp_path, root, port=0, first=""):
+    """Run a personal hub until it is no longer needed; it runs `first`, some Python, before."""
     state = tmp_path / "state"
     log = tmp_path / "hub-log"
     process = fork_command(
@@ -162,6 +152,7 @@ def personal_hub(tmp_path, root, port=0):
         env={**os.environ, "ABOARD_STATE": str(state)},
         cwd=Path.cwd(),
         stderr=str(log),
+        first=first,
     )
     try:
         line = process.stdout.readline()

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import httpx
 
 from tests.engines.command import fork_command
 from tests.hub.hubs import QUICK
+from tests.waiting import until
 
 _REPOSITORY = Path(__file__).parents[2]
 _OURS = ("/aboard/boards/", "/aboard/executors/", "/aboard/hub/service.py")
@@ -28,15 +28,16 @@ class Life:
 
     def is_up(self):
         """Wait until it can be asked; say whether it came to that."""
-        while not self.address:
+
+        def settled():
             lives = self.lives()
             line = _printed(self.state).read_text()
             if line.endswith("\n"):
                 self.address = json.loads(line)["address"]
-            elif not lives:
-                return False
-            time.sleep(0.005)
-        return True
+            return self.address or not lives
+
+        until(settled, self.log)
+        return bool(self.address)
 
     def log(self):
         """Return what it wrote, in all its lives."""

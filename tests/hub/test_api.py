@@ -13,7 +13,8 @@ import pytest
 from aboard.hub.api import Busy, Shares
 from aboard.hub.api.runs import RunList
 from aboard.hub.config import BoardDefaults
-from tests.hub.hubs import QUICK, create, log_run, points, served, until
+from tests.hub.hubs import QUICK, create, log_run, points, served
+from tests.waiting import until
 
 
 def test_a_board_of_an_experiment_serves_the_points_of_its_runs(hub):

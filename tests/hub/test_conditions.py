@@ -8,7 +8,8 @@ import pytest
 from aboard import EventWriter
 from aboard.events import encode
 from aboard.sdk.client import Client
-from tests.hub.hubs import create, log_run, points, served, until
+from tests.hub.hubs import create, log_run, points, served
+from tests.waiting import until
 
 CONDITION = "source cannot be read"
 

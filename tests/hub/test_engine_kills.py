@@ -9,7 +9,8 @@ import pytest
 from aboard.boards.registry import Registry
 from tests.engines.rigs import toml_table
 from tests.hub import lives
-from tests.hub.hubs import create, log_run, points, until
+from tests.hub.hubs import create, log_run, points
+from tests.waiting import until
 
 KILLS = 10
 ENGINES = [
@@ -51,14 +52,14 @@ def test_a_hub_killed_at_random_moments_keeps_one_board(rig, place, monkeypatch)
         assert life.is_up(), life.log()
         with life.client() as client:
             shown = f"/api/v1/boards/{board}"
-            until(lambda: client.get(shown).json()["state"] == "running", 120)
-            until(lambda: _points(client, board) == [(0, 1.0), (1, 0.5)], 120)
+            until(lambda: client.get(shown).json()["state"] == "running")
+            until(lambda: _points(client, board) == [(0, 1.0), (1, 0.5)])
             with Registry(str(state / "hub.db")) as registry:
                 executor = rig.make(hub=registry.hub_id)
             try:
                 assert [one.board for one in executor.found()] == [board]
                 assert client.post(f"{shown}/stop", json={}).status_code == 200
-                until(lambda: client.get(shown).json()["state"] == "stopped", 120)
+                until(lambda: client.get(shown).json()["state"] == "stopped")
                 assert executor.found() == []
             finally:
                 executor.close()

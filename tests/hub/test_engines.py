@@ -12,7 +12,8 @@ from aboard.cli.trial import RUN, TAG, VALUES
 from aboard.executors import Address, EngineReport, EngineSettings, ExecutorError
 from aboard.hub.engines import Engines, examine_address
 from aboard.web.certificates import make_certificate
-from tests.hub.hubs import create, served, until
+from tests.hub.hubs import create, served
+from tests.waiting import until
 
 PROFILES = {"process": {"": EngineSettings(), "quiet": EngineSettings()}}
 

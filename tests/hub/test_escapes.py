@@ -17,7 +17,8 @@ from aboard import EventWriter
 from aboard.hub.permissions import RULES
 from aboard.index.library import Root
 from tests import summaries
-from tests.hub.hubs import ask, create, log_run, points, served, until
+from tests.hub.hubs import ask, create, log_run, points, served
+from tests.waiting import until
 
 SECRET = "nobody-should-read-this"
 KINDS = {

@@ -3,7 +3,8 @@
 import pytest
 
 from aboard.sdk.client import Client
-from tests.hub.hubs import create, log_run, points, until
+from tests.hub.hubs import create, log_run, points
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 from aboard.hub.access import client_scope
 from aboard.hub.config import Config, make_config
 from aboard.hub.log import JsonLines
-from tests.hub.hubs import PASSWORD, QUICK, create, points, served, until
+from tests.hub.hubs import PASSWORD, QUICK, create, points, served
+from tests.waiting import until
 
 PAGE = {"accept": "text/html"}
 

@@ -13,8 +13,9 @@ import pytest
 
 from tests.engines.command import fork_command
 from tests.hub import lives
-from tests.hub.hubs import PASSWORD, QUICK, create, points, until
+from tests.hub.hubs import PASSWORD, QUICK, create, points
 from tests.hub.lives import board_processes, kill_boards
+from tests.waiting import until
 
 IMPATIENT = """
 from functools import partial

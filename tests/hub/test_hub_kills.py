@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from tests.hub import lives
-from tests.hub.hubs import log_run, points, until
+from tests.hub.hubs import log_run, points
 from tests.hub.lives import board_processes, kill_boards
+from tests.waiting import until
 
 LIVE = {"pending", "starting", "running"}
 STATES = {*LIVE, "stopping", "stopped"}
@@ -211,7 +212,7 @@ class Visitor:
             for name, values in RUNS.items()
             if any(name == one or name.startswith(f"{one}/") for one in board["selectors"])
         }
-        until(lambda: points(client, board["id"]) == expected, 60)
+        until(lambda: points(client, board["id"]) == expected)
 
 
 RUNS = {

@@ -6,14 +6,15 @@ import shutil
 import signal
 import socket
 import stat
-import time
 from pathlib import Path
 from urllib.parse import urlencode
 
 import httpx
 
+from aboard.hub import auth
 from tests.engines.command import fork_command, run_command
-from tests.hub.hubs import QUICK, create, log_run, personal_hub, points, served, until
+from tests.hub.hubs import QUICK, create, log_run, personal_hub, points, served
+from tests.waiting import until
 
 
 def is_running(pid):
@@ -146,14 +147,14 @@ def test_a_personal_hub_is_found_through_its_file_and_is_the_only_one(tmp_path, 
         assert 'name="token"' in stranger.text
 
 
-def test_without_its_database_a_hub_serves_what_it_knows(tmp_path, root):
+def test_without_its_database_a_hub_serves_what_it_knows(tmp_path, root, monkeypatch):
+    monkeypatch.setattr(auth, "_RECENT_SECONDS", -1.0)  # visitors are looked up each time
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
         board = create(client, "cifar10")["id"]
         assert len(points(client, board)) == 2
         place = tmp_path / "hub" / "hub.db"
         away = place.with_name("away.db")
         shutil.move(place, away)
-        time.sleep(1.1)  # what is known of a visitor is asked for again
         assert points(client, board)["cifar10/run1"] == [(0, 1.0), (1, 0.5)]
         assert client.get(f"/api/v1/boards/{board}").json()["state"] == "running"
         assert [one["id"] for one in client.get("/api/v1/boards").json()["boards"]] == [board]

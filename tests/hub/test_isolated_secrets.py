@@ -7,7 +7,8 @@ import pytest
 from aboard.executors.process.boards import inherited
 from aboard.index.library import Root
 from aboard.storage.clouds import credentials
-from tests.hub.hubs import create, points, served, until
+from tests.hub.hubs import create, points, served
+from tests.waiting import until
 
 SECRETS = {
     "DATABASE_URL": "postgresql://aboard:db-password@db/aboard",

@@ -20,11 +20,11 @@ from aboard.executors.kubernetes.boards import NEEDED, NEEDED_BY_JOBS
 from aboard.executors.kubernetes.pod import is_ready
 from aboard.hub.config import make_config
 from tests.engines.kubernetes import Cluster
-from tests.hub.hubs import QUICK, log_run, points, until
+from tests.hub.hubs import QUICK, log_run, points
+from tests.waiting import until
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 CURVE = [(0, 1.0), (1, 0.5)]
-SECONDS = 120
 PASSWORD = "correct horse battery staple"
 PATCH = """
 apiVersion: apps/v1
@@ -86,7 +86,7 @@ class Hub:
 
     def find(self) -> None:
         """Read the address of the hub's pod, once it is ready."""
-        (pod,) = until(self._ready_pods, SECONDS)
+        (pod,) = until(self._ready_pods)
         self.url = f"http://{pod['status']['podIP']}:8080"
         self.aboard("login", self.url, "--user", "admin", stdin=f"{PASSWORD}\n")
 
@@ -117,7 +117,7 @@ class Hub:
         token = json.loads((self.home / "state" / "login.json").read_text())["token"]
         headers = {"authorization": f"Bearer {token}"}
         with httpx.Client(base_url=self.url, headers=headers, **QUICK) as client:
-            found: list[tuple[int, float]] = until(lambda: _points(client, board), SECONDS)
+            found: list[tuple[int, float]] = until(lambda: _points(client, board))
         return found
 
 
@@ -184,13 +184,13 @@ def test_a_hub_in_the_cluster_runs_boards_beside_itself(hub: Hub):
     assert hub.curve(board) == CURVE
 
     hub.kill()
-    until(lambda: hub.state(board) == "running", SECONDS)
+    until(lambda: hub.state(board) == "running")
     assert hub.curve(board) == CURVE
     (same,) = hub.boards()
     assert same["metadata"]["uid"] == pod["metadata"]["uid"]
 
     hub.aboard("stop", board)
-    until(lambda: hub.state(board) == "stopped", SECONDS)
+    until(lambda: hub.state(board) == "stopped")
     hub.aboard("delete", board)
     assert hub.boards() == []
     assert pod["metadata"]["name"] not in hub.cluster.kubectl("-n", "aboard", "get", "secrets")

@@ -8,7 +8,8 @@ from PIL import Image
 
 from aboard.hub.media import content_type
 from aboard.track.summary import SummaryWriter
-from tests.hub.hubs import create, log_run, until
+from tests.hub.hubs import create, log_run
+from tests.waiting import until
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -5,7 +5,8 @@ import re
 from prometheus_client.parser import text_string_to_metric_families
 
 from aboard.hub.metrics import CONTENT_TYPE
-from tests.hub.hubs import create, points, until
+from tests.hub.hubs import create, points
+from tests.waiting import until
 
 
 def test_metrics_count_boards_and_requests(hub):

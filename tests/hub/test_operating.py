@@ -20,7 +20,8 @@ from aboard.sdk.client import Client, log_in
 from aboard.sdk.errors import AuthError
 from tests.engines.command import run_command
 from tests.engines.real_hub import PASSWORD, USER, team_hub
-from tests.hub.hubs import QUICK, create, personal_hub, served, until
+from tests.hub.hubs import QUICK, create, personal_hub, served
+from tests.waiting import until
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "team-hub.md"
 

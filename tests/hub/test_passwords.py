@@ -17,7 +17,8 @@ from aboard.hub.passwords import (
     lane_width,
     sources_of,
 )
-from tests.hub.hubs import PASSWORD, served, until
+from tests.hub.hubs import PASSWORD, served
+from tests.waiting import until
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 OUTSIDE_OF_TESTS = passwords.STRENGTH

@@ -14,7 +14,8 @@ from aboard.executors import Address, Spec
 from aboard.executors.process.boards import ProcessExecutor
 from aboard.hub.proxy import NotServing, Proxy, path_below, public_cookie
 from tests.hub.fronts import TOKEN, answer
-from tests.hub.hubs import QUICK, until
+from tests.hub.hubs import QUICK
+from tests.waiting import until
 
 # A real board
 

@@ -16,7 +16,8 @@ from aiohttp import web
 from aboard.executors import Address
 from aboard.hub.proxy import NotServing
 from tests.hub.fronts import TOKEN
-from tests.hub.hubs import QUICK, until
+from tests.hub.hubs import QUICK
+from tests.waiting import until
 
 MIB = 1 << 20
 

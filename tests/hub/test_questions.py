@@ -4,7 +4,8 @@ import pytest
 
 from aboard.runs.manifest import State
 from aboard.sdk.client import Client
-from tests.hub.hubs import create, log_run, points, served, until
+from tests.hub.hubs import create, log_run, points, served
+from tests.waiting import until
 
 BEST = {"sort": ["-metrics.loss.max"], "limit": 2}
 

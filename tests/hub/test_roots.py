@@ -4,7 +4,8 @@ import struct
 
 from aboard.hub.api.runs import RootDocument
 from aboard.index.library import Root
-from tests.hub.hubs import log_run, served, until
+from tests.hub.hubs import log_run, served
+from tests.waiting import until
 
 
 def test_a_root_says_what_is_wrong_and_what_to_do(tmp_path, root):

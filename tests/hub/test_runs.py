@@ -11,7 +11,8 @@ from aboard.runs import manifest
 from aboard.runs.catalog import directory_of_id, run_id
 from aboard.runs.manifest import Manifest, State
 from aboard.storage import open_storage
-from tests.hub.hubs import log_run, until
+from tests.hub.hubs import log_run
+from tests.waiting import until
 
 
 def ids(client):

@@ -14,7 +14,8 @@ from aboard import EventWriter
 from aboard.hub.api import series as module
 from aboard.index.derived import smooth
 from aboard.sdk.client import Client
-from tests.hub.hubs import log_run, served, until
+from tests.hub.hubs import log_run, served
+from tests.waiting import until
 
 
 def ask(client, *selectors, tags=("loss",), **more):

@@ -14,7 +14,8 @@ from aboard.boards.lifecycle import Settings
 from aboard.hub import service
 from aboard.hub.service import Hub
 from tests.hub import hubs
-from tests.hub.hubs import create, personal_hub, points, until
+from tests.hub.hubs import create, personal_hub, points
+from tests.waiting import until
 
 # Boards are real, but for what their title says they suffer from.
 SICKNESS = """

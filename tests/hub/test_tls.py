@@ -25,7 +25,8 @@ from aboard.sdk.errors import Unreachable
 from aboard.web import ServeError, serve
 from tests.engines.real_hub import PASSWORD, USER, team_hub
 from tests.engines.relay import Relay
-from tests.hub.hubs import create, log_run, points, until
+from tests.hub.hubs import create, log_run, points
+from tests.waiting import until
 
 MARK = {"x-aboard-csrf": "1"}
 PREFIX = "/team/aboard"

@@ -3,7 +3,8 @@
 from aboard import EventWriter
 from aboard.index.library import Root
 from aboard.storage import open_storage
-from tests.hub.hubs import create, log_run, points, served, until
+from tests.hub.hubs import create, log_run, points, served
+from tests.waiting import until
 
 
 def test_a_directory_and_a_bucket_on_one_board(tmp_path, s3_server, environment):

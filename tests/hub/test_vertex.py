@@ -8,7 +8,8 @@ import pytest
 
 from aboard.executors.vertex.boards import VertexSettings
 from tests.engines.fake_vertex import LOCATION, PROJECT, FakeVertex
-from tests.hub.hubs import create, log_run, served, until
+from tests.hub.hubs import create, log_run, served
+from tests.waiting import until
 
 pytestmark = pytest.mark.engine("vertex")
 

@@ -13,7 +13,8 @@ from aboard.index.library import Library
 from aboard.storage import open_storage
 from aboard.tensorboard.follower import BoardSelection
 from aboard.web import TokenAccess, listen, serving, urls
-from tests.hub.hubs import QUICK, until
+from tests.hub.hubs import QUICK
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("engine", ["fast", "stock"])

@@ -15,7 +15,8 @@ from aboard.index.library import Root
 from aboard.sdk.client import Client
 from aboard.sdk.errors import NotReady
 from tests.boards.pretending import PretendExecutor
-from tests.hub.hubs import create, served, until
+from tests.hub.hubs import create, served
+from tests.waiting import until
 
 PAGE = {"accept": "text/html"}
 

@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from aboard.events.records import frame
 from aboard.events.writer import EventWriter
 from aboard.index.logs import Logs
 from tests import summaries
+from tests.waiting import until
 
 tensorboard = protos.load()
 
@@ -143,50 +143,49 @@ def rustboard(logdir, port_file):
 
     command = [binary, "--logdir", logdir, "--port", "0", "--port-file", port_file]
     command += ["--samples-per-plugin", "scalars=1000000", "--reload", "once"]
+
+    def port():
+        return port_file.exists() and port_file.read_text().strip()
+
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
         try:
-            while not (port_file.exists() and port_file.read_text().strip()):
-                assert server.poll() is None
-                time.sleep(0.02)
-            with grpc.insecure_channel(f"localhost:{port_file.read_text().strip()}") as channel:
+            until(lambda: server.poll() is not None or port())
+            with grpc.insecure_channel(f"localhost:{port()}") as channel:
                 yield data_provider_pb2_grpc.TensorBoardDataProviderStub(channel), data_provider_pb2
         finally:
             server.kill()
 
 
-def rustboard_series(logdir, port_file):
-    """Return {(run, tag): (steps, values)} as rustboard serves them."""
-    with rustboard(logdir, port_file) as (client, pb):
-        request = pb.ReadScalarsRequest(
-            experiment_id="x",
-            plugin_filter=pb.PluginFilter(plugin_name="scalars"),
-            downsample=pb.Downsample(num_points=1000000),
-        )
-        deadline = time.monotonic() + 20
-        before = None
-        while time.monotonic() < deadline:
-            answer = client.ReadScalars(request)
-            if answer.runs and answer == before:
-                break
-            before = answer
-            time.sleep(0.1)
-        return {
-            (run.run_name, tag.tag_name): (list(tag.data.step), list(tag.data.value))
-            for run in answer.runs
-            for tag in run.tags
-        }
+def rustboard_series(client, pb):
+    """Return {(run, tag): (steps, values)} as rustboard serves them now."""
+    request = pb.ReadScalarsRequest(
+        experiment_id="x",
+        plugin_filter=pb.PluginFilter(plugin_name="scalars"),
+        downsample=pb.Downsample(num_points=1000000),
+    )
+    return {
+        (run.run_name, tag.tag_name): (list(tag.data.step), list(tag.data.value))
+        for run in client.ReadScalars(request).runs
+        for tag in run.tags
+    }
 
 
 def assert_equals_rustboard(logdir, port_file, index):
     logs = Logs(logdir, index=index)
-    served = rustboard_series(logdir, port_file)
     ours = {
         (tag.run, tag.name): logs.series(tag.run, tag.name) for tag in logs.tags if tag.is_scalar
     }
-    assert served.keys() == ours.keys()
-    assert served
+    assert ours
+    expected = {key: series.steps.tolist() for key, series in ours.items()}
+    served = {}
+
+    def steps_served():
+        served.update(rustboard_series(*server))
+        return {key: steps for key, (steps, _) in served.items()}
+
+    with rustboard(logdir, port_file) as server:
+        until(lambda: steps_served() == expected, steps_served)  # it still reads
     for key, (steps, values) in served.items():
-        assert ours[key].steps.tolist() == steps, key
         np.testing.assert_array_equal(ours[key].values, np.array(values, np.float64))
         tag = logs.tag(*key)
         assert index.point_counts([tag]) == [len(steps)]

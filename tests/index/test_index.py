@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,6 +22,7 @@ from aboard.index.logs import Logs
 from aboard.storage.base import NoSuchPath, Unreachable
 from aboard.storage.local import LocalStorage
 from tests.engines.powerless import powerless
+from tests.waiting import until
 
 
 def numbers(logs, tag="loss", run="."):
@@ -605,10 +605,7 @@ def test_workers_stop_in_the_middle_of_a_file(write, tmp_path, index, monkeypatc
 
     def read_file(_reading, _buffer, stopped):
         began.set()
-        deadline = time.monotonic() + 60
-        while not stopped() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        told.append(stopped())
+        told.append(until(stopped))
         yield from ()
 
     monkeypatch.setattr(reader, "read_file", read_file)

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import time
 from contextlib import contextmanager
 
 import httpx
@@ -13,6 +12,7 @@ import aboard
 from tests.engines import environments
 from tests.engines.ports import free_port
 from tests.integrations.trainings import SCRIPTS
+from tests.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -59,13 +59,16 @@ class Experiment:
             )
         ).strip()
 
-    def until(self, condition, seconds=120.0):
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.1)
-        return found
+    def until(self, condition):
+        """Wait for a condition; fail at once if the launcher has ended before."""
+
+        def holds():
+            runs = self.process.poll() is None
+            found = condition()
+            assert found or runs, self.said
+            return found
+
+        return until(holds, lambda: self.said)
 
     def records(self):
         found = [json.loads(path.read_text()) for path in self.logs.rglob("run.json")]
@@ -171,7 +174,7 @@ def test_a_board_in_a_pod_is_reached_by_forwarding_only(cluster, xmanager_python
     (job,) = set(re.findall(r"job/[0-9]+-auxiliary-board", said))
     try:
         assert f"board: kubectl port-forward {job} 6006; kubectl logs {job}\n" in said
-        link = _until(lambda: re.search(r"http://\S+key=\S+", _logs(cluster, job)))[0]
+        link = until(lambda: re.search(r"http://\S+key=\S+", _logs(cluster, job)))[0]
         assert link.startswith("http://localhost:6006/b/view/?key=")
         with _forwarded(cluster, job, 6006) as port:
             there = link.replace("6006", str(port))
@@ -187,14 +190,6 @@ def test_a_board_in_a_pod_is_reached_by_forwarding_only(cluster, xmanager_python
 
 def _logs(cluster, job):
     return cluster.kubectl("logs", job, check=False)
-
-
-def _until(condition, seconds=120.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.2)
-    return found
 
 
 @contextmanager

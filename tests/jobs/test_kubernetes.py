@@ -11,12 +11,12 @@ import pytest
 import aboard
 from aboard.sdk.personal import stop_personal
 from tests.engines.command import Result, forked_hubs, run_command
-from tests.engines.kubernetes import Cluster, wait_for
+from tests.engines.kubernetes import Cluster
 from tests.engines.real_hub import losses
 from tests.engines.rigs import Rig, toml_table
+from tests.waiting import until
 
 pytestmark = pytest.mark.engine("kubernetes")
-SECONDS = 180.0
 SECRET = "s3cr3t-of-the-training"
 TRAIN = """
 import os, pathlib, sys, time
@@ -97,15 +97,15 @@ def test_a_sweep_from_submission_to_retry(cluster: Cluster, types, place, kubern
     def have_begun() -> bool:
         return all((place / f"runs/cifar10/sweep-{n}/run.json").exists() for n in (1, 2, 3))
 
-    wait_for(have_begun, SECONDS)
+    until(have_begun)
     # The kubelet reports a container to the API server a moment after it has started.
-    wait_for(lambda: {one["state"] for one in members()} == {"running"}, SECONDS)
+    until(lambda: {one["state"] for one in members()} == {"running"})
     # A drained node: the member goes on in another pod, as the next attempt of its run.
     namespace = kubernetes_rig.settings["namespace"]
     unit = members()[0]["unit"]
     cluster.kubectl("-n", namespace, "delete", "pod", unit, "--wait=false")
     run = place / "runs/cifar10/sweep-1/run.json"
-    wait_for(lambda: len(json.loads(run.read_text())["attempts"]) == 2, SECONDS)
+    until(lambda: len(json.loads(run.read_text())["attempts"]) == 2)
     (place / "go").touch()
     assert types("jobs", "wait", "sweep").code == 3
     found = members()
@@ -115,7 +115,7 @@ def test_a_sweep_from_submission_to_retry(cluster: Cluster, types, place, kubern
     assert record["state"] == "completed"
     assert record["hparams"]["lr"] == 0.1
     assert record["attempts"][0]["state"] == "killed"
-    wait_for(lambda: not left_in(cluster, namespace), SECONDS)
+    until(lambda: not left_in(cluster, namespace))
     (place / "repaired").touch()
     assert types("jobs", "retry", "sweep").code == 0
     assert types("jobs", "wait", "sweep").code == 0
@@ -140,7 +140,7 @@ def test_an_experiment_completes_although_its_board_is_killed(
         assert board.app_uri.startswith("http://")
         token = (Path(os.environ["ABOARD_STATE"]) / "hub-token").read_text().strip()
         address = board.app_uri.partition("?")[0]
-        shown = losses(address, token, SECONDS, runs=3)
+        shown = losses(address, token, runs=3)
         assert sorted(values[0] for values in shown.values()) == pytest.approx([0.001, 0.01, 0.1])
         pods = cluster.get("-n", namespace, "pods", "-l", "app.kubernetes.io/name=aboard-board")
         (pod,) = [one["metadata"]["name"] for one in pods["items"]]
@@ -155,7 +155,7 @@ def test_an_experiment_completes_although_its_board_is_killed(
     done = types("start", *wanted, "--on", "kubernetes", "--no-browser", "--json")
     assert done.code == 0, done.err
     hub = address.partition("/b/")[0]
-    shown = losses(f"{hub}/b/{done.json['id']}/", token, SECONDS, runs=2)
+    shown = losses(f"{hub}/b/{done.json['id']}/", token, runs=2)
     assert sorted(values[0] for values in shown.values()) == pytest.approx([0.001, 0.1])
     assert types("delete", done.json["id"]).code == 0
-    wait_for(lambda: not left_in(cluster, namespace), SECONDS)
+    until(lambda: not left_in(cluster, namespace))

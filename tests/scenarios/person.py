@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from tests.browser.looking import data_table, eventually, run_list, wait_for_words
 from tests.engines.command import forked_hubs, run_command
+from tests.waiting import until
 
 Points = list[tuple[int, float]]
 _HIDDEN = ("ABOARD_", "XDG_", "SLURM_", "SSH_")
@@ -125,10 +125,7 @@ class Person:
 
     def gets(self, url: str, expected: dict[str, Points], tag: str = "loss") -> None:
         """Wait until a board serves exactly these points."""
-        deadline = time.monotonic() + 60
-        while (found := self.points(url, tag)) != expected and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert found == expected
+        until(lambda: self.points(url, tag) == expected, lambda: self.points(url, tag))
 
     @property
     def token(self) -> str:

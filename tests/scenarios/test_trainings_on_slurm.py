@@ -16,7 +16,7 @@ import pytest
 from tests.engines.rigs import Rig, toml_table
 from tests.engines.slurm import CPUS, Cluster
 from tests.scenarios.person import Person
-from tests.waiting import until as wait
+from tests.waiting import until
 
 pytestmark = pytest.mark.engine("slurm")
 
@@ -124,13 +124,13 @@ def test_a_preempted_member_continues_its_run(user: Person, slurm_cluster: Clust
     line = f"aboard submit --on slurm:warned --cpus {CPUS} --name again"
     user.does(f"{line} -- python train.py 0.5 finish")
     began = user.place / "began-0.5"
-    wait(began.exists)
+    until(began.exists)
     urgent = ["sbatch", "--partition=urgent", f"--cpus-per-task={CPUS}", "--output=/dev/null"]
     assert slurm_cluster.succeeds(*urgent, "--wrap=sleep 2")
     (member,) = members(user, "again")
-    wait(lambda: states(user, "again") == ["pending"])
+    until(lambda: states(user, "again") == ["pending"])
     assert members(user, "again")[0]["reason"].startswith("requeued by Slurm: ")
-    wait(lambda: began.read_text() == "1")
+    until(lambda: began.read_text() == "1")
     user.writes("finish", "")
     user.does("aboard jobs wait again")
     run = record(user, "default/again")
@@ -141,15 +141,15 @@ def test_a_preempted_member_continues_its_run(user: Person, slurm_cluster: Clust
 def test_stop_reaches_those_that_run_and_those_that_wait(user: Person) -> None:
     line = "aboard submit --on slurm --name many --parallel 1 --sweep lr=7,8,9 --time 1h"
     user.does(f"{line} -- python train.py {{lr}} never")
-    wait((user.place / "began-7.0").exists)
-    wait(lambda: members(user, "many")[1]["reason"] == "JobArrayTaskLimit")
+    until((user.place / "began-7.0").exists)
+    until(lambda: members(user, "many")[1]["reason"] == "JobArrayTaskLimit")
     user.does("aboard jobs stop many")
     assert user.types("aboard jobs wait many").code != 0
     assert user.does("aboard jobs show many --json").json["state"] == "stopped"
     assert record(user, "default/many-1")["state"] == "killed"
     assert not (user.place / "runs" / "default" / "many-2").exists()
     user.does("aboard jobs retry many")
-    wait(lambda: states(user, "many")[0] == "running")
+    until(lambda: states(user, "many")[0] == "running")
 
 
 def test_a_sweep_of_200_members_goes_on_without_hub_and_slurmctld(
@@ -158,7 +158,7 @@ def test_a_sweep_of_200_members_goes_on_without_hub_and_slurmctld(
     line = "aboard submit --on slurm:both --name swept --sweep seed=1..200 --board"
     user.does(f"{line} -- sh -c 'echo {{seed}} >>swept'")
     swept = user.place / "swept"
-    wait(lambda: swept.exists() and len(swept.read_text().split()) > 40)
+    until(lambda: swept.exists() and len(swept.read_text().split()) > 40)
     os.kill(json.loads((user.state / "hub.json").read_text())["pid"], signal.SIGKILL)
     slurm_cluster.stop_controller()
     assert user.does("aboard jobs show swept --json").json["state"] == "unknown"

@@ -1,8 +1,6 @@
 """An application of either engine, asked as a browser asks it, and the projector's routes."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from aboard.tensorboard.app import make_app
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.provider import Boards
 from aboard.tensorboard.stock import make_stock_app
+from tests.waiting import until
 
 SECONDS = 0.1
 """How often the stock engine looks in tests."""
@@ -77,18 +76,11 @@ class Stock(Client):
             board, samples=samples, reload_seconds=SECONDS, work_directory=work_directory
         )
         super().__init__(self.stock.app)
-        wait_for(lambda: self.stock.loaded)
+        until(lambda: self.stock.loaded)
 
     def close(self) -> None:
         super().close()
         self.stock.close()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def write_scalars(directory: Path, *steps: int, tag: str = "loss") -> None:

@@ -24,16 +24,9 @@ from aboard.tensorboard import schedule as schedule_module
 from aboard.tensorboard.follower import BoardSelection, Follower, parts_of
 from aboard.tensorboard.provider import Boards
 from aboard.tensorboard.schedule import UNWATCHED_SECONDS
+from tests.waiting import until
 
 EVENTS = "events.out.tfevents.1"
-
-
-def until(condition, seconds=180.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 def log(directory, *steps, loss=1.0, wall_time=None):
@@ -189,8 +182,9 @@ def test_a_run_with_too_many_tags_is_a_condition(tmp_path, following, monkeypatc
 
 
 def test_nothing_is_polled_without_requests(tmp_path, following, monkeypatch):
-    bucket = f"memory://{tmp_path.name}/logs"
-    open_storage(bucket).write(f"run/{EVENTS}", b"")
+    bucket, other = (f"memory://{tmp_path.name}/{name}" for name in ("logs", "other"))
+    for uri in (bucket, other):
+        open_storage(uri).write(f"run/{EVENTS}", b"")
     monkeypatch.setattr(schedule_module, "LONGEST_SECONDS", 0.05)
     listings = []
     real = ObjectStorage.list
@@ -204,12 +198,13 @@ def test_nothing_is_polled_without_requests(tmp_path, following, monkeypatch):
     until(lambda: len(listings) > 3)
     followed.later = UNWATCHED_SECONDS + 1
     until(lambda: not followed.feed(bucket).busy)
-    asleep = len(listings)
-    time.sleep(0.3)
-    assert len(listings) <= asleep + 1
+    asleep = listings.count(bucket)
+    followed.show(other, board="other")  # which is requested, and so polled
+    until(lambda: listings.count(other) > 3)
+    assert listings.count(bucket) <= asleep + 1
     followed.request()
-    assert len(listings) > asleep, "the first request after a pause waits for new data"
-    until(lambda: len(listings) > asleep + 3)
+    assert listings.count(bucket) > asleep, "the first request after a pause waits for new data"
+    until(lambda: listings.count(bucket) > asleep + 3)
 
 
 def test_a_hidden_board_is_left_alone(tmp_path, following):

@@ -12,7 +12,7 @@ from aboard.storage.base import Entry, NoSuchPath, Storage, StorageError, Unreac
 from aboard.storage.uri import open_storage
 from aboard.tensorboard import mirror as mirror_module
 from aboard.tensorboard.mirror import Mirror, MirrorUpdater
-from tests.tensorboard.asking import wait_for
+from tests.waiting import until
 
 TORCH = Path(__file__).parent.parent / "fixtures" / "torch"
 EVENTS = "a/events.out.tfevents.1"
@@ -200,9 +200,9 @@ def test_a_follower_reports_updates_and_stops(tmp_path):
     updates = []
     before = threading.active_count()
     follower = MirrorUpdater(Mirror(storage, tmp_path), 0.05, updates.append, lambda: False)
-    wait_for(lambda: updates)
+    until(lambda: updates)
     storage.files[EVENTS] += events(2)
-    wait_for(lambda: (tmp_path / EVENTS).read_bytes() == events(1, 2))
+    until(lambda: (tmp_path / EVENTS).read_bytes() == events(1, 2))
     follower.close()
     assert threading.active_count() == before
 
@@ -214,13 +214,13 @@ def test_a_follower_leaves_the_bucket_alone_while_nobody_looks(tmp_path):
     follower = MirrorUpdater(
         Mirror(storage, tmp_path), 0.01, updates.append, lambda: not looks.is_set()
     )
-    wait_for(lambda: updates)
+    until(lambda: updates)
     count = len(updates)
     assert not looks.wait(0.3)
     assert len(updates) == count
     looks.set()
     follower.wake()
-    wait_for(lambda: len(updates) > count)
+    until(lambda: len(updates) > count)
     follower.close()
 
 
@@ -228,7 +228,7 @@ def test_a_bucket_that_does_not_exist_is_a_problem_and_no_end(tmp_path):
     updates = []
     mirror = Mirror(open_storage(f"memory://{tmp_path.name}/nothing"), tmp_path / "copy")
     follower = MirrorUpdater(mirror, 0.05, updates.append, lambda: False)
-    wait_for(lambda: len(updates) > 1)
+    until(lambda: len(updates) > 1)
     follower.close()
     assert isinstance(updates[0].problems[0], NoSuchPath)
 

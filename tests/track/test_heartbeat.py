@@ -9,7 +9,7 @@ from aboard.runs import manifest
 from aboard.runs.manifest import Manifest
 from aboard.storage import open_storage
 from aboard.track.heartbeat import RunRecord
-from tests.track.training import wait_for
+from tests.waiting import until
 
 
 def begun(directory: Path) -> Path:
@@ -32,7 +32,7 @@ def test_a_heart_beats_on_after_any_error(
 
     record = RunRecord(storage, catch_up, 1)
     record.start_heartbeat(0.01)
-    wait_for(lambda: manifest.read(storage).tags == {"caught": "up"})
+    until(lambda: manifest.read(storage).tags == {"caught": "up"})
     record.stop_heartbeat()
     assert capfd.readouterr().err == (
         "aboard: the record of the run cannot be written; the training continues. OSError: no\n"

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,14 +47,6 @@ def run_aboard(cwd: Path, *arguments: str, **changed: str) -> Ended:
 def ended(process: Forked) -> Ended:
     out, err = process.communicate(timeout=120)
     return Ended(process.wait(), out, err)
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 180) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 def said(process: Forked, line: str) -> None:

@@ -12,6 +12,7 @@ from starlette.routing import Mount, Route
 from aboard.web import gate as web_gate
 from aboard.web.gate import Throttle
 from aboard.web.tokens import TokenAccess
+from tests.waiting import until_async
 from tests.web.visiting import (
     BEARER,
     ORIGIN,
@@ -261,7 +262,7 @@ class TestWrongSecrets:
                 asyncio.create_task(Visitor(gate).ask_async("GET", f"/?key=guess{number}"))
                 for number in range(100)
             ]
-            await asyncio.sleep(0.1)
+            await until_async(lambda: sum(guess.done() for guess in guesses) >= 36)
             right = await Visitor(gate).ask_async("GET", f"/?key={access.key}")
             turned_away = [guess.result().status_code for guess in guesses if guess.done()]
             for guess in guesses:

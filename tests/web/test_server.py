@@ -1,6 +1,7 @@
 import errno
 import logging
 import os
+import random
 import re
 import signal
 import socket
@@ -29,6 +30,7 @@ from aboard.web import (
 from aboard.web import server as web_server
 from aboard.web.server import DEFAULT_PORT, exposure
 from tests.hub.hubs import QUICK
+from tests.waiting import until
 from tests.web.visiting import TOKEN, echo
 
 SCRIPT = """
@@ -82,7 +84,7 @@ needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6
 @pytest.fixture
 def free_range(monkeypatch: pytest.MonkeyPatch) -> int:
     """Move the default port to where nobody is."""
-    for first in range(20000, 60000, 97):
+    for first in random.Random(os.getpid()).sample(range(20_000, 30_000), 400):
         try:
             close(listen(port=first))
             close(listen(port=first + 1))
@@ -335,6 +337,11 @@ class TestServing:
         assert all(listener.fileno() == -1 for listener in sockets)
 
 
+def is_refused(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+
 class TestEnding:
     @contextmanager
     def process(self, tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
@@ -374,8 +381,7 @@ class TestEnding:
             assert process.returncode == 0
             assert out == f"{number.name}\n"
             assert err == ""
-            with socket.socket() as probe:
-                assert probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+            assert is_refused(port)
 
     def test_a_request_that_never_ends_does_not_keep_it(self, tmp_path: Path) -> None:
         with self.process(tmp_path) as (process, port), self.ask(port, "/slow"):
@@ -386,7 +392,7 @@ class TestEnding:
     def test_a_second_interrupt_ends_it_at_once(self, tmp_path: Path) -> None:
         with self.process(tmp_path) as (process, port), self.ask(port, "/slow"):
             process.send_signal(signal.SIGINT)
-            time.sleep(0.3)
+            until(lambda: is_refused(port))
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=180)
         assert (process.returncode, out, err) == (0, "SIGINT\n", "")

@@ -9,7 +9,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,8 @@ from aboard.executors.docker import daemon as docker_daemon
 from aboard.executors.docker.boards import DockerExecutor, DockerSettings
 from aboard.executors.docker.image import default_tag
 from tests.engines.certificates import Authority
-from tests.engines.rigs import SERVES, command, fetch, until
+from tests.engines.rigs import SERVES, command, fetch, until_state
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.engine("docker"),
@@ -101,17 +101,18 @@ def spec(tmp_path, script=SERVES, board="a", **options):
 
 def log_line(executor, handle):
     """Return the first line of a log as JSON, once it is there."""
-    deadline = time.monotonic() + 60
-    while b"\n" not in (log := b"".join(executor.logs(handle))):
-        assert time.monotonic() < deadline
+
+    def log():
         status = executor.poll({"one": handle})["one"]
-        assert status.state is CommandState.STARTING, status
-        time.sleep(0.05)
-    return json.loads(log.partition(b"\n")[0])
+        found = b"".join(executor.logs(handle))
+        assert b"\n" in found or status.state is CommandState.STARTING, status
+        return b"\n" in found and found
+
+    return json.loads(until(log).partition(b"\n")[0])
 
 
 def running(executor, handle):
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
     return handle
 
 
@@ -176,7 +177,7 @@ def test_settings_change_what_a_board_gets(make, executor, docker_engine, source
 
 def test_another_user_cannot_read_the_files_of_a_start(make, executor, tmp_path):
     other = make(user="12345:12345")
-    status = until(other, other.start(spec(tmp_path)), CommandState.ENDED)
+    status = until_state(other, other.start(spec(tmp_path)), CommandState.ENDED)
     assert status.exit_code == 1
     assert "the board's environment cannot be used: [Errno 13] Permission denied" in status.reason
 
@@ -204,7 +205,7 @@ def test_a_board_ends_at_its_time_without_a_hub(executor, source, tmp_path):
     address = executor.address(handle)
     assert fetch(address, None)[0] == 401
     assert fetch(address, address.token)[0] == 200
-    status = until(executor, handle, CommandState.ENDED)
+    status = until_state(executor, handle, CommandState.ENDED)
     assert status.exit_code == 0, status
     assert executor.address(handle) is None
 
@@ -247,7 +248,7 @@ def test_no_secret_is_shown(executor, docker_engine, tmp_path):
     for path in (tmp_path / "a").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     executor.stop(handle, now=True)
-    until(executor, handle, CommandState.ENDED)
+    until_state(executor, handle, CommandState.ENDED)
     left = [path for path in (tmp_path / "a" / "start-1").iterdir() if path.is_file()]
     assert not [path for path in left if SECRET in path.read_text()]
 
@@ -274,7 +275,7 @@ def test_docker_kill_stop_and_rm(executor, docker_engine, tmp_path):
     docker_engine.docker("kill", "aboard-a-1")
     docker_engine.docker("rm", "--force", "aboard-b-1")
     docker_engine.docker("stop", "--time", "1", "aboard-c-1")
-    killed, removed, stopped = (until(executor, one, CommandState.ENDED) for one in handles)
+    killed, removed, stopped = (until_state(executor, one, CommandState.ENDED) for one in handles)
     assert killed.exit_code == -signal.SIGKILL
     assert killed.reason.startswith("it was killed, by a user")
     assert removed.exit_code is None
@@ -286,17 +287,16 @@ def test_docker_kill_stop_and_rm(executor, docker_engine, tmp_path):
 def test_docker_restart_gives_it_another_port(executor, docker_engine, tmp_path):
     handle = running(executor, executor.start(spec(tmp_path)))
     docker_engine.docker("restart", "--time", "0", handle["container"])
-    deadline = time.monotonic() + 60
-    while True:
-        until(executor, handle, CommandState.RUNNING)
+
+    def answer():
+        until_state(executor, handle, CommandState.RUNNING)
         address = executor.address(handle)
         try:
-            assert fetch(address, address.token) == (200, b"hello")
+            return fetch(address, address.token)
         except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        else:
-            break
+            return None
+
+    assert until(answer) == (200, b"hello")
 
 
 def test_a_command_that_cannot_run_in_the_image_says_why(make, executor, tmp_path):
@@ -323,7 +323,7 @@ def test_a_missing_image_says_how_to_build_it(make, executor, tmp_path):
 def test_the_daemon_killed_and_back(make, executor, docker_engine, tmp_path):
     handle = running(executor, executor.start(spec(tmp_path)))
     ended = executor.start(spec(tmp_path, "import sys; sys.exit(3)", "b"))
-    status = until(executor, ended, CommandState.ENDED)
+    status = until_state(executor, ended, CommandState.ENDED)
     assert status.exit_code == 3
     docker_engine.kill()
     found = executor.poll({"one": handle, "ended": ended})
@@ -341,7 +341,7 @@ def test_the_daemon_killed_and_back(make, executor, docker_engine, tmp_path):
     fresh = make()
     assert fresh.poll({"one": handle})["one"].state is CommandState.UNKNOWN
     docker_engine.start()
-    assert until(executor, handle, CommandState.ENDED).reason == "it was stopped"
+    assert until_state(executor, handle, CommandState.ENDED).reason == "it was stopped"
 
 
 def test_a_board_goes_on_while_the_daemon_is_away(executor, docker_engine, tmp_path):
@@ -351,7 +351,7 @@ def test_a_board_goes_on_while_the_daemon_is_away(executor, docker_engine, tmp_p
     assert executor.poll({"one": handle})["one"].state is CommandState.UNKNOWN
     assert Path(f"/proc/{int(pid)}").exists()
     docker_engine.start()
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
     address = executor.address(handle)
     assert fetch(address, address.token) == (200, b"hello")
 
@@ -362,7 +362,7 @@ def test_a_board_that_ended_while_the_daemon_was_away(executor, docker_engine, t
     docker_engine.kill()
     os.kill(int(pid), signal.SIGKILL)
     docker_engine.start()
-    status = until(executor, handle, CommandState.ENDED)
+    status = until_state(executor, handle, CommandState.ENDED)
     assert status.reason
     assert executor.found() == []
 
@@ -378,7 +378,7 @@ def test_a_daemon_that_hangs_is_unknown(make, executor, docker_engine, tmp_path,
         docker_engine.signal(signal.SIGCONT)
     assert status.state is CommandState.UNKNOWN
     assert "timed out" in status.reason
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
 
 
 def test_what_no_board_has_is_found_and_removed(executor, tmp_path):
@@ -389,7 +389,7 @@ def test_what_no_board_has_is_found_and_removed(executor, tmp_path):
     assert found.keys() == {"a", "b"}
     for one in found.values():
         executor.stop(one.handle, now=True)
-        until(executor, one.handle, CommandState.ENDED)
+        until_state(executor, one.handle, CommandState.ENDED)
     assert executor.found() == []
 
 
@@ -405,7 +405,7 @@ def test_a_container_that_was_created_and_never_started(executor, docker_engine,
         "its container was not started yet",
     )
     assert executor.start(made) == handle
-    until(executor, handle, CommandState.RUNNING)
+    until_state(executor, handle, CommandState.RUNNING)
 
 
 class TestTwoDirectories:
@@ -466,7 +466,7 @@ class TestTls:
         address = executor.address(handle)
         assert fetch(address, address.token) == (200, b"hello")
         executor.stop(handle, now=True)
-        assert until(executor, handle, CommandState.ENDED).reason == "it was stopped"
+        assert until_state(executor, handle, CommandState.ENDED).reason == "it was stopped"
         return handle
 
     @pytest.mark.usefixtures("executor")

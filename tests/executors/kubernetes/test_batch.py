@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,11 +39,11 @@ from aboard.executors.kubernetes.job import (
     read_status,
 )
 from aboard.executors.kubernetes.pod import KubernetesSettings, Volume
-from tests.engines.kubernetes import NODE, Cluster, wait_for
+from tests.engines.kubernetes import NODE, Cluster
 from tests.engines.rigs import Rig
 from tests.executors.kubernetes.test_boards import heartbeat
+from tests.waiting import until
 
-SECONDS = 120.0
 SECRET = "s3cr3t-of-the-training"
 TASK = """
 import json, os, signal, sys, time
@@ -434,14 +433,13 @@ def submit(executor: KubernetesBatches, place: Path) -> Iterator[Callable[..., H
         executor.release(handle)
 
 
-def until(
+def until_tasks(
     executor: KubernetesBatches, handle: Handle, ready: Callable[[dict[int, TaskStatus]], bool]
 ) -> dict[int, TaskStatus]:
-    deadline = time.monotonic() + SECONDS
-    while not ready(found := executor.tasks({"one": handle})["one"]):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
-    return found
+    def tasks() -> dict[int, TaskStatus]:
+        return executor.tasks({"one": handle})["one"]
+
+    return until(lambda: found if ready(found := tasks()) else None, tasks)
 
 
 def all_are(state: TaskState) -> Callable[[dict[int, TaskStatus]], bool]:
@@ -459,7 +457,7 @@ def quota(cluster: Cluster, namespace: str, name: str, hard: str) -> Iterator[No
     place = ("-n", namespace, "quota", name)
     try:
         # It holds once Kubernetes has counted what there is.
-        wait_for(lambda: "used" in cluster.get(*place)["status"], SECONDS)
+        until(lambda: "used" in cluster.get(*place)["status"])
         yield
     finally:
         cluster.kubectl("delete", *place)
@@ -471,7 +469,7 @@ class TestOnACluster:
         self, cluster: Cluster, executor, submit, place, kubernetes_rig
     ):
         handle = submit(payload={"codes": {"2": 3, "3": 7}, "wait": "123"})
-        until(executor, handle, all_are(TaskState.RUNNING))
+        until_tasks(executor, handle, all_are(TaskState.RUNNING))
         namespace = kubernetes_rig.settings["namespace"]
         kinds = cluster.kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name")
         others = ",".join(one for one in kinds.split() if one != "secrets")
@@ -486,7 +484,7 @@ class TestOnACluster:
         (place / "go").touch()
         lines = {f"task 2 of {place}\n".encode(), b"an error\n"}  # of two streams, in any order
         assert set(b"".join(following).splitlines(keepends=True)) == lines
-        found = until(executor, handle, all_are(TaskState.ENDED))
+        found = until_tasks(executor, handle, all_are(TaskState.ENDED))
         assert {n: (one.exit_code, one.reason) for n, one in found.items()} == {
             1: (0, ""),
             2: (3, ""),
@@ -497,7 +495,7 @@ class TestOnACluster:
         assert len(b"".join(executor.logs(handle, 3, tail=1)).splitlines()) == 1
         assert executor.tasks({"one": handle})["one"] == found
         executor.release(handle)
-        wait_for(lambda: not left_in(cluster, namespace), SECONDS)
+        until(lambda: not left_in(cluster, namespace))
         forgotten = executor.tasks({"one": handle})["one"]
         assert {(one.state, one.exit_code) for one in forgotten.values()} == {
             (TaskState.ENDED, None)
@@ -507,18 +505,18 @@ class TestOnACluster:
         handle = submit((1, 2, 3), payload={"wait": "123"})
         blocked = batches(node_selector={"disk": "none"})
         waiting = submit((1,), by=blocked, job="waits")
-        until(executor, handle, all_are(TaskState.RUNNING))
+        until_tasks(executor, handle, all_are(TaskState.RUNNING))
         words = "Unschedulable: 0/1 nodes are available"
-        until(executor, waiting, lambda found: found[1].reason.startswith(words))
+        until_tasks(executor, waiting, lambda found: found[1].reason.startswith(words))
         executor.cancel(handle, [2])
         executor.cancel(waiting)
-        found = until(executor, handle, lambda found: found[2].state is TaskState.ENDED)
+        found = until_tasks(executor, handle, lambda found: found[2].state is TaskState.ENDED)
         assert found[2].reason == "it was cancelled"
         assert found[1].state is found[3].state is TaskState.RUNNING
-        found = until(executor, waiting, all_are(TaskState.ENDED))
+        found = until_tasks(executor, waiting, all_are(TaskState.ENDED))
         assert found[1].reason == "it was cancelled"
         executor.cancel(handle, now=True)
-        found = until(executor, handle, all_are(TaskState.ENDED))
+        found = until_tasks(executor, handle, all_are(TaskState.ENDED))
         assert {one.reason for one in found.values()} == {"it was cancelled"}
 
     @pytest.mark.parametrize("verb", ["create", "patch"])
@@ -543,7 +541,7 @@ class TestOnACluster:
                 executor.submit(batch_in(place))
         handle = submit()
         assert submit() == handle
-        found = until(executor, handle, all_are(TaskState.ENDED))
+        found = until_tasks(executor, handle, all_are(TaskState.ENDED))
         assert {one.exit_code for one in found.values()} == {0}
         assert {(place / n).read_text() for n in "123"} == {f"{SECRET}\n"}
 
@@ -557,8 +555,8 @@ class TestOnACluster:
         self, cluster: Cluster, executor, submit, place
     ):
         handle = submit((2,), payload={"wait": "2"})
-        before = until(executor, handle, all_are(TaskState.RUNNING))[2].unit
-        wait_for((place / "2").exists, SECONDS)
+        before = until_tasks(executor, handle, all_are(TaskState.RUNNING))[2].unit
+        until((place / "2").exists)
         cluster.kubectl("cordon", NODE)
         try:
             api = executor._api("")
@@ -567,14 +565,14 @@ class TestOnACluster:
             metadata = {"name": before, "namespace": handle["namespace"]}
             api.post(f"{pod}/eviction", {**eviction, "metadata": metadata})
             words = "Unschedulable: 0/1 nodes are available: 1 node(s) were unschedulable."
-            found = until(executor, handle, lambda found: found[2].reason == words)
+            found = until_tasks(executor, handle, lambda found: found[2].reason == words)
             assert found[2].state is TaskState.WAITING
         finally:
             cluster.kubectl("uncordon", NODE)
-        found = until(executor, handle, all_are(TaskState.RUNNING))
+        found = until_tasks(executor, handle, all_are(TaskState.RUNNING))
         assert found[2].unit != before
         (place / "go").touch()
-        found = until(executor, handle, all_are(TaskState.ENDED))
+        found = until_tasks(executor, handle, all_are(TaskState.ENDED))
         assert found[2].exit_code == 0
         assert (place / "2").read_text() == f"{SECRET}\n" * 2
 
@@ -582,8 +580,8 @@ class TestOnACluster:
         self, cluster: Cluster, executor, submit, place
     ):
         handle = submit((2,), payload={"wait": "2"})
-        before = until(executor, handle, all_are(TaskState.RUNNING))[2].unit
-        wait_for((place / "2").exists, SECONDS)
+        before = until_tasks(executor, handle, all_are(TaskState.RUNNING))[2].unit
+        until((place / "2").exists)
         api = executor._api("")
         # Kubernetes removes no pod while all nodes are away: another one stays.
         api.create("/api/v1/nodes", {"metadata": {"name": "idle"}, "spec": {"unschedulable": True}})
@@ -594,12 +592,12 @@ class TestOnACluster:
 
         try:
             with cluster.node_away():
-                assert until(executor, handle, is_replaced)[2].state is TaskState.WAITING
+                assert until_tasks(executor, handle, is_replaced)[2].state is TaskState.WAITING
         finally:
             api.delete("/api/v1/nodes/idle")
-        until(executor, handle, all_are(TaskState.RUNNING))
+        until_tasks(executor, handle, all_are(TaskState.RUNNING))
         (place / "go").touch()
-        found = until(executor, handle, all_are(TaskState.ENDED))
+        found = until_tasks(executor, handle, all_are(TaskState.ENDED))
         assert (found[2].exit_code, found[2].reason) == (0, "")
         assert (place / "2").read_text() == f"{SECRET}\n" * 2
 
@@ -609,18 +607,18 @@ class TestOnACluster:
         cpus = int(cluster.get("node", NODE)["status"]["allocatable"]["cpu"]) - 0.5
         resources = Resources(cpus=cpus)
         holder = submit((1,), job="holder", payload={"wait": "1"}, resources=resources)
-        until(executor, holder, all_are(TaskState.RUNNING))
+        until_tasks(executor, holder, all_are(TaskState.RUNNING))
         pinned = batches(pod_template={"spec": {"nodeName": NODE}})
         handle = submit((2,), by=pinned, resources=resources)
         (job,) = cluster.get("-n", handle["namespace"], "jobs", "-l", "aboard/number=2")["items"]
         name = ("-n", handle["namespace"], "job", job["metadata"]["name"])
-        wait_for(lambda: "BackoffLimitExceeded" in cluster.kubectl("get", *name, "-o", "yaml"))
+        until(lambda: "BackoffLimitExceeded" in cluster.kubectl("get", *name, "-o", "yaml"))
         executor.cancel(holder, now=True)
-        until(executor, holder, all_are(TaskState.ENDED))
+        until_tasks(executor, holder, all_are(TaskState.ENDED))
         found = executor.tasks({"one": handle})["one"]
         assert found[2].state is TaskState.WAITING
         assert found[2].reason.startswith("OutOfcpu: ")
-        found = until(executor, handle, all_are(TaskState.ENDED))
+        found = until_tasks(executor, handle, all_are(TaskState.ENDED))
         assert (found[2].exit_code, found[2].reason) == (0, "")
         # The node may refuse it again, until it has noticed the end of the other.
         assert re.match(r"aboard-sweep-1-2-r[1-9]", found[2].unit)
@@ -633,13 +631,13 @@ class TestOnACluster:
         brief = batches(pod_template={"spec": {"terminationGracePeriodSeconds": 2}})
         options = {"payload": {"wait": "1"}, "resources": Resources(time=2)}
         slow = submit((1,), by=brief, job="slow", **options)
-        found = until(executor, grows, all_are(TaskState.ENDED))
+        found = until_tasks(executor, grows, all_are(TaskState.ENDED))
         assert found[1] == replace(
             found[1],
             exit_code=-9,
             reason="OOMKilled: it used more memory than its limit of 64.0 MiB",
         )
-        found = until(executor, slow, all_are(TaskState.ENDED))
+        found = until_tasks(executor, slow, all_are(TaskState.ENDED))
         assert found[1].reason.startswith("DeadlineExceeded: ")
 
     def test_what_the_cluster_refuses_leaves_nothing(
@@ -657,7 +655,7 @@ class TestOnACluster:
         check_refused(batches(kubeconfig=str(config)), place, words)
         words = "a limit of 2 tasks at a time needs Kubernetes 1.29; this is 1.20"
         check_refused(batches(), place, words, parallel=2)
-        wait_for(lambda: not left_in(cluster, namespace), SECONDS)
+        until(lambda: not left_in(cluster, namespace))
 
     def test_a_quota_of_pods_is_what_a_task_waits_for(
         self, cluster: Cluster, executor, submit, kubernetes_rig
@@ -666,7 +664,7 @@ class TestOnACluster:
         with quota(cluster, namespace, "no-pods", "pods=0"):
             handle = submit((1,))
             words = "exceeded quota: no-pods"
-            found = until(executor, handle, lambda found: words in found[1].reason)
+            found = until_tasks(executor, handle, lambda found: words in found[1].reason)
             assert found[1].state is TaskState.WAITING
             assert found[1].reason.startswith("FailedCreate: ")
 
@@ -674,7 +672,7 @@ class TestOnACluster:
         self, executor, submit, monkeypatch
     ):
         handle = submit((1,), payload={"wait": "1"})
-        until(executor, handle, all_are(TaskState.RUNNING))
+        until_tasks(executor, handle, all_are(TaskState.RUNNING))
         requests: list[str] = []
         send = KubernetesApi._send
 

@@ -27,8 +27,9 @@ from aboard.executors.kubernetes.pod import (
     why_waiting,
 )
 from aboard.executors.start import Start
-from tests.engines.kubernetes import NODE, Cluster, wait_for
-from tests.engines.rigs import SECONDS, SERVES, Rig, command, fetch, until
+from tests.engines.kubernetes import NODE, Cluster
+from tests.engines.rigs import SERVES, Rig, command, fetch, until_state
+from tests.waiting import until
 
 SECRET = "s3cr3t-of-the-cloud"
 HOLDS = "import time; time.sleep(600)"
@@ -320,7 +321,7 @@ def start(executor: KubernetesExecutor, tmp_path: Path) -> Iterator[Callable[...
     yield start
     for handle in handles:
         executor.stop(handle, now=True)
-        until(executor, handle, CommandState.ENDED)
+        until_state(executor, handle, CommandState.ENDED)
 
 
 @engine
@@ -335,12 +336,12 @@ def test_a_kubeconfig_with_a_client_certificate(cluster: Cluster, executor, tmp_
     try:
         assert mine.probe().answers
         handle = mine.start(Spec("c", command(SERVES), tmp_path / "c"))
-        until(mine, handle, CommandState.RUNNING)
+        until_state(mine, handle, CommandState.RUNNING)
         address = mine.address(handle)
         assert address is not None
         assert fetch(address, address.token) == (200, b"hello")
         mine.stop(handle, now=True)
-        until(mine, handle, CommandState.ENDED)
+        until_state(mine, handle, CommandState.ENDED)
     finally:
         mine.close()
     (tmp_path / "me.pem").write_bytes(cluster.authority.issue("nobody")[0])
@@ -354,17 +355,10 @@ def with_settings(rig: Rig, **settings: Any) -> Rig:
 
 
 def wait_for_reason(executor: KubernetesExecutor, handle: Handle, text: str) -> Status:
-    found: list[Status] = []
+    def poll() -> Status:
+        return executor.poll({"one": handle})["one"]
 
-    def says() -> bool:
-        found.append(executor.poll({"one": handle})["one"])
-        return text in found[-1].reason
-
-    try:
-        wait_for(says, SECONDS)
-    except TimeoutError:
-        pytest.fail(f"never said {text!r}: {found[-1]}")
-    return found[-1]
+    return until(lambda: status if text in (status := poll()).reason else None, poll)
 
 
 def serves(executor: KubernetesExecutor, handle: Handle) -> bool:
@@ -396,7 +390,7 @@ class TestOnACluster:
         self, cluster: Cluster, executor, start, kubernetes_rig
     ):
         handle = start(environment={"AWS_SECRET_ACCESS_KEY": SECRET})
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         token = executor.address(handle).token
         namespace = kubernetes_rig.settings["namespace"]
         kinds = cluster.kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name")
@@ -411,7 +405,7 @@ class TestOnACluster:
         for secret in (token, SECRET):
             assert secret not in shown
         executor.stop(handle)
-        until(executor, handle, CommandState.ENDED)
+        until_state(executor, handle, CommandState.ENDED)
         left = cluster.kubectl("-n", namespace, "get", "pods,secrets", "-o", "name")
         assert handle["pod"] not in left  # pods of other tests may still be ending
         assert not (Start(handle).place / "environment.json").exists()
@@ -422,18 +416,16 @@ class TestOnACluster:
         owner = cluster.get("-n", namespace, "secret", handle["pod"])["metadata"]["ownerReferences"]
         assert owner[0]["name"] == handle["pod"]
         cluster.kubectl("-n", namespace, "delete", "pod", handle["pod"])
-        wait_for(
-            lambda: handle["pod"] not in cluster.kubectl("-n", namespace, "get", "secrets"), SECONDS
-        )
+        until(lambda: handle["pod"] not in cluster.kubectl("-n", namespace, "get", "secrets"))
 
     def test_one_deleted_by_another_is_lost_with_what_it_said(
         self, cluster: Cluster, executor, start, kubernetes_rig
     ):
         handle = start()
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         namespace = kubernetes_rig.settings["namespace"]
         cluster.kubectl("-n", namespace, "delete", "pod", handle["pod"], "--wait=false")
-        status = until(executor, handle, CommandState.ENDED)
+        status = until_state(executor, handle, CommandState.ENDED)
         assert f"its pod {handle['pod']} was deleted" in status.reason
         assert executor.address(handle) is None
         assert b"third line\n" in b"".join(executor.logs(handle))
@@ -443,11 +435,11 @@ class TestOnACluster:
     ):
         cpus = int(cluster.get("node", NODE)["status"]["allocatable"]["cpu"]) - 0.5
         handle = start(cpus=cpus)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         namespace = kubernetes_rig.settings["namespace"]
         cluster.kubectl("apply", "-f", "-", stdin=URGENT.format(namespace=namespace, cpus=cpus))
         try:
-            status = until(executor, handle, CommandState.ENDED)
+            status = until_state(executor, handle, CommandState.ENDED)
             assert f"Preempted by {namespace}/urgent on node {NODE}" in status.reason
             assert executor.found() == []
         finally:
@@ -456,7 +448,7 @@ class TestOnACluster:
 
     def test_one_that_is_drained_says_why(self, cluster: Cluster, executor, start):
         handle = start()
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         pod = f"/api/v1/namespaces/{handle['namespace']}/pods/{handle['pod']}"
         api = executor._api("")
         condition = {"type": "DisruptionTarget", "status": "True"}
@@ -466,14 +458,14 @@ class TestOnACluster:
         eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
         metadata = {"name": handle["pod"], "namespace": handle["namespace"]}
         api.post(f"{pod}/eviction", {**eviction, "metadata": metadata})
-        status = until(executor, handle, CommandState.ENDED)
+        status = until_state(executor, handle, CommandState.ENDED)
         assert "EvictionByEvictionAPI: Eviction API: evicting" in status.reason
         assert b"third line\n" in b"".join(executor.logs(handle))
         assert executor.found() == []
 
     def test_a_kubelet_that_is_killed_comes_back(self, cluster: Cluster, executor, start):
         handle = start()
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         address = executor.address(handle)
         cluster.kill("kubelet")
         try:
@@ -481,12 +473,12 @@ class TestOnACluster:
         finally:
             cluster.start("kubelet")
         assert executor.poll({"one": handle})["one"].state is CommandState.RUNNING
-        wait_for(lambda: serves(executor, handle), SECONDS)
+        until(lambda: serves(executor, handle))
         assert executor.address(handle) == address
 
     def test_a_board_ends_with_its_node(self, cluster: Cluster, executor, start):
         handle = start()
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         api = executor._api("")
         # Kubernetes removes no pod while all nodes are away: another one stays.
         api.create("/api/v1/nodes", {"metadata": {"name": "idle"}, "spec": {"unschedulable": True}})
@@ -499,7 +491,7 @@ class TestOnACluster:
 
         try:
             with cluster.node_away():
-                wait_for(has_ended, SECONDS)
+                until(has_ended)
                 reason = found[-1].reason
                 assert reason.startswith(f"node {NODE} does not answer: its pod {handle['pod']}")
                 assert "TaintManagerEviction: " in reason
@@ -508,12 +500,12 @@ class TestOnACluster:
         finally:
             api.delete("/api/v1/nodes/idle")
         # The node removes the containers when it is back, and takes new ones.
-        wait_for(lambda: handle["pod"] not in cluster.engine.docker("ps"), SECONDS)
-        until(executor, start(attempt=2), CommandState.RUNNING)
+        until(lambda: handle["pod"] not in cluster.engine.docker("ps"))
+        until_state(executor, start(attempt=2), CommandState.RUNNING)
 
     def test_an_api_server_that_is_killed_comes_back(self, cluster: Cluster, executor, start):
         handle = start()
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         address = executor.address(handle)
         assert fetch(address, address.token) == (200, b"hello")
         cluster.kill("apiserver")
@@ -529,29 +521,29 @@ class TestOnACluster:
             (Start(handle).place / "stopping").unlink()
         finally:
             cluster.start("apiserver")
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         assert executor.address(handle) == address
         assert fetch(address, address.token) == (200, b"hello")
 
     def test_a_hub_without_its_files_goes_on(self, executor, start, kubernetes_rig, tmp_path):
         handle = start()
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         token = executor.address(handle).token
         shutil.rmtree(tmp_path / "k")
         another = kubernetes_rig.make()
         (found,) = another.found()
         assert found.handle == handle
-        until(another, handle, CommandState.RUNNING)
+        until_state(another, handle, CommandState.RUNNING)
         address = another.address(handle)
         assert address.token == token
         assert fetch(address, token) == (200, b"hello")
         another.stop(handle)
-        assert until(another, handle, CommandState.ENDED).reason == "it was stopped"
+        assert until_state(another, handle, CommandState.ENDED).reason == "it was stopped"
         another.close()
 
     def test_a_hub_that_does_not_poll_it_serves_it(self, executor, start, kubernetes_rig, tmp_path):
         handle = start()
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         token = executor.address(handle).token
         (tmp_path / "k").rename(tmp_path / "of the first hub")
         another = kubernetes_rig.make()
@@ -567,12 +559,12 @@ class TestOnACluster:
         namespace = kubernetes_rig.settings["namespace"]
         cluster.kubectl("-n", namespace, "delete", "secret", handle["pod"])
         assert start() == handle
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         shutil.rmtree(tmp_path / "k")
         cluster.kubectl("-n", namespace, "delete", "secret", handle["pod"])
         again = start()
         assert again != handle
-        until(executor, again, CommandState.RUNNING)
+        until_state(executor, again, CommandState.RUNNING)
 
     def test_a_secret_that_an_earlier_pod_has_left_is_replaced(
         self, cluster: Cluster, executor, start, kubernetes_rig
@@ -581,13 +573,13 @@ class TestOnACluster:
         old = ("secret", "generic", "aboard-k-1", "--from-literal=environment.json={}")
         cluster.kubectl("-n", namespace, "create", *old)
         handle = start()
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         address = executor.address(handle)
         assert fetch(address, address.token) == (200, b"hello")
 
     def test_one_past_its_deadline_ends_with_the_reason(self, executor, start):
         handle = start(timeout=4)
-        status = until(executor, handle, CommandState.ENDED)
+        status = until_state(executor, handle, CommandState.ENDED)
         assert status.reason.startswith("DeadlineExceeded: ")
         assert status.exit_code == -signal.SIGKILL
         assert b"third line\n" in b"".join(executor.logs(handle))
@@ -616,7 +608,7 @@ class TestOnACluster:
         handle = executor.start(spec)
         assert wait_for_reason(executor, handle, words).state is CommandState.STARTING
         executor.stop(handle)
-        assert until(executor, handle, CommandState.ENDED).reason == "it was stopped"
+        assert until_state(executor, handle, CommandState.ENDED).reason == "it was stopped"
         assert executor.found() == []
         executor.close()
 
@@ -638,7 +630,7 @@ open(os.environ["TMPDIR"] + "/new", "w")
         executor = with_settings(kubernetes_rig, volumes=volumes, user=4321).make()
         spec = Spec("volume", command(script), tmp_path / "volume", reads=(data,))
         handle = executor.start(spec)
-        status = until(executor, handle, CommandState.ENDED)
+        status = until_state(executor, handle, CommandState.ENDED)
         written = b"".join(executor.logs(handle)).decode()
         read_only = "Read-only file system\n"
         assert written == f"of the node 4321\n{read_only}{read_only}"
@@ -647,7 +639,7 @@ open(os.environ["TMPDIR"] + "/new", "w")
 
     def test_many_are_one_query(self, executor, start, monkeypatch):
         handle = start()
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         handles = {str(n): handle for n in range(200)}
         requests: list[str] = []
         send = KubernetesApi._send

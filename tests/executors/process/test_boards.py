@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from aboard.executors import CommandState, ExecutorError, Spec
 from aboard.executors.base import PYTHON
 from aboard.executors.process import boards as process_module
 from aboard.executors.process.boards import ProcessExecutor
+from aboard.executors.start import Start
 from tests.hub.hubs import QUICK
 from tests.waiting import until
 
@@ -178,6 +180,22 @@ class TestTwoDirectories:
         running(executor, handle)
         assert start("other") == handle
         assert [one.handle for one in executor.found()] == [handle]
+
+    @pytest.mark.parametrize("attempt", range(1, 7))
+    def test_two_starts_at_the_same_moment_are_one(self, hubs, monkeypatch, attempt):
+        executor, start = hubs
+        searched = threading.Barrier(2)  # both have found no other start
+        prepare = Start.prepare
+
+        def prepared(*given, **options):
+            searched.wait(180)
+            return prepare(*given, **options)
+
+        monkeypatch.setattr(Start, "prepare", prepared)
+        with ThreadPoolExecutor() as pool:
+            one, other = pool.map(lambda name: start(name, attempt=attempt), ("one", "other"))
+        assert one == other
+        assert [found.handle for found in executor.found()] == [running(executor, one)]
 
     def test_another_start_or_hub_or_board_is_another(self, hubs, tmp_path):
         executor, start = hubs

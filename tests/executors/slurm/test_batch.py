@@ -18,7 +18,7 @@ from aboard.executors.base import PYTHON
 from aboard.executors.batch import Batch, Resources, TaskState
 from aboard.executors.slurm.batch import SlurmBatches, _arrays, _environment, expand
 from aboard.executors.slurm.cluster import Cluster, SlurmSettings
-from tests.waiting import until as wait
+from tests.waiting import until
 
 SECRET = "a-secret-of-the-storage"
 COMMANDS = ("sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo")
@@ -214,7 +214,7 @@ class Batches:
         for executor, handle in self.submitted:
             executor.cancel(handle, now=True)
         for executor, handle in self.submitted:
-            until(executor, handle, lambda states: states == {ENDED})
+            until_tasks(executor, handle, lambda states: states == {ENDED})
 
 
 @pytest.fixture
@@ -228,18 +228,18 @@ def look(executor, handle):
     return executor.tasks({"one": handle})["one"]
 
 
-def until(executor, handle, condition):
+def until_tasks(executor, handle, condition):
     """Wait until the states of the tasks are as they should; return the status of each."""
 
     def holds():
         found = look(executor, handle)
         return found if condition({status.state for status in found.values()}) else None
 
-    return wait(holds)
+    return until(holds)
 
 
 def ended(executor, handle):
-    return until(executor, handle, lambda states: states == {ENDED})
+    return until_tasks(executor, handle, lambda states: states == {ENDED})
 
 
 def log_of(executor, handle, number=1, **options):
@@ -278,14 +278,14 @@ def test_a_sweep_while_its_submitter_is_killed_and_slurmctld_restarts(batches, t
     }
     arguments = [*settings.values(), str(tmp_path), script]
     with subprocess.Popen([sys.executable, "-c", SUBMITS, *arguments]) as submitter:
-        wait(accepted.exists)
+        until(accepted.exists)
         submitter.kill()
     assert accepted.read_text() == "0\n"
     executor = batches.executor(partition="both")
     handle = batches.submit(executor, script, range(1, 41))
     assert batches.submit(executor, script, range(1, 41)) == handle
     (array,) = handle["arrays"]
-    wait(lambda: done.exists() and len(done.read_text().split()) > 4)
+    until(lambda: done.exists() and len(done.read_text().split()) > 4)
     batches.cluster.stop_controller()
     found = look(executor, handle)
     assert {status.state for status in found.values()} == {UNKNOWN}
@@ -363,7 +363,7 @@ class TestTasks:
         handle = batches.submit(executor, script, job="failing", resources=wanted)
         assert ended(executor, handle)[1].exit_code in {5, -signal.SIGTERM}  # of the other rank
         handle = batches.submit(executor, ENDS_ITSELF, job="stopped", resources=wanted)
-        wait(lambda: log_of(executor, handle).count("began") == 2)
+        until(lambda: log_of(executor, handle).count("began") == 2)
         executor.cancel(handle)
         assert ended(executor, handle)[1].exit_code == 9
         assert {"told 0", "told 1"} <= set(log_of(executor, handle).splitlines())
@@ -371,8 +371,8 @@ class TestTasks:
     def test_a_requeued_one_waits_and_runs_again(self, batches):
         executor = batches.executor()
         handle = batches.submit(executor, f"echo began $SLURM_RESTART_COUNT; {SLEEPS}", [1, 2])
-        until(executor, handle, lambda states: states == {RUNNING})
-        wait(lambda: log_of(executor, handle, 2))
+        until_tasks(executor, handle, lambda states: states == {RUNNING})
+        until(lambda: log_of(executor, handle, 2))
         unit = look(executor, handle)[2].unit
         assert batches.cluster.succeeds("scontrol", "requeue", unit)
 
@@ -381,11 +381,11 @@ class TestTasks:
             assert found[1].state is RUNNING
             return found[2] if found[2].state is WAITING else None
 
-        status = wait(waits)
+        status = until(waits)
         assert status.reason.startswith("requeued by Slurm: ")
         assert status.unit == unit
-        until(executor, handle, lambda states: states == {RUNNING})
-        wait(lambda: log_of(executor, handle, 2).endswith("began 1\n"))
+        until_tasks(executor, handle, lambda states: states == {RUNNING})
+        until(lambda: log_of(executor, handle, 2).endswith("began 1\n"))
         assert log_of(executor, handle, 1) == "began\n" or log_of(executor, handle, 1) == "began \n"
 
     def test_why_they_wait_and_how_they_are_cancelled(self, batches):
@@ -395,9 +395,9 @@ class TestTasks:
         def reasons():
             return {status.reason for status in look(executor, handle).values()}
 
-        wait(lambda: reasons() == {"PartitionDown"})
+        until(lambda: reasons() == {"PartitionDown"})
         executor.cancel(handle, [3, 4, 40])
-        found = until(executor, handle, lambda states: states == {WAITING, ENDED})
+        found = until_tasks(executor, handle, lambda states: states == {WAITING, ENDED})
         gone = {number for number, status in found.items() if status.state is ENDED}
         assert gone == {3, 4, 40}
         unit = f"{handle['arrays'][0]['job']}_40"
@@ -425,7 +425,7 @@ class TestTasks:
     def test_what_its_partition_does_not_allow_waits_with_words(self, batches):
         executor = batches.executor(options=["--partition=main"])  # not looked at
         handle = batches.submit(executor, resources=Resources(nodes=5))
-        status = wait(lambda: (one := look(executor, handle)[1]).reason.startswith("Par") and one)
+        status = until(lambda: (one := look(executor, handle)[1]).reason.startswith("Par") and one)
         assert status.reason == (
             "PartitionConfig: its partition does not allow as much as it asks for; it may wait for"
             " ever"
@@ -435,7 +435,7 @@ class TestTasks:
         executor = batches.executor()
         wanted = Resources(time=3600.0)
         handle = batches.submit(executor, ENDS_ITSELF, [1, 2, 3], resources=wanted)
-        wait(lambda: all(log_of(executor, handle, number) for number in (1, 2, 3)))
+        until(lambda: all(log_of(executor, handle, number) for number in (1, 2, 3)))
         executor.cancel(handle, [1])
         job = handle["arrays"][0]["job"]
         batches.cluster.ask("scancel", "--batch", "--signal=USR1", f"{job}_2")  # as near its limit
@@ -499,7 +499,7 @@ class TestSubmission:
             batches.submit(refusing, script, [1, 2, 9], job="half")
         assert not (tmp_path / "jobs" / "half" / "1").exists()
         listed = ("squeue", "--noheader", "--name=aboard-half-1")
-        wait(lambda: not batches.cluster.ask(*listed).stdout)
+        until(lambda: not batches.cluster.ask(*listed).stdout)
 
     def test_a_disk_that_is_full_once_slurm_has_accepted_it(self, batches, tmp_path):
         place = tmp_path / "jobs" / "sweep" / "1"
@@ -512,7 +512,7 @@ class TestSubmission:
             batches.submit(executor, numbers=[1, 2])
         assert not place.exists()
         listed = ("squeue", "--noheader", "--name=aboard-sweep-1")
-        wait(lambda: not batches.cluster.ask(*listed).stdout)
+        until(lambda: not batches.cluster.ask(*listed).stdout)
 
     def test_ten_thousand_tasks_cost_one_query(self, batches, tmp_path):
         calls = tmp_path / "calls"

@@ -22,8 +22,8 @@ from aboard.executors.slurm.cluster import SlurmSettings, limit_seconds
 from aboard.executors.start import Start
 from tests.engines import slurm
 from tests.engines.absence import cannot_set_up
-from tests.engines.rigs import SERVES, command, fetch, make_batch, until
-from tests.waiting import until as wait
+from tests.engines.rigs import SERVES, command, fetch, make_batch, until_state
+from tests.waiting import until
 
 SECRET = "a-secret-of-the-storage"
 SLEEPS = "import time; time.sleep(600)"
@@ -128,7 +128,7 @@ def test_another_job_of_the_user_with_a_line_break_in_its_comment(boards):
     other = ["sbatch", "--parsable", "--hold", f"--comment={comment}", "--wrap=true"]
     job = boards.cluster.ask(*other, "--output=/dev/null").stdout.strip()
     try:
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         assert [one.board for one in executor.found()] == ["a"]
     finally:
         boards.cluster.ask("scancel", job)
@@ -158,11 +158,11 @@ class Boards:
             for executor, handle in self.started:
                 executor.stop(handle, now=True)
             for executor, handle in self.started:
-                until(executor, handle, CommandState.ENDED)
+                until_state(executor, handle, CommandState.ENDED)
         finally:  # what a failed test leaves is not for the next one
             if self.cluster.ask("squeue", "--noheader").stdout:
                 self.cluster.ask("scancel", f"--user={os.getuid()}")
-                wait(lambda: not self.cluster.ask("squeue", "--noheader").stdout)
+                until(lambda: not self.cluster.ask("squeue", "--noheader").stdout)
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def reason_of(executor, handle, wanted):
         assert status.state is CommandState.STARTING, status
         return wanted in status.reason and status.reason
 
-    return wait(matches)
+    return until(matches)
 
 
 def log_of(executor, handle):
@@ -193,7 +193,7 @@ def log_of(executor, handle):
 
 def environment_of(executor, handle):
     """Return the variables of a board that runs TELLS."""
-    return json.loads(wait(lambda: log_of(executor, handle)))
+    return json.loads(until(lambda: log_of(executor, handle)))
 
 
 def wrapped(place, *names, before=""):
@@ -224,18 +224,18 @@ class TestWaiting:
         handle = boards.start(executor)
         assert reason_of(executor, handle, "PartitionDown") == "PartitionDown"
         executor.stop(handle)
-        assert until(executor, handle, CommandState.ENDED).reason == "it was stopped"
+        assert until_state(executor, handle, CommandState.ENDED).reason == "it was stopped"
 
     def test_a_node_that_is_full(self, boards):
         executor = boards.executor()
         first = boards.start(executor, board="a", cpus=3.5)
-        until(executor, first, CommandState.RUNNING)
+        until_state(executor, first, CommandState.RUNNING)
         second = boards.start(executor, board="b", cpus=2)
         assert reason_of(executor, second, "Resources")
         third = boards.start(executor, board="c", cpus=2)
         assert reason_of(executor, third, "Priority")
         executor.stop(first, now=True)
-        until(executor, second, CommandState.RUNNING)
+        until_state(executor, second, CommandState.RUNNING)
 
     def test_what_slurm_refuses_is_an_error_in_its_words(self, boards, tmp_path):
         executor = boards.executor(partition="nope")
@@ -264,7 +264,7 @@ class TestWaiting:
             handle = boards.start(executor)
             assert reason_of(executor, handle, "Reservation")
             executor.stop(handle)
-            until(executor, handle, CommandState.ENDED)
+            until_state(executor, handle, CommandState.ENDED)
         finally:
             assert boards.cluster.succeeds("scontrol", "delete", "reservationname=talk")
 
@@ -296,17 +296,17 @@ class TestLimits:
     def test_the_warning_before_the_time_limit_ends_a_board_cleanly(self, boards):
         executor = boards.executor(time="1")
         handle = boards.start(executor)
-        until(executor, handle, CommandState.RUNNING)
-        status = until(executor, handle, CommandState.ENDED)
+        until_state(executor, handle, CommandState.RUNNING)
+        status = until_state(executor, handle, CommandState.ENDED)
         assert status.exit_code == 0
         assert status.reason == "the time limit of its job in Slurm is up: 1:00"
 
     def test_a_job_that_is_cancelled(self, boards):
         executor = boards.executor()
         handle = boards.start(executor)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         assert boards.cluster.succeeds("scancel", handle["job"])
-        status = until(executor, handle, CommandState.ENDED)
+        status = until_state(executor, handle, CommandState.ENDED)
         assert status.reason == f"its job {handle['job']} was cancelled"
 
 
@@ -315,12 +315,12 @@ class TestNodes:
     def test_a_requeued_job_waits_again_and_has_another_address(self, boards):
         executor = boards.executor()
         handle = boards.start(executor)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         before = executor.address(handle)
         assert boards.cluster.succeeds("scontrol", "requeue", handle["job"])
         assert reason_of_requeue(executor, handle)
         assert executor.address(handle) is None
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         after = executor.address(handle)
         assert after.port != before.port
         assert fetch(after, after.token) == (200, b"hello")
@@ -331,7 +331,7 @@ class TestNodes:
         drain(cluster, "node1")
         try:
             handle = boards.start(executor)
-            until(executor, handle, CommandState.RUNNING)
+            until_state(executor, handle, CommandState.RUNNING)
             assert nodes_of(cluster, handle) == "node2"
         finally:
             resume(cluster, "node1")
@@ -339,7 +339,7 @@ class TestNodes:
         try:
             assert reason_of_requeue(executor, handle)
             assert executor.address(handle) is None
-            until(executor, handle, CommandState.RUNNING)
+            until_state(executor, handle, CommandState.RUNNING)
             assert nodes_of(cluster, handle) == "node1"
             address = executor.address(handle)
             assert fetch(address, address.token) == (200, b"hello")
@@ -350,10 +350,10 @@ class TestNodes:
     def test_a_node_that_fails_for_good(self, boards):
         executor = boards.executor(partition="both", nodelist="node2", options=["--no-requeue"])
         handle = boards.start(executor)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         boards.cluster.kill("node2")
         try:
-            status = until(executor, handle, CommandState.ENDED)
+            status = until_state(executor, handle, CommandState.ENDED)
             assert status.exit_code is None
             assert status.reason == "its node node2 failed"
         finally:
@@ -363,13 +363,13 @@ class TestNodes:
     def test_a_board_that_is_preempted_waits_and_returns(self, boards, partition):
         executor = boards.executor(partition=partition)
         handle = boards.start(executor, cpus=slurm.CPUS)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         before = executor.address(handle)
         urgent = boards.start(boards.executor(partition="urgent"), SLEEPS, "b", cpus=slurm.CPUS)
         assert reason_of_requeue(executor, handle)
         assert executor.address(handle) is None
         executor.stop(urgent, now=True)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         after = executor.address(handle)
         assert after.port != before.port
         assert fetch(after, after.token) == (200, b"hello")
@@ -377,9 +377,9 @@ class TestNodes:
     def test_a_board_that_is_preempted_for_good(self, boards):
         executor = boards.executor(partition="cancelled")
         handle = boards.start(executor, cpus=slurm.CPUS)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         boards.start(boards.executor(partition="urgent"), SLEEPS, "b", cpus=slurm.CPUS)
-        status = until(executor, handle, CommandState.ENDED)
+        status = until_state(executor, handle, CommandState.ENDED)
         assert status.reason == (
             f"its job {handle['job']} was preempted by one of a higher priority"
         )
@@ -394,8 +394,8 @@ class TestNodes:
         assert stat.S_IMODE(place.stat().st_mode) == 0o700
         assert Path(variables["ABOARD_CACHE"]).parent == place
         executor.stop(handle, now=True)
-        until(executor, handle, CommandState.ENDED)
-        wait(lambda: not place.exists())  # the script removes it after it has noted the end
+        until_state(executor, handle, CommandState.ENDED)
+        until(lambda: not place.exists())  # the script removes it after it has noted the end
 
     def test_what_a_killed_board_left_on_a_node_is_removed_by_the_next(self, boards):
         executor = boards.executor(partition="both", nodelist="node2", options=["--no-requeue"])
@@ -407,37 +407,37 @@ class TestNodes:
         second = boards.start(executor, TELLS, "b")
         other = Path(environment_of(executor, second)["TMPDIR"])
         assert other.exists()
-        wait(lambda: not left.exists())
+        until(lambda: not left.exists())
 
     def test_a_path_that_the_node_cannot_read(self, boards, tmp_path):
         there = tmp_path / "with spaces"
         there.mkdir()
         executor = boards.executor()
         handle = boards.start(executor, reads=(there, tmp_path / "missing"))
-        status = until(executor, handle, CommandState.ENDED)
+        status = until_state(executor, handle, CommandState.ENDED)
         assert status.exit_code == 1
         assert f"aboard: {tmp_path}/missing: it cannot be read on the node " in status.reason
         assert "with spaces" not in status.reason
 
     def test_an_interpreter_that_the_node_does_not_have(self, boards):
         executor = boards.executor(python="/opt/no/python")
-        status = until(executor, boards.start(executor), CommandState.ENDED)
+        status = until_state(executor, boards.start(executor), CommandState.ENDED)
         assert "/opt/no/python: there is no such program on the node" in status.reason
 
     def test_the_interface_on_which_a_board_listens(self, boards):
         executor = boards.executor(interface="lo")
         handle = boards.start(executor)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         assert executor.address(handle).host == "127.0.0.1"
         executor = boards.executor(interface="ib9")
         handle = boards.start(executor, board="b")
-        status = until(executor, handle, CommandState.ENDED)
+        status = until_state(executor, handle, CommandState.ENDED)
         assert "has no network interface ib9 with an address, but" in status.reason
 
     def test_lines_before_the_board(self, boards):
         executor = boards.executor(setup=["export COLOUR='dark green'", "echo loading >&2"])
         handle = boards.start(executor, TELLS)
-        said = wait(lambda: (log := log_of(executor, handle)).count("\n") > 1 and log)
+        said = until(lambda: (log := log_of(executor, handle)).count("\n") > 1 and log)
         loading, variables = said.splitlines()
         assert loading == "loading"
         assert json.loads(variables)["COLOUR"] == "dark green"
@@ -451,7 +451,7 @@ def reason_of_requeue(executor, handle):
         assert status.state is not CommandState.ENDED, status
         return status.reason.startswith("requeued by Slurm: ")
 
-    return wait(waits)
+    return until(waits)
 
 
 def nodes_of(cluster, handle):
@@ -468,7 +468,7 @@ class TestSecrets:
         cluster = boards.cluster
         executor = boards.executor()
         handle = boards.start(executor, environment={"PASSWORD": SECRET})
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         token = executor.address(handle).token
         key = (Path(handle["directory"]) / "start-1" / "certificate.pem").read_text()
         shown = [
@@ -510,7 +510,7 @@ class TestSecrets:
         assert variables["SLURM_JOB_PARTITION"] == "main"
         assert "AWS_PROFILE" not in variables
         executor.stop(handle)
-        until(executor, handle, CommandState.ENDED)
+        until_state(executor, handle, CommandState.ENDED)
 
     @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user (run as root)")
     def test_another_user_than_root(self, boards, tmp_path):
@@ -560,7 +560,7 @@ class TestController:
     def test_down_and_back(self, boards):
         executor = boards.executor()
         handle = boards.start(executor)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         address = executor.address(handle)
         boards.cluster.kill("slurmctld")
         try:
@@ -583,13 +583,13 @@ class TestController:
         finally:
             boards.cluster.start_controller()
         # What was to be stopped meanwhile is stopped by the next polls.
-        assert until(executor, handle, CommandState.ENDED).reason == "it was stopped"
-        wait(lambda: executor.found() == [])  # it had not stored the last ends when it was killed
+        assert until_state(executor, handle, CommandState.ENDED).reason == "it was stopped"
+        until(lambda: executor.found() == [])  # it had not stored the last ends when it was killed
 
     def test_one_that_hangs(self, boards, monkeypatch):
         executor = boards.executor()
         handle = boards.start(executor)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         boards.cluster.hang("slurmctld")
         try:
             with monkeypatch.context() as patch:
@@ -612,10 +612,10 @@ class TestController:
         finally:
             boards.cluster.hang("slurmctld", hangs=False)
         assert not list((boards.directory / "a").glob("start-*"))
-        (found,) = wait(executor.found)
+        (found,) = until(executor.found)
         assert (found.board, found.attempt) == ("a", 1)
         executor.stop(found.handle, now=True)
-        wait(lambda: executor.found() == [])
+        until(lambda: executor.found() == [])
 
     def test_many_boards_cost_one_query(self, boards, tmp_path):
         calls = tmp_path / "calls"
@@ -629,7 +629,7 @@ class TestController:
         assert calls.read_text() == "squeue\n"
         assert {status.state for status in found.values()} == {CommandState.STARTING}
         executor.stop(handle, now=True)
-        until(executor, handle, CommandState.ENDED)
+        until_state(executor, handle, CommandState.ENDED)
         calls.write_text("")
         executor.poll(handles)
         assert calls.read_text() == ""
@@ -638,7 +638,7 @@ class TestController:
         executor = boards.executor()
         handle = boards.start(executor, "raise SystemExit('no such run')")
         place = Path(handle["directory"]) / "start-1"
-        wait((place / "ended").exists)
+        until((place / "ended").exists)
         forgotten = {**handle, "job": "99999"}
         status = look(executor, forgotten)
         assert (status.state, status.exit_code) == (CommandState.ENDED, 1)
@@ -657,7 +657,7 @@ class TestController:
         place.rename(place.with_name("elsewhere"))
         assert boards.cluster.succeeds("scontrol", "release", handle["job"])
         state = ("squeue", "--noheader", "--states=all", "--format=%T", f"--job={handle['job']}")
-        wait(lambda: boards.cluster.ask(*state).stdout.strip() == "FAILED")
+        until(lambda: boards.cluster.ask(*state).stdout.strip() == "FAILED")
         place.with_name("elsewhere").rename(place)
         status = look(executor, handle)
         assert (status.state, status.exit_code) == (CommandState.ENDED, None)
@@ -668,7 +668,7 @@ class TestController:
         shared = tmp_path / "shared"
         executor = boards.executor(directory=shared)
         handle = boards.start(executor)
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         address = executor.address(handle)
         assert fetch(address, address.token) == (200, b"hello")
         assert boards.executor(directory=shared).address(handle) == address
@@ -677,7 +677,7 @@ class TestController:
         assert handle in [found.handle for found in executor.found()]
         assert boards.start(executor) == handle
         executor.stop(handle)
-        status = until(executor, handle, CommandState.ENDED)
+        status = until_state(executor, handle, CommandState.ENDED)
         assert status.reason == "it was stopped"
         assert not list(shared.rglob("start-*"))
         assert "third line" in log_of(executor, handle)
@@ -729,7 +729,7 @@ class TestTwoDirectories:
             record.write_text(json.dumps(noted))
             assert start("other") == handle
             assert [one.handle for one in executor.found()] == [handle]
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         address = boards.executor().address(handle)
         assert fetch(address, address.token) == (200, b"hello")
         assert list((tmp_path / "other" / "a").glob("start-*")) == []
@@ -746,7 +746,7 @@ class TestTwoDirectories:
     ):
         executor = boards.executor()
         first = start("one", executor)
-        until(executor, first, CommandState.RUNNING)
+        until_state(executor, first, CommandState.RUNNING)
         (tmp_path / "one").rename(tmp_path / "elsewhere")
         place = tmp_path / "one" / "a" / "start-1"
         with pytest.raises(
@@ -758,15 +758,15 @@ class TestTwoDirectories:
             with suppress(ExecutorError):
                 return start("other")
 
-        second = wait(try_again)
-        until(executor, second, CommandState.RUNNING)
+        second = until(try_again)
+        until_state(executor, second, CommandState.RUNNING)
         assert [one.handle for one in executor.found()] == [second]
         (tmp_path / "elsewhere").rename(tmp_path / "one")
 
     def test_two_that_are_submitted_at_once_never_run_together(self, boards, start, tmp_path):
         executor = boards.executor()
         first = start("one", executor)
-        until(executor, first, CommandState.RUNNING)
+        until_state(executor, first, CommandState.RUNNING)
         second = start("other", self.blind(boards, tmp_path))
         assert second["job"] != first["job"]
         assert reason_of(executor, second, "Dependency")
@@ -775,7 +775,7 @@ class TestTwoDirectories:
             one.handle for one in executor.found() if not executor.is_same(one.handle, second)
         ]
         executor.stop(orphan, now=True)
-        until(executor, second, CommandState.RUNNING)
+        until_state(executor, second, CommandState.RUNNING)
 
     def test_a_second_job_with_the_files_of_the_first_is_an_orphan(self, boards, start, tmp_path):
         """Slurm may accept a job after `sbatch` has given up, when the start was tried again."""
@@ -790,8 +790,8 @@ class TestTwoDirectories:
         ]
         assert orphan["job"] == handle["job"]
         executor.stop(orphan, now=True)
-        until(executor, second, CommandState.RUNNING)
-        until(executor, orphan, CommandState.ENDED)
+        until_state(executor, second, CommandState.RUNNING)
+        until_state(executor, orphan, CommandState.ENDED)
         assert look(executor, second).state is CommandState.RUNNING
 
 
@@ -830,18 +830,18 @@ def test_what_slurm_has_forgotten_is_known_from_the_accounting(accounted):
     charged = cluster.ask("scontrol", "show", "job", jobs["cancelled"]).stdout
     assert "QOS=patient" in charged
     places = {name: Path(handle["directory"]) / "start-1" for name, handle in handles.items()}
-    wait((places["lost"] / "running").exists)
+    until((places["lost"] / "running").exists)
     cluster.kill("node2")
-    wait((places["killed"] / "running").exists)
+    until((places["killed"] / "running").exists)
     assert cluster.succeeds("scancel", "--batch", "--signal=KILL", jobs["killed"])
     assert cluster.succeeds("scancel", jobs["cancelled"])
     tasks = Path(array["place"]) / "tasks"
-    wait(lambda: {path.name[0] for path in tasks.iterdir()} == {"1", "2", "3"})
+    until(lambda: {path.name[0] for path in tasks.iterdir()} == {"1", "2", "3"})
     assert cluster.succeeds("scancel", f"{swept}_2")
     assert cluster.succeeds("scancel", "--batch", "--signal=KILL", f"{swept}_3")
     moved = places["blind"].rename(places["blind"].with_name("elsewhere"))
     assert cluster.succeeds("scontrol", "release", jobs["blind"])
-    wait(lambda: not cluster.ask("squeue", "--noheader", "--states=all").stdout, 180)
+    until(lambda: not cluster.ask("squeue", "--noheader", "--states=all").stdout, 180)
     moved.rename(places["blind"])
     assert not any((place / "ended").exists() for place in places.values())
 

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -160,13 +159,19 @@ def test_another_project_is_refused(vertex: FakeVertex) -> None:
 
 def test_a_client_that_is_closed_does_not_wait(vertex: FakeVertex) -> None:
     vertex.faults.append(Fault("tensorboards", 429, times=99, retry_after="30"))
-    closed = threading.Event()
-    client = Vertex(Location(PROJECT, LOCATION, vertex.url), closed=closed)
-    threading.Timer(0.1, closed.set).start()
-    begun = time.monotonic()
+    waited: list[float | None] = []
+
+    class Closed(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout)
+            self.set()
+            return True
+
+    client = Vertex(Location(PROJECT, LOCATION, vertex.url), closed=Closed())
     with pytest.raises(VertexError, match="quota exceeded"):
         client.get(f"{PARENT}/tensorboards")
-    assert time.monotonic() - begun < 25
+    assert waited == [30.0]  # only by what its end interrupts
+    assert [one.status for one in vertex.recorded] == [429]
 
 
 def test_without_the_extra_the_error_names_it(

@@ -5,8 +5,7 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,8 @@ from aboard.storage import NoSuchPath, open_storage
 from tests.engines.command import Result, run_command
 from tests.engines.fake_gcs import FakeGcs
 from tests.engines.fake_vertex import LOCATION, PARENT, PROJECT, FakeVertex, Fault
-from tests.engines.rigs import fetch, until
+from tests.engines.rigs import fetch, until_state
+from tests.waiting import until
 
 GIB = 1 << 30
 
@@ -293,13 +293,6 @@ def test_it_is_found_by_its_name() -> None:
     assert batch_executor("vertex") is VertexBatches
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def test_a_board_leads_to_vertex(
     settings: VertexSettings, vertex: FakeVertex, tmp_path: Path
 ) -> None:
@@ -313,15 +306,15 @@ def test_a_board_leads_to_vertex(
     command = (PYTHON, "-P", "-m", "aboard", "view", *options, "--", str(tmp_path / "runs"))
     handle = executor.start(Spec("b17", command, tmp_path / "board"))
     try:
-        until(executor, handle, CommandState.RUNNING)
+        until_state(executor, handle, CommandState.RUNNING)
         address = executor.address(handle)
         assert address is not None
         assert fetch(address, None)[0] == 401
         assert fetch(address, address.token)[0] == 307
-        _wait_for(lambda: vertex.points() == {"a": [(0, 0.0), (1, 1.0), (2, 2.0)]})
+        until(lambda: vertex.points() == {"a": [(0, 0.0), (1, 1.0), (2, 2.0)]})
     finally:
         executor.stop(handle)
-        _wait_for(lambda: executor.poll({"b": handle})["b"].state is CommandState.ENDED)
+        until(lambda: executor.poll({"b": handle})["b"].state is CommandState.ENDED)
     (experiment,) = vertex.experiments.values()
     assert experiment["name"].endswith("/experiments/aboard-b17")
     assert experiment["displayName"] == "My board"

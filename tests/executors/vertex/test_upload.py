@@ -9,7 +9,6 @@ import sqlite3
 import struct
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -42,6 +41,7 @@ from aboard.tensorboard.provider import Boards
 from tests.engines.command import fork_command
 from tests.engines.environments import python
 from tests.engines.fake_vertex import LOCATION, PROJECT, FakeVertex, Fault
+from tests.waiting import until
 
 VERTEX_TYPES = Path(__file__).parents[2] / "engines" / "vertex_types.py"
 
@@ -60,13 +60,6 @@ def log(directory: Path, values: list[float], *, start: int = 0, tag: str = "los
     with EventWriter(directory) as writer:
         for step, value in enumerate(values, start):
             writer.scalar(tag, value, step, wall_time=1.7e9 + step + 0.123456)
-
-
-def until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 class Uploads:

@@ -26,7 +26,8 @@ from aboard.track.recording.adoption import (
     starts_remote,
     writer_of,
 )
-from tests.track.training import environment, wait_for
+from tests.track.training import environment
+from tests.waiting import until
 
 HOST = socket.gethostname()
 
@@ -125,7 +126,7 @@ def test_a_script_that_starts_a_container_is_seen(tmp_path: Path) -> None:
     script = subprocess.Popen(command, start_new_session=True)
     adoption = Adoption(tmp_path / "run", tmp_path / "w", 0, ["sh", "train.sh"])
     adoption.start(script.pid)
-    wait_for(lambda: adoption._processes.starts_remote)
+    until(lambda: adoption._processes.starts_remote)
     (tmp_path / "w" / ELSEWHERE).write_bytes(b"x")
     adoption.stop()
     assert len(list((tmp_path / "run").rglob("*.tfevents.*"))) == 1
@@ -256,7 +257,7 @@ def two_ranks(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
 def test_the_files_of_each_rank_have_a_directory(tmp_path: Path) -> None:
     process = two_ranks(tmp_path, "logs/train")
     run = tmp_path / "root/default/run1"
-    wait_for(lambda: len(list(run.glob("rank-*/train/*tfevents*"))) == 2)
+    until(lambda: len(list(run.glob("rank-*/train/*tfevents*"))) == 2)
     assert process.communicate("\n", timeout=180)[1] == ""
     assert sorted(path.name for path in run.glob("rank-*")) == ["rank-0", "rank-1"]
     assert not list(run.glob("*tfevents*"))

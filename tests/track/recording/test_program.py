@@ -33,7 +33,8 @@ from tests.track.recording.recorded import (
     shown,
     started,
 )
-from tests.track.training import environment, wait_for
+from tests.track.training import environment
+from tests.waiting import until
 
 
 def test_output_is_passed_on_and_recorded_byte_for_byte(tmp_path: Path) -> None:
@@ -97,8 +98,8 @@ def draining(seconds: float, cwd: Path, script: str) -> subprocess.Popen[bytes]:
 def test_a_signal_ends_the_wait_for_what_a_program_leaves_running(tmp_path: Path) -> None:
     script = "sleep 3600 & echo $! > left; echo $$ > program; exit 3"
     process = draining(3600, tmp_path, script)
-    program = wait_for(lambda: read(tmp_path / "program"))
-    wait_for(lambda: not Path("/proc", program).exists())
+    program = until(lambda: read(tmp_path / "program"))
+    until(lambda: not Path("/proc", program).exists())
     assert process.poll() is None
     process.terminate()
     process.communicate(timeout=180)
@@ -129,13 +130,11 @@ def test_a_terminal_stays_one(tmp_path: Path) -> None:
     child, terminal = in_terminal(tmp_path, script)
     termios.tcsetwinsize(terminal, (30, 77))
     found = b""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if select.select([terminal], [], [], 1)[0]:
-            try:
-                found += os.read(terminal, 1000)
-            except OSError:
-                break
+    while select.select([terminal], [], [], 180)[0]:
+        try:
+            found += os.read(terminal, 1000)
+        except OSError:
+            break
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     os.close(terminal)
     assert found == b"[True, True, True] 77\r\n"
@@ -231,9 +230,9 @@ def test_files_written_elsewhere_are_copied_as_they_grow(tmp_path: Path) -> None
     assert process.stdout
     assert process.stdout.readline() == b"ready\n"
     run = tmp_path / "default/a"
-    (copy,) = wait_for(lambda: list(run.glob("train/*tfevents*")))
+    (copy,) = until(lambda: list(run.glob("train/*tfevents*")))
     (source,) = tmp_path.glob("logs/train/*")
-    wait_for(lambda: copy.read_bytes() == source.read_bytes() != b"")
+    until(lambda: copy.read_bytes() == source.read_bytes() != b"")
     before = len(copy.read_bytes())
     assert ended(process, b"\n")[0] == 0
     assert copy.read_bytes() == source.read_bytes()

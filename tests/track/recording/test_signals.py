@@ -12,7 +12,8 @@ from aboard import system
 from aboard.track.recording import signals
 from aboard.track.recording.signals import SignalForwarder, _Received
 from tests.track.recording.recorded import ended, ending, in_terminal, ready, shown, started
-from tests.track.training import points, wait_for
+from tests.track.training import points
+from tests.waiting import until
 
 LISTEN = """
 import signal, sys, time
@@ -95,12 +96,12 @@ def test_a_signal_to_aboard_alone_is_forwarded_after_one_to_the_group(tmp_path: 
     process = ready(tmp_path, LISTEN, start_new_session=True)
     assert process.stdout
     for _ in range(2):
-        wait_for(lambda: len(witness(process)) == 1)  # while it is replaced there are two
+        until(lambda: len(witness(process)) == 1)  # while it is replaced there are two
         before = witness(process)
         os.killpg(process.pid, signal.SIGUSR1)
         assert process.stdout.readline() == b"SIGUSR1\n"
         # Another witness alone: the signal was recognised. For a moment, others are part of it.
-        wait_for(lambda before=before: len(witness(process)) == 1 and witness(process) != before)
+        until(lambda before=before: len(witness(process)) == 1 and witness(process) != before)
         time.sleep(1.0)
         process.send_signal(signal.SIGUSR1)
         assert process.stdout.readline() == b"SIGUSR1\n"

@@ -8,8 +8,9 @@ import pytest
 import torch  # noqa: F401 - a test run without PyTorch fails here
 
 from tests.engines.command import run_command
-from tests.hub.hubs import create, points, served, until
+from tests.hub.hubs import create, points, served
 from tests.track.training import environment
+from tests.waiting import until
 
 pytestmark = pytest.mark.engine("frameworks")
 

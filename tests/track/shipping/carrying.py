@@ -2,14 +2,12 @@
 
 import logging
 import os
-import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from aboard.events import encode
 from aboard.events.records import frame, read_records
@@ -177,14 +175,6 @@ def indexed_steps(source: str, index: Index, tag: str = "loss") -> list[int]:
     if not runs or not any(one.name == tag for one in logs.tags):
         return []
     return np.asarray(logs.series(runs[0], tag).steps).tolist()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 180, what: str = "") -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited {seconds} s in vain{f' for {what}' if what else ''}")
-        time.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:

@@ -31,8 +31,8 @@ from tests.track.shipping.carrying import (
     joined,
     scalar_record,
     steps_in,
-    wait_for,
 )
+from tests.waiting import until
 
 NAME = trainer.NAME
 
@@ -78,7 +78,7 @@ def fetched(target: str, place: Path) -> Path:
 def test_a_bad_day_delays_and_loses_nothing(fault, faulty, shipment, target, tmp_path):
     events = shipment.directory / NAME
     append(events, VERSION + scalar_record(0))
-    wait_for(lambda: faulty.total)
+    until(lambda: faulty.total)
     faulty.fault = "reset" if fault == "away" else fault  # also for connections that are open
     if fault == "away":
         faulty.away()
@@ -86,10 +86,10 @@ def test_a_bad_day_delays_and_loses_nothing(fault, faulty, shipment, target, tmp
     for step in range(1, 1000):
         append(events, scalar_record(step))
     if fault == "away":
-        wait_for(lambda: shipment.spool.status().problem)
+        until(lambda: shipment.spool.status().problem)
         faulty.back()
     else:
-        wait_for(lambda: faulty.requests[fault] > 1)
+        until(lambda: faulty.requests[fault] > 1)
     faulty.fault = ""
     assert shipment.finish(60)
     arrived = joined(fetched(target, tmp_path / "arrived"), NAME)
@@ -143,16 +143,16 @@ def test_a_write_carried_out_after_the_end_replaces_nothing(
         append(spool.files / NAME, scalar_record(step))
         proxy.fault, kept = "late", proxy.kept
         # On a busy machine a request may be given up before it is sent.
-        wait_for(lambda kept=kept: uploader.round(last=False).problem and proxy.kept > kept)
+        until(lambda kept=kept: uploader.round(last=False).problem and proxy.kept > kept)
         append(spool.files / NAME, scalar_record(step + 1))
         proxy.fault = ""
-        wait_for(lambda: uploader.round(last=False).problem is None)
+        until(lambda: uploader.round(last=False).problem is None)
         step += 2
     record.end(State.COMPLETED, 0)
     (spool.files / "run.json").write_bytes(record.to_json())
     spool.mark("finish")
     owner = spool.owner()
-    wait_for(lambda: send_abandoned(spool, owner, lambda _: None).complete)
+    until(lambda: send_abandoned(spool, owner, lambda _: None).complete)
     assert proxy.carry_out_late() >= 3
     monkeypatch.setattr(clouds, "_READ_TIMEOUT", patience)  # the readers may be slow
     clouds._connect.cache_clear()
@@ -174,7 +174,7 @@ def test_a_refusal_is_reported_with_a_hint(faulty, shipment, capfd):
         said += capfd.readouterr().err
         return "training continues." in said
 
-    wait_for(complained)
+    until(complained)
     assert "these credentials may not do this. Ask for the right to read and write" in said
     assert f"Logs are kept in {shipment.spool.directory} until they can be sent" in said
     faulty.fault = ""
@@ -184,7 +184,7 @@ def test_a_refusal_is_reported_with_a_hint(faulty, shipment, capfd):
         said += capfd.readouterr().err
         return "can be reached again" in said
 
-    wait_for(relieved)
+    until(relieved)
     assert said.count("aboard: ") == 2
 
 
@@ -192,7 +192,7 @@ def test_writing_goes_on_while_the_server_hangs(faulty, shipment):
     faulty.fault = "hang"
     for step in range(1000):
         append(shipment.directory / NAME, scalar_record(step))
-    wait_for(lambda: faulty.requests["hang"])
+    until(lambda: faulty.requests["hang"])
     assert shipment.finish(0.2) is False
     assert steps_in((shipment.directory / NAME).read_bytes()) == list(range(1000))
 
@@ -214,7 +214,7 @@ def test_little_more_is_sent_than_was_written(writer, faulty, shipment, target, 
         append(events, b"".join(scalar_record(step + one) for one in range(count)))
         step += count
         before = faulty.requests[""]
-        wait_for(lambda before=before: faulty.requests[""] > before)
+        until(lambda before=before: faulty.requests[""] > before)
         size = events.stat().st_size
         open_segments += min(size, segments.MAX_SIZE, max(segments.MIN_SIZE, size // 8))
     written = events.stat().st_size
@@ -241,7 +241,7 @@ def test_what_is_there_can_be_read_at_every_moment(
     stopping = threading.Event()
     step = 0
     append(events, VERSION)
-    wait_for(lambda: faulty.total)
+    until(lambda: faulty.total)
 
     def disturb() -> None:
         while not stopping.wait(chance.uniform(0.1, 0.4)):

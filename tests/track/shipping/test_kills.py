@@ -19,7 +19,7 @@ from aboard.storage import open_storage
 from aboard.track.shipping.shipper import send_abandoned
 from aboard.track.shipping.spool import Spool, abandoned_spools
 from tests.track.shipping import doomed
-from tests.track.shipping.carrying import wait_for
+from tests.waiting import until
 
 TOGETHER, TOGETHER_ON_DISK = 12, 24
 """Trainings of a round."""
@@ -79,7 +79,7 @@ def test_what_was_flushed_before_a_kill_is_in_the_bucket(
     for seed in rounds(1):
         root = f"{s3_bucket}/doomed{seed}"
         notes = kill_all(root, tmp_path / str(seed), spool_root, seed, TOGETHER, 600)
-        wait_for(lambda: all_are_sent(spool_root), what="every spool to be sent")
+        until(lambda: all_are_sent(spool_root), "a spool was not sent")
         check_what_was_flushed(root, notes, State.KILLED, tally)
 
 
@@ -102,7 +102,7 @@ def kill_all(
     moments = {number: chance.choice([0, 1, chance.randrange(steps)]) for number in numbers}
     with trainings(root, place, numbers):
         for number in sorted(numbers, key=moments.__getitem__):
-            wait_for(lambda number=number: flushed(notes[number]) >= moments[number])
+            until(lambda number=number: flushed(notes[number]) >= moments[number])
             kill(pid_of(notes[number]), spool_root, chance)
     return notes
 

@@ -28,8 +28,8 @@ from tests.track.shipping.carrying import (
     joined,
     scalar_record,
     steps_in,
-    wait_for,
 )
+from tests.waiting import until
 
 NAME = trainer.NAME
 
@@ -102,13 +102,13 @@ def test_however_a_training_ends_everything_arrives(cloud, request, train, tmp_p
         for end in ends
     }
     for end in ends[3:]:
-        wait_for(lambda end=end: noted(tmp_path / f"{end}.notes") == 30)
+        until(lambda end=end: noted(tmp_path / f"{end}.notes") == 30)
         trainers[end].send_signal(signal.Signals[f"SIG{end.partition('-')[2]}"])
     for process in trainers.values():
         process.wait()
     codes = {end: process.returncode for end, process in trainers.items()}
     assert codes == {"return": 0, "raise": 1, "_exit": 5, "wait-TERM": 143, "wait-KILL": -9}
-    wait_for(lambda: no_spool_is_left(spool_root), what="the last byte")
+    until(lambda: no_spool_is_left(spool_root), "the last byte was not sent")
     for end in ends:
         arrived = fetched(f"{base}/{end}", tmp_path / "arrived" / end)
         assert steps_in(joined(arrived, NAME)) == list(range(30)), end
@@ -142,10 +142,10 @@ def kill_trainers(chance: random.Random, train, tmp_path: Path, spool_root: Path
         process = train(target, notes, steps=10_000, pause=0.002, end="wait")
         running[number] = process, notes, chance.randrange(1, 150)
     for number, (process, notes, moment) in running.items():
-        wait_for(lambda notes=notes, moment=moment: noted(notes) >= moment)
+        until(lambda notes=notes, moment=moment: noted(notes) >= moment)
         (mine,) = map(Spool, spool_root.glob(f"*-{process.pid}-*"))
         if number % 3 == 0:
-            wait_for(lambda mine=mine: mine.status().pid)
+            until(lambda mine=mine: mine.status().pid)
             os.kill(mine.status().pid, signal.SIGKILL)
         process.end()
     assert all(not is_running(process.pid) for process, *_ in running.values())
@@ -155,7 +155,7 @@ def kill_trainers(chance: random.Random, train, tmp_path: Path, spool_root: Path
         Shipment(str(tmp_path / "next")).finish(60)
         return no_spool_is_left(spool_root)
 
-    wait_for(taken_up, what="every spool to be sent")
+    until(taken_up, "a spool was not sent")
     for number, (_, notes, _) in running.items():
         arrived = steps_in(joined(tmp_path / f"target{number}", NAME))
         lost = set(range(noted(notes))).difference(arrived)
@@ -188,8 +188,8 @@ def kill_shippers(base: str, tmp_path: Path, seed: int, tally, *, cloud: bool) -
         step = 0
         for _ in range(8):
             process = start_shipper(mine)
-            until = time.monotonic() + chance.uniform(0.05, 0.8 if cloud else 0.45)
-            while time.monotonic() < until:
+            end = time.monotonic() + chance.uniform(0.05, 0.8 if cloud else 0.45)
+            while time.monotonic() < end:
                 for _ in range(chance.choice([1, 1, 5, 300])):
                     append(events, scalar_record(step))
                     step += 1
@@ -218,17 +218,17 @@ def kill_shippers(base: str, tmp_path: Path, seed: int, tally, *, cloud: bool) -
 
 def test_a_shipper_that_dies_is_started_again(shipped, target):
     shipment = shipped()
-    wait_for(lambda: shipment.spool.status().pid)
+    until(lambda: shipment.spool.status().pid)
     first = shipment.spool.status().pid
     os.kill(first, signal.SIGKILL)
     append(shipment.directory / NAME, VERSION + scalar_record(0))
-    wait_for((Path(target) / NAME).exists)
+    until((Path(target) / NAME).exists)
     assert shipment.finish(60)
 
 
 def test_two_shippers_never_serve_one_spool(shipped):
     shipment = shipped()
-    wait_for(shipment.spool.is_served)
+    until(shipment.spool.is_served)
     second = start_shipper(shipment.spool)
     assert second.wait(180) == shipper.Result.SERVED
     assert shipment.finish(60)
@@ -309,7 +309,7 @@ def test_a_forked_child_does_not_keep_its_parents_spool_alive(target):
 
 def test_a_process_that_was_not_waited_for_is_gone():
     process = subprocess.Popen([sys.executable, "-c", ""])
-    wait_for(lambda: not is_running(process.pid))
+    until(lambda: not is_running(process.pid))
     assert start_ticks(process.pid) == 0
     process.wait()
 
@@ -341,12 +341,12 @@ def test_a_process_that_still_writes_is_waited_for(target, spool_root, tmp_path)
     contents = [VERSION.hex(), scalar_record(1).hex()]
     command = [sys.executable, "-c", OWNER, CHILD, target, NAME, str(go), *contents]
     assert subprocess.run(command, check=False, timeout=180).returncode == -signal.SIGKILL
-    wait_for((Path(target) / NAME).exists)
+    until((Path(target) / NAME).exists)
     for _ in range(5):
         assert not no_spool_is_left(spool_root)
         time.sleep(0.05)
     go.touch()
-    wait_for(lambda: no_spool_is_left(spool_root))
+    until(lambda: no_spool_is_left(spool_root))
     assert joined(Path(target), NAME) == VERSION + scalar_record(1)
 
 
@@ -366,7 +366,7 @@ def test_a_process_that_may_still_write_is_reported(shipped, target, tmp_path, c
         )
         assert (Path(target) / "notes.txt").read_bytes() == b"early"
         go.touch()
-    wait_for(lambda: not shipment.spool.directory.exists(), what="the end of sending")
+    until(lambda: not shipment.spool.directory.exists(), "sending did not end")
     assert (Path(target) / "late.txt").read_bytes() == b"late\n"
 
 
@@ -374,7 +374,7 @@ def test_a_shipper_is_no_writer_of_the_run_it_was_started_in(target, tmp_path, m
     outer = Spool.create(target, 1)
     monkeypatch.setenv("ABOARD_LOGDIR", str(outer.files))
     inner = Shipment(str(tmp_path / "inner"))
-    wait_for(lambda: inner.spool.status().pid)
+    until(lambda: inner.spool.status().pid)
     assert outer.writer() is None
     assert inner.finish(60)
 
@@ -428,12 +428,12 @@ def test_a_program_whose_recorder_is_killed_writes_on(s3_bucket, spool_root, tmp
         assert int(run.stdout.readline()) == run.pid
         run.kill()
     held = open_storage(f"{root}/default/a")
-    wait_for(lambda: [one for one in spool_root.iterdir() if Spool(one).status().pid])
+    until(lambda: [one for one in spool_root.iterdir() if Spool(one).status().pid])
     for _ in range(20):
         assert not no_spool_is_left(spool_root)
         time.sleep(0.05)
     go.touch()
-    wait_for(lambda: no_spool_is_left(spool_root), what="the last byte")
+    until(lambda: no_spool_is_left(spool_root), "the last byte was not sent")
     assert any("tfevents" in entry.name for entry in held.list())
     assert Manifest.from_json(held.read("run.json")).state is State.KILLED
 
@@ -461,7 +461,7 @@ def stranded(nowhere):
 
 
 def test_what_cannot_be_sent_is_kept_and_reported(stranded, capfd):
-    wait_for(lambda: stranded.spool.status().problem)
+    until(lambda: stranded.spool.status().problem)
     assert stranded.finish(0.1) is False
     assert stranded.finish() is False, "it does not wait again"
     said = capfd.readouterr().err
@@ -491,7 +491,7 @@ def test_a_problem_and_its_end_are_reported_once(stranded, capfd):
         said += capfd.readouterr().err
         return said.endswith("training continues.\n")
 
-    wait_for(complained)
+    until(complained)
     assert said.count("aboard: ") == 1
     for _ in range(3):
         stranded._supervise()
@@ -502,7 +502,7 @@ def test_a_problem_and_its_end_are_reported_once(stranded, capfd):
 
 
 def test_a_spool_is_private_and_holds_no_secret(stranded):
-    wait_for(lambda: stranded.spool.status().problem)
+    until(lambda: stranded.spool.status().problem)
     assert stranded.spool.directory.stat().st_mode & 0o777 == 0o700
     for path in stranded.spool.directory.rglob("*"):
         assert path.is_dir() or b"very-secret-key" not in path.read_bytes(), path
@@ -514,7 +514,7 @@ def test_a_shipper_holds_on_to_nothing_of_the_trainer(tmp_path, shipped):
     with (tmp_path / "dataset").open("wb") as file:
         os.set_inheritable(file.fileno(), True)
         shipment = shipped()
-        wait_for(lambda: shipment.spool.status().pid)
+        until(lambda: shipment.spool.status().pid)
         pid = shipment.spool.status().pid
         held = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
     assert str(tmp_path / "dataset") not in held
@@ -544,7 +544,7 @@ def test_a_deleted_spool_is_reported(shipped, capfd):
     import shutil
 
     shipment = shipped()
-    wait_for(lambda: shipment.spool.status().pid)
+    until(lambda: shipment.spool.status().pid)
     os.kill(shipment.spool.status().pid, signal.SIGKILL)
     shutil.rmtree(shipment.spool.directory)
     assert shipment.finish(60) is False
@@ -559,7 +559,7 @@ def test_a_spool_that_went_because_all_arrived_is_no_alarm(shipped, target, capf
 
     def asked_too_early() -> bool:
         monkeypatch.setattr(shipment, "_has_arrived", has_arrived)
-        wait_for(lambda: not shipment.spool.directory.exists())
+        until(lambda: not shipment.spool.directory.exists())
         return False
 
     monkeypatch.setattr(shipment, "_has_arrived", asked_too_early)

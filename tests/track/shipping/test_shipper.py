@@ -13,7 +13,7 @@ from aboard.storage import StorageError, Unreachable
 from aboard.track.shipping import shipper, spool, upload
 from aboard.track.shipping.shipper import start_shipper
 from aboard.track.shipping.spool import Spool
-from tests.track.shipping.carrying import wait_for
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_writer_is_waited_for_after_the_owner_has_finished(target, writer):
     child = writer(mine.files / "output.log")
     mine.mark("finish")
     served = start_shipper(mine)
-    wait_for(lambda: mine.status().pid)
+    until(lambda: mine.status().pid)
     assert not mine.is_marked("done")
     child.communicate(b"\n")
     assert served.wait(180) == shipper.Result.ARRIVED
@@ -151,7 +151,7 @@ def test_a_process_that_keeps_a_file_open_is_named_after_a_while(target, writer,
     results = []
     thread = threading.Thread(target=lambda: results.append(serving(mine).serve()))
     thread.start()
-    wait_for(lambda: mine.status().writer == child.pid)
+    until(lambda: mine.status().writer == child.pid)
     mine.mark("alone")
     assert thread.is_alive()
     child.communicate(b"\n")
@@ -172,7 +172,7 @@ def test_a_large_file_on_its_way_is_waited_for(target, writer, monkeypatch):
     moody = Moody([upload.Round(left=9, busy=True)] * 3)
     thread = threading.Thread(target=shipper.Shipper(mine, mine.owner(), moody).serve)
     thread.start()
-    wait_for(lambda: any(one.writer for one in told))
+    until(lambda: any(one.writer for one in told))
     child.communicate(b"\n")
     thread.join(180)
     assert [one.writer for one in told if one.left] == [0] * len([one for one in told if one.left])
@@ -185,7 +185,7 @@ def test_a_process_without_open_files_is_not_waited_for_after_a_day(target, monk
     told = {**os.environ, "ABOARD_LOGDIR": str(mine.files)}
     hours = iter(range(1000))
     with subprocess.Popen(["sleep", "60"], env=told) as idle:
-        wait_for(lambda: mine.writer() == (idle.pid, False))
+        until(lambda: mine.writer() == (idle.pid, False))
         moody = Moody([])
         served = shipper.Shipper(mine, mine.owner(), moody, clock=lambda: next(hours) * 3600.0)
         assert served.serve() == shipper.Result.ARRIVED

@@ -9,8 +9,9 @@ from aboard.runs.manifest import State
 from aboard.storage import open_storage
 from aboard.track.shipping.shipper import send_abandoned
 from aboard.track.shipping.spool import Spool
-from tests.track.shipping.carrying import spools, wait_for
+from tests.track.shipping.carrying import spools
 from tests.track.training import train
+from tests.waiting import until
 
 LOG = """
 name = sys.argv[1]
@@ -57,6 +58,6 @@ def test_an_attempt_that_begins_without_the_bucket_is_the_next(
 
 def end_shipper(spool: Spool) -> None:
     """End the process that tries in the background to reach nobody."""
-    wait_for(lambda: spool.status().pid)
+    until(lambda: spool.status().pid)
     os.kill(spool.status().pid, signal.SIGKILL)
-    wait_for(lambda: not spool.is_served())
+    until(lambda: not spool.is_served())

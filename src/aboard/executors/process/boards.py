@@ -94,7 +94,9 @@ class ProcessExecutor(Executor):
         try:
             spec.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with system.file_lock(spec.directory / "lock"):  # one start at a time
-                return self._start(spec)
+                while (handle := self._start(spec)) is None:
+                    pass
+                return handle
         except (OSError, TokenError) as error:
             raise ExecutorError(
                 f"{spec.directory}: board {spec.board} cannot be started: {why(error)}. "
@@ -198,7 +200,34 @@ class ProcessExecutor(Executor):
                 )
             time.sleep(0.01)
 
-    def _start(self, spec: Spec) -> Handle:
+    def _must_yield(self, spec: Spec, pid: int) -> bool:
+        """Return whether a start of the same board by another hub goes first.
+
+        The lease of a hub that was suspended may end while it starts a board. Each hub looks once
+        its own process can be seen, so one of them sees the other's. Of two that wait, the one with
+        the higher id ends, and the other waits for that.
+        """
+        patience = time.monotonic() + _CHANGEOVER_SECONDS
+        while self.hub and time.monotonic() < patience:
+            starts = {
+                one: directory
+                for one, board, attempt, directory in self._marked()
+                if (board, attempt) == (spec.board, spec.attempt)
+            }
+            waiting = {one for one in starts if one != pid and _waits(one)}
+            for one in starts.keys() - waiting - {pid}:
+                handle = _handle_of(one, spec.board, spec.attempt, starts[one])
+                if handle is not None and _settles(_Started(handle)):
+                    return True
+            if any(one < pid for one in waiting):
+                return True
+            if (pid in starts and not waiting) or not system.start_ticks(pid):
+                return False
+            time.sleep(0.01)
+        return bool(self.hub)
+
+    def _start(self, spec: Spec) -> Handle | None:
+        """Start a board, or find what runs; None if another hub's start of it goes first."""
         record = spec.directory / "process.json"
         before = read_json(record)
         if isinstance(before, dict):
@@ -232,10 +261,13 @@ class ProcessExecutor(Executor):
                     **here(),
                 }
                 write_private(record, json.dumps(handle))
+                yields = self._must_yield(spec, pid)
             except BaseException:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+                _kill_waiting(pid)
                 raise
+            if yields:
+                _kill_waiting(pid)
+                return None
             with suppress(BrokenPipeError):  # it was killed already, and `poll` reports that
                 os.write(writing, b"go\n")
         finally:
@@ -314,6 +346,11 @@ class _Started(Start):
         if not self.is_foreign():
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
+
+
+def _kill_waiting(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def _waits(pid: int) -> bool:
