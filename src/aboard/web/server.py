@@ -28,7 +28,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from aboard.requirements import requires
-from aboard.web.errors import ListenError, ServeError
 from aboard.web.pages import Problem
 from aboard.web.request import CONNECTION, is_loopback, secured
 
@@ -52,6 +51,14 @@ _ACCEPT_BATCH = 128
 _LOG_SECONDS = 10.0
 _NOT_STARTED = "the server could not start. See its log."
 _Address = tuple[socket.AddressFamily, str]
+
+
+class ListenError(Exception):
+    """An address or a port that cannot be listened on."""
+
+
+class ServeError(Exception):
+    """An application that could not be started."""
 
 
 def listen(
