@@ -20,7 +20,7 @@ import pytest
 from aboard import EventWriter
 from aboard.events import encode
 from aboard.runs.manifest import Manifest, State
-from aboard.web.certificates import make_certificate
+from aboard.web.server import make_certificate
 from tests import summaries
 from tests.engines.command import fork_command
 from tests.hub.hubs import QUICK
