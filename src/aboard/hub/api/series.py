@@ -24,8 +24,8 @@ from aboard.boards.errors import BoardsError
 from aboard.hub.api import RequestDocument, Shares, TheHub, TheVisitor, api_router
 from aboard.hub.service import Hub
 from aboard.index import Series, Source, Tag
+from aboard.index.derived import MOST_POINTS as MOST_OF_GROUP
 from aboard.index.derived import Axis, Curve, Shape
-from aboard.index.groups import MOST_POINTS as MOST_OF_GROUP
 from aboard.index.library import Library, RunSet
 from aboard.index.tags import GroupTag
 from aboard.runs.catalog import KnownRun
