@@ -38,6 +38,8 @@ from aboard.track.media import (
 from aboard.track.media.arrays import (
     errors_named,
     named_error,
+    table_of,
+    texts_of,
     to_number,
     to_numpy,
     to_reals,
@@ -46,7 +48,6 @@ from aboard.track.media.arrays import (
 from aboard.track.media.embedding import labels_of, matrix_of, write_embedding
 from aboard.track.media.graph import graph_of, onnx_graph
 from aboard.track.media.images import Levels
-from aboard.track.media.tables import table_of, texts_of
 
 if TYPE_CHECKING:
     from aboard.track.shipping.shipper import Shipment

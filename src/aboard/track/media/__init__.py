@@ -17,11 +17,19 @@ from aboard.events import encode, media
 from aboard.events.encode import EncodedValue
 from aboard.events.messages import delimited
 from aboard.events.writer import EventWriter
-from aboard.track.media.arrays import Array, errors_named, to_numpy, to_reals, to_whole
+from aboard.track.media.arrays import (
+    Array,
+    errors_named,
+    markdown,
+    table_of,
+    texts_of,
+    to_numpy,
+    to_reals,
+    to_whole,
+)
 from aboard.track.media.embedding import labels_of, matrix_of, write_embedding
 from aboard.track.media.graph import graph_of
 from aboard.track.media.images import Levels, batch_levels, figure_pixels, image_levels
-from aboard.track.media.tables import markdown, table_of, texts_of
 
 Samples = npt.NDArray[np.int16]
 _SAMPLE_TYPES = (np.dtype("int16"), np.dtype("int32"), np.dtype("uint8"))
