@@ -149,8 +149,8 @@ def _settings(
 
 def _serve(settings: Config, *, personal: bool, admin: str | None, json: bool) -> None:
     from aboard.boards.errors import BoardsError
+    from aboard.hub.access import configure_log
     from aboard.hub.app import make_app
-    from aboard.hub.log import configure_log
     from aboard.hub.service import Hub
     from aboard.sdk.personal import personal_lock
     from aboard.storage.place import make_private
