@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from aboard.events.media import png
+from aboard.events.encode import png
 from aboard.storage.base import NoSuchPath, StorageError
 from aboard.storage.local import LocalStorage
 from aboard.track.console import notify
