@@ -787,10 +787,10 @@ class Follower:
             now = self._clock()
             return any(shown.spec.is_timed for shown in self._shown.values() if shown.in_use(now))
 
-    def _count_boards(self, is_meant: Callable[[_Shown], bool]) -> None:
+    def _count_boards(self, matches: Callable[[_Shown], bool]) -> None:
         with self._lock:
-            meant = [shown for shown in self._shown.values() if is_meant(shown)]
-        for shown in meant:
+            boards = [shown for shown in self._shown.values() if matches(shown)]
+        for shown in boards:
             self._count(shown)
 
     def _recent(self, source: Source, pages: int) -> list[Source]:

@@ -170,8 +170,8 @@ class TokenAccess:
         return False
 
     async def _check_token(self, text: str, *, in_turn: bool = True) -> bool:
-        # A token that cannot be guessed is compared at once: its holder would otherwise wait for
-        # clients that guess in vain.
+        # A token that cannot be guessed is compared at once: its holder would otherwise wait
+        # behind clients that guess.
         in_turn = in_turn and self.is_guessable
         if in_turn and not await self.throttle.turn():
             raise Refused(pages.TOO_MANY)

@@ -1,4 +1,4 @@
-"""Curves: the points of many runs and metrics in one response, smoothed and sampled as wanted.
+"""Curves: the points of many runs and metrics in one response, smoothed and sampled on request.
 
 A request is computed in slices of a few hundredths of a second, and those of all clients take
 turns. How much one may read is limited, and the work ends when its client leaves.
