@@ -5,21 +5,21 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events import encode, media
+from aboard.events import encode
 from aboard.events.encode import EncodedValue
 
 
 def images(tag: str, pictures: Sequence[npt.ArrayLike]) -> EncodedValue:
     """Build pictures of one size, each `[height, width]` or `[height, width, channels]`."""
     height, width = np.shape(pictures[0])[:2]
-    return encode.images(tag, [media.png(picture) for picture in pictures], width, height)
+    return encode.images(tag, [encode.png(picture) for picture in pictures], width, height)
 
 
 def audio(
     tag: str, clips: Sequence[npt.ArrayLike], rate: int, labels: Sequence[str] | None = None
 ) -> EncodedValue:
     """Build clips, each `[frames]` or `[frames, channels]`."""
-    return encode.audio(tag, [media.wav(clip, rate) for clip in clips], labels)
+    return encode.audio(tag, [encode.wav(clip, rate) for clip in clips], labels)
 
 
 def histogram(tag: str, numbers: npt.ArrayLike, buckets: int = 30) -> EncodedValue:

@@ -20,7 +20,7 @@ import pytest
 from aboard import EventWriter
 from aboard.events import encode
 from aboard.runs.manifest import Manifest, State
-from aboard.web.certificates import make_certificate
+from aboard.web.server import make_certificate
 from tests import summaries
 from tests.engines.command import fork_command
 from tests.hub.hubs import QUICK
@@ -276,6 +276,7 @@ def test_the_next_free_port_is_taken(viewing, tree):
         (["logs", "--token", "a" * 30, "--token-file", "f"], 2, "--token or --token-file"),
         (["logs", "--token-file", "missing"], 2, "missing"),
         (["logs", "--samples", "-1"], 2, "--samples -1: '-1' is not a number of values."),
+        (["logs", "--samples", "1.5"], 2, "'1.5' is not a number of values."),
         (["logs", "--samples", "images"], 2, "'images' is not a number of values."),
         (["logs", "--samples", "films=9"], 2, "there is no kind 'films'. Known: scalars, images,"),
         (["logs", "--poll", "0"], 2, "0.0 is not in the range x>=0.5"),

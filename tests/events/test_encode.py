@@ -1,4 +1,4 @@
-"""What `encode` and `media` write, TensorBoard's own protobufs and plugins read back."""
+"""What `encode` writes, TensorBoard's own protobufs and plugins read back."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from aboard.events import encode, media, protos
+from aboard.events import encode, protos
 from aboard.events.messages import parse_hparams
 
 tensorboard = protos.load()
@@ -361,37 +361,37 @@ def test_the_old_forms_fill_their_messages():
     )
 )
 def test_a_png_has_the_pixels_it_was_made_of(pixels):
-    with Image.open(io.BytesIO(media.png(pixels))) as image:
+    with Image.open(io.BytesIO(encode.png(pixels))) as image:
         np.testing.assert_array_equal(np.asarray(image).reshape(pixels.shape), pixels)
 
 
 def test_pixels_are_clipped_to_their_range():
-    with Image.open(io.BytesIO(media.png([[-1.0, 0.5], [np.nan, np.inf]]))) as image:
+    with Image.open(io.BytesIO(encode.png([[-1.0, 0.5], [np.nan, np.inf]]))) as image:
         assert np.asarray(image).tolist() == [[0, 128], [0, 255]]
-    with Image.open(io.BytesIO(media.png([[-1, 300]]))) as image:
+    with Image.open(io.BytesIO(encode.png([[-1, 300]]))) as image:
         assert np.asarray(image).tolist() == [[0, 255]]
-    with Image.open(io.BytesIO(media.png([[True, False]]))) as image:
+    with Image.open(io.BytesIO(encode.png([[True, False]]))) as image:
         assert np.asarray(image).tolist() == [[255, 0]]
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2, 5), (0, 2), (2, 2, 2, 3)])
 def test_an_image_of_another_shape_is_an_error(shape):
     with pytest.raises(ValueError, match=r"an image has the shape .* not \("):
-        media.png(np.zeros(shape))
+        encode.png(np.zeros(shape))
 
 
 @given(hnp.arrays(np.int16, st.tuples(st.integers(0, 20), st.integers(1, 3))))
 def test_a_wav_has_the_samples_it_was_made_of(samples):
-    with wave.open(io.BytesIO(media.wav(samples, 8000))) as clip:
+    with wave.open(io.BytesIO(encode.wav(samples, 8000))) as clip:
         assert (clip.getframerate(), clip.getnchannels()) == (8000, samples.shape[1])
         read = np.frombuffer(clip.readframes(100), "<i2").reshape(samples.shape)
         np.testing.assert_array_equal(read, samples)
 
 
 def test_float_samples_are_clipped_and_other_audio_is_an_error():
-    with wave.open(io.BytesIO(media.wav([-2.0, 0.0, np.nan, 1.0], 8000))) as clip:
+    with wave.open(io.BytesIO(encode.wav([-2.0, 0.0, np.nan, 1.0], 8000))) as clip:
         assert np.frombuffer(clip.readframes(9), "<i2").tolist() == [-32767, 0, 0, 32767]
     with pytest.raises(TypeError, match="floats or int16, not int64"):
-        media.wav(np.zeros(3, np.int64), 8000)
+        encode.wav(np.zeros(3, np.int64), 8000)
     with pytest.raises(ValueError, match=r"\[frames, channels\], not \(1, 1, 1\)"):
-        media.wav(np.zeros((1, 1, 1)), 8000)
+        encode.wav(np.zeros((1, 1, 1)), 8000)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aboard.events import encode, media, protos
+from aboard.events import encode, protos
 from aboard.events.decode import decode
 from aboard.events.records import read_records
 from aboard.events.writer import EventWriteError, EventWriter
@@ -101,14 +101,14 @@ def test_stock_tensorboard_reads_every_kind(tmp_path):
         writer.write(encode.tagged_run_metadata(1.0, 2, "traced", b"trace"))
     loaded = stock(tmp_path)
     metadata = loaded.AllSummaryMetadata()
-    png = media.png(pixels)
+    png = encode.png(pixels)
     expected = {
         "double": ("scalars", 1, 2 + 1 / 3),
         "tensor": ("mine", 2, [[2, 2]]),
         "text": ("text", 2, b"step 2"),
         "histogram": ("histograms", 2, [[2, 2.5, 1], [2.5, 3, 2]]),
         "images": ("images", 3, [b"4", b"2", png, png]),
-        "audio": ("audio", 3, [media.wav(clip, 8000)]),
+        "audio": ("audio", 3, [encode.wav(clip, 8000)]),
         "pr": ("pr_curves", 2, curve.tolist()),
         "mesh_VERTEX": ("mesh", 2, vertices.tolist()),
         "mesh_FACE": ("mesh", 2, [[[0, 1, 2]]]),
@@ -182,9 +182,9 @@ def test_every_dashboard_of_stock_tensorboard_shows_its_data(dashboards):
     assert get("text/text", tag="text").json[0]["text"] == "<p><strong>bold</strong></p>"
     assert get("histograms/histograms", tag="histogram").json[0][2] == [[1, 2, 1], [2, 3, 2]]
     (image,) = get("images/images", tag="images", sample=0).json
-    assert get("images/individualImage", image["query"]).data == media.png(np.zeros((2, 3, 3)))
+    assert get("images/individualImage", image["query"]).data == encode.png(np.zeros((2, 3, 3)))
     (clip,) = get("audio/audio", tag="audio", sample=0).json
-    assert get("audio/individualAudio", clip["query"]).data == media.wav(np.zeros(10), 8000)
+    assert get("audio/individualAudio", clip["query"]).data == encode.wav(np.zeros(10), 8000)
     assert get("pr_curves/pr_curves", tag="pr").json["run"][0]["recall"] == [3.0, 3.0]
     parts = get("mesh/meshes", tag="mesh", sample=0).json
     assert [(part["content_type"], part["data_shape"]) for part in parts] == [

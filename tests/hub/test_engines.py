@@ -11,7 +11,7 @@ from aboard.boards.errors import NoSuchName
 from aboard.cli.trial import RUN, TAG, VALUES
 from aboard.executors import Address, EngineReport, EngineSettings, ExecutorError
 from aboard.hub.engines import Engines, examine_address
-from aboard.web.certificates import make_certificate
+from aboard.web.server import make_certificate
 from tests.hub.hubs import create, served
 from tests.waiting import until
 

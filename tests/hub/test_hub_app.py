@@ -6,9 +6,8 @@ import logging
 import httpx
 import pytest
 
-from aboard.hub.access import client_scope
+from aboard.hub.access import JsonLines, client_scope
 from aboard.hub.config import Config, make_config
-from aboard.hub.log import JsonLines
 from tests.hub.hubs import PASSWORD, QUICK, create, points, served
 from tests.waiting import until
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from aboard.hub.access import without_secrets
 from aboard.hub.config import make_config
-from aboard.hub.log import without_secrets
 from aboard.sdk.client import Client, log_in
 from aboard.sdk.errors import AuthError
 from tests.engines.command import run_command

@@ -13,7 +13,7 @@ import pytest
 
 from aboard.executors import Address
 from aboard.hub.service import fetch_status, probe
-from aboard.web.certificates import make_certificate
+from aboard.web.server import make_certificate
 from tests.hub.fronts import TOKEN, answer
 
 STATUS = b'{"runs": 3, "problems": []}'

@@ -14,7 +14,6 @@ from aboard.hub.api import (
     engines,
     events,
     jobs,
-    media,
     run,
     runs,
     series,
@@ -53,7 +52,7 @@ def routes_of(*routers):
 
 
 def test_every_route_has_a_rule_and_every_rule_a_route():
-    nouns = (boards, engines, events, jobs, media, run, runs, series, users, views, pages)
+    nouns = (boards, engines, events, jobs, run, runs, series, users, views, pages)
     there_are = routes_of(*(noun.router for noun in nouns))
     assert there_are | {("GET", "/openapi.json")} == set(RULES)
 

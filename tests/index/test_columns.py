@@ -16,12 +16,12 @@ from hypothesis.stateful import (
 )
 
 from aboard.index import Index, catalog
-from aboard.index.catalog import values_of
 from aboard.index.columns import CHUNK, fold, fold_chunk
 from aboard.index.library import Library
 from aboard.runs.catalog import KnownRun, natural
-from aboard.runs.columns import answer, column_of
+from aboard.runs.columns import answer
 from aboard.runs.question import Question
+from tests.runs.tables import column_of, values_of
 
 ROOTS = ("/data/one", "/data/one/inner", "/data/two")
 NOW = 1_800_000_000.0

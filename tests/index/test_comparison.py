@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.index.comparison import Condition, MetricRow, Sample, differing
+from aboard.index.comparison import (
+    Condition,
+    MetricRow,
+    Sample,
+    differing,
+    incomplete_beta,
+    t_tails,
+    welch,
+)
 from aboard.runs.question import BadQuestion, Field, parse_field
 
 ACC = Field("eval/acc", "metrics", "max")
@@ -85,3 +93,48 @@ def test_the_field_of_a_condition():
 def test_what_is_not_a_condition(text, message):
     with pytest.raises(BadQuestion, match=message):
         Condition.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "p"),  # from tables of the t-distribution, and its closed forms
+    [
+        (12.706204736, 1, 0.05),
+        (4.302652730, 2, 0.05),
+        (2.228138852, 10, 0.05),
+        (3.169272673, 10, 0.01),
+        (2.009575234, 49, 0.05),
+        (1.979930405, 120, 0.05),
+        (0.0, 5, 1.0),
+        (math.inf, 5, 0.0),
+        (1.0, 1, 0.5),
+        (1e9, 1, 2 / math.pi * 1e-9),
+    ],
+)
+def test_the_tails_of_the_t_distribution(t, freedom, p):
+    assert t_tails(t, freedom) == pytest.approx(p, rel=1e-7)
+    assert t_tails(-t, freedom) == pytest.approx(p, rel=1e-7)
+
+
+@given(
+    a=st.floats(0.1, 200), b=st.floats(0.1, 200), x=st.integers(0, 64).map(lambda part: part / 64)
+)
+def test_the_incomplete_beta_function_is_symmetric(a, b, x):
+    assert incomplete_beta(a, b, x) == pytest.approx(1 - incomplete_beta(b, a, 1 - x), abs=1e-9)
+
+
+def test_welch():
+    # Unequal sizes and variances; the figures are in every description of the test.
+    one = [17.2, 20.9, 22.6, 18.1, 21.7, 21.4, 23.5, 24.2, 14.7, 21.8]
+    other = [
+        21.5, 22.8, 21.0, 23.0, 21.6, 23.6, 22.5, 20.7, 23.4, 21.8,
+        20.7, 21.7, 21.5, 22.5, 23.6, 21.5, 22.5, 23.5, 21.5, 21.8,
+    ]  # fmt: skip
+    found = welch(one, other)
+    assert found.t == pytest.approx(1.5654, abs=1e-4)
+    assert found.freedom == pytest.approx(9.9047, abs=1e-4)
+    assert found.p == pytest.approx(0.14884, abs=1e-5)
+    assert welch([1.0], [2.0, 3.0]) is None
+    assert welch([1e300, -1e300], [1.0, 2.0]) is None
+    assert welch([0.0, 0.0], [0.0, 1e-110]).p == pytest.approx(0.5)
+    assert welch([1.0, 1.0], [1.0, 1.0]).p == 1.0
+    assert welch([1.0, 1.0], [2.0, 2.0]).p == 0.0

@@ -18,10 +18,11 @@ import pytest
 from aboard.events import encode
 from aboard.events.records import frame
 from aboard.index import Index, Source, reader, schema
-from aboard.index.catalog import store_runs, values_of
+from aboard.index.catalog import store_runs
 from aboard.index.columns import CHUNK, fold, fold_chunk
 from aboard.index.logs import Logs
 from aboard.runs.catalog import KnownRun, natural
+from tests.runs.tables import values_of
 
 
 def die_after(steps: int) -> None:

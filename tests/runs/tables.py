@@ -2,8 +2,32 @@
 
 import numpy as np
 
-from aboard.index.catalog import values_of
-from aboard.runs.columns import column_of
+from aboard.index.catalog import _parts
+from aboard.runs.catalog import KnownRun
+from aboard.runs.columns import EXACT, Numbers, Words
+
+
+def values_of(run):
+    """Return what columns hold of a run."""
+    fields = {name: [held] for name, held in zip(KnownRun._fields, run, strict=True)}
+    return {name: held[0] for name, (_, held) in _parts([0], fields, [False]).items()}
+
+
+def column_of(values):
+    """Make a column of the values of each row; None where one is missing."""
+    kinds = {type(one) for one in values}
+    is_whole = float not in kinds
+    if kinds <= {int, float, type(None)} and all(
+        abs(one) <= EXACT for one in values if type(one) is int
+    ):
+        missing = np.array([one is None for one in values], np.bool_)
+        array = np.array([0.0 if one is None else one for one in values], np.float64)
+        return Numbers(array, missing if missing.any() else None, is_whole)
+    places = {}
+    codes = [
+        -1 if one is None else places.setdefault((type(one), one), len(places)) for one in values
+    ]
+    return Words(np.array(codes, np.int32), [one for _, one in places])
 
 
 class RunsInMemory:

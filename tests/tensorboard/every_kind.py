@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aboard.events import encode, media, protos
+from aboard.events import encode, protos
 from aboard.events.writer import EventWriter
 from tests import summaries
 
@@ -112,8 +112,8 @@ def _tensors(writer: EventWriter, began: float, place: int) -> None:
 def _old_forms(writer: EventWriter, began: float) -> None:
     for step in STEPS:
         wall = began + step
-        picture = media.png(np.full((2, 3), step, np.uint8))
-        clip = media.wav(np.zeros(20) + step / 50, 8000)
+        picture = encode.png(np.full((2, 3), step, np.uint8))
+        clip = encode.wav(np.zeros(20) + step / 50, 8000)
         values = [
             encode.legacy_image("old/image", picture, 3, 2, 1),
             encode.legacy_audio("old/audio", clip, 8000.0, 1, 20),

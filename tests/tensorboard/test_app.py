@@ -1,6 +1,7 @@
 """Many boards in one process: each at its own address, and none reachable from another's."""
 
 import json
+import sys
 import tracemalloc
 from urllib.parse import parse_qs, parse_qsl
 
@@ -292,3 +293,8 @@ def test_a_form_has_a_most_of_fields(ours):
     refused = ours.ask(path, method="POST", content=b"runs=a&" * 100_001, headers=headers)
     text = "Invalid argument: the form has more than 100,000 fields. Request less"
     assert (refused.status, refused.text) == (413, text)
+
+
+def test_zero_samples_is_no_limit():
+    assert app.sample_limits({"scalars": 0, "images": 3}) == {"scalars": sys.maxsize, "images": 3}
+    assert app.sample_limits(None) == {}

@@ -1,23 +1,34 @@
-"""Where a run goes, by arguments and environment."""
+"""Where a run goes, and what it learns from launchers and its process.
+
+The real launchers start runs in tests/integrations/test_launchers.
+"""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from aboard.runs.layout import BadName
 from aboard.storage import BadUri
 from aboard.track import environment as env
-from aboard.track.environment import find_place
+from aboard.track.environment import (
+    Launch,
+    find_launch,
+    find_place,
+    git_commit,
+    host_name,
+    user_name,
+)
 
 
 def test_every_name_for_the_log_directory_is_set() -> None:
-    told = env.variables_for("s3://b/runs", "cifar10", "run3", "/spool/x")
-    assert told.pop("ABOARD_ROOT") == "s3://b/runs"
-    assert told.pop("ABOARD_RUN") == "cifar10/run3"
-    assert told == dict.fromkeys(
+    variables = env.variables_for("s3://b/runs", "cifar10", "run3", "/spool/x")
+    assert variables.pop("ABOARD_ROOT") == "s3://b/runs"
+    assert variables.pop("ABOARD_RUN") == "cifar10/run3"
+    assert variables == dict.fromkeys(
         [
             "ABOARD_LOGDIR",
             "PAI_OUTPUT_TENSORBOARD",
@@ -27,15 +38,15 @@ def test_every_name_for_the_log_directory_is_set() -> None:
         ],
         "/spool/x",
     )
-    for name in told:
+    for name in variables:
         if name != "TENSORBOARD_LOGGING_DIR":
             assert env.logdir_from_environment({name: "/there"}) == "/there"
 
 
 def test_a_silent_rank_is_told_only_where_to_log() -> None:
-    told = env.variables_for("", "", "", "/tmp/x")
-    assert told["ABOARD_LOGDIR"] == "/tmp/x"
-    assert not {"ABOARD_ROOT", "ABOARD_RUN"} & set(told)
+    variables = env.variables_for("", "", "", "/tmp/x")
+    assert variables["ABOARD_LOGDIR"] == "/tmp/x"
+    assert not {"ABOARD_ROOT", "ABOARD_RUN"} & set(variables)
 
 
 def test_our_own_name_comes_first() -> None:
@@ -102,18 +113,18 @@ def test_nobody_says_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_caller_comes_before_the_environment() -> None:
-    told = {"ABOARD_ROOT": "/theirs", "ABOARD_RUN": "cifar10/run3", "ABOARD_LOGDIR": "/logs"}
-    place = find_place("/mine", "mnist", "a", told)
+    variables = {"ABOARD_ROOT": "/theirs", "ABOARD_RUN": "cifar10/run3", "ABOARD_LOGDIR": "/logs"}
+    place = find_place("/mine", "mnist", "a", variables)
     assert (place.root, place.experiment, place.name) == ("/mine", "mnist", "a")
     assert (place.directory, place.expected, place.fallback) == (None, False, False)
 
 
 def test_the_environment_names_root_and_run() -> None:
-    told = {"ABOARD_ROOT": "s3://bucket/runs", "ABOARD_RUN": "cifar10/run3"}
-    place = find_place(None, None, None, told)
+    variables = {"ABOARD_ROOT": "s3://bucket/runs", "ABOARD_RUN": "cifar10/run3"}
+    place = find_place(None, None, None, variables)
     assert place.uri_of(place.name or "") == "s3://bucket/runs/cifar10/run3"
     assert place.expected
-    other = find_place(None, "mnist", None, told)
+    other = find_place(None, "mnist", None, variables)
     assert (other.experiment, other.name, other.expected) == ("mnist", None, False)
 
 
@@ -127,27 +138,27 @@ def test_a_platform_fixes_the_directory(variable: str) -> None:
 
 
 def test_a_root_of_ours_outranks_the_directory_of_another_platform() -> None:
-    told = {"ABOARD_ROOT": "/ours", "AIP_TENSORBOARD_LOG_DIR": "gs://theirs/logs"}
-    assert find_place(None, None, None, told).root == "/ours"
-    assert find_place(None, None, None, told).directory is None
+    variables = {"ABOARD_ROOT": "/ours", "AIP_TENSORBOARD_LOG_DIR": "gs://theirs/logs"}
+    assert find_place(None, None, None, variables).root == "/ours"
+    assert find_place(None, None, None, variables).directory is None
 
 
 def test_below_aboard_run_the_run_has_its_name_already() -> None:
-    told = {"ABOARD_ROOT": "s3://b", "ABOARD_RUN": "x/run1", "ABOARD_LOGDIR": "/spool/1"}
-    place = find_place(None, "mnist", "mine", told | {"ABOARD_ATTEMPT": "1"})
+    variables = {"ABOARD_ROOT": "s3://b", "ABOARD_RUN": "x/run1", "ABOARD_LOGDIR": "/spool/1"}
+    place = find_place(None, "mnist", "mine", variables | {"ABOARD_ATTEMPT": "1"})
     assert (place.experiment, place.name, place.directory) == ("x", "run1", "/spool/1")
     assert place.joined
-    assert find_place("s3://b/", None, None, told | {"ABOARD_ATTEMPT": "1"}).joined
+    assert find_place("s3://b/", None, None, variables | {"ABOARD_ATTEMPT": "1"}).joined
     assert place.final_uri_of("run1") == "s3://b/x/run1"
-    elsewhere = find_place(None, None, None, told | {"ABOARD_ATTEMPT": "s3://b/tb"})
+    elsewhere = find_place(None, None, None, variables | {"ABOARD_ATTEMPT": "s3://b/tb"})
     assert elsewhere.final_uri_of("run1") == "s3://b/tb"
-    apart = find_place("/mine", None, None, told | {"ABOARD_ATTEMPT": "1"})
+    apart = find_place("/mine", None, None, variables | {"ABOARD_ATTEMPT": "1"})
     assert (apart.root, apart.experiment, apart.name) == ("/mine", "default", None)
     assert not apart.joined
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told", "problem"),
+    ("arguments", "variables", "problem"),
     [
         ((None, "a/b", None), {}, "the name of the experiment, 'a/b', has the character '/'"),
         ((None, None, ".."), {}, "the name of the run, '..', begins with a dot"),
@@ -156,12 +167,99 @@ def test_below_aboard_run_the_run_has_its_name_already() -> None:
     ],
 )
 def test_names_are_checked(
-    arguments: tuple[None, str | None, str | None], told: dict[str, str], problem: str
+    arguments: tuple[None, str | None, str | None], variables: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(BadName, match=problem.replace("..", r"\.\.")):
-        find_place(*arguments, told)
+        find_place(*arguments, variables)
 
 
 def test_a_root_that_is_no_uri() -> None:
     with pytest.raises(BadUri):
         find_place("ftp://host/x", None, None, {})
+
+
+@pytest.fixture
+def hydra():
+    """Return a function that makes the configuration of a process of Hydra."""
+    from hydra import compose, initialize
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.hydra_config import HydraConfig
+
+    ConfigStore.instance().store(name="launchers", node={"lr": 1.0, "name": "", "depth": 3})
+
+    def configure(*overrides):
+        with initialize(version_base=None):
+            config = compose("launchers", overrides=list(overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+
+    yield configure
+    HydraConfig.instance().cfg = None
+
+
+def test_no_launcher():
+    assert find_launch() == Launch()
+
+
+def test_overrides_are_hyperparameters(hydra):
+    hydra("lr=0.1", "name='a b'", "~depth", "+new.depth=4", "++flag=true")
+    expected = {"lr": 0.1, "name": "a b", "new.depth": 4, "flag": True}
+    assert find_launch() == Launch(hparams=expected)
+
+
+def test_a_member_of_a_sweep(hydra):
+    sweep = ["hydra.mode=MULTIRUN", "hydra.job.num=4", "hydra.job.id=4"]
+    hydra(*sweep, "hydra.sweep.dir=multirun/2030-01-31/12-00-00")
+    assert find_launch() == Launch("2030-01-31_12-00-00", "2030-01-31_12-00-00_4")
+    hydra(*sweep, "hydra.sweep.dir=lr")
+    assert find_launch() == Launch("lr", "lr_4")
+
+
+def test_values_of_hydra_and_a_job_of_ray(hydra, monkeypatch):
+    hydra("lr=0.1")
+    monkeypatch.setitem(sys.modules, "ray", ray := ModuleType("ray"))
+    ray.is_initialized = lambda: True
+    context = SimpleNamespace(
+        get_job_id=lambda: "01000000", get_session_name=lambda: "session_2030-01-31_12-00-00_1_2"
+    )
+    ray.get_runtime_context = lambda: context
+    job = "2030-01-31_12-00-00_1_2_01000000"
+    assert find_launch() == Launch(job, "01000000", {"lr": 0.1})
+
+
+def test_a_launcher_that_changed_does_not_stop_the_training(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", changed := ModuleType("ray"))
+    changed.is_initialized = lambda: True
+    assert find_launch() == Launch()
+    said = "the job of this run is not known. ray: AttributeError: module 'ray' has no attribute"
+    assert said in capsys.readouterr().err
+
+
+def git(directory: Path, *arguments: str) -> str:
+    options = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    command = ["git", "-C", str(directory), *options, *arguments]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+
+
+def test_the_commit_is_what_git_says(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    (repository / "src").mkdir(parents=True)
+    assert git_commit(repository) == ""
+    git(repository, "init")
+    assert git_commit(repository) == ""
+    git(repository, "commit", "--allow-empty", "-m", "one")
+    head = git(repository, "rev-parse", "HEAD")
+    assert git_commit(repository / "src") == head
+    git(repository, "worktree", "add", "-b", "side", str(tmp_path / "side"))
+    git(tmp_path / "side", "commit", "--allow-empty", "-m", "two")
+    assert git_commit(tmp_path / "side") == git(tmp_path / "side", "rev-parse", "HEAD") != head
+    git(repository, "pack-refs", "--all")
+    assert git_commit(repository) == head
+    git(repository, "checkout", "--detach")
+    assert git_commit(repository) == head
+    (repository / ".git" / "HEAD").write_bytes(b"\xff\xfe")
+    assert git_commit(repository) == ""
+
+
+def test_who_and_where() -> None:
+    assert user_name()
+    assert host_name()

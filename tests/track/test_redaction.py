@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import aboard
 from aboard.track import console
-from aboard.track.metadata import hparams_to_record
 from aboard.track.redaction import (
+    hparams_to_record,
     looks_secret,
     without_secret_arguments,
     without_secret_values,

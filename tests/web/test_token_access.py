@@ -2,8 +2,7 @@ import hmac
 
 import pytest
 
-from aboard.web.errors import TokenError
-from aboard.web.tokens import TokenAccess
+from aboard.web.tokens import TokenAccess, TokenError
 
 TOKEN = "a-token-that-nobody-guesses"
 

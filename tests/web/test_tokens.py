@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aboard.web.errors import TokenError
 from aboard.web.tokens import (
+    TokenError,
     check_token,
     is_guessable,
     new_token,

@@ -31,7 +31,7 @@ from aboard.cli.hub import owner_of, tell_way_in
 from aboard.runs.manifest import State
 from aboard.storage import canonical, join
 from aboard.track.environment import RunPlace
-from aboard.track.metadata import command_line
+from aboard.track.redaction import command_line
 from aboard.track.run import Run
 from aboard.track.start import begin
 

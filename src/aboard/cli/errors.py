@@ -122,7 +122,9 @@ def _is_error_of_ours(error: Exception) -> bool:
     if isinstance(error, ImportError) and error.path is None:  # Python's own have a path
         return True
     for name, kind in (
-        ("aboard.web.errors", "WebError"),
+        ("aboard.web", "ListenError"),
+        ("aboard.web", "ServeError"),
+        ("aboard.web", "TokenError"),
         ("aboard.sdk.errors", "HubError"),
         ("aboard.runs", "RunsError"),
         ("aboard.jobs", "JobError"),

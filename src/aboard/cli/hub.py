@@ -149,8 +149,8 @@ def _settings(
 
 def _serve(settings: Config, *, personal: bool, admin: str | None, json: bool) -> None:
     from aboard.boards.errors import BoardsError
+    from aboard.hub.access import configure_log
     from aboard.hub.app import make_app
-    from aboard.hub.log import configure_log
     from aboard.hub.service import Hub
     from aboard.sdk.personal import personal_lock
     from aboard.storage.place import make_private
@@ -222,8 +222,7 @@ def owner_of(hub: Hub) -> User:
 def _prepare_token(hub: Hub) -> None:
     """Keep the token in the file of a personal hub, or replace it if it is not valid."""
     from aboard.sdk.personal import TOKEN_FILE
-    from aboard.web.errors import TokenError
-    from aboard.web.tokens import read_token_file, write_token_file
+    from aboard.web.tokens import TokenError, read_token_file, write_token_file
 
     path = hub.config.directory / TOKEN_FILE
     with suppress(TokenError):

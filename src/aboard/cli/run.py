@@ -186,8 +186,8 @@ def _begin(
     from aboard.runs.layout import BadName, RunExists
     from aboard.runs.manifest import BadManifest
     from aboard.track.environment import find_place
-    from aboard.track.metadata import command_line
     from aboard.track.rank import NoLaunch, find_rank
+    from aboard.track.redaction import command_line
     from aboard.track.start import begin
 
     try:

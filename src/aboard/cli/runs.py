@@ -426,7 +426,7 @@ def tag_runs(
 ) -> None:
     """Add tags to runs, or remove them."""
     from aboard.index import Index
-    from aboard.track.metadata import tags_to_record
+    from aboard.track.redaction import tags_to_record
 
     added = tags_to_record(_tags(add or []))
     changes = dict.fromkeys(remove or []) | added

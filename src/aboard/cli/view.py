@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,6 +70,7 @@ SHOWN = (
     " as 'cifar10/run1-run3', where there is no such path."
 )
 _BOARD_ID = "view"
+_SAMPLED = ("scalars", "images", "audio", "histograms", "text", "pr_curves", "mesh")
 _TO_OPEN_SECONDS = 20.0  # for the browser to read the page that redirects to a board
 
 
@@ -178,7 +179,6 @@ def view(
     from aboard.runs.catalog import find_roots
     from aboard.runs.groups import Band, Grouping, Show
     from aboard.storage import local
-    from aboard.tensorboard.samples import BadSamples, parse_samples
     from aboard.web import listen
 
     hide_token(context, token)
@@ -193,10 +193,7 @@ def view(
         raise WrongUsage("--band and --show are for groups: give --group-by FIELD too.")
     if grouping is not None and chosen != "fast":
         raise WrongUsage(f"the {chosen} engine has no groups of runs. Leave out --group-by.")
-    try:
-        limits = parse_samples(samples or ())
-    except BadSamples as error:
-        raise WrongUsage(str(error)) from None
+    limits = _parse_samples(samples or ())
     local.confine(confine or ())
     roots = find_roots(root or ())
     shown = source or roots
@@ -486,6 +483,24 @@ def _engine(text: str) -> Engine:
     if text == "stock":
         return "stock"
     raise WrongUsage(f"there is no engine {text!r}. Choose 'fast' or 'stock'.")
+
+
+def _parse_samples(texts: Iterable[str]) -> dict[str, int] | None:
+    """Parse limits such as `5000`, for scalars, and `images=100`; None where there are none."""
+    samples: dict[str, int] = {}
+    for text in texts:
+        kind, equals, number = text.rpartition("=")
+        kind = kind if equals else _SAMPLED[0]
+        if kind not in _SAMPLED:
+            known = ", ".join(_SAMPLED)
+            raise WrongUsage(f"--samples {text}: there is no kind {kind!r}. Known: {known}.")
+        if not (number.isascii() and number.isdigit()):
+            raise WrongUsage(
+                f"--samples {text}: {number!r} is not a number of values. Write how many, 0 for"
+                " all: '--samples 5000' or '--samples images=100'."
+            )
+        samples[kind] = int(number)
+    return samples or None
 
 
 def _access(token: str | None, token_file: Path | None) -> TokenAccess:

@@ -79,7 +79,7 @@ class Start:
             "log_from": log.stat().st_size if log.exists() else 0,
         }
         if tls:
-            from aboard.web.certificates import make_certificate
+            from aboard.web.server import make_certificate
 
             pem, handle["fingerprint"] = make_certificate()
             write_private(place / CERTIFICATE, pem)

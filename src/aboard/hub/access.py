@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
+import logging
+import re
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
 from aboard.boards.accounts import Session, User
 from aboard.boards.errors import BoardsError
 from aboard.boards.model import INSTANT, BoardState
-from aboard.hub.auth import BOARDS_MARK, AuthError, HubVisitor, Issued
+from aboard.hub.auth import BOARDS_MARK, SHARE_MARK, TOKEN_MARK, AuthError, HubVisitor, Issued
 from aboard.hub.config import Config, origin_of
 from aboard.hub.errors import status_of
-from aboard.hub.log import note_request, without_secrets
 from aboard.hub.metrics import Requests
 from aboard.hub.passwords import TooManyAttempts
 from aboard.hub.permissions import API, RULES, Action, Open, may
 from aboard.hub.proxy import NotServing, not_serving
 from aboard.hub.service import Hub
 from aboard.hub.threads import query, read
+from aboard.runs.manifest import format_time
 from aboard.web import pages
 from aboard.web.gate import (
     BOARDS_PATH,
@@ -68,6 +72,9 @@ CSRF_HEADER = b"x-aboard-csrf"
 _BOARDS_ORIGIN = "boards"
 _FONTS = "/font-roboto/"
 _OPEN = frozenset(path for (_, path), rule in RULES.items() if rule is Open.ANYBODY)
+_requests = logging.getLogger("aboard.hub.requests")
+_LOGGED = ("method", "path", "status", "ms", "user", "client")
+_SECRET = re.compile(f"({TOKEN_MARK}|{SHARE_MARK})[A-Za-z0-9_-]+")
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 _KINDS = {"b": "board", "api": "api", "healthz": "health", "readyz": "health"}
 _NO_CSRF_HEADER = Problem(
@@ -420,3 +427,44 @@ def _problem(error: BoardsError) -> Problem:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+# The log: one JSON document per line, without queries, links and other secrets.
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        document: dict[str, Any] = {
+            "at": format_time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        document |= {name: vars(record)[name] for name in _LOGGED if name in vars(record)}
+        if record.exc_info:
+            document["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(document, default=str)
+
+
+def configure_log(stream: TextIO | None = None, level: int = logging.INFO) -> None:
+    writing = logging.StreamHandler(stream or sys.stderr)
+    writing.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [writing]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("aboard").setLevel(level)
+
+
+def without_secrets(path: str) -> str:
+    return "/s/…" if path.startswith("/s/") else _SECRET.sub(r"\1…", path)[:500]
+
+
+def note_request(
+    method: str, path: str, status: int, seconds: float, user: str, client: str, *, minor: bool
+) -> None:
+    level = logging.DEBUG if minor and status < 400 else logging.INFO
+    if _requests.isEnabledFor(level):
+        shown = without_secrets(path)
+        values = (method, shown, status, round(seconds * 1000, 1), user, client)
+        extra = dict(zip(_LOGGED, values, strict=True))
+        _requests.log(level, "%s %s %d", method, shown, status, extra=extra)

@@ -25,7 +25,6 @@ from aboard.hub.api import (
     engines,
     events,
     jobs,
-    media,
     run,
     runs,
     series,
@@ -91,7 +90,7 @@ def make_api(lifespan: Any = None) -> FastAPI:
         redirect_slashes=False,
         strict_content_type=True,
     )
-    for noun in (boards, engines, events, jobs, runs, run, media, series, users, views, pages):
+    for noun in (boards, engines, events, jobs, runs, run, series, users, views, pages):
         # Not `include_router`, which makes each route once more: 0.2 s of the first request.
         app.router.routes.extend(noun.router.routes)
     add_error_handlers(app)

@@ -27,7 +27,7 @@ from aboard.executors import (
     unknown_place,
 )
 from aboard.executors.base import PYTHON
-from aboard.web.certificates import pinning_context
+from aboard.web.server import pinning_context
 
 TRIAL = "tag:aboard-doctor"
 """The first selector of a trial; the others are local roots that it tries to read."""

@@ -348,8 +348,8 @@ class _Look:
         found += [("changed", run) for run in changes.changed]
         gone = [run_id(*one) for one in changes.gone]
         if time.monotonic() - self._states_at > _STATE_SECONDS:
-            told = {run.id for _, run in found}
-            found += [("changed", run) for run in self._newly_lost() if run.id not in told]
+            reported = {run.id for _, run in found}
+            found += [("changed", run) for run in self._newly_lost() if run.id not in reported]
         if len(found) + len(gone) > _MOST_TOLD:
             counts = Counter(change for change, _ in found)
             data = {"new": counts["new"], "changed": counts["changed"], "gone": len(gone)}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from aboard.boards.errors import BadValue, NoSuchName
 from aboard.events.decode import DecodeError, Value
 from aboard.index import Index, Pointer, Source, Tag, UnknownName
-from aboard.index.records import read_records
+from aboard.index.series import read_records
 from aboard.runs.catalog import KnownRun
 from aboard.storage import StorageError
 

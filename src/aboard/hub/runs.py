@@ -296,7 +296,7 @@ class HubRuns:
     # Doctor.
 
     def examine(self, run: KnownRun) -> Diagnosis:
-        """Return what doctor finds; what was read in vain is known to the next examination."""
+        """Return what doctor finds; after a timeout, the next one continues from what was read."""
         from aboard.doctor.examination import examine
 
         if not self._examining.acquire(blocking=False):

@@ -74,7 +74,7 @@ from aboard.storage.clouds import credential_files, credentials, set_profile
 from aboard.storage.local import confine
 from aboard.tensorboard.follower import BoardSelection, Follower
 from aboard.tensorboard.provider import Boards
-from aboard.web.certificates import pinning_context
+from aboard.web.server import pinning_context
 
 _PROBE_SECONDS = 5.0
 _LARGEST_REPLY = 64 << 20

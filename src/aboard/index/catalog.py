@@ -588,12 +588,6 @@ def _parts_where(
     return rows, changes, _parts(rows, fields, linked)
 
 
-def values_of(run: KnownRun, *, linked: bool = False) -> Values:
-    """Return what columns hold of a run."""
-    fields = {name: [held] for name, held in zip(KnownRun._fields, run, strict=True)}
-    return {name: held[0] for name, (_, held) in _parts([0], fields, [linked]).items()}
-
-
 _FALSE_IF_EMPTY = (
     "root", "directory", "experiment", "name", "recorded_state", "workspace", "job", "host",
     "user", "git_commit", "created", "started", "heartbeat", "heartbeat_secs", "seen",

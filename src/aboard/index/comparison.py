@@ -1,7 +1,7 @@
 """Two groups of runs side by side: hyperparameters and metrics that differ.
 
-A group may be one run. What a metric is in a group is the mean of its runs. Reading the values is
-left to the caller.
+A group may be one run. What a metric is in a group is the mean of its runs, and Welch's test tells
+whether the means differ by more than chance. Reading the values is left to the caller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from aboard.index.derived import welch
 from aboard.runs.question import BadQuestion, Field, Place, parse_field
 
 Values = Mapping[Field, Sequence[float]]  # of the runs of a group that have the metric
@@ -27,6 +26,8 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_TINY = 1e-300
+_MOST_TERMS = 10_000
 _EXAMPLE = 'Example: metrics["eval/acc"].max < -0.5%'
 
 
@@ -149,3 +150,82 @@ class Condition:
         """Return whether a difference is beyond the amount; one that is not a number is."""
         change = row.percent if self.relative else row.difference
         return change is None or math.isnan(change) or _SIGNS[self.sign](change, self.amount)
+
+
+# Welch's test.
+
+
+class Welch(NamedTuple):
+    """Welch's t-test of whether two groups have the same mean, which may vary differently."""
+
+    t: float
+    freedom: float
+    p: float  # how likely so large a difference is if they have
+
+
+def welch(one: Sequence[float], other: Sequence[float]) -> Welch | None:
+    """Return the test of the second group against the first; None if it cannot be computed.
+
+    Both need two values. The means of groups in which nothing varies are the same (p is 1) or not
+    (p is 0).
+    """
+    if min(len(one), len(other)) < 2:
+        return None
+    means = [sum(group) / len(group) for group in (one, other)]
+    errors = [
+        sum((value - mean) * (value - mean) for value in group) / (len(group) - 1) / len(group)
+        for group, mean in zip((one, other), means, strict=True)
+    ]
+    difference, error = means[1] - means[0], sum(errors)
+    if not math.isfinite(error):
+        return None
+    if not error:
+        if not difference:
+            return Welch(0.0, len(one) + len(other) - 2.0, 1.0)
+        return Welch(math.copysign(math.inf, difference), len(one) + len(other) - 2.0, 0.0)
+    t = difference / math.sqrt(error)
+    freedom = 1 / sum(
+        (part / error) ** 2 / (len(group) - 1)
+        for part, group in zip(errors, (one, other), strict=True)
+    )
+    return Welch(t, freedom, t_tails(t, freedom))
+
+
+def t_tails(t: float, freedom: float) -> float:
+    """Return the probability that a t-distributed number is at least as far from zero as `t`."""
+    if math.isinf(t):
+        return 0.0
+    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """Return the regularized incomplete beta function, by its continued fraction."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
+    if x < (a + 1) / (a + b + 2):  # where the fraction converges quickly
+        return front * _beta_fraction(a, b, x) / a
+    return 1 - front * _beta_fraction(b, a, 1 - x) / b
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """Evaluate the continued fraction by Lentz's method."""
+    upper, lower = 1.0, _away_from_zero(1 - (a + b) * x / (a + 1))
+    value = lower = 1 / lower
+    for m in range(1, _MOST_TERMS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            lower = 1 / _away_from_zero(1 + term * lower)
+            upper = _away_from_zero(1 + term / upper)
+            change = upper * lower
+            value *= change
+        if abs(change - 1) < 1e-15:
+            break
+    return value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

@@ -1,20 +1,30 @@
 """Curves computed from curves: smoothed, over another axis, and one for a group of runs.
 
-Everything here is a pure function of arrays. A curve is smoothed over all of its points before it
-is sampled, so that what is shown does not depend on how many points are shown.
+All but `GroupCurves` are pure functions of arrays. A curve is smoothed over all of its points
+before it is sampled, so that what is shown does not depend on how many points are shown.
 """
 
 from __future__ import annotations
 
 import math
+import sqlite3
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 
-from aboard.index.series import Floats, Ints, Series, downsample
+from aboard.index.series import Floats, Ints, Series, downsample, read_series
+from aboard.index.tags import GroupTag, Tag
+from aboard.runs.groups import Band, Line
+
+MOST_POINTS = 4_000_000  # that are read for a curve of a group; of more, members are sampled
+KEPT_POINTS = 32_768  # of a curve
+_KEPT_CURVES = 16
+_BLOCK_VALUES = 1 << 18
 
 # Smoothing.
 
@@ -291,84 +301,76 @@ def mean_times(members: Sequence[Series], steps: Ints) -> Floats:
     return min(starts, default=0.0) + np.maximum.accumulate(times)
 
 
-# Two groups.
+class _Computed(NamedTuple):
+    steps: Ints
+    wall_times: Floats
+    statistics: Statistics
+
+    def line(self, band: Band, line: Line) -> Series:
+        """Return a curve of the group; where it is not defined, it has no points."""
+        found = self.statistics
+        if line is Line.COUNT:
+            return Series(self.steps, self.wall_times, found.count.astype(np.float64))
+        quartiles = {Line.MIDDLE: found.median, Line.UPPER: found.high, Line.LOWER: found.low}
+        if band is Band.QUARTILES:
+            values = quartiles[line]
+        elif line is Line.MIDDLE:
+            values = found.mean
+        elif band is Band.MINMAX:
+            values = found.max if line is Line.UPPER else found.min
+        else:
+            spread = found.std if band is Band.STD else found.sem
+            values = found.mean + (spread if line is Line.UPPER else -spread)
+        if line is not Line.MIDDLE:
+            values = np.where(found.count > 1, values, np.nan)
+        return Series(self.steps, self.wall_times, values).at(np.flatnonzero(np.isfinite(values)))
 
 
-class Welch(NamedTuple):
-    """Welch's t-test of whether two groups have the same mean, which may vary differently."""
+class GroupCurves:
+    """Reads the tags of groups; their curves have the same members, so the last ones are kept."""
 
-    t: float
-    freedom: float
-    p: float  # how likely so large a difference is if they have
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[Tag, ...], _Computed] = OrderedDict()
 
-
-def welch(one: Sequence[float], other: Sequence[float]) -> Welch | None:
-    """Return the test of the second group against the first; None if it cannot be computed.
-
-    Both need two values. The means of groups in which nothing varies are the same (p is 1) or not
-    (p is 0).
-    """
-    if min(len(one), len(other)) < 2:
-        return None
-    means = [sum(group) / len(group) for group in (one, other)]
-    errors = [
-        sum((value - mean) * (value - mean) for value in group) / (len(group) - 1) / len(group)
-        for group, mean in zip((one, other), means, strict=True)
-    ]
-    difference, error = means[1] - means[0], sum(errors)
-    if not math.isfinite(error):
-        return None
-    if not error:
-        if not difference:
-            return Welch(0.0, len(one) + len(other) - 2.0, 1.0)
-        return Welch(math.copysign(math.inf, difference), len(one) + len(other) - 2.0, 0.0)
-    t = difference / math.sqrt(error)
-    freedom = 1 / sum(
-        (part / error) ** 2 / (len(group) - 1)
-        for part, group in zip(errors, (one, other), strict=True)
-    )
-    return Welch(t, freedom, t_tails(t, freedom))
+    def read(self, connection: sqlite3.Connection, tag: GroupTag) -> Series:
+        with self._lock:
+            found = self._kept.get(tag.members)
+        if found is None:
+            found = compute(_read_members(connection, tag.members))
+        with self._lock:
+            self._kept[tag.members] = found
+            self._kept.move_to_end(tag.members)
+            while len(self._kept) > _KEPT_CURVES:
+                self._kept.popitem(last=False)
+        return found.line(tag.band, tag.line)
 
 
-def t_tails(t: float, freedom: float) -> float:
-    """Return the probability that a t-distributed number is at least as far from zero as `t`."""
-    if math.isinf(t):
-        return 0.0
-    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+def _read_members(connection: sqlite3.Connection, tags: Sequence[Tag]) -> list[Series]:
+    total = sum(tag.points for tag in tags)
+    most = max(1, MOST_POINTS // len(tags)) if total > MOST_POINTS else None
+    return [read_series(connection, tag, samples=most) for tag in tags]
 
 
-def incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function, by its continued fraction."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
-    if x < (a + 1) / (a + b + 2):  # where the fraction converges quickly
-        return front * _beta_fraction(a, b, x) / a
-    return 1 - front * _beta_fraction(b, a, 1 - x) / b
-
-
-_TINY = 1e-300
-_MOST_TERMS = 10_000
-
-
-def _beta_fraction(a: float, b: float, x: float) -> float:
-    """Evaluate the continued fraction by Lentz's method."""
-    upper, lower = 1.0, _away_from_zero(1 - (a + b) * x / (a + 1))
-    value = lower = 1 / lower
-    for m in range(1, _MOST_TERMS):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            lower = 1 / _away_from_zero(1 + term * lower)
-            upper = _away_from_zero(1 + term / upper)
-            change = upper * lower
-            value *= change
-        if abs(change - 1) < 1e-15:
-            break
-    return value
-
-
-def _away_from_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+def compute(members: Sequence[Series]) -> _Computed:
+    """Return the statistics of members at all of their steps, or those that represent them."""
+    steps = common_steps([one.steps for one in members], most=MOST_POINTS)
+    same = [np.array_equal(one.steps, steps) for one in members]
+    block = max(1, _BLOCK_VALUES // max(1, len(members)))
+    parts = []
+    for start in range(0, max(1, len(steps)), block):
+        some = slice(start, start + block)
+        rows = [
+            one.values[some] if is_same else interpolate(one, steps[some])
+            for one, is_same in zip(members, same, strict=True)
+        ]
+        parts.append(statistics(np.stack(rows)))
+    names = [one.name for one in fields(Statistics)]
+    columns = {name: np.concatenate([getattr(one, name) for one in parts]) for name in names}
+    times = mean_times(members, steps)
+    if len(steps) > KEPT_POINTS:
+        drawn = np.stack([columns["mean"], columns["min"], columns["max"]])
+        places = downsample(drawn, KEPT_POINTS)
+        steps, times = steps[places], times[places]
+        columns = {name: column[places] for name, column in columns.items()}
+    return _Computed(steps, times, Statistics(**columns))

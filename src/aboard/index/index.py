@@ -40,7 +40,7 @@ from aboard.storage.uri import is_remote
 if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport
     from aboard.index.columns import Columns
-    from aboard.index.groups import GroupCurves
+    from aboard.index.derived import GroupCurves
     from aboard.index.reader import Batch
     from aboard.index.series import Ints, Pointer, Series
     from aboard.index.store import Forgotten, Store
@@ -275,7 +275,7 @@ class Index:
         if not isinstance(tag, GroupTag):
             return read_series(connection, tag, samples=samples, start=start, stop=stop)
         if self._groups is None:
-            from aboard.index.groups import GroupCurves
+            from aboard.index.derived import GroupCurves
 
             self._groups = GroupCurves()
         series = self._groups.read(connection, tag).between(start, stop)

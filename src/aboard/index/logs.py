@@ -156,7 +156,7 @@ class Logs:
 
     def records(self, run: str, tag: str) -> Iterator[Value]:
         """Read the values of a tag that is not a scalar, one by one from their files."""
-        from aboard.index.records import read_records
+        from aboard.index.series import read_records
 
         found = self.tag(run, tag)
         if found.is_scalar:

@@ -1,32 +1,42 @@
-"""The points of tags, and where records are: arrays from the chunks of the index.
+"""The points of tags as arrays from the chunks of the index, and records from event files.
 
 A *series* is a tag's points from all files of its run, less what restarts made void. Long ones can
 be sampled. The *outline* of a series are the sketches of its chunks: it tells which of them a
-window needs, what is left of them, and of a long window all that is sampled. Nothing here reads an
-event file.
+window needs, what is left of them, and of a long window all that is sampled. A value that is not a
+scalar is a *record*: the index has a pointer to it.
 """
 
 from __future__ import annotations
 
 import math
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, NamedTuple
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from aboard.events.records import OVERHEAD, unframe
 from aboard.events.scanner import sketch
 from aboard.events.sketch import CODES, Sketch, Totals
 from aboard.index.schema import CHUNK_BITS, SCALARS
 from aboard.index.summary import added
 from aboard.index.tags import Segment, Tag
-from aboard.storage.uri import join
+from aboard.storage.base import Storage, StorageError
+from aboard.storage.uri import is_remote, join, open_storage, split
+
+if TYPE_CHECKING:
+    from aboard.events.decode import Value
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+_REMOTE_READERS = 16
 
 
 class Series(NamedTuple):
@@ -472,3 +482,70 @@ def surviving(parts: Iterable[Columns]) -> Columns | None:
     if keep is None:
         return whole
     return Columns(whole.steps[keep], whole.walls[keep], whole.payload[keep])
+
+
+# Records, which are read from the event files that hold them.
+
+Unreadable = Callable[[Pointer, Exception], None]
+
+
+def read_records(
+    tag: Tag, pointers: Sequence[Pointer], *, on_error: Unreadable | None = None
+) -> Iterator[Value]:
+    """Read the value of each record of a tag, in their order; from a bucket, several at a time.
+
+    Of several values in one record the last counts, as it does for scalars. `on_error` is called
+    for each record that is gone or changed, and the others are read; without it, the first one
+    raises.
+    """
+
+    def read(pointer: Pointer) -> list[Value]:
+        try:
+            return _values(tag, _read(pointer))
+        except (StorageError, ValueError) as error:
+            if on_error is None:
+                raise
+            on_error(pointer, error)
+            return []
+
+    if len(pointers) > 1 and is_remote(pointers[0].uri):
+        yield from _some_ahead(read, pointers)
+    else:
+        for pointer in pointers:
+            yield from read(pointer)
+
+
+def _some_ahead(
+    read: Callable[[Pointer], list[Value]], pointers: Sequence[Pointer]
+) -> Iterator[Value]:
+    """Read in threads, at most as many records ahead of the caller as there are threads."""
+    todo = iter(pointers)
+    readers = ThreadPoolExecutor(min(_REMOTE_READERS, len(pointers)))
+    try:
+        waiting: deque[Future[list[Value]]] = deque(
+            readers.submit(read, one) for one in islice(todo, _REMOTE_READERS)
+        )
+        while waiting:
+            values = waiting.popleft().result()
+            waiting.extend(readers.submit(read, one) for one in islice(todo, 1))
+            yield from values
+    finally:
+        readers.shutdown(wait=False, cancel_futures=True)
+
+
+def _read(pointer: Pointer) -> bytes:
+    directory, name = split(pointer.uri)
+    end = pointer.offset + pointer.length + OVERHEAD
+    return unframe(_storage(directory).read(name, pointer.offset, end))
+
+
+@lru_cache(maxsize=64)
+def _storage(uri: str) -> Storage:
+    return open_storage(uri)
+
+
+def _values(tag: Tag, data: bytes) -> list[Value]:
+    from aboard.events.decode import decode
+
+    metadata = {} if tag.metadata is None else {tag.name: tag.metadata}
+    return [value for value in decode(data, metadata) if value.tag == tag.name][-1:]

@@ -182,7 +182,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class GroupTag(Tag):
-    """A tag that is computed from those of several runs; see `groups`.
+    """A tag that is computed from those of several runs; see `derived`.
 
     Its segments are those of all its members.
     """

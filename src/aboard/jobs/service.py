@@ -244,7 +244,7 @@ class Jobs:
         return Planned(store.update(planned.record.id, note), planned.payload)
 
     def _plan(self, store: JobStore, request: JobRequest, job: str) -> Planned:
-        from aboard.track import metadata
+        from aboard.track.environment import host_name, user_name
         from aboard.track.redaction import without_secret_arguments, without_secret_values
 
         executor = self._executor_of(request.on)
@@ -269,8 +269,8 @@ class Jobs:
             image=request.image,
             parallel=request.parallel,
             workdir=str(Path(request.workdir or Path.cwd()).absolute()),
-            user=metadata.user_name(),
-            host=metadata.host_name(),
+            user=user_name(),
+            host=host_name(),
             created=time.time(),
             logs=executor.log_directory if _is_own_cloud(executor.name, store.root) else "",
         )
@@ -717,7 +717,7 @@ class Jobs:
 
     def _is_mine(self, record: JobRecord) -> bool:
         """Return whether commands for the engine may be made from what the record says."""
-        from aboard.track.metadata import user_name
+        from aboard.track.environment import user_name
 
         if self._is_from_here(record):
             return True

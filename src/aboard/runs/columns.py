@@ -254,23 +254,6 @@ class Table(Protocol):
     def column(self, field: Field) -> Column: ...
 
 
-def column_of(values: Sequence[Held | None]) -> Column:
-    """Make a column of the values of each row; None where one is missing."""
-    kinds = {type(one) for one in values}
-    is_whole = float not in kinds
-    if kinds <= {int, float, type(None)} and all(
-        abs(one) <= EXACT for one in values if type(one) is int
-    ):
-        missing = np.array([one is None for one in values], np.bool_)
-        array = np.array([0.0 if one is None else one for one in values], np.float64)
-        return Numbers(array, missing if missing.any() else None, is_whole)
-    places: dict[tuple[type, Held], int] = {}
-    codes = [
-        -1 if one is None else places.setdefault((type(one), one), len(places)) for one in values
-    ]
-    return Words(np.array(codes, np.int32), [one for _, one in places])
-
-
 def compare(sign: str, left: Held, right: Held) -> bool:
     """Compare two values; those of different kinds differ and have no order."""
     if _kind(left) is not _kind(right):

@@ -13,6 +13,7 @@ import hashlib
 import re
 import secrets
 import struct
+import sys
 import time
 import zlib
 from collections.abc import (
@@ -53,7 +54,6 @@ from aboard.tensorboard.routes import (
     json_headers,
     read_requests,
 )
-from aboard.tensorboard.samples import limits
 from aboard.tensorboard.worker import Work
 from aboard.tensorboard.workers import Answer, Failed, Refusal, Ticket, WorkerPool
 from aboard.web.gate import VISITOR, server_ends
@@ -168,6 +168,11 @@ _MOST_FIELDS = 100_000
 _KEPT = re.compile(r"data/plugin/(?:(?:text|text_v2|hparams)/.+|audio/audio|[\w-]+/tags)")
 
 
+def sample_limits(samples: Mapping[str, int] | None) -> dict[str, int]:
+    """Return how many points of a series each plugin gets; 0 in `samples` means no limit."""
+    return {plugin: limit or sys.maxsize for plugin, limit in (samples or {}).items()}
+
+
 def make_app(
     boards: Boards,
     *,
@@ -182,7 +187,7 @@ def make_app(
     `samples` limits points per series by plugin, 0 for all. `closing` ends the workers.
     """
     assets = assets if assets is not None else Assets()
-    points = limits(samples)
+    points = sample_limits(samples)
     pool = pool if pool is not None else WorkerPool(boards, points)
     if closing is not None:
         closing.callback(pool.close)

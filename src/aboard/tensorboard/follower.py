@@ -229,9 +229,7 @@ class Follower:
         self._roots: list[str] = []
         self._followed: dict[str, Source] = {}  # runs that are read without a board
         self._listed = float("-inf")
-        self._asked_of: dict[
-            str, tuple[Source, float]
-        ] = {}  # and when
+        self._asked_of: dict[str, tuple[Source, float]] = {}  # and when
         self._asked_feeds: list[tuple[_Feed, int]] = []  # see `_Shown.awaited`
         self._asked_patience = float("-inf")
         self._logged: dict[str, str] = {}
@@ -799,10 +797,10 @@ class Follower:
             now = self._clock()
             return any(shown.spec.is_timed for shown in self._shown.values() if shown.in_use(now))
 
-    def _count_boards(self, is_meant: Callable[[_Shown], bool]) -> None:
+    def _count_boards(self, matches: Callable[[_Shown], bool]) -> None:
         with self._lock:
-            meant = [shown for shown in self._shown.values() if is_meant(shown)]
-        for shown in meant:
+            boards = [shown for shown in self._shown.values() if matches(shown)]
+        for shown in boards:
             self._count(shown)
 
     def _recent(self, source: Source, pages: int) -> list[Source]:

@@ -37,7 +37,7 @@ from aboard.events.messages import (
 )
 from aboard.index import Pointer, Series, Tag, UnknownName
 from aboard.index.library import Library
-from aboard.index.records import read_records
+from aboard.index.series import read_records
 from aboard.index.tags import About, Tags
 from aboard.tensorboard.board import Board, BoardRun, Listing
 

@@ -34,7 +34,6 @@ from aboard.tensorboard.provider import (
     display_name,
     plugin_content,
 )
-from aboard.tensorboard.samples import POINTS_PER_CURVE
 
 protos.keep_tensorflow_out()
 
@@ -44,6 +43,7 @@ from tensorboard.plugins.histogram import metadata as histogram_metadata  # noqa
 from tensorboard.plugins.image import metadata as image_metadata  # noqa: E402
 from tensorboard.plugins.scalar import metadata as scalar_metadata  # noqa: E402
 
+POINTS_PER_CURVE = 1000  # as TensorBoard has it; other kinds have its limits, too
 # What plugins raise when the request, or what it is about, is at fault.
 FAILURES = (
     LookupError,

@@ -35,6 +35,7 @@ from aboard.tensorboard.app import (
     STATUS,
     inner_path,
     make_frame,
+    sample_limits,
     serve_asset,
     status_body,
     tensorboard_scope,
@@ -44,7 +45,6 @@ from aboard.tensorboard.board import Board
 from aboard.tensorboard.logdir import LogTree, MemberDirectory
 from aboard.tensorboard.mirror import Mirror, MirrorUpdater, Update
 from aboard.tensorboard.plugins import all_plugins, make_flags
-from aboard.tensorboard.samples import limits
 from aboard.tensorboard.schedule import UNWATCHED_SECONDS, Schedule
 from aboard.web.pages import NOT_FOUND
 
@@ -381,7 +381,7 @@ def _tensorboard(
         loaders,
         logdir=str(loading.tree.root),
         path_prefix="",
-        samples_per_plugin=limits(samples),
+        samples_per_plugin=sample_limits(samples),
         window_title=board.title,
     )
     provider = _Provider(board, loading.loader)

@@ -614,7 +614,7 @@ class WorkerPool:
                     except _Gone:
                         if is_fresh:
                             raise
-                        # It may have ended while it was idle, which is no fault of this call.
+                        # It may have ended while it was idle, so another worker gets the call.
             except TimeoutError:
                 _log.warning("%s of board %s took more than %g s and was ended",
                              path, board, self._deadline)  # fmt: skip

@@ -1,22 +1,26 @@
-"""Where a run goes, and which job it belongs to: the arguments first, then the environment.
+"""What a run learns from its process: where it goes, its job, launcher, user, host and commit.
 
-The variables of other platforms for the log directory of a job are read as well as ours, and set
-with ours for the jobs that Aboard starts: a script written for such a platform runs unchanged.
+Arguments come first, then variables. The variables of other platforms for the log directory of a
+job are read as well as ours, and set with ours for the jobs that Aboard starts: a script written
+for such a platform runs unchanged.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
 from aboard.runs.layout import DEFAULT_EXPERIMENT, check_name, directory_of
 from aboard.storage import canonical, join, split
 from aboard.system import start_ticks
+from aboard.track.console import notify_once
 
 ROOT = "ABOARD_ROOT"
 RUN = "ABOARD_RUN"
@@ -31,6 +35,8 @@ _SUBMITIT_JOB = "SUBMITIT_LOCAL_JOB_ID"
 _JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "CLOUD_ML_JOB_ID", _SUBMITIT_JOB)
 _UNCOUNTED = ("submitit-", "ray-")  # restart keys of launchers that do not count restarts
 DEFAULT_ROOT = "runs"
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_QUOTES = ("'", '"')
 
 
 def logdir_from_environment(variables: Mapping[str, str] = os.environ) -> str | None:
@@ -187,3 +193,133 @@ def _job_logdir(variables: Mapping[str, str]) -> str | None:
     if variables.get(ROOT) and not variables.get(LOGDIR):
         return None
     return logdir_from_environment(variables)
+
+
+# Launchers written in Python: Hydra and Ray keep what they know in modules that every process of
+# theirs has loaded, so none is imported here. Not all of it is public, and where a version keeps it
+# elsewhere nothing is known; tests check what is read with the real packages.
+
+
+class Launch(NamedTuple):
+    """One process of a launcher; what is not known is empty.
+
+    All processes of a sweep share its `job`; `member` is the id of this one. A launcher that may
+    start the process again gives it the same `restart_key`, and no other process.
+    """
+
+    job: str = ""
+    member: str = ""
+    hparams: Mapping[str, Any] = {}
+    restart_key: str = ""
+
+
+def find_launch() -> Launch:
+    found = []
+    for find in (_hydra, _ray_tune, _ray):
+        try:
+            launch = find()
+        except Exception as error:  # noqa: BLE001 - the training outranks its record
+            what = f"{type(error).__name__}: {error}".rstrip(".")
+            notify_once(f"the job of this run is not known. {find.__name__.strip('_')}: {what}.")
+            continue
+        if launch is not None:
+            found.append(launch)
+    # Hydra knows the values of a process that Ray started, too.
+    hparams: Mapping[str, Any] = next((one.hparams for one in found if one.hparams), {})
+    return next((one for one in found if one.job), Launch())._replace(hparams=hparams)
+
+
+def _hydra() -> Launch | None:
+    config = getattr(sys.modules.get("hydra.core.hydra_config"), "HydraConfig", None)
+    if config is None or not config.initialized():
+        return None
+    hydra = config.get()
+    hparams = dict(filter(None, map(_override, hydra.overrides.task)))
+    if getattr(hydra.mode, "name", "") != "MULTIRUN":
+        return Launch(hparams=hparams)
+    # By default the date and the time at which the sweep began: multirun/2030-01-31/12-00-00.
+    job = "_".join(PurePath(hydra.sweep.dir).parts[-2:]).strip("/")
+    return Launch(job, f"{job}_{hydra.job.num}", hparams)
+
+
+def _override(text: str) -> tuple[str, Any] | None:
+    """Return the name and the value of an override such as `+optimizer.lr=0.1`."""
+    from aboard.track.recording.program import parse_hparam
+
+    name, equals, value = text.lstrip("+").partition("=")
+    if not equals or name.startswith("~"):
+        return None
+    if len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
+        return name, value[1:-1]
+    return name, parse_hparam(value)
+
+
+def _ray_tune() -> Launch | None:
+    # Private: checked with Ray 2.60. tests/integrations/test_launchers.py tunes with it.
+    get_session: Callable[[], Any] = getattr(
+        sys.modules.get("ray.train._internal.session"), "get_session", lambda: None
+    )
+    trial = getattr(get_session(), "trial_info", None)
+    if trial is None:
+        return None
+    job, member = str(trial.experiment_name or ""), str(trial.id)
+    return Launch(job, member, restart_key=f"ray-{job}-{member}")
+
+
+def _ray() -> Launch | None:
+    ray = sys.modules.get("ray")
+    if ray is None or not getattr(ray, "is_initialized", lambda: False)():
+        return None
+    context = ray.get_runtime_context()
+    job = context.get_job_id()
+    # Every cluster counts its jobs from 1; its session has the time at which it was started.
+    session = getattr(context, "get_session_name", lambda: "")().removeprefix("session_")
+    return Launch(f"{session}_{job}" if session else job, job)
+
+
+# The process itself.
+
+
+def user_name() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container whose user has no entry
+        return ""
+
+
+def host_name() -> str:
+    return socket.gethostname()
+
+
+def git_commit(directory: Path | None = None) -> str:
+    """Return the commit checked out around a directory, or "", without running git."""
+    try:
+        start = (directory or Path.cwd()).resolve()
+        for parent in (start, *start.parents):
+            if (parent / ".git").exists():
+                return _commit_of(parent / ".git")
+    except (OSError, UnicodeDecodeError):
+        pass
+    return ""
+
+
+def _commit_of(git: Path) -> str:
+    if git.is_file():  # a work tree, or a submodule
+        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref:"):
+        return head if _COMMIT.fullmatch(head) else ""
+    reference = head.removeprefix("ref:").strip()
+    common = git / "commondir"
+    shared = git / common.read_text().strip() if common.exists() else git
+    for place in (git, shared):
+        if (place / reference).is_file():
+            return (place / reference).read_text().strip()
+    packed = shared / "packed-refs"
+    for line in packed.read_text().splitlines() if packed.is_file() else []:
+        commit, _, name = line.partition(" ")
+        if name == reference:
+            return commit
+    return ""

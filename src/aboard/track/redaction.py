@@ -9,10 +9,17 @@ time: no pattern matches a repetition in two ways, and no value is scanned twice
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+from aboard.runs.manifest import Tags, plain_tags, plain_values
+from aboard.track.console import notify_once
+
+if TYPE_CHECKING:
+    from aboard.runs.manifest import HParams
 
 HIDDEN = "***"
 _KEPT = frozenset({"", "none", "null", "true", "false"})  # not secrets, whatever their name
@@ -333,3 +340,26 @@ def _without_value(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return HIDDEN if hides(name, value) else _without_assigned(value)
     return HIDDEN if looks_secret(name) else value
+
+
+# What a run records.
+
+
+def command_line(arguments: list[str] | None = None) -> list[str]:
+    return without_secret_arguments(sys.argv if arguments is None else arguments)
+
+
+def hparams_to_record(hparams: HParams | None) -> dict[str, Any]:
+    return _to_record({} if hparams is None else plain_values(hparams), "hyperparameters")
+
+
+def tags_to_record(tags: Tags | None) -> dict[str, Any]:
+    return _to_record(plain_tags(tags), "tags")
+
+
+def _to_record(plain: dict[str, Any], what: str) -> dict[str, Any]:
+    kept = without_secret_values(plain)
+    changed = zip(kept.items(), plain.items(), strict=False)
+    if hidden := [name for (name, value), given in changed if (name, value) != given]:
+        notify_once(f"{what} that look secret are recorded as {HIDDEN}: {', '.join(hidden)}.")
+    return kept

@@ -30,8 +30,7 @@ from aboard.track.exit_status import status_of
 from aboard.track.heartbeat import RunRecord
 from aboard.track.media import MediaLog
 from aboard.track.media.arrays import to_number, to_whole
-from aboard.track.metadata import hparams_to_record, tags_to_record
-from aboard.track.redaction import without_secrets
+from aboard.track.redaction import hparams_to_record, tags_to_record, without_secrets
 from aboard.track.stages import Stages
 
 if TYPE_CHECKING:

@@ -32,10 +32,8 @@ from aboard.storage import (
     split,
 )
 from aboard.track import environment as env
-from aboard.track import metadata
 from aboard.track.console import notify, notify_once
-from aboard.track.environment import RunPlace, find_place
-from aboard.track.launchers import Launch, find_launch
+from aboard.track.environment import Launch, RunPlace, find_launch, find_place
 from aboard.track.media.arrays import to_whole
 from aboard.track.rank import (
     NoLaunch,
@@ -47,7 +45,7 @@ from aboard.track.rank import (
     unreachable_notice,
     wait_for_name,
 )
-from aboard.track.redaction import without_secrets
+from aboard.track.redaction import command_line, hparams_to_record, tags_to_record, without_secrets
 from aboard.track.run import Run, SilentRun
 from aboard.track.stages import LastSteps, Stages
 
@@ -105,7 +103,7 @@ def init(
     """
     return begin(
         find_place(root, experiment, name),
-        metadata.command_line(),
+        command_line(),
         hparams=hparams,
         tags=tags,
         workspace=workspace,
@@ -121,7 +119,7 @@ def init(
 def resume(run: Run, **options: Any) -> Run:
     """Open another attempt at a run that this process finished."""
     place = run.place._replace(name=run.name, requested=(None, None))
-    return begin(place, metadata.command_line(), resume=True, rewinds=False, **options)
+    return begin(place, command_line(), resume=True, rewinds=False, **options)
 
 
 def begin(
@@ -161,10 +159,8 @@ def begin(
     place = _inside_earlier(place, resume)
     leads = not place.joined and (found.number == 0 or is_in_rank_directory)
     launch = find_launch()
-    kept = metadata.hparams_to_record(
-        {**launch.hparams, **plain_values({} if hparams is None else hparams)}
-    )
-    shown_tags = metadata.tags_to_record(tags)
+    kept = hparams_to_record({**launch.hparams, **plain_values({} if hparams is None else hparams)})
+    shown_tags = tags_to_record(tags)
 
     def describe(name: str) -> Manifest:
         now = time.time()
@@ -175,12 +171,12 @@ def begin(
             hparams=kept,
             tags=shown_tags,
             command=command,
-            user=metadata.user_name(),
-            git_commit=metadata.git_commit(),
+            user=env.user_name(),
+            git_commit=env.git_commit(),
             restart_key=env.restart_key(command) or launch.restart_key,
             created=now,
         )
-        host = metadata.host_name()
+        host = env.host_name()
         record.begin(
             at=now,
             host=host,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from aboard.events import encode, media
+from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.writer import EventWriter
 from aboard.storage.uri import canonical, is_remote
@@ -38,6 +38,8 @@ from aboard.track.media import (
 from aboard.track.media.arrays import (
     errors_named,
     named_error,
+    table_of,
+    texts_of,
     to_number,
     to_numpy,
     to_reals,
@@ -46,7 +48,6 @@ from aboard.track.media.arrays import (
 from aboard.track.media.embedding import labels_of, matrix_of, write_embedding
 from aboard.track.media.graph import graph_of, onnx_graph
 from aboard.track.media.images import Levels
-from aboard.track.media.tables import table_of, texts_of
 
 if TYPE_CHECKING:
     from aboard.track.shipping.shipper import Shipment
@@ -488,7 +489,7 @@ class SummaryWriter:
         with errors_named("video", tag):
             frames = images.torch_frames(vid_tensor)
             _, height, width, channels = frames.shape
-            encoded = media.animated_png(list(frames), fps)
+            encoded = encode.animated_png(list(frames), fps)
         value = encode.legacy_image(tag, encoded, width, height, channels)
         self._add([value], global_step, walltime)
 
@@ -502,7 +503,7 @@ class SummaryWriter:
     ) -> None:
         with errors_named("audio", tag):
             samples, rate = torch_audio_samples(snd_tensor), frame_rate(sample_rate)
-            value = encode.legacy_audio(tag, media.wav(samples, rate), rate, 1, len(samples))
+            value = encode.legacy_audio(tag, encode.wav(samples, rate), rate, 1, len(samples))
         self._add([value], global_step, walltime)
 
     def add_text(
@@ -672,7 +673,7 @@ def _number(tag: str, value: Any) -> float:
 
 def _image(tag: str, shades: Levels) -> EncodedValue:
     height, width, channels = shades.shape
-    return encode.legacy_image(tag, media.png(shades), width, height, channels)
+    return encode.legacy_image(tag, encode.png(shades), width, height, channels)
 
 
 def _session_records(

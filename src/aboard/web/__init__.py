@@ -4,9 +4,10 @@ A viewer or a hub wraps its application in a `Gate`, opens sockets with `listen`
 `serve`. Nothing here knows what is served.
 """
 
-from aboard.web.errors import ListenError, ServeError, TokenError
 from aboard.web.gate import Gate
 from aboard.web.server import (
+    ListenError,
+    ServeError,
     ending_in_order,
     exposure,
     forwarding_hint,
@@ -15,7 +16,7 @@ from aboard.web.server import (
     serving,
     urls,
 )
-from aboard.web.tokens import TokenAccess, read_token_file
+from aboard.web.tokens import TokenAccess, TokenError, read_token_file
 
 __all__ = [
     "Gate",

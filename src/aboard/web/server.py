@@ -1,4 +1,4 @@
-"""Listening and serving: sockets, their addresses, connections, and a server that ends cleanly.
+"""Listening and serving: sockets, addresses, certificates, and a server that ends cleanly.
 
 `listen` holds the port before anything slow begins, so that an address can be shown at once. A
 connection costs a file descriptor before it shows a secret, so the server bounds those that have
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import getpass
+import hashlib
 import ipaddress
 import logging
 import resource
@@ -22,13 +23,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from aboard.requirements import requires
-from aboard.web.errors import ListenError, ServeError
 from aboard.web.pages import Problem
 from aboard.web.request import CONNECTION, is_loopback, secured
 
@@ -50,8 +51,17 @@ _BACKLOG = 1024
 _SWITCH_SECONDS = 0.001  # after which a thread gives up the interpreter to another
 _ACCEPT_BATCH = 128
 _LOG_SECONDS = 10.0
+_CERTIFICATE_TIME = timedelta(days=3650)  # clients compare the fingerprint, not the dates
 _NOT_STARTED = "the server could not start. See its log."
 _Address = tuple[socket.AddressFamily, str]
+
+
+class ListenError(Exception):
+    """An address or a port that cannot be listened on."""
+
+
+class ServeError(Exception):
+    """An application that could not be started."""
 
 
 def listen(
@@ -586,3 +596,49 @@ def _in_url(name: str) -> str:
 def _close(sockets: Sequence[socket.socket]) -> None:
     for listener in sockets:
         listener.close()
+
+
+# Certificates for listeners whose clients know the fingerprint beforehand.
+
+
+def make_certificate() -> tuple[str, str]:
+    """Return a new key and its certificate as PEM, and the certificate's SHA-256 in hex.
+
+    The certificate names no host: a client that knows its fingerprint needs none.
+    """
+    with requires("cryptography"):
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "aboard")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # the board's clock may be behind
+        .not_valid_after(now + _CERTIFICATE_TIME)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = certificate.public_bytes(serialization.Encoding.PEM)
+    der = certificate.public_bytes(serialization.Encoding.DER)
+    return (private + public).decode(), hashlib.sha256(der).hexdigest()
+
+
+@cache
+def pinning_context() -> ssl.SSLContext:
+    """Return a context that accepts any certificate: its fingerprint is compared instead."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

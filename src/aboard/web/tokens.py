@@ -21,7 +21,6 @@ from threading import Lock
 
 from aboard.storage.place import write_private
 from aboard.web import pages
-from aboard.web.errors import TokenError
 from aboard.web.gate import (
     BadKey,
     Credential,
@@ -41,6 +40,10 @@ DAY = 86400.0
 _TOKEN = re.compile(rf"[!-~]{{{SHORTEST},{LONGEST}}}")
 _REPEATED = re.compile(r"(.+?)\1+")
 _HOW_TO_MAKE = "Make one with: openssl rand -hex 32"
+
+
+class TokenError(Exception):
+    """A token, or a token file, that must not be used."""
 
 
 def new_token() -> str:
@@ -167,8 +170,8 @@ class TokenAccess:
         return False
 
     async def _check_token(self, text: str, *, in_turn: bool = True) -> bool:
-        # A token that cannot be guessed is compared at once: its holder would otherwise wait for
-        # clients that guess in vain.
+        # A token that cannot be guessed is compared at once: its holder would otherwise wait
+        # behind clients that guess.
         in_turn = in_turn and self.is_guessable
         if in_turn and not await self.throttle.turn():
             raise Refused(pages.TOO_MANY)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from aboard.events import media, protos
+from aboard.events import encode, protos
 from aboard.track.media import images
 
 protos.keep_tensorflow_out()
@@ -157,16 +157,16 @@ def test_a_video_plays_every_frame_exactly():
     rng = np.random.default_rng(1)
     for channels in (1, 3, 4):
         frames = rng.integers(0, 255, (5, 4, 6, channels), np.uint8)
-        with Image.open(io.BytesIO(media.animated_png(list(frames), 4))) as shown:
+        with Image.open(io.BytesIO(encode.animated_png(list(frames), 4))) as shown:
             assert (shown.n_frames, shown.info["loop"]) == (5, 0)
             for place, frame in enumerate(frames):
                 shown.seek(place)
                 assert shown.info["duration"] == 250
                 np.testing.assert_array_equal(np.asarray(shown).reshape(frame.shape), frame)
     with pytest.raises(ValueError, match=r"0.02 to 1000 frames a second, not 0"):
-        media.animated_png(list(frames), 0)
+        encode.animated_png(list(frames), 0)
     with pytest.raises(ValueError, match="share one shape"):
-        media.animated_png([], 4)
+        encode.animated_png([], 4)
 
 
 @given(st.integers(1, 9), st.integers(1, 9))

@@ -60,7 +60,7 @@ from aboard.executors.docker.daemon import (
 )
 from aboard.executors.start import Start, amount, read_json, why
 from aboard.storage.place import write_private
-from aboard.web.errors import TokenError
+from aboard.web.tokens import TokenError
 
 PORT = 6006  # inside the container
 _HANDLE, _PUBLISHED = "handle.json", "published.json"

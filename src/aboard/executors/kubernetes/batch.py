@@ -114,7 +114,7 @@ class KubernetesBatches(BatchExecutor):
             _create_jobs(api, handle, jobs)
         except ApiError as error:
             text = _refusal(batch, settings, error)
-            # Tasks of an earlier submission may run: no answer is no refusal.
+            # Tasks of an earlier submission may run: without an answer, nothing was refused.
             if is_new or error.status:
                 try:
                     _remove(api, handle)

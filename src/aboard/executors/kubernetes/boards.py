@@ -66,8 +66,7 @@ from aboard.executors.kubernetes.pod import (
 )
 from aboard.executors.start import Start, why
 from aboard.storage.place import write_private
-from aboard.web.errors import TokenError
-from aboard.web.tokens import write_token_file
+from aboard.web.tokens import TokenError, write_token_file
 
 _Json = dict[str, Any]
 _PATH = "/b/view/"  # of `aboard view`

@@ -49,7 +49,7 @@ from aboard.executors.base import (
 from aboard.executors.start import Start, amount, read_json, why
 from aboard.storage.place import write_private
 from aboard.system import Process
-from aboard.web.errors import TokenError
+from aboard.web.tokens import TokenError
 
 _PYTHON = (
     "PATH|HOME|WARNINGS|UTF8|HASHSEED|UNBUFFERED|DONTWRITEBYTECODE|PYCACHEPREFIX|IOENCODING"

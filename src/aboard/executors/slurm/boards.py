@@ -60,7 +60,7 @@ from aboard.executors.slurm.cluster import (
 )
 from aboard.executors.start import Start, read_json, why
 from aboard.storage.place import write_private
-from aboard.web.errors import TokenError
+from aboard.web.tokens import TokenError
 
 _FOLLOW_SECONDS = 2.0  # between two queries while a log is followed
 _PATIENCE_SECONDS = 5.0  # after the time of grace, in which the script kills the board

@@ -678,7 +678,7 @@ class _Records(_Values):
         return self._pointers[place].step, micros_of(self._pointers[place].wall_time)
 
     def point(self, place: int) -> Point:
-        from aboard.index.records import read_records
+        from aboard.index.series import read_records
 
         key, value = self.key(place), dict[str, Any]()
         for record in read_records(self._tag, [self._pointers[place]], on_error=_unreadable):

@@ -1,4 +1,4 @@
-"""One run: described in full, edited, deleted, its log and what doctor finds; facets of many."""
+"""One run: described in full, edited, deleted, its log, media and findings; facets of many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import orjson
 from fastapi import Depends, Header, Path, Query, Response
@@ -18,6 +18,7 @@ from aboard.boards.errors import BadValue
 from aboard.boards.model import LIVE
 from aboard.hub.api import RequestDocument, TheHub, TheUser, api_router, computes
 from aboard.hub.api.runs import RunDocument
+from aboard.hub.media import Kind, content_type, read_blob, read_medium
 from aboard.hub.permissions import Action, require
 from aboard.hub.runs import run_document
 from aboard.hub.service import Hub
@@ -38,6 +39,13 @@ _FILE_HEADERS = {
     "accept-ranges": "bytes",
     **_UNCACHED,
 }
+# Whatever is in a blob, a browser that opens it runs none of it.
+_BLOB_HEADERS = {
+    "content-security-policy": "default-src 'none'; sandbox",
+    "content-disposition": "inline",
+    "cache-control": "private, max-age=3600",
+}
+_LONGEST_STEP = 1 << 62
 _MOST_TAGS = 100
 _MOST_LOOKED = 1000  # runs, for what they have logged
 _MOST_BOARDS = 1000
@@ -48,6 +56,14 @@ RunId = Annotated[
 Selectors = Annotated[list[str], Query(description="As of boards; all runs by default.")]
 Condition = Annotated[
     str | None, Query(description="Only runs for which this holds.", max_length=MAX_LENGTH)
+]
+TagQuery = Annotated[
+    str,
+    Query(
+        description="The `name` of what it has logged: `TAG` or `DIRECTORY/TAG`.",
+        min_length=1,
+        max_length=1000,
+    ),
 ]
 TagName = Annotated[str, Field(min_length=1, max_length=200)]
 TagValue = Annotated[str, Field(max_length=1000)] | int | float | bool | None
@@ -608,3 +624,74 @@ def _json(document: dict[str, Any]) -> Response:
 
         body = json.dumps(document).encode()
     return Response(body, media_type="application/json")
+
+
+# What a run logged besides scalars, step by step.
+
+
+class MediumDocument(BaseModel):
+    """The values of a tag at a step."""
+
+    tag: str
+    kind: Kind
+    steps: list[int] = Field(description="All steps of the tag, or a thousand of them.")
+    step: int
+    time: str | None
+    blobs: list[str] = Field(
+        description="The addresses of images and clips, relative to the hub's own."
+    )
+    texts: list[str]
+    buckets: list[tuple[float, float, float]] = Field(
+        description="Of a histogram: from, to, and how many values."
+    )
+
+
+@router.get("/runs/{run}/media")
+def get_medium(
+    hub: TheHub,
+    run: TheRun,
+    tag: TagQuery,
+    step: Annotated[
+        int | None,
+        Query(
+            description="The last one at or before it; the last of all by default.",
+            ge=-_LONGEST_STEP,
+            le=_LONGEST_STEP,
+        ),
+    ] = None,
+) -> MediumDocument:
+    """Return the images, clips, texts or the histogram that a run logged at a step."""
+    hub.follower.metrics_requested([run], wait=True)
+    found = read_medium(hub.index, run, tag, step)
+    return MediumDocument(
+        tag=found.tag,
+        kind=found.kind,
+        steps=[*found.steps],
+        step=found.step,
+        time=format_time(found.wall_time) if 0 <= found.wall_time < 1e12 else None,
+        blobs=[_blob_address(run.id, tag, found.step, place) for place in range(found.blobs)],
+        texts=[*found.texts],
+        buckets=[*found.buckets],
+    )
+
+
+@router.get(
+    "/runs/{run}/blob",
+    response_class=Response,
+    responses={200: {"content": {"image/*": {}, "audio/*": {}}, "description": "The blob."}},
+)
+def get_blob(
+    hub: TheHub,
+    run: TheRun,
+    tag: TagQuery,
+    step: Annotated[int, Query(ge=-_LONGEST_STEP, le=_LONGEST_STEP)],
+    place: Annotated[int, Query(description="Which of the step's, from 0.", ge=0, le=1000)] = 0,
+) -> Response:
+    """Return an image or a clip as it was logged."""
+    content = read_blob(hub.index, run, tag, step, place)
+    return Response(content, media_type=content_type(content), headers=_BLOB_HEADERS)
+
+
+def _blob_address(run: str, tag: str, step: int, place: int) -> str:
+    query = urlencode({"tag": tag, "step": step, "place": place})
+    return f"api/v1/runs/{quote(run, safe='')}/blob?{query}"

@@ -242,7 +242,7 @@ def _groups(hub: Hub, groups: Sequence[Group], by: Fields, fields: Fields) -> li
 
 
 def _value(field: QuestionField, value: Any) -> Any:
-    """Return a value as documents have it: times as texts, and what is no number in JSON."""
+    """Return a value as it is in documents: times, NaN and infinities are strings."""
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Curves: the points of many runs and metrics in one response, smoothed and sampled as wanted.
+"""Curves: the points of many runs and metrics in one response, smoothed and sampled on request.
 
 A request is computed in slices of a few hundredths of a second, and those of all clients take
 turns. How much one may read is limited, and the work ends when its client leaves.
@@ -25,8 +25,8 @@ from aboard.boards.errors import BoardsError
 from aboard.hub.api import RequestDocument, Shares, TheHub, TheVisitor, api_router
 from aboard.hub.service import Hub
 from aboard.index import Series, Source, Tag
+from aboard.index.derived import MOST_POINTS as MOST_OF_GROUP
 from aboard.index.derived import Axis, Curve, Shape
-from aboard.index.groups import MOST_POINTS as MOST_OF_GROUP
 from aboard.index.library import RunSet
 from aboard.index.tags import GroupTag
 from aboard.runs.catalog import KnownRun

@@ -13,15 +13,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events import encode, media
+from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.messages import delimited
 from aboard.events.writer import EventWriter
-from aboard.track.media.arrays import Array, errors_named, to_numpy, to_reals, to_whole
+from aboard.track.media.arrays import (
+    Array,
+    errors_named,
+    markdown,
+    table_of,
+    texts_of,
+    to_numpy,
+    to_reals,
+    to_whole,
+)
 from aboard.track.media.embedding import labels_of, matrix_of, write_embedding
 from aboard.track.media.graph import graph_of
 from aboard.track.media.images import Levels, batch_levels, figure_pixels, image_levels
-from aboard.track.media.tables import markdown, table_of, texts_of
 
 Samples = npt.NDArray[np.int16]
 _SAMPLE_TYPES = (np.dtype("int16"), np.dtype("int32"), np.dtype("uint8"))
@@ -160,7 +168,7 @@ class MediaLog(ABC):
         Floats span -1 to 1, values outside are clipped; integers span all their bits.
         """
         with errors_named("audio", tag):
-            value = encode.audio(tag, [media.wav(audio_samples(samples), frame_rate(rate))])
+            value = encode.audio(tag, [encode.wav(audio_samples(samples), frame_rate(rate))])
         self._add([value], step, stage, description)
 
     def log_pr_curve(
@@ -247,7 +255,7 @@ def _step(step: Any) -> int | None:
 
 def _images(tag: str, shades: Sequence[Levels]) -> EncodedValue:
     height, width = shades[0].shape[:2]
-    return encode.images(tag, [media.png(one) for one in shades], width, height)
+    return encode.images(tag, [encode.png(one) for one in shades], width, height)
 
 
 def _described(value: EncodedValue, description: str) -> EncodedValue:

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from aboard.events.media import png
+from aboard.events.encode import png
 from aboard.storage.base import NoSuchPath, StorageError
 from aboard.storage.local import LocalStorage
 from aboard.track.console import notify
-from aboard.track.media.arrays import Array, to_numpy
+from aboard.track.media.arrays import Array, Table, table_of, to_numpy
 from aboard.track.media.images import Levels, grid, in_color
-from aboard.track.media.tables import Table, table_of
 
 CONFIG_FILE = "projector_config.pbtxt"
 _ENTRY = re.compile(rb"embeddings \{\n(?: .*\n)*\}\n")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events.media import levels
+from aboard.events.encode import levels
 from aboard.track.media.arrays import Array, to_numpy, to_reals
 
 Levels = npt.NDArray[np.uint8]

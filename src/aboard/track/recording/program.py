@@ -69,7 +69,7 @@ def execute(run: Run, command: Sequence[str], *, ranks: str = "first") -> ExitSt
         variables = environment.variables_for(run.root, run.experiment, run.name, run.logdir)
         variables |= {environment.ATTEMPT: run.uri or "1", environment.RANKS: ranks}
         process, streams = _start(command, {**os.environ, **variables})
-        # Before anybody reads what the program prints, and signals it for that.
+        # Before its output is passed on: a reader may react to that with a signal.
         signals.forward_to(process)
         pumps += [_Pump(source, target, log) for source, target in streams]
         adoption = Adoption(Path(run.logdir), Path.cwd(), started, command, ranks=ranks)
