@@ -70,21 +70,20 @@ def test_a_look_for_runs_that_takes_long_holds_no_turn(hub, go_on, monkeypatch):
     monkeypatch.setattr(Library, "look_again", look)
     monkeypatch.setattr("aboard.hub.api._LOOK_SECONDS", 180.0)
     wrong = "/api/v1/runs?selector=nothere"
-    with ThreadPoolExecutor(3) as senders, hub.client("vera") as client:
-        clients = [hub.client(name) for name in ("anna", "max", "mia")]
+    with ThreadPoolExecutor(3) as senders, hub.client("vera") as client, ExitStack() as closing:
+        names = ("anna", "max", "mia")
+        clients = [closing.enter_context(hub.client(name)) for name in names]
         answers = [senders.submit(one.get, wrong) for one in clients]
         until(lambda: looks)
         assert len(client.get("/api/v1/runs?selector=cifar10").json()["runs"]) == 1
         go_on.set()
-        assert {one.result().status_code for one in answers} == {404}
-        for one in clients:
-            one.close()
+        assert {one.result().status_code for one in answers} == {422}
     assert len(looks) <= 3  # those that come while one is under way share it
 
 
 def test_a_run_that_has_just_begun_is_found(hub, tmp_path):
     with hub.client("max") as client:
-        assert client.get("/api/v1/runs?selector=mnist").status_code == 404
+        assert client.get("/api/v1/runs?selector=mnist").status_code == 422
         log_run(tmp_path / "logs", "mnist/run1", [1.0])
         assert create(client, "mnist")["sources"] == [str(tmp_path / "logs/mnist/run1")]
         log_run(tmp_path / "logs", "mnist/run2", [1.0])
