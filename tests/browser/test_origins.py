@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -95,17 +95,20 @@ def forwarded(port):
             writer.close()
 
     async def connect(reader, writer):
-        inner = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pass_on(reader, inner[1]), pass_on(inner[0], writer))
+        with suppress(asyncio.CancelledError):  # when the test ends
+            inner = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(pass_on(reader, inner[1]), pass_on(inner[0], writer))
 
     async def run():
         for one in sockets:
             await asyncio.start_server(connect, sock=one)
         await ended.wait()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
+    def forward():
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=forward, daemon=True)
     thread.start()
     try:
         yield sockets[0].getsockname()[1]
@@ -114,7 +117,6 @@ def forwarded(port):
         thread.join()
         for one in sockets:
             one.close()
-        loop.close()
 
 
 @pytest.fixture

@@ -204,6 +204,15 @@ def test_prefixes_of_either_origin(tmp_path, root, browser):
         assert browser.get(f"{boards_url(hub)}/b/{board['id']}/data/runs").is_success
 
 
+def test_a_path_without_a_slash_does_not_choose_the_host_of_the_login(apart):
+    parts = urlsplit(boards_url(apart))
+    sent = f"GET @elsewhere.example/ HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: text/html\r\n\r\n"
+    with socket.create_connection((parts.hostname, parts.port)) as connection:
+        connection.sendall(sent.encode())
+        answer = connection.recv(1 << 16).decode()
+    assert "elsewhere" not in answer
+
+
 @pytest.mark.parametrize(
     ("url", "apart_url", "text"),
     [

@@ -353,12 +353,8 @@ def client_scope(scope: Scope, config: Config, listeners: Addresses | None = Non
         proto = reported.get(b"x-forwarded-proto", "").rpartition(",")[2].strip().lower()
         before = _client_before(reported.get(b"x-forwarded-for", ""), client[0], config)
         scope["client"] = (before, 0)
-    if listeners is None:
-        known, is_for_boards = (
-            Addresses(config.url, config.boards_url),
-            _names_boards(scope, config),
-        )
-    else:
+    known, is_for_boards = Addresses(config.url, config.boards_url), _names_boards(scope, config)
+    if listeners is not None:
         known, is_for_boards = _addresses_for(scope, listeners)
     scope[ADDRESSES] = known
     scope[ORIGIN] = _BOARDS_ORIGIN if is_for_boards else ""

@@ -329,7 +329,8 @@ class Gate:
         login = self._access.login
         as_page = request.accepts_html
         if as_page and request.home:
-            return redirect(f"{request.home}{request.target}")
+            # A path without a slash at its start would be part of the host.
+            return redirect(f"{request.home}{request.target if request.path_is_clean else '/'}")
         hint = (hint or login.hint) if as_page else _SEND_TOKEN
         headers = (
             ("www-authenticate", 'Bearer realm="aboard"'),
