@@ -19,6 +19,7 @@ from aboard.cli import boards
 from aboard.cli.boards import narrowed
 from aboard.cli.errors import WrongUsage
 from aboard.sdk.errors import NotReady
+from aboard.sdk.personal import KnownHub
 from tests.cli.conftest import end_hub
 from tests.engines.ports import free_port
 from tests.engines.real_hub import PASSWORD, USER, get, log_run, losses, team_hub
@@ -585,6 +586,7 @@ def test_a_board_that_waits_is_opened_at_the_page_that_says_why(monkeypatch, cap
         get=lambda _: waiting,
         wait=lambda *_, **__: (_ for _ in ()).throw(NotReady("not ready", code="not_ready")),
         link=lambda board: f"{board.url}?key=k",
+        hub=KnownHub("http://hub", "", "given"),
     )
     monkeypatch.setattr(boards, "open_hub", lambda **_: client)
     boards.open_board("b", browser=False)

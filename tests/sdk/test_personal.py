@@ -1,8 +1,18 @@
 """The user's own hub: of several starts at once, one starts it and the others find it."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
-from aboard.sdk.personal import start_personal, state_directory, stop_personal
+from aboard.sdk.personal import (
+    find_hub,
+    last_hub,
+    remember_personal,
+    start_personal,
+    state_directory,
+    stop_personal,
+)
+from tests.engines.command import forked_hubs
 
 
 def test_starts_at_once_give_one_hub_with_one_log(root):
@@ -16,3 +26,25 @@ def test_starts_at_once_give_one_hub_with_one_log(root):
     assert stopped.pid == hubs[0].pid
     assert not (state_directory() / "hub.log.old").exists()
     assert "runs already" not in (state_directory() / "hub.log").read_text()
+
+
+def test_the_port_of_boards_is_remembered_beside_that_of_the_hub(root):
+    with forked_hubs():
+        first = start_personal([str(root)])
+        remember_personal(state_directory(), [str(root)])  # as for a root that is added
+        stop_personal()
+        last = last_hub()
+        again = start_personal()
+        assert find_hub(again.url).boards_port == again.boards_port
+        stop_personal()
+        assert last is not None
+        assert (last.port, last.boards_port) == (urlsplit(first.url).port, first.boards_port)
+        assert (again.url, again.boards_port) == (first.url, first.boards_port)
+        told = []
+        with socket.create_server(("127.0.0.1", first.boards_port)):
+            moved = start_personal(notify=told.append)
+        stop_personal()
+    assert moved.url == first.url
+    assert moved.boards_port not in {first.boards_port, None}
+    now = f"http://localhost:{moved.boards_port}"
+    assert told == [f"port {first.boards_port} is taken, so boards are at {now} now."]

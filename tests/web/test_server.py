@@ -231,6 +231,8 @@ class TestAddresses:
         came = {"SSH_CONNECTION": "10.0.0.5 51000 10.0.0.7 22"}
         assert forwarding_hint({}, 6006) is None
         assert forwarding_hint(came, 6006) == "ssh -N -L 6006:127.0.0.1:6006 ada@node7"
+        two = "ssh -N -L 6006:127.0.0.1:6006 -L 6007:127.0.0.1:6007 ada@node7"
+        assert forwarding_hint(came, 6006, 6007) == two
         other = {"SSH_CONNECTION": "fe80::1 51000 fe80::2 2222"}
         assert forwarding_hint(other, 6007) == "ssh -N -L 6007:127.0.0.1:6007 -p 2222 ada@node7"
 

@@ -54,6 +54,7 @@ from aboard.cli.sources import (
 if TYPE_CHECKING:
     from aboard.sdk.board import Board
     from aboard.sdk.client import Client
+    from aboard.sdk.personal import KnownHub
 
 BoardArgument = Annotated[
     str,
@@ -208,7 +209,7 @@ def start(
         print_json(board.document | {"link": link})
         return
     typer.echo(f"{board.name} ({board.id}): {link}")
-    tell_way(board.url)
+    tell_way(client.hub)
     if browser and not detach:
         open_in_browser(link)
 
@@ -389,7 +390,7 @@ def open_board(
         print_json(found.document | {"link": link})
         return
     typer.echo(f"{found.name} ({found.id}): {link}")
-    tell_way(found.url)
+    tell_way(client.hub)
     if browser:
         open_in_browser(link)
 
@@ -404,7 +405,7 @@ def _open_console(roots: Sequence[str], *, browser: bool, json: bool) -> None:
         print_json({"url": client.url, "link": link})
         return
     typer.echo(f"The console: {link}")
-    tell_way(link)
+    tell_way(client.hub)
     if browser:
         open_in_browser(link)
 
@@ -693,18 +694,19 @@ def open_in_browser(link: str) -> None:
             pipe.write(link)
 
 
-def tell_way(url: str) -> None:
-    """Print how to reach a board on this machine from the other end of an SSH session."""
+def tell_way(hub: KnownHub) -> None:
+    """Print how to reach a hub on this machine from the other end of an SSH session."""
     if not os.environ.keys() & {"SSH_CONNECTION", "SLURM_SUBMIT_HOST"}:
         return  # asked here, because what writes the hint takes long to import
     from urllib.parse import urlsplit
 
     from aboard.web import forwarding_hint
 
-    parts = urlsplit(url)
+    parts = urlsplit(hub.url)
     if parts.hostname != "localhost" or not parts.port:
         return
-    if (command := forwarding_hint(os.environ, parts.port)) is not None:
+    ports = [parts.port, *([hub.boards_port] if hub.boards_port else [])]
+    if (command := forwarding_hint(os.environ, *ports)) is not None:
         typer.echo(f"From your own machine, first: {command}")
 
 

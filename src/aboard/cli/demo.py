@@ -27,7 +27,7 @@ import typer
 from aboard.cli.boards import open_in_browser
 from aboard.cli.console import AddressOption, BrowserOption, PortOption, examples
 from aboard.cli.errors import Failure, WrongUsage, is_debugging, line_for
-from aboard.cli.hub import owner_of, tell_way_in
+from aboard.cli.hub import addresses_of, open_boards_port, owner_of, tell_way_in
 from aboard.runs.manifest import State
 from aboard.storage import canonical, join
 from aboard.track.environment import RunPlace
@@ -92,17 +92,19 @@ def demo(
             roots=(Root(canonical(str(logs))),),
             limits=Limits(isolated=0),  # such a board would outlive the hub
         )
+        boards = [closing.enter_context(one) for one in open_boards_port(settings, sockets)]
         training = _Training(logs, seconds)
 
         hub = Hub(settings, personal=True)
 
         def ready() -> None:
-            _announce(hub, logs, sockets, browser=browser, json=json)
+            _announce(hub, logs, sockets, boards, browser=browser, json=json)
             training.is_shown.set()
 
         training.start()
         try:
-            caught = serve(make_app(hub), sockets, on_ready=ready)
+            app = make_app(hub, addresses_of(settings, sockets, boards))
+            caught = serve(app, [*sockets, *boards], on_ready=ready)
             if caught is signal.SIGINT and sys.stderr.isatty():
                 typer.echo(err=True)  # the terminal has written ^C
         finally:
@@ -119,7 +121,13 @@ def demo(
 
 
 def _announce(
-    hub: Hub, logs: Path, sockets: Sequence[socket.socket], *, browser: bool, json: bool
+    hub: Hub,
+    logs: Path,
+    sockets: Sequence[socket.socket],
+    boards: Sequence[socket.socket],
+    *,
+    browser: bool,
+    json: bool,
 ) -> None:
     """Start the board, and print a link to the console and one to the board."""
     from aboard.web import urls
@@ -138,7 +146,7 @@ def _announce(
         return
     typer.echo(f"The console: {to_console}")
     typer.echo(f"A board:     {to_board}")
-    tell_way_in(sockets)
+    tell_way_in(sockets, boards)
     if sys.stdout.isatty():
         typer.echo("Press Ctrl-C to stop.")
     if browser:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import socket
 
     from aboard.boards.accounts import User
-    from aboard.hub.config import Config
+    from aboard.hub.config import Addresses, Config
     from aboard.hub.service import Hub
     from aboard.sdk.client import Client
     from aboard.sdk.personal import KnownHub
@@ -171,20 +171,48 @@ def _serve(settings: Config, *, personal: bool, admin: str | None, json: bool) -
         prepared.callback(hub.close)
         _prepare_users(hub, personal, admin)
         sockets = listen(settings.host, settings.port)
+        boards = open_boards_port(settings, sockets) if personal else []
         certificate = None
         if settings.certificate is not None and settings.certificate_key is not None:
             certificate = (settings.certificate, settings.certificate_key)
-        app = make_app(hub)
+        app = make_app(hub, addresses_of(settings, sockets, boards))
         prepared.pop_all()  # the application closes the hub when it ends
         ended_by = run(
             app,
-            sockets,
-            on_ready=lambda: _announce(hub, sockets, json=json),
+            [*sockets, *boards],
+            on_ready=lambda: _announce(hub, sockets, boards, json=json),
             grace=max(int(settings.grace), 1),
             certificate=certificate,
         )
     if ended_by is signal.SIGINT:
         raise typer.Exit(130)
+
+
+def open_boards_port(settings: Config, sockets: Sequence[socket.socket]) -> list[socket.socket]:
+    """Open the second port of a personal hub: the last one's, or the next that is free.
+
+    A hub with an address of its own in its settings is behind a proxy, which knows of one port.
+    """
+    from aboard.sdk.personal import last_hub
+    from aboard.web import listen_beside
+
+    if settings.url:
+        return []
+    last = last_hub(settings.directory)
+    return listen_beside(sockets, settings.host, last.boards_port if last else None)
+
+
+def addresses_of(
+    settings: Config, sockets: Sequence[socket.socket], boards: Sequence[socket.socket]
+) -> Addresses | None:
+    """Return the addresses of a hub and its boards; None if it has one port."""
+    from aboard.hub.config import Addresses
+    from aboard.web import urls
+
+    scheme = "https" if settings.certificate else "http"
+    if not boards:
+        return None
+    return Addresses(*(urls(one, settings.host, scheme)[0] for one in (sockets, boards)))
 
 
 def _prepare_users(hub: Hub, personal: bool, admin: str | None) -> None:
@@ -231,7 +259,9 @@ def _prepare_token(hub: Hub) -> None:
     write_token_file(path, hub.auth.create_token(owner_of(hub), "personal hub").secret)
 
 
-def _announce(hub: Hub, sockets: Sequence[socket.socket], *, json: bool) -> None:
+def _announce(
+    hub: Hub, sockets: Sequence[socket.socket], boards: Sequence[socket.socket], *, json: bool
+) -> None:
     from aboard.sdk.personal import announce_personal, remember_personal
     from aboard.web import exposure, urls
 
@@ -241,8 +271,9 @@ def _announce(hub: Hub, sockets: Sequence[socket.socket], *, json: bool) -> None
     url = settings.url or address
     if hub.personal:
         roots = [root.uri for root in settings.roots]
-        remember_personal(settings.directory, roots, sockets[0].getsockname()[1])
-        announce_personal(settings.directory, address)
+        port, *others = [one[0].getsockname()[1] for one in (sockets, boards) if one]
+        remember_personal(settings.directory, roots, port, *others)
+        announce_personal(settings.directory, address, *others)
         url = f"{address}/?key={hub.auth.mint_key(owner_of(hub))[0]}"
     if json:
         import orjson
@@ -252,14 +283,15 @@ def _announce(hub: Hub, sockets: Sequence[socket.socket], *, json: bool) -> None
     typer.echo(f"{'Your hub' if hub.personal else 'The hub'}: {url}")
     if not settings.certificate and (warning := exposure(settings.host)) is not None:
         notify(warning)
-    tell_way_in(sockets)
+    tell_way_in(sockets, boards)
 
 
-def tell_way_in(sockets: Sequence[socket.socket]) -> None:
+def tell_way_in(*listeners: Sequence[socket.socket]) -> None:
     """Print how to reach a hub of this process from the other end of an SSH session."""
     from aboard.web import forwarding_hint
 
-    if (command := forwarding_hint(os.environ, sockets[0].getsockname()[1])) is not None:
+    ports = [one[0].getsockname()[1] for one in listeners if one]
+    if (command := forwarding_hint(os.environ, *ports)) is not None:
         typer.echo(f"From your own machine, first: {command}")
 
 

@@ -265,7 +265,7 @@ def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
         return {"board": None}
     if not quiet:
         typer.echo(f"{made.name} ({made.id}): {link}")
-        tell_way(made.url)
+        tell_way(client.hub)
         sys.stdout.flush()
     return {"board": made.document | {"link": link}}
 

@@ -25,7 +25,7 @@ from aboard.boards.accounts import Session, User
 from aboard.boards.errors import BoardsError
 from aboard.boards.model import INSTANT, BoardState
 from aboard.hub.auth import BOARDS_MARK, SHARE_MARK, TOKEN_MARK, AuthError, HubVisitor, Issued
-from aboard.hub.config import Config, origin_of
+from aboard.hub.config import Addresses, Config, origin_of
 from aboard.hub.errors import status_of
 from aboard.hub.metrics import Requests
 from aboard.hub.passwords import TooManyAttempts
@@ -51,11 +51,14 @@ from aboard.web.gate import (
 from aboard.web.pages import Problem
 from aboard.web.request import (
     COOKIE_PREFIX,
+    HOME,
     KEY,
     ORIGIN,
     PREFIX,
     SAFE_METHODS,
     Request,
+    accepts_html,
+    bearer_of,
     first_header,
     make_cookie,
     session_cookie_name,
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
 # Without it a session changes nothing through the API. No form can send it, nor do the pages of
 # TensorBoard and its plugins, which have the same origin.
 CSRF_HEADER = b"x-aboard-csrf"
+ADDRESSES = "aboard.addresses"  # in the scope: where its client finds the hub and its boards
 _BOARDS_ORIGIN = "boards"
 _FONTS = "/font-roboto/"
 _OPEN = frozenset(path for (_, path), rule in RULES.items() if rule is Open.ANYBODY)
@@ -86,19 +90,27 @@ _NO_CSRF_HEADER = Problem(
 
 
 def make_entrance(
-    hub: Hub, app: ASGIApp, instant: ASGIApp, isolated: ASGIApp, requests: Requests
+    hub: Hub,
+    app: ASGIApp,
+    instant: ASGIApp,
+    isolated: ASGIApp,
+    requests: Requests,
+    listeners: Addresses | None = None,
 ) -> ASGIApp:
     """Return what a hub serves: `app` has the API and the pages, the others have the boards."""
     router = _Router(hub, app, instant, isolated)
-    own = Gate(router, HubAccess(hub), log_path=without_secrets)
-    of_boards = Gate(router, BoardsAccess(hub), log_path=without_secrets)
+    of_all, of_hub, of_boards = (
+        Gate(router, access, log_path=without_secrets)
+        for access in (HubAccess(hub), HubAccess(hub, shows_boards=False), BoardsAccess(hub))
+    )
 
     async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await own(scope, receive, send)
+            await of_all(scope, receive, send)
             return
-        scope = client_scope(scope, hub.config)
-        gate = of_boards if scope[ORIGIN] else own
+        scope = client_scope(scope, hub.config, listeners)
+        gate = of_hub if scope[ADDRESSES].boards else of_all
+        gate = of_boards if scope[ORIGIN] else gate
         if scope["type"] == "websocket":
             await gate(scope, receive, send)
             return
@@ -126,13 +138,13 @@ def make_entrance(
 
 
 class HubAccess:
-    """Who may pass the gate of the hub's own origin."""
+    """Who may pass the gate of the hub's own origin, which may show boards too."""
 
     _for_boards = False
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, *, shows_boards: bool = True) -> None:
         self._auth = hub.auth
-        self._shows_boards = not hub.config.boards_url
+        self._shows_boards = shows_boards
         self._personal = hub.personal
         self.throttle = hub.auth.throttle
         hint = "Use your name and password, or ask an admin of this hub for access."
@@ -171,7 +183,7 @@ class HubAccess:
     async def redeem(self, key: str, visitor: Visitor | None) -> NewSession | BadKey:
         """Use up a one-time key, and open a session unless the visitor has one."""
         if not self._is_for_us(key):
-            return BadKey.UNKNOWN
+            return BadKey.ELSEWHERE if self._for_boards else BadKey.UNKNOWN
         opened = self._auth.new_session(boards=self._for_boards)
         session = opened.record if visitor is None else None
         async with _refusing():
@@ -211,9 +223,7 @@ class BoardsAccess(HubAccess):
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
-        self._shows_boards = True
-        home = hub.config.url
-        self.login = replace(self.login, path="", elsewhere=lambda asked: home + asked.target)
+        self.login = replace(self.login, path="")
 
     def is_open(self, path: str) -> bool:
         return _is_share(path) or path.startswith(_FONTS)
@@ -235,7 +245,7 @@ class _Router:
         board = board_of(path)
         try:
             answer = None
-            if self._hub.config.boards_url:
+            if scope[ADDRESSES].boards:
                 answer = await self._elsewhere(scope, board, visitor)
             if answer is None and board is not None:
                 answer = await self._board(board, visitor, scope["type"])
@@ -260,14 +270,21 @@ class _Router:
         path = scope["path"]
         if scope[ORIGIN]:
             is_here = board is not None or _is_share(path) or path.startswith(_FONTS)
-            return None if is_here else pages.NOT_FOUND
+            return None if is_here else self._home(scope)
         if visitor is not None and visitor.credential is Credential.TOKEN:
             return None  # no page of a browser has one
         if _is_from_a_script_elsewhere(scope):
             return pages.CROSS_ORIGIN
         if _is_share(path):
-            return redirect(f"{self._hub.config.boards_url}{path}")
+            return redirect(f"{scope[ADDRESSES].boards}{path}")
         return None if board is None else await self._opened(scope, board, visitor)
+
+    def _home(self, scope: Scope) -> ASGIApp:
+        """Send the owner of a personal hub from the boards' port to the hub's pages."""
+        is_page = scope["type"] == "http" and scope["method"] == "GET" and accepts_html(scope)
+        if not self._hub.personal or not is_page:
+            return pages.NOT_FOUND
+        return redirect(f"{scope[HOME]}{_target(scope)}")
 
     async def _opened(self, scope: Scope, board: str, visitor: HubVisitor | None) -> ASGIApp:
         """Send a browser to the origin of boards, with a key that is good for it alone."""
@@ -281,10 +298,9 @@ class _Router:
             return pages.CROSS_ORIGIN
         mint = partial(self._hub.auth.mint_key, visitor.who, boards=True)
         key, _ = await query(mint)
-        target = scope["raw_path"].decode("latin-1")
-        asked = scope["query_string"].decode("latin-1")
-        more = f"{asked}&" if asked else ""
-        return redirect(f"{self._hub.config.boards_url}{target}?{more}{KEY}={key}")
+        target = _target(scope)
+        sign = "&" if "?" in target else "?"
+        return redirect(f"{scope[ADDRESSES].boards}{target}{sign}{KEY}={key}")
 
     async def _board(self, board_id: str, visitor: HubVisitor, kind: str) -> ASGIApp:
         record = self._hub.lifecycle.known(board_id)
@@ -306,6 +322,11 @@ class _Router:
         return self._instant
 
 
+def _target(scope: Scope) -> str:
+    path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
 def _is_from_a_script_elsewhere(scope: Scope) -> bool:
     """Return whether another origin's page requests something without showing it in its place."""
     site = first_header(scope["headers"], b"sec-fetch-site").lower()
@@ -324,8 +345,11 @@ def board_of(path: str) -> str | None:
 # The hub's address and cookies.
 
 
-def client_scope(scope: Scope, config: Config) -> Scope:
-    """Return a request as its client sent it: before trusted proxies, without the hub's prefix."""
+def client_scope(scope: Scope, config: Config, listeners: Addresses | None = None) -> Scope:
+    """Return a request as its client sent it: before trusted proxies, without the hub's prefix.
+
+    It has the addresses of the hub and its boards for this client, and which of them it is at.
+    """
     scope = {**scope, "root_path": ""}
     client = scope.get("client")
     proto = ""
@@ -337,7 +361,12 @@ def client_scope(scope: Scope, config: Config) -> Scope:
         proto = reported.get(b"x-forwarded-proto", "").rpartition(",")[2].strip().lower()
         before = _client_before(reported.get(b"x-forwarded-for", ""), client[0], config)
         scope["client"] = (before, 0)
-    scope[ORIGIN] = _BOARDS_ORIGIN if _is_for_boards(scope, config) else ""
+    known, is_for_boards = Addresses(config.url, config.boards_url), _names_boards(scope, config)
+    if listeners is not None:
+        known, is_for_boards = _addresses_for(scope, listeners)
+    scope[ADDRESSES] = known
+    scope[ORIGIN] = _BOARDS_ORIGIN if is_for_boards else ""
+    scope[HOME] = known.hub if is_for_boards else ""
     url = config.boards_url if scope[ORIGIN] else config.url
     path, raw, prefix = scope["path"], scope.get("raw_path"), urlsplit(url).path
     if prefix and path.startswith(f"{prefix}/"):
@@ -352,16 +381,41 @@ def client_scope(scope: Scope, config: Config) -> Scope:
     return scope
 
 
-def _is_for_boards(scope: Scope, config: Config) -> bool:
+def _names_boards(scope: Scope, config: Config) -> bool:
     """Return whether a request names the boards' own origin; browsers send the true `Host`."""
-    if not config.boards_url:
-        return False
-    scheme = urlsplit(config.boards_url).scheme
+    url = config.boards_url
+    return bool(url) and _requested(scope, urlsplit(url).scheme) == origin_of(url)
+
+
+def _addresses_for(scope: Scope, listeners: Addresses) -> tuple[Addresses, bool]:
+    """Return where a client finds a hub with two ports, and whether the request is for boards.
+
+    The port at which a request comes in decides. If its `Host` has another one, the hub's port was
+    forwarded, and perhaps not the boards'. Then the two names of loopback are the two origins, both
+    at the forwarded port: they share no cookies either. Of any other name, as of a proxy, there is
+    no second one, and boards are at the hub's own origin. No page brings a browser there unless the
+    port was forwarded for it, because browsers send the `Host` to which they connect.
+    """
+    scheme, _, port_of_boards = origin_of(listeners.boards)
+    port = (scope.get("server") or ("", 0))[1]
+    if port == port_of_boards:
+        return listeners, True
+    _, name, requested = _requested(scope, scheme) or ("", "", 0)
+    if not name or requested == port:
+        return listeners, False
+    if name not in {"localhost", "127.0.0.1"}:
+        return Addresses(), False
+    forwarded = Addresses(*(f"{scheme}://{one}:{requested}" for one in ("localhost", "127.0.0.1")))
+    # Programs send a token to either name; with one, right or wrong, no cookie counts.
+    return forwarded, name == "127.0.0.1" and bearer_of(scope["headers"]) is None
+
+
+def _requested(scope: Scope, scheme: str) -> tuple[str, str, int] | None:
+    """Return the origin that a request names in `Host`; None if it is not valid."""
     try:
-        asked = origin_of(f"{scheme}://{first_header(scope['headers'], b'host')}")
+        return origin_of(f"{scheme}://{first_header(scope['headers'], b'host')}")
     except ValueError:
-        return False
-    return asked == origin_of(config.boards_url)
+        return None
 
 
 def public_address(scope: Scope, config: Config) -> str:

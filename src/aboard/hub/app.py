@@ -31,6 +31,7 @@ from aboard.hub.api import (
     users,
     views,
 )
+from aboard.hub.config import Addresses
 from aboard.hub.errors import add_error_handlers
 from aboard.hub.metrics import Requests
 from aboard.hub.permissions import RULES, Open
@@ -45,8 +46,11 @@ _DESCRIPTION = (
 )
 
 
-def make_app(hub: Hub) -> ASGIApp:
-    """Make the application of a hub; it starts and ends with the server that serves it."""
+def make_app(hub: Hub, listeners: Addresses | None = None) -> ASGIApp:
+    """Make the application of a hub; it starts and ends with the server that serves it.
+
+    `listeners`: the addresses of a server that listens on a second port, which is for boards.
+    """
     closing = ExitStack()
     instant = make_boards_app(hub.boards, follower=hub.follower, closing=closing)
     proxy = Proxy(hub.lookup)
@@ -73,7 +77,7 @@ def make_app(hub: Hub) -> ASGIApp:
     app.state.computing = Shares(most=1, together=COMPUTING)
     app.state.look = Look(hub.library)
     isolated = Router([Route("/b/{board}", _add_slash), Mount("/b/{board}", proxy)])
-    return make_entrance(hub, app, instant, isolated, requests)
+    return make_entrance(hub, app, instant, isolated, requests, listeners)
 
 
 def make_api(lifespan: Any = None) -> FastAPI:

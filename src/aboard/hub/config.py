@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -164,6 +164,13 @@ else:
     _root = {"uri": (Text, ...), "name": (Text, ""), "environment": (dict[str, Text], {})}
     _root_table = create_model("Root", __config__=_FORBID, **_root)
     RootSettings = Annotated[_root_table, _as(Root, _make_root)]
+
+
+class Addresses(NamedTuple):
+    """Where browsers find a hub and its boards, if these have an origin of their own."""
+
+    hub: str = ""
+    boards: str = ""
 
 
 @dataclass(frozen=True, config=_FORBID)

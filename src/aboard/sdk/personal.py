@@ -2,7 +2,7 @@
 
 A personal hub runs once per user, on loopback. Below the state directory, `hub.json` says where it
 is and which file holds its token, `hub.lock` is held by its process for as long as it lives, and
-`last-hub.json` remembers its roots and its port for the next start.
+`last-hub.json` remembers its roots and its ports for the next start.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ _POLL_SECONDS = 0.05
 class KnownHub(NamedTuple):
     """A hub and the token for it, which may be empty.
 
-    `how` it is known is given, environment, login or personal; only a personal hub has a `pid`.
+    `how` it is known is given, environment, login or personal; only a personal hub has a `pid`, and
+    a port of its own for boards.
     """
 
     url: str
     token: str
     how: str
     pid: int | None = None
+    boards_port: int | None = None
 
     def auth_error(self, refusal: HubError) -> AuthError:
         message = f"{self.url} needs a token, and you have none."
@@ -76,10 +78,11 @@ class KnownHub(NamedTuple):
 
 
 class LastHub(NamedTuple):
-    """What the next personal hub takes over: the roots and the port of the last one."""
+    """What the next personal hub takes over: the roots and the ports of the last one."""
 
     roots: tuple[str, ...] = ()
     port: int | None = None
+    boards_port: int | None = None
 
 
 def state_directory() -> Path:
@@ -97,8 +100,10 @@ def find_hub(url: str | None = None, token: str | None = None) -> KnownHub | Non
     token = token or os.environ.get("ABOARD_HUB_TOKEN")
     login = read_login()
     if url:
-        known = [one for one in (login, find_personal()) if one and one.url == url.rstrip("/")]
-        return KnownHub(url.rstrip("/"), token or (known[0].token if known else ""), how)
+        url = url.rstrip("/")
+        known = [one for one in (login, find_personal()) if one and one.url == url]
+        first = known[0] if known else KnownHub(url, "", how)
+        return KnownHub(url, token or first.token, how, boards_port=first.boards_port)
     return login or find_personal()
 
 
@@ -137,7 +142,8 @@ def find_personal() -> KnownHub | None:
         return None
     try:
         token = Path(document["token_file"]).read_text().strip()
-        return KnownHub(document["url"], token, "personal", document["pid"])
+        port = document.get("boards_port")
+        return KnownHub(document["url"], token, "personal", document["pid"], port)
     except (TypeError, KeyError, OSError):
         return None
 
@@ -147,7 +153,7 @@ def start_personal(
 ) -> KnownHub:
     """Start the user's own hub in the background, and return it once it answers.
 
-    It keeps the roots and, if it is free, the port of the last one, so that boards and their
+    It keeps the roots and, if they are free, the ports of the last one, so that boards and their
     addresses stay the same. `notify` gets what the user should know, in a sentence. Raises
     `Unreachable` with the reason if the hub does not start.
     """
@@ -176,6 +182,9 @@ def _start(directory: Path, roots: Sequence[str], notify: Callable[[str], None])
             known = _run(command, directory)  # another program took the port in this moment
     if last.port not in {None, urlsplit(known.url).port}:
         notify(f"port {last.port} is taken, so your hub is at {known.url} now.")
+    elif last.boards_port not in {None, known.boards_port}:
+        boards = f"http://localhost:{known.boards_port}"
+        notify(f"port {last.boards_port} is taken, so boards are at {boards} now.")
     return known
 
 
@@ -193,12 +202,12 @@ def stop_personal() -> KnownHub | None:
     return known
 
 
-def last_hub() -> LastHub | None:
-    """Return the roots and the port of the user's last hub; None if there never was one."""
-    last = _read_json(state_directory() / _LAST_FILE)
+def last_hub(directory: Path | None = None) -> LastHub | None:
+    """Return the roots and the ports of the user's last hub; None if there never was one."""
+    last = _read_json((directory or state_directory()) / _LAST_FILE)
     if not isinstance(last, dict):
         return None
-    return LastHub(tuple(last.get("roots", ())), last.get("port"))
+    return LastHub(tuple(last.get("roots", ())), last.get("port"), last.get("boards_port"))
 
 
 # The user's own hub, from inside its process.
@@ -226,18 +235,28 @@ def personal_lock(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def announce_personal(directory: Path, url: str) -> None:
+def announce_personal(directory: Path, url: str, boards_port: int | None = None) -> None:
     """Let other programs of the user find the hub of this process."""
-    token_file = str(directory / TOKEN_FILE)
-    hub = {"url": url, "pid": os.getpid(), "started": time.time(), "token_file": token_file}
+    hub = {
+        "url": url,
+        "boards_port": boards_port,
+        "pid": os.getpid(),
+        "started": time.time(),
+        "token_file": str(directory / TOKEN_FILE),
+    }
     _write_json(directory / HUB_FILE, hub)
 
 
-def remember_personal(directory: Path, roots: Sequence[str], port: int | None = None) -> None:
-    """Remember the roots and the port for the next hub; the port stays the same unless given."""
-    path = directory / _LAST_FILE
-    port = port or (_read_json(path) or {}).get("port")
-    _write_json(path, {"roots": list(roots), "port": port})
+def remember_personal(
+    directory: Path,
+    roots: Sequence[str],
+    port: int | None = None,
+    boards_port: int | None = None,
+) -> None:
+    """Remember the roots and the ports for the next hub; a port stays the same unless given."""
+    last = last_hub(directory) or LastHub()
+    ports = {"port": port or last.port, "boards_port": boards_port or last.boards_port}
+    _write_json(directory / _LAST_FILE, {"roots": list(roots), **ports})
 
 
 def _run(command: Sequence[str], directory: Path) -> KnownHub:

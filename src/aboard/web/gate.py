@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from aboard.web import pages
 from aboard.web.pages import LoginForm, Problem, Reply
 from aboard.web.request import (
     CONNECTION,
+    KEY,
     SAFE_METHODS,
     Request,
     first_header,
@@ -69,6 +70,7 @@ class BadKey(Enum):
     USED = ("This link was used already.", "key_used")
     EXPIRED = ("This link has expired.", "key_expired")
     UNKNOWN = ("This link is not valid.", "wrong_secret")
+    ELSEWHERE = ("This link is for another address.", "wrong_origin")
 
 
 class WrongSecret(Exception):  # noqa: N818 - named by what is wrong
@@ -91,7 +93,7 @@ class Refused(Exception):  # noqa: N818 - named by what happens
 class LoginPage:
     """The page for clients without a secret; `path` is where its form is sent.
 
-    With `elsewhere` it is at another origin: browsers are sent to the address that it returns.
+    A request that has a `home` finds it there: browsers are sent on.
     """
 
     path: str
@@ -99,7 +101,6 @@ class LoginPage:
     hint: str
     wrong_link: str
     with_password: bool = False
-    elsewhere: Callable[[Request], str] | None = None
 
 
 class Access(Protocol):
@@ -112,7 +113,10 @@ class Access(Protocol):
         """Return whose token, session or link a request carries; None if none is right."""
 
     async def redeem(self, key: str, visitor: Visitor | None) -> NewSession | BadKey:
-        """Exchange the key of a link for a session; a known visitor needs none."""
+        """Exchange the key of a link for a session; a known visitor needs none.
+
+        A key is `ELSEWHERE` only where requests have a `home`.
+        """
 
     async def log_in(self, form: Mapping[str, str], client: str = "") -> NewSession:
         """Open a session for a filled login form; raise `WrongSecret` if it is not valid.
@@ -266,6 +270,9 @@ class Gate:
         if visitor is not None and visitor.credential is Credential.LINK:
             visitor = None  # a link shows one board; the key opens a session
         redeemed = await self._access.redeem(key, visitor)
+        if redeemed is BadKey.ELSEWHERE:
+            sign = "&" if "?" in request.target else "?"
+            return redirect(f"{request.home}{request.target}{sign}{KEY}={quote(key, safe='')}")
         if visitor is not None:
             return redirect(request.own_address)
         if isinstance(redeemed, NewSession):
@@ -321,8 +328,9 @@ class Gate:
     ) -> Reply:
         login = self._access.login
         as_page = request.accepts_html
-        if as_page and login.elsewhere is not None:
-            return redirect(login.elsewhere(request))
+        if as_page and request.home:
+            # A path without a slash at its start would be part of the host.
+            return redirect(f"{request.home}{request.target if request.path_is_clean else '/'}")
         hint = (hint or login.hint) if as_page else _SEND_TOKEN
         headers = (
             ("www-authenticate", 'Bearer realm="aboard"'),

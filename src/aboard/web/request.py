@@ -25,7 +25,8 @@ CONNECTION = "aboard.connection"  # in the scope: the connection that a request 
 COOKIE_PREFIX = "aboard-"
 KEY = "key"
 PREFIX = "aboard.prefix"  # in the scope: the hub's path, which was cut off the request's
-ORIGIN = "aboard.origin"  # in the scope: which origin of a listener that has several was requested
+ORIGIN = "aboard.origin"  # in the scope: which origin of a server that has several was requested
+HOME = "aboard.home"  # in the scope: the address of the origin where users log in, if another
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 # A page on another port can plant cookies before ours, as many as a browser keeps for a host.
 _MAX_COOKIES = 256
@@ -51,7 +52,8 @@ _FORCED = frozenset(name for name, _ in _ALWAYS)
 class Request:
     """What the gate reads from a request; `target` is path and query without the key.
 
-    Only GET has a `key`, so that a preview with HEAD does not redeem it.
+    Only GET has a `key`, so that a preview with HEAD does not redeem it. `home` is the address of
+    the origin where users log in; empty if it is this one.
     """
 
     method: str
@@ -64,6 +66,7 @@ class Request:
     accepts_html: bool
     is_cross_origin: bool
     path_is_clean: bool
+    home: str = ""
 
     @property
     def own_address(self) -> str:
@@ -87,19 +90,25 @@ def read_request(scope: Scope) -> Request:
     query, key = split_key(scope.get("query_string", b"").decode("latin-1"))
     is_clean = is_clean_path(scope["path"]) and is_clean_path(path)
     method = scope.get("method", "")
-    scheme, _, bearer = first_header(headers, b"authorization").partition(" ")
     return Request(
         method=method,
         path=scope["path"],
         target=_quoted(path, query),
         key=key if method == "GET" and is_clean else None,
-        bearer=bearer.strip() if scheme.lower() == "bearer" else None,
+        bearer=bearer_of(headers),
         cookies=tuple(_cookies(headers)),
         session_cookie=session_cookie_name(scope),
         accepts_html=accepts_html(scope),
         is_cross_origin=_is_cross_origin(headers),
         path_is_clean=is_clean,
+        home=scope.get(HOME, ""),
     )
+
+
+def bearer_of(headers: Headers) -> str | None:
+    """Return the token of a request, right or wrong; None if it sends none."""
+    scheme, _, bearer = first_header(headers, b"authorization").partition(" ")
+    return bearer.strip() if scheme.lower() == "bearer" else None
 
 
 def session_cookie_name(scope: Scope) -> str:

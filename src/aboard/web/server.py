@@ -96,6 +96,18 @@ def listen(
     raise ListenError(f"no port on {host} is free. Stop a server, or listen on another address.")
 
 
+def listen_beside(
+    sockets: Sequence[socket.socket], host: str, port: int | None = None
+) -> list[socket.socket]:
+    """Open a second port of a host: the given one, or one after the first if that is not free."""
+    first: int = sockets[0].getsockname()[1]
+    wanted = [] if port is None else [port]
+    for candidate in [*wanted, *range(first + 1, min(first + 100, 65535))]:
+        with suppress(ListenError):
+            return listen(host, candidate)
+    return listen(host, 0)
+
+
 def urls(sockets: Sequence[socket.socket], host: str, scheme: str = "http") -> list[str]:
     """Return the addresses of sockets that listen on a host, as `addresses` does."""
     return addresses(host, sockets[0].getsockname()[1], scheme)
@@ -121,8 +133,8 @@ def exposure(host: str) -> str | None:
     )
 
 
-def forwarding_hint(environ: Mapping[str, str], port: int) -> str | None:
-    """Return the command that forwards a port to the machine from which a user came over SSH.
+def forwarding_hint(environ: Mapping[str, str], *ports: int) -> str | None:
+    """Return the command that forwards ports to the machine from which a user came over SSH.
 
     In a Slurm job on another node than the one it was submitted from, that node is the jump host.
     """
@@ -134,7 +146,9 @@ def forwarding_hint(environ: Mapping[str, str], port: int) -> str | None:
     if not connection and not login:
         return None
     # An address of ours, not "localhost": see `urls`.
-    command = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}"]
+    command = ["ssh", "-N"]
+    for port in ports:
+        command += ["-L", f"{port}:127.0.0.1:{port}"]
     other_port = connection[3] if len(connection) == 4 and connection[3] != "22" else ""
     if login:
         command += ["-J", f"{_user_at()}{login}{f':{other_port}' if other_port else ''}"]
