@@ -7,6 +7,9 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -738,6 +741,26 @@ def test_an_engine_that_is_not_installed_is_unknown(desk, monkeypatch):
     monkeypatch.setattr("aboard.jobs.service.batch_executor", missing)
     status = jobs.get("a")
     assert (status.state, status.reason) == ("unknown", "no docker")
+
+
+def test_threads_that_need_an_engine_at_once_share_one(desk, monkeypatch):
+    desk.submit(name="a")
+    made, closed = [], []
+    both = threading.Barrier(2)
+
+    class Slow(ProcessBatches):
+        def open(self) -> None:
+            made.append(self)
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.5)  # until another thread makes one too
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr("aboard.jobs.service.batch_executor", lambda _: Slow)
+    with Jobs([str(desk.root)], {"process": {}}) as jobs, ThreadPoolExecutor(2) as pool:
+        assert len(list(pool.map(jobs.get, ["a", "a"]))) == 2
+    assert (len(made), closed) == (1, made)
 
 
 def test_without_its_engine_a_member_is_unknown_until_its_run_has_completed(desk):

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -140,6 +141,7 @@ class Jobs:
         self.stores = [JobStore(root) for root in dict.fromkeys(map(canonical, roots))]
         self._engines = engines
         self._strict = strict
+        self._lock = threading.Lock()
         self._executors: dict[str, BatchExecutor] = {}
         self._on_error = on_error
 
@@ -156,9 +158,11 @@ class Jobs:
 
     def close(self) -> None:
         """Release what executors hold; jobs go on."""
-        for executor in self._executors.values():
+        with self._lock:
+            executors = list(self._executors.values())
+            self._executors.clear()
+        for executor in executors:
             executor.close()
-        self._executors.clear()
 
     # Submit.
 
@@ -728,12 +732,13 @@ class Jobs:
         engine, _ = split_place(place)
         if engine not in BATCHES:
             raise BadJob(unknown("engine", engine, BATCHES))
-        if engine not in self._executors:
-            if self._engines is not None and engine not in self._engines:
-                raise BadJob(f"jobs on {engine} cannot be looked after from here.")
-            profiles = read_engines() if self._engines is None else self._engines
-            self._executors[engine] = batch_executor(engine)(profiles.get(engine))
-        return self._executors[engine]
+        with self._lock:  # or two threads make one each, of which one is never closed
+            if engine not in self._executors:
+                if self._engines is not None and engine not in self._engines:
+                    raise BadJob(f"jobs on {engine} cannot be looked after from here.")
+                profiles = read_engines() if self._engines is None else self._engines
+                self._executors[engine] = batch_executor(engine)(profiles.get(engine))
+            return self._executors[engine]
 
     def _is_mine(self, record: JobRecord) -> bool:
         """Return whether commands for the engine may be made from what the record says."""
