@@ -110,6 +110,20 @@ def test_a_damaged_record_hides_no_other(hub, root, jobs):
         assert listed(client) == (["third", "second", "first"], None)
 
 
+def test_requests_share_what_opens_the_roots(hub, jobs, monkeypatch):
+    opened = []
+    first = JobStore.__init__
+
+    def counted(self, root):
+        opened.append(root)
+        first(self, root)
+
+    monkeypatch.setattr(JobStore, "__init__", counted)
+    with hub.client("max") as client:
+        assert [len(listed(client)[0]) for _ in range(3)] == [3, 3, 3]
+    assert len(opened) == 1
+
+
 def test_the_recorded_output_of_a_member_is_its_log(hub, root, jobs):
     run = root / "cifar10/first-2"
     run.mkdir(parents=True)

@@ -173,10 +173,11 @@ class HubJobs:
                 known = ", ".join(roots) or "none"
                 raise BadValue(f"{root[:200]!r} is not a root of this hub.", f"Known: {known}.")
             roots = [uri]
+        key = tuple(roots)
         with self._lock:
-            return self._opened.setdefault(
-                tuple(roots), Jobs(roots, self._engines, strict=self._strict)
-            )
+            if key not in self._opened:
+                self._opened[key] = Jobs(roots, self._engines, strict=self._strict)
+            return self._opened[key]
 
     async def _statuses(self, jobs: Jobs, records: Sequence[JobRecord]) -> list[JobStatus]:
         """Return how jobs stand; those whose engine does not answer in time are unknown."""
