@@ -71,6 +71,7 @@ def make_app(hub: Hub) -> ASGIApp:
     app.state.requests = requests
     app.state.shares = Shares()
     app.state.computing = Shares(most=1, together=COMPUTING)
+    app.state.asking = Shares()  # engines, which may take long: other requests go on meanwhile
     isolated = Router([Route("/b/{board}", _add_slash), Mount("/b/{board}", proxy)])
     return make_entrance(hub, app, instant, isolated, requests)
 
