@@ -1,6 +1,7 @@
 """Jobs on a hub: what is listed, who may change them, and an engine that does not answer."""
 
 import asyncio
+import shutil
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -8,15 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from aboard.boards.errors import Busy
+from aboard.executors.base import ExecutorError
 from aboard.hub import jobs as jobs_module
 from aboard.hub.api.jobs import JobDocument, MemberDocument
 from aboard.hub.config import JobSettings
 from aboard.hub.jobs import HubJobs, JobFilter
 from aboard.index.library import Library
+from aboard.jobs import JobError
 from aboard.jobs.logs import MemberLog
 from aboard.jobs.model import JobRecord, JobStatus, Submission
 from aboard.jobs.service import Jobs
 from aboard.jobs.store import JobStore
+from aboard.storage import Unreachable
 from aboard.web.request import session_cookie_name
 from tests.hub.hubs import served, until
 
@@ -160,6 +164,33 @@ def test_a_log_is_followed_until_the_member_has_ended(hub, root):
         log.write_text("one\ntwo\nend")
         (root / ".jobs/growing/job.json").write_bytes(record.to_json())
         assert list(lines) == ["end"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ExecutorError("squeue: no answer."), Unreachable("s3://logs", "no answer"), JobError()],
+)
+def test_following_goes_on_after_an_error(hub, root, monkeypatch, error):
+    add_job(root, "growing", "")
+    (root / "cifar10/growing-1").mkdir(parents=True)
+    log = root / "cifar10/growing-1/output.log"
+    log.write_text("one\n")
+    get, failures = Jobs.get, iter([error])
+
+    def sometimes(self, job):
+        for failure in failures:
+            log.write_text("one\ntwo\n")
+            raise failure
+        return get(self, job)
+
+    path = "/api/v1/jobs/growing/logs?follow=true"
+    with hub.client("vera") as client, client.stream("GET", path) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "one"
+        monkeypatch.setattr(Jobs, "get", sometimes)
+        assert next(lines) == "two"
+        shutil.rmtree(root / ".jobs/growing")
+        assert list(lines) == []  # of a job that was deleted nothing comes any more
 
 
 # Who may change jobs.

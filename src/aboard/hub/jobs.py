@@ -24,7 +24,7 @@ from aboard.executors import Profiles, split_place
 from aboard.executors.base import ExecutorError
 from aboard.hub.permissions import Forbidden
 from aboard.index.library import Library
-from aboard.jobs import JobError
+from aboard.jobs import JobError, NoSuchJob
 from aboard.jobs.logs import MemberLog
 from aboard.jobs.model import MEMBER_ENDED, Ending, JobRecord, JobStatus, MemberState
 from aboard.jobs.service import JobRequest, Jobs
@@ -122,8 +122,10 @@ class HubJobs:
         number = status.member(member or 1).number
 
         def has_ended() -> bool:
-            (now,) = jobs.statuses([jobs.find(status.id)])
-            return now.member(number).state in MEMBER_ENDED
+            try:
+                return jobs.get(status.id).member(number).state in MEMBER_ENDED
+            except NoSuchJob:  # it was deleted
+                return True
 
         log = jobs.member_log(status.record, number)
         return HubLog(log, has_ended, self._queue(status.record.engine), self._seconds, turn)
@@ -242,7 +244,7 @@ class HubLog:
         """Yield what is there and what is added, until the member has ended."""
         is_over = False
         while not is_over:
-            with suppress(ExecutorError, Busy):  # it may answer later
+            with suppress(ExecutorError, StorageError, JobError, Busy):  # it may answer later
                 ended = await self._ask(self._has_ended)
                 pieces = self._log.read(tail=tail, to_end=ended)  # after it is known
                 while piece := await self._ask(partial(next, pieces, b"")):
