@@ -495,7 +495,7 @@ def test_what_waits_is_dropped_when_its_client_has_left(tmp_path, monkeypatch):
                 send(client, "POST", "/api/v1/series", body),
                 send(client, "POST", "/api/v1/boards", large),
             ]
-            until(lambda: [one._used["max"][1] for one in made] == [3, 4])
+            until(lambda: [one._used["max"][1] for one in made[:2]] == [3, 4])
             for connection in left:
                 connection.close()
             with hub.client("mia") as other:
@@ -505,6 +505,39 @@ def test_what_waits_is_dropped_when_its_client_has_left(tmp_path, monkeypatch):
         assert client.get("/api/v1/runs?selector=cifar10").status_code == 200
         assert client.get("/api/v1/boards").json()["boards"] == []
         assert found == ["cifar10", "cifar10"]
+
+
+def test_those_who_follow_logs_leave_threads_for_others(hub, monkeypatch):
+    at_once = 60  # more than there are threads for requests
+    goes_on = threading.Event()
+    waiting = []
+
+    def logs(*_, **__):
+        yield b"first\n"
+        waiting.append(True)  # for news, as an executor does
+        goes_on.wait(180)
+        yield b""
+        yield b"last\n"
+
+    def follow(client):
+        with client.stream("GET", f"/api/v1/boards/{board}/logs?follow=true") as answer:
+            pieces = answer.iter_text()
+            followed.append(next(pieces))
+            return "".join(pieces)
+
+    monkeypatch.setattr(hub.hub, "logs", logs)
+    followed = []
+    with hub.client("max") as client, ThreadPoolExecutor(at_once) as pool:
+        board = create(client, "cifar10")["id"]
+        try:
+            found = [pool.submit(follow, client) for _ in range(at_once)]
+            until(lambda: len(followed) == at_once, 60)
+            assert len(waiting) <= 4
+            with hub.client("mia") as other:
+                assert other.get("/api/v1/me").status_code == 200
+        finally:
+            goes_on.set()
+        assert [one.result() for one in found] == ["last\n"] * at_once
 
 
 def test_a_large_body_is_read_as_a_small_one(hub):

@@ -284,8 +284,9 @@ async def open_stream(hub, who):
     return reader, writer
 
 
-def test_hundreds_of_listeners_cost_one_look_and_may_leave_at_any_time(hub, root):
+def test_hundreds_of_listeners_cost_one_look_and_may_leave_at_any_time(hub, root, monkeypatch):
     """Of 250 real connections 100 leave; the others hear the same, from one look each."""
+    monkeypatch.setattr(events_module, "MOST_OF_USER", 250)
     looks = []
     find = events_module._Look._changed_runs
 
@@ -357,6 +358,19 @@ def test_there_is_a_limit_of_listeners(hub, listen, monkeypatch):
     with hub.client("vera") as client:
         refused = client.get(PATH, params={"seconds": 0})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+
+
+def test_the_listeners_of_one_user_leave_room_for_others(hub, listen, monkeypatch):
+    monkeypatch.setattr(events_module, "MOST_OF_USER", 2)
+    first, _ = listen("max"), listen("max")
+    with hub.client("max") as client:
+        refused = client.get(PATH, params={"seconds": 0})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+        assert refused.json()["error"]["message"] == "2 of your clients listen already."
+        listen("vera")
+        first.leave()
+        events_of_many(hub, 1)  # it leaves when it hears something
+        until(lambda: client.get(PATH, params={"seconds": 0}).status_code == 200)
 
 
 def test_looking_ends_with_the_last_listener_and_a_late_one_begins_again(hub, listen, monkeypatch):

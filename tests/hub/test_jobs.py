@@ -1,20 +1,28 @@
 """Jobs on a hub: what is listed, who may change them, and an engine that does not answer."""
 
 import asyncio
+import shutil
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from aboard.boards.errors import Busy
+from aboard.executors.base import ExecutorError
+from aboard.hub import jobs as jobs_module
 from aboard.hub.api.jobs import JobDocument, MemberDocument
 from aboard.hub.config import JobSettings
 from aboard.hub.jobs import HubJobs, JobFilter
 from aboard.index.library import Library
+from aboard.jobs import JobError
+from aboard.jobs.logs import MemberLog
 from aboard.jobs.model import JobRecord, JobStatus, Submission
 from aboard.jobs.service import Jobs
 from aboard.jobs.store import JobStore
+from aboard.storage import Unreachable
 from aboard.web.request import session_cookie_name
-from tests.hub.hubs import served
+from tests.hub.hubs import served, until
 
 COMMAND = {"command": ["true"], "workdir": "/"}
 
@@ -110,6 +118,20 @@ def test_a_damaged_record_hides_no_other(hub, root, jobs):
         assert listed(client) == (["third", "second", "first"], None)
 
 
+def test_requests_share_what_opens_the_roots(hub, jobs, monkeypatch):
+    opened = []
+    first = JobStore.__init__
+
+    def counted(self, root):
+        opened.append(root)
+        first(self, root)
+
+    monkeypatch.setattr(JobStore, "__init__", counted)
+    with hub.client("max") as client:
+        assert [len(listed(client)[0]) for _ in range(3)] == [3, 3, 3]
+    assert len(opened) == 1
+
+
 def test_the_recorded_output_of_a_member_is_its_log(hub, root, jobs):
     run = root / "cifar10/first-2"
     run.mkdir(parents=True)
@@ -142,6 +164,33 @@ def test_a_log_is_followed_until_the_member_has_ended(hub, root):
         log.write_text("one\ntwo\nend")
         (root / ".jobs/growing/job.json").write_bytes(record.to_json())
         assert list(lines) == ["end"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ExecutorError("squeue: no answer."), Unreachable("s3://logs", "no answer"), JobError()],
+)
+def test_following_goes_on_after_an_error(hub, root, monkeypatch, error):
+    add_job(root, "growing", "")
+    (root / "cifar10/growing-1").mkdir(parents=True)
+    log = root / "cifar10/growing-1/output.log"
+    log.write_text("one\n")
+    get, failures = Jobs.get, iter([error])
+
+    def sometimes(self, job):
+        for failure in failures:
+            log.write_text("one\ntwo\n")
+            raise failure
+        return get(self, job)
+
+    path = "/api/v1/jobs/growing/logs?follow=true"
+    with hub.client("vera") as client, client.stream("GET", path) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "one"
+        monkeypatch.setattr(Jobs, "get", sometimes)
+        assert next(lines) == "two"
+        shutil.rmtree(root / ".jobs/growing")
+        assert list(lines) == []  # of a job that was deleted nothing comes any more
 
 
 # Who may change jobs.
@@ -275,3 +324,55 @@ def test_requests_that_wait_for_an_engine_hold_up_no_others(hub, root, jobs, mon
     assert states == {"pending"}
     assert len(asked) < at_once / 2  # those who wait share a query
     assert set(asked) == {1}
+
+
+def test_many_questions_of_a_user_take_one_thread_and_leave_room_for_others(hub, jobs, monkeypatch):
+    goes_on = threading.Event()
+
+    def read(*_, **__):
+        goes_on.wait(180)
+        yield b"line\n"
+
+    monkeypatch.setattr(MemberLog, "read", read)
+    monkeypatch.setattr(hub.hub.jobs, "_seconds", 120.0)
+    path, at_once, answered = "/api/v1/jobs/first/logs?member=1", 90, 4 + 64
+    with (
+        hub.client("vera") as vera,
+        hub.client("max") as other,
+        ThreadPoolExecutor(at_once + 1) as pool,
+    ):
+        try:
+            found = [pool.submit(vera.get, path) for _ in range(at_once)]
+            until(lambda: sum(one.done() for one in found) == at_once - answered, 60)
+            found.append(pool.submit(other.get, path))
+            assert other.get("/api/v1/jobs").status_code == 200
+            assert [one.name for one in threading.enumerate()].count("jobs-process") == 1
+        finally:
+            goes_on.set()
+        answers = [one.result() for one in found]
+    assert Counter(one.status_code for one in answers) == {200: answered + 1, 503: 90 - answered}
+    refusal = next(one for one in answers if one.status_code == 503).json()["error"]
+    assert refusal["code"] == "busy"
+    assert refusal["message"] == "too many of your requests wait already."
+    assert answers[-1].text == "line\n"
+
+
+def test_so_many_questions_wait_for_an_engine_and_no_more(monkeypatch):
+    monkeypatch.setattr(jobs_module, "_MOST_WAITING", 3)
+    queue = jobs_module._Queue("slurm", 120.0)
+    began, goes_on = threading.Event(), threading.Event()
+
+    def first():
+        began.set()
+        return goes_on.wait(180)
+
+    async def answers():
+        asked = [queue.put(first, 120.0)]
+        assert began.wait(180)
+        asked += [queue.put(lambda n=n: n, 120.0) for n in range(3)]
+        with pytest.raises(Busy, match=r"3 questions wait for slurm already\."):
+            await queue.put(first, 120.0).awaited()
+        goes_on.set()
+        return [await one.awaited() for one in asked]
+
+    assert asyncio.run(answers()) == [True, 0, 1, 2]

@@ -7,6 +7,9 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -326,6 +329,52 @@ def test_a_submitter_that_was_killed_is_found_by_the_next_look(desk):
     assert states(status) == ["pending", "pending"]
     assert status.record.submissions[0].handle == {"name": "aboard-a-1"}
     assert list(desk.engine.batches) == ["aboard-a-1"]
+
+
+def failing_after(monkeypatch, desk):
+    """Let no record be changed from the moment on at which the engine accepts a batch."""
+    update = JobStore.update
+    accepted = []
+    desk.engine.before_answer = lambda: accepted.append(True)
+
+    def failing(self: JobStore, job: str, change: object) -> object:
+        if accepted:
+            raise Unreachable(self.root, "no answer")
+        return update(self, job, change)
+
+    monkeypatch.setattr(JobStore, "update", failing)
+    return accepted
+
+
+def test_a_batch_that_the_engine_has_is_found_although_its_handle_could_not_be_noted(
+    desk, monkeypatch
+):
+    accepted = failing_after(monkeypatch, desk)
+    with pytest.raises(JobError, match=r"no answer.*end it with: aboard jobs stop a$"):
+        desk.submit(name="a", sweep={"x": [1, 2]})
+    assert states(desk.jobs.get("a")) == ["pending", "pending"]  # still without a handle
+    accepted.clear()
+    desk.engine.before_answer = lambda: None
+    status = desk.look_anew().stop("a")  # by the same process, which has not ended
+    assert desk.engine.cancelled == [("aboard-a-1", None)]
+    assert (status.state, list(desk.engine.batches)) == ("stopped", ["aboard-a-1"])
+
+
+def test_a_retry_that_the_engine_has_is_not_undone(desk, monkeypatch):
+    desk.submit(name="a")
+    desk.tell("a", 1, ended(1))
+    desk.jobs.get("a")
+    accepted = failing_after(monkeypatch, desk)
+    with pytest.raises(JobError, match="is submitted nevertheless"):
+        desk.jobs.retry("a")
+    accepted.clear()
+    desk.engine.before_answer = lambda: None
+    status = desk.look_anew().get("a")
+    assert states(status) == ["pending"]
+    assert [one.handle for one in status.record.submissions] == [
+        {"name": "aboard-a-1"},
+        {"name": "aboard-a-2"},
+    ]
 
 
 def test_a_submission_that_never_reached_the_engine_is_removed(desk, monkeypatch):
@@ -692,6 +741,26 @@ def test_an_engine_that_is_not_installed_is_unknown(desk, monkeypatch):
     monkeypatch.setattr("aboard.jobs.service.batch_executor", missing)
     status = jobs.get("a")
     assert (status.state, status.reason) == ("unknown", "no docker")
+
+
+def test_threads_that_need_an_engine_at_once_share_one(desk, monkeypatch):
+    desk.submit(name="a")
+    made, closed = [], []
+    both = threading.Barrier(2)
+
+    class Slow(ProcessBatches):
+        def open(self) -> None:
+            made.append(self)
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.5)  # until another thread makes one too
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr("aboard.jobs.service.batch_executor", lambda _: Slow)
+    with Jobs([str(desk.root)], {"process": {}}) as jobs, ThreadPoolExecutor(2) as pool:
+        assert len(list(pool.map(jobs.get, ["a", "a"]))) == 2
+    assert (len(made), closed) == (1, made)
 
 
 def test_without_its_engine_a_member_is_unknown_until_its_run_has_completed(desk):

@@ -19,6 +19,7 @@ from aboard.hub import pages
 from aboard.hub.access import make_entrance
 from aboard.hub.api import (
     COMPUTING,
+    FOLLOWING,
     Look,
     Shares,
     boards,
@@ -75,6 +76,8 @@ def make_app(hub: Hub, listeners: Addresses | None = None) -> ASGIApp:
     app.state.requests = requests
     app.state.shares = Shares()
     app.state.computing = Shares(most=1, together=COMPUTING)
+    app.state.following = Shares(most_waiting=1000, together=FOLLOWING)
+    app.state.asking = Shares()  # engines, which may take long: other requests go on meanwhile
     app.state.look = Look(hub.library)
     isolated = Router([Route("/b/{board}", _add_slash), Mount("/b/{board}", proxy)])
     return make_entrance(hub, app, instant, isolated, requests, listeners)

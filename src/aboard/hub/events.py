@@ -38,7 +38,7 @@ from aboard.storage import StorageError, is_remote
 if TYPE_CHECKING:
     from aboard.hub.service import Hub
 
-MOST_LISTENERS = 4096
+MOST_LISTENERS, MOST_OF_USER = 4096, 64
 MOST_FOLLOWED = 1000  # runs of one listener
 _MOST_EVENTS, _MOST_BYTES = 4096, 8 << 20  # that the ring keeps
 _MOST_TOLD = 200  # changes of one look that are events of their own
@@ -129,12 +129,14 @@ class Events:
         """Add a listener, which goes on after the event `last` if that is still known.
 
         Raises:
-            Busy: there are too many.
+            Busy: there are too many, or too many of this user.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
             if len(self._listeners) >= MOST_LISTENERS:
                 raise Busy(f"{MOST_LISTENERS:,} clients listen already.", "Try again later.")
+            if sum(one.user.name == user.name for one in self._listeners) >= MOST_OF_USER:
+                raise Busy(f"{MOST_OF_USER} of your clients listen already.", "Close some.")
             if self._thread is None and not self._closed:
                 self._begin(loop)
             position = self._end if last is None else self._position(last)

@@ -1,8 +1,8 @@
 """The jobs of a hub: those below its roots, as `jobs` describes them.
 
-Engines are asked in threads of their own, one question at a time for each engine, and requests wait
-in the event loop: an engine that hangs makes only its own jobs unknown. Requests that arrive while
-it is busy share the next query.
+Each engine has a thread that asks it one question after the other, and requests wait in the event
+loop: an engine that hangs makes only its own jobs unknown. Requests that arrive while it is busy
+share the next query; so many other questions may wait for it, and no more.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from aboard.boards.errors import BadValue, NoSuchName
+from aboard.boards.errors import BadValue, Busy, NoSuchName
 from aboard.executors import Profiles, split_place
 from aboard.executors.base import ExecutorError
 from aboard.hub.permissions import Forbidden
 from aboard.index.library import Library
-from aboard.jobs import JobError
+from aboard.jobs import JobError, NoSuchJob
 from aboard.jobs.logs import MemberLog
 from aboard.jobs.model import MEMBER_ENDED, Ending, JobRecord, JobStatus, MemberState
 from aboard.jobs.service import JobRequest, Jobs
@@ -33,8 +34,10 @@ from aboard.storage import BadUri, StorageError, canonical
 _QUERY_SECONDS = 10.0
 _CHANGE_SECONDS = 60.0  # to submit, stop and retry
 _FOLLOW_SECONDS = 0.5
+_MOST_WAITING = 256  # questions to one engine
 
 Result = TypeVar("Result")
+Turn = Callable[[], AbstractAsyncContextManager[None]]
 Key = tuple[str, str]
 Statuses = dict[Key, JobStatus]
 
@@ -106,8 +109,11 @@ class HubJobs:
             raise NoSuchName(f"there is no job {job[:80]!r}.", "List them with: aboard jobs")
         return found[0]
 
-    async def log(self, job: str, member: int | None, root: str | None) -> HubLog:
-        """Return the log of a member of a job; only a job of one member needs no number."""
+    async def log(self, job: str, member: int | None, root: str | None, turn: Turn) -> HubLog:
+        """Return the log of a member of a job; only a job of one member needs no number.
+
+        Each piece of it is read in a `turn` of the user.
+        """
         jobs = self._jobs(root)
         status = await self.get(job, root)
         count = len(status.record.members)
@@ -116,11 +122,13 @@ class HubJobs:
         number = status.member(member or 1).number
 
         def has_ended() -> bool:
-            (now,) = jobs.statuses([jobs.find(status.id)])
-            return now.member(number).state in MEMBER_ENDED
+            try:
+                return jobs.get(status.id).member(number).state in MEMBER_ENDED
+            except NoSuchJob:  # it was deleted
+                return True
 
         log = jobs.member_log(status.record, number)
-        return HubLog(log, has_ended, self._queue(status.record.engine), self._seconds)
+        return HubLog(log, has_ended, self._queue(status.record.engine), self._seconds, turn)
 
     # Changing.
 
@@ -173,10 +181,11 @@ class HubJobs:
                 known = ", ".join(roots) or "none"
                 raise BadValue(f"{root[:200]!r} is not a root of this hub.", f"Known: {known}.")
             roots = [uri]
+        key = tuple(roots)
         with self._lock:
-            return self._opened.setdefault(
-                tuple(roots), Jobs(roots, self._engines, strict=self._strict)
-            )
+            if key not in self._opened:
+                self._opened[key] = Jobs(roots, self._engines, strict=self._strict)
+            return self._opened[key]
 
     async def _statuses(self, jobs: Jobs, records: Sequence[JobRecord]) -> list[JobStatus]:
         """Return how jobs stand; those whose engine does not answer in time are unknown."""
@@ -191,7 +200,7 @@ class HubJobs:
         for engine, answer in answers.items():
             try:
                 found |= await answer.awaited()
-            except (ExecutorError, JobError, StorageError) as error:
+            except (ExecutorError, JobError, StorageError, Busy) as error:
                 found |= {_key(one): _unknown(one, str(error)) for one in engines[engine]}
         return [found[key] for key in map(_key, records) if key in found]
 
@@ -204,81 +213,89 @@ class HubJobs:
 
 
 class HubLog:
-    """The log of one member, read in the threads of its engine."""
+    """The log of one member, read in the thread of its engine."""
 
     def __init__(
-        self, log: MemberLog, has_ended: Callable[[], bool], queue: _Queue, seconds: float
+        self,
+        log: MemberLog,
+        has_ended: Callable[[], bool],
+        queue: _Queue,
+        seconds: float,
+        turn: Turn,
     ) -> None:
         self._log = log
         self._has_ended = has_ended
         self._queue = queue
         self._seconds = seconds
+        self._turn = turn
 
     async def read(self, tail: int | None = None) -> AsyncIterator[bytes]:
         """Return what is there, in pieces; the first one is read at once."""
         pieces = self._log.read(tail=tail, to_end=True)
 
-        async def following() -> bytes:
-            answer: _Answer[bytes] = self._queue.put(partial(next, pieces, b""), self._seconds)
-            return await answer.awaited()
-
         async def all_from(piece: bytes) -> AsyncIterator[bytes]:
             while piece:
                 yield piece
-                piece = await following()
+                piece = await self._ask(partial(next, pieces, b""))
 
-        return all_from(await following())
+        return all_from(await self._ask(partial(next, pieces, b"")))
 
     async def follow(self, tail: int | None = None) -> AsyncIterator[bytes]:
         """Yield what is there and what is added, until the member has ended."""
         is_over = False
         while not is_over:
-            with suppress(ExecutorError):  # it may answer later
-                ended = await self._queue.put(self._has_ended, self._seconds).awaited()
+            with suppress(ExecutorError, StorageError, JobError, Busy):  # it may answer later
+                ended = await self._ask(self._has_ended)
                 pieces = self._log.read(tail=tail, to_end=ended)  # after it is known
-                while True:
-                    answer = self._queue.put(partial(next, pieces, b""), self._seconds)
-                    if not (piece := await answer.awaited()):
-                        break
+                while piece := await self._ask(partial(next, pieces, b"")):
                     yield piece
                 tail, is_over = None, ended
             await asyncio.sleep(_FOLLOW_SECONDS)
 
+    async def _ask(self, question: Callable[[], Result]) -> Result:
+        async with self._turn():
+            return await self._queue.put(question, self._seconds).awaited()
+
 
 class _Queue:
-    """Asks an engine one question after the other, each in a thread of its own."""
+    """Asks an engine one question after the other, in one thread while there are any."""
 
     def __init__(self, engine: str, patience: float) -> None:
         self._engine = engine
         self._patience = patience
-        self._turn = threading.Lock()
         self._began: float | None = None  # when it was asked what it has not answered yet
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._waiting: deque[tuple[Callable[[], Any], _Answer[Any]]] = deque()
+        self._is_working = False
         self._next: dict[Jobs, tuple[dict[Key, JobRecord], _Answer[Statuses]]] = {}
 
     def put(self, question: Callable[[], Result], seconds: float) -> _Answer[Result]:
-        """Ask in a thread; an engine that is overdue already is not asked once more."""
+        """Ask after all others; an engine that is overdue already is not asked once more."""
         answer: _Answer[Result] = _Answer(self._engine, seconds)
-        began = self._began
-        if began is not None and time.monotonic() - began > self._patience:
-            answer.future.set_exception(answer.overdue())
-        else:
-            name = f"jobs-{self._engine}"
-            thread = threading.Thread(target=self._run, args=(question, answer), name=name)
-            thread.daemon = True
-            thread.start()
+        with self._lock:
+            if self._began is not None and time.monotonic() - self._began > self._patience:
+                answer.future.set_exception(answer.overdue())
+            elif len(self._waiting) >= _MOST_WAITING:
+                message = f"{len(self._waiting)} questions wait for {self._engine} already."
+                answer.future.set_exception(Busy(message, "Try again in 5 seconds."))
+            else:
+                if not self._is_working:
+                    name = f"jobs-{self._engine}"
+                    threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._is_working = True
+                self._waiting.append((question, answer))
         return answer
 
     def put_statuses(self, jobs: Jobs, records: Sequence[JobRecord]) -> _Answer[Statuses]:
         """Ask how jobs stand, in one query with all others who ask before it begins."""
         with self._lock:
             asked, answer = self._next.get(jobs, ({}, None))
-            if answer is None or answer.future.done():
+            if answer is None or answer.future.done() or not answer.left:
                 asked = {}
 
                 def question() -> Statuses:
                     with self._lock:
-                        del self._next[jobs]
+                        self._next.pop(jobs, None)
                     return {_key(one.record): one for one in jobs.statuses(list(asked.values()))}
 
                 answer = self.put(question, self._patience)
@@ -286,18 +303,23 @@ class _Queue:
             asked.update({_key(one): one for one in records})
             return answer
 
-    def _run(self, question: Callable[[], Result], answer: _Answer[Result]) -> None:
-        if not self._turn.acquire(timeout=answer.left):
-            answer.future.set_exception(answer.overdue())
-            return
-        self._began = time.monotonic()
-        try:
-            answer.future.set_result(question())
-        except Exception as error:  # noqa: BLE001 - raised where the answer is needed
-            answer.future.set_exception(error)
-        finally:
-            self._began = None
-            self._turn.release()
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_working = False
+                    return
+                question, answer = self._waiting.popleft()
+            if not answer.left:  # nobody waits for it any more
+                answer.future.set_exception(answer.overdue())
+                continue
+            self._began = time.monotonic()
+            try:
+                answer.future.set_result(question())
+            except BaseException as error:  # noqa: BLE001 - raised where the answer is needed
+                answer.future.set_exception(error)
+            finally:
+                self._began = None
 
 
 class _Answer(Generic[Result]):

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,6 +80,9 @@ OnError = Callable[[Exception], None]
 Statuses = list[JobStatus]
 Ids = list[str]
 
+_unnoted: set[tuple[str, str, float]] = set()
+"""Submissions of this process that an engine has, and whose records could not say so."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
@@ -137,6 +141,7 @@ class Jobs:
         self.stores = [JobStore(root) for root in dict.fromkeys(map(canonical, roots))]
         self._engines = engines
         self._strict = strict
+        self._lock = threading.Lock()
         self._executors: dict[str, BatchExecutor] = {}
         self._on_error = on_error
 
@@ -153,9 +158,11 @@ class Jobs:
 
     def close(self) -> None:
         """Release what executors hold; jobs go on."""
-        for executor in self._executors.values():
+        with self._lock:
+            executors = list(self._executors.values())
+            self._executors.clear()
+        for executor in executors:
             executor.close()
-        self._executors.clear()
 
     # Submit.
 
@@ -167,7 +174,8 @@ class Jobs:
             ExecutorError: the engine refused it.
             StorageError: the root cannot be written to.
 
-        In each case, nothing is left behind.
+        In each case, nothing is left behind. Any other `JobError` means that the engine has the
+        job, and the root could not be written to any more: the job stays.
         """
         store = self._submitting_store()
         had_root = is_remote(store.root) or Path(store.root).exists()
@@ -298,7 +306,11 @@ class Jobs:
         )
 
     def _hand_over(self, store: JobStore, record: JobRecord, batch: Batch) -> JobRecord:
-        """Give a submission to the engine, and note its handle."""
+        """Give a submission to the engine, and note its handle.
+
+        A record that cannot be changed afterwards stays: what runs must be found, and the next look
+        at it finishes the submission.
+        """
         batch.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = self._executor(record).submit(batch)
 
@@ -307,7 +319,17 @@ class Jobs:
                 if one.attempt == batch.attempt:
                     one.handle = handle
 
-        return store.update(record.id, note)
+        try:
+            return store.update(record.id, note)
+        except (StorageError, OSError) as error:
+            (submission,) = (one for one in record.submissions if one.attempt == batch.attempt)
+            _unnoted.add(_key(record, submission))
+            with suppress(StorageError, JobError, OSError):
+                store.update(record.id, _note_interruption)
+            raise JobError(
+                f"{error} Job {record.id} is submitted nevertheless; end it with: aboard jobs stop"
+                f" {record.id}"
+            ) from error
 
     # Look.
 
@@ -601,13 +623,15 @@ class Jobs:
         if all(one.handle is not None for one in record.submissions):
             return record
         for submission in record.submissions if self._is_mine(record) else ():
-            if submission.handle is not None or not _was_interrupted(submission.by):
+            is_unnoted = _key(record, submission) in _unnoted
+            if submission.handle is not None or not (is_unnoted or _was_interrupted(submission.by)):
                 continue
             store = self._store(record)
             try:
                 payload = read_kept(store, record)
             except JobError as error:
-                if submission.attempt == 1 and submission.by:  # the engine was not asked yet
+                if submission.attempt == 1 and submission.by and not is_unnoted:
+                    # The engine was not asked yet.
                     store.delete(record)
                     return None
                 self._on_error(error)  # another machine may have handed it over
@@ -708,12 +732,13 @@ class Jobs:
         engine, _ = split_place(place)
         if engine not in BATCHES:
             raise BadJob(unknown("engine", engine, BATCHES))
-        if engine not in self._executors:
-            if self._engines is not None and engine not in self._engines:
-                raise BadJob(f"jobs on {engine} cannot be looked after from here.")
-            profiles = read_engines() if self._engines is None else self._engines
-            self._executors[engine] = batch_executor(engine)(profiles.get(engine))
-        return self._executors[engine]
+        with self._lock:  # or two threads make one each, of which one is never closed
+            if engine not in self._executors:
+                if self._engines is not None and engine not in self._engines:
+                    raise BadJob(f"jobs on {engine} cannot be looked after from here.")
+                profiles = read_engines() if self._engines is None else self._engines
+                self._executors[engine] = batch_executor(engine)(profiles.get(engine))
+            return self._executors[engine]
 
     def _is_mine(self, record: JobRecord) -> bool:
         """Return whether commands for the engine may be made from what the record says."""
@@ -913,6 +938,10 @@ def _note_stop(record: JobRecord) -> None:
 
 def _note_interruption(record: JobRecord) -> None:
     record.submissions[-1].by = ""
+
+
+def _key(record: JobRecord, submission: Submission) -> tuple[str, str, float]:
+    return record.root, record.id, submission.at
 
 
 def _being_submitted(submission: Submission) -> str:

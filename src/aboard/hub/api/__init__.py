@@ -123,6 +123,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 COMPUTING = 2  # threads that compute at a time; each competes with the event loop
+FOLLOWING = 16  # threads that wait for news in logs; the others are for requests
 _LONGEST_PLACE = 18  # digits, which 64 bits hold
 _LOOK_SECONDS = 5.0
 _SMALL_BODY = 16 << 10  # parsed at once; a larger one waits for a turn

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import chain
 from typing import Annotated, Any, TypeVar, get_origin
 
 import orjson
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, create_model
+from starlette.concurrency import run_in_threadpool
 
 from aboard.boards.accounts import Share
 from aboard.boards.model import (
@@ -28,6 +30,7 @@ from aboard.hub.access import public_address
 from aboard.hub.api import (
     Duration,
     RequestDocument,
+    Shares,
     Size,
     TheBoard,
     TheHub,
@@ -292,7 +295,9 @@ def get_history(hub: TheHub, board: TheBoard) -> History:
     responses={200: {"content": {"text/plain": {}}, "description": "The log."}},
 )
 def get_logs(
+    request: Request,
     hub: TheHub,
+    user: TheUser,
     board: TheBoard,
     tail: Annotated[int | None, Query(ge=0, le=10**9)] = None,
     follow: bool = False,
@@ -302,11 +307,17 @@ def get_logs(
     # The first piece is read here, so that a failure has a status of its own.
     first = next(pieces, b"")
 
-    def stream() -> Iterator[bytes]:
-        yield first
-        yield from pieces
+    async def following() -> AsyncIterator[bytes]:
+        # Without news, a piece takes as long as an executor pauses: only some are read at a time.
+        shares: Shares = request.app.state.following
+        piece: bytes | None = first
+        while piece is not None:
+            yield piece
+            async with shares.of(user.name):
+                piece = await run_in_threadpool(next, pieces, None)
 
-    return StreamingResponse(stream(), media_type="text/plain; charset=utf-8", headers=_UNCACHED)
+    stream = following() if follow else chain([first], pieces)
+    return StreamingResponse(stream, media_type="text/plain; charset=utf-8", headers=_UNCACHED)
 
 
 @router.post("/link")

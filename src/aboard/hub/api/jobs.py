@@ -6,7 +6,7 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Path, Query, Response
+from fastapi import Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
@@ -15,13 +15,14 @@ from aboard.boards.errors import BadValue
 from aboard.hub.api import (
     Duration,
     RequestDocument,
+    Shares,
     Size,
     TheHub,
     TheVisitor,
     api_router,
     position,
 )
-from aboard.hub.jobs import JobFilter, job_document
+from aboard.hub.jobs import JobFilter, Turn, job_document
 from aboard.hub.permissions import Forbidden
 from aboard.jobs.experiment import resources
 from aboard.jobs.model import JobState, MemberState
@@ -39,6 +40,16 @@ InRoot = Annotated[
 ]
 Text = Annotated[str, Field(max_length=100_000)]
 Value = str | int | float | bool | None
+
+
+def the_turn(request: Request, visitor: TheVisitor) -> Turn:
+    """Return what waits for the user's turn to put a question to an engine."""
+    asking: Shares = request.app.state.asking
+    name = visitor.name if visitor is not None else ""
+    return lambda: asking.of(name)
+
+
+TheTurn = Annotated[Turn, Depends(the_turn)]
 
 
 class JobDocument(BaseModel):
@@ -183,12 +194,13 @@ async def list_jobs(
 
 
 @router.post("/jobs", status_code=201)
-async def submit_job(hub: TheHub, visitor: TheVisitor, job: NewJob) -> JobDocument:
+async def submit_job(hub: TheHub, visitor: TheVisitor, turn: TheTurn, job: NewJob) -> JobDocument:
     """Submit a job to an engine of the hub, as the hub's user; this needs a token."""
     if visitor is not None and visitor.session:
         # A page of the hub, or what a plugin puts on one, must not start commands.
         raise Forbidden("a session does not submit jobs.", "Send a token: aboard token create")
-    return JobDocument(**job_document(await hub.jobs.submit(job.to_request(), job.root)))
+    async with turn():
+        return JobDocument(**job_document(await hub.jobs.submit(job.to_request(), job.root)))
 
 
 @router.get("/jobs/{job}")
@@ -226,6 +238,7 @@ async def list_members(
 )
 async def get_job_logs(
     hub: TheHub,
+    turn: TheTurn,
     job: JobId,
     root: InRoot = None,
     member: Annotated[int | None, Query(ge=1, le=10**9)] = None,
@@ -233,38 +246,43 @@ async def get_job_logs(
     follow: bool = False,
 ) -> StreamingResponse:
     """Return what a member of a job wrote; with `follow`, until it ends."""
-    log = await hub.jobs.log(job, member, root)
+    async with turn():
+        log = await hub.jobs.log(job, member, root, turn)
     pieces = log.follow(tail) if follow else await log.read(tail)
     return StreamingResponse(pieces, media_type="text/plain; charset=utf-8", headers=_UNCACHED)
 
 
 @router.post("/jobs/{job}/stop")
 async def stop_job(
-    hub: TheHub, job: JobId, root: InRoot = None, how: JobStop | None = None
+    hub: TheHub, turn: TheTurn, job: JobId, root: InRoot = None, how: JobStop | None = None
 ) -> JobDocument:
     """Stop the members of a job that have not ended, also those that wait."""
     now = how is not None and how.now
-    return JobDocument(**job_document(await hub.jobs.stop(job, root, now=now)))
+    async with turn():
+        return JobDocument(**job_document(await hub.jobs.stop(job, root, now=now)))
 
 
 @router.post("/jobs/{job}/retry")
 async def retry_job(
-    hub: TheHub, job: JobId, root: InRoot = None, what: JobRetry | None = None
+    hub: TheHub, turn: TheTurn, job: JobId, root: InRoot = None, what: JobRetry | None = None
 ) -> JobDocument:
     """Submit the members of a job again that did not succeed; their runs continue."""
     members = what.members if what is not None else []
-    return JobDocument(**job_document(await hub.jobs.retry(job, root, members)))
+    async with turn():
+        return JobDocument(**job_document(await hub.jobs.retry(job, root, members)))
 
 
 @router.delete("/jobs/{job}", status_code=204, response_model=None)
 async def delete_job(
     hub: TheHub,
+    turn: TheTurn,
     job: JobId,
     root: InRoot = None,
     force: Annotated[bool, Query(description="Also one whose state is unknown.")] = False,
 ) -> None:
     """Remove a job that has ended from the list; its runs stay."""
-    await hub.jobs.delete(job, root, force=force)
+    async with turn():
+        await hub.jobs.delete(job, root, force=force)
 
 
 def _cursor(after: int | None) -> str | None:
