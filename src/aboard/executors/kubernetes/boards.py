@@ -237,6 +237,8 @@ class KubernetesExecutor(Executor):
 
     def find_address(self, handle: Handle) -> None:
         """Fetch the token from the Secret, and the address from the pod."""
+        if self.address(handle) is not None:
+            return
         try:
             api = self._api_of(handle)
             pod = api.find(_pod_path(handle))
