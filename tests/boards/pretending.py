@@ -33,6 +33,7 @@ class PretendExecutor(Executor):
         self.root = root
         self.reached = True
         self.knows_addresses = True
+        self.known_port = self.found_port = 6006
         self.specs: list[Spec] = []
         self.searches = 0
         self.is_deaf = False
@@ -90,10 +91,11 @@ class PretendExecutor(Executor):
     def address(self, handle: Handle) -> Address | None:
         if not self.knows_addresses:
             return None
-        return Address("127.0.0.1", 6006, "/", "a-token-for-tests")
+        return Address("127.0.0.1", self.known_port, "/", "a-token-for-tests")
 
     def find_address(self, handle: Handle) -> None:
         self.knows_addresses = True
+        self.known_port = self.found_port
 
     def probe(self, profile: str = "") -> EngineReport:
         return EngineReport(True, "1")

@@ -188,6 +188,14 @@ class TestTwoHubs:
         assert second.lifecycle.address(made) == first.lifecycle.address(made)
         assert second.executor.polls == []
 
+    def test_the_other_hub_follows_its_address(self, first, second):
+        made = first.running()
+        second.lifecycle.tick()
+        assert second.lifecycle.address(made).port == first.lifecycle.address(made).port == 6006
+        second.executor.found_port = 7007  # its engine has started it again
+        second.lifecycle.tick()
+        assert second.lifecycle.address(made).port == 7007
+
     def test_the_other_hub_goes_on_when_the_lease_has_ended(self, first, second):
         made = first.running()
         assert second.tick(made) == made

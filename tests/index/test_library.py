@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -267,6 +268,26 @@ def test_many_threads_share_a_library(library, root):
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+def test_roots_are_read_while_a_thread_makes_the_table(index, tmp_path):
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def clock():
+        begun.set()
+        assert goes_on.wait(30)
+        return 0.0
+
+    library = Library(index, [str(tmp_path)], clock=clock)
+    with ThreadPoolExecutor(2) as threads:
+        making = threads.submit(library.table)
+        try:
+            assert begun.wait(30)
+            looking = threads.submit(lambda: (library.uris, library.roots))
+            assert looking.result(5) == ([str(tmp_path)], (Root(str(tmp_path)),))
+        finally:
+            goes_on.set()
+        making.result()
 
 
 def test_roots_have_the_shortest_names_that_are_distinct(index):

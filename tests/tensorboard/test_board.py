@@ -1,5 +1,6 @@
 """A board is a selection under names of its own, and its listing follows the index."""
 
+import pickle
 import shutil
 import time
 
@@ -47,6 +48,17 @@ def member(path, name=""):
 def test_an_id_must_fit_into_an_address(board_id):
     with pytest.raises(ValueError, match="cannot be a board's id"):
         Board(board_id, "", ())
+
+
+def test_only_fields_go_to_another_process():
+    board = Board("board", "A board", (member("/logs/a"), member("/logs/b")))
+    alone = pickle.dumps(board)
+    assert board.labels
+    assert board.templates == ()
+    assert board.pickled
+    assert pickle.dumps(board) == alone
+    again = pickle.loads(board.pickled)
+    assert (again, again.labels) == (board, board.labels)
 
 
 def test_a_member_may_have_a_name(tmp_path):

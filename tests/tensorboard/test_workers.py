@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack, asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -413,6 +414,27 @@ def test_a_worker_keeps_few_boards(opened, boards, monkeypatch):
         assert list(worker.boards) == ["board3", "board4"]
 
     opened(test, workers=1)
+
+
+def test_a_board_is_pickled_once_and_not_in_the_event_loop(opened, boards):
+    threads = []
+
+    class Watched(Board):
+        def __reduce__(self):
+            threads.append(threading.current_thread())
+            return Board, (self.id, self.title, self.members)
+
+    boards.add(Watched("large", "Large", boards.get("mine").board.members))
+
+    async def test(client):
+        first = (await client.get("echo", "large")).json()
+        os.kill(first["pid"], signal.SIGKILL)
+        again = (await client.get("echo", "large")).json()
+        assert (again["pid"] != first["pid"], again["board"]) == (True, "large")
+
+    opened(test)
+    (thread,) = threads
+    assert thread is not threading.main_thread()
 
 
 def test_workers_end_with_the_process_that_has_them(tmp_path):

@@ -611,10 +611,8 @@ class Lifecycle:
         """Let this hub serve a board that another one holds."""
         if record.handle is None or not self.reaches(record):
             return
-        executor = self._executors[record.executor]
         try:
-            if executor.address(record.handle) is None:
-                executor.find_address(record.handle)
+            self._executors[record.executor].find_address(record.handle)
         except ExecutorError as error:
             _log.info("board %s cannot be opened here: %s", record.id, error)
 

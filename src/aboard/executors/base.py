@@ -280,8 +280,8 @@ class Executor(Engine):
     def address(self, handle: Handle) -> Address | None:
         """Return where the board listens, or None before it has reported its address.
 
-        Called for every request, in the event loop: it does not query the engine. What it needs is
-        stored by `poll`, or by `find_address`.
+        Called for every request, in the event loop: it does not query the engine, nor read what
+        `poll` or `find_address` has found before from a file system that may hang.
         """
 
     @abstractmethod
@@ -289,7 +289,7 @@ class Executor(Engine):
         """Query the engine of a profile: whether it answers, its version, what is free."""
 
     def find_address(self, handle: Handle) -> None:
-        """Store what `address` needs of a running board that another hub polls."""
+        """Store what `address` needs of a running board that another hub polls; called often."""
 
     def found(self) -> list[Found]:
         """Return what this hub has started on the engine and is still there."""

@@ -209,7 +209,7 @@ class Library:
     """The runs below some roots; `any_path` allows places below none of them too.
 
     Safe to use from many threads: one lock guards what is remembered, and is never held while a
-    root is listed.
+    root is listed. The roots are replaced, not changed, and read without it: an event loop does.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Library:
         self.any_path = any_path
         self._clock = clock
         self._lock = threading.RLock()
-        self._roots: dict[str, Root] = {}
+        self._roots: Mapping[str, Root] = {}
         self._real_roots: list[str] = []
         self._states: dict[str, RootState] = {}
         self._shown: _Shown | None = None
@@ -239,8 +239,7 @@ class Library:
 
     @property
     def roots(self) -> tuple[Root, ...]:
-        with self._lock:
-            return tuple(self._roots.values())
+        return tuple(self._roots.values())
 
     def root_names(self) -> dict[str, str]:
         """Return the roots' names by URI: the given ones, else the shortest that are distinct.
@@ -258,14 +257,13 @@ class Library:
 
     @property
     def uris(self) -> list[str]:
-        with self._lock:
-            return list(self._roots)
+        return list(self._roots)
 
     def add_root(self, root: Root | str) -> Root:
         """Add a root, or replace the one of the same URI."""
         added = Root(canonical(root)) if isinstance(root, str) else root
         with self._lock:
-            self._roots[added.uri] = added
+            self._roots = {**self._roots, added.uri: added}
             local = [uri for uri in self._roots if not is_remote(uri)]
             self._real_roots = [os.path.realpath(uri) for uri in local]
             self._states.setdefault(added.uri, RootState())

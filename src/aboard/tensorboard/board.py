@@ -7,12 +7,13 @@ moment, updated run by run, so that reading it again costs only what changed.
 from __future__ import annotations
 
 import itertools
+import pickle
 import posixpath
 import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
@@ -48,6 +49,15 @@ class Board:
         if not self.location:
             uris = ", ".join(member.source.uri for member in self.members)
             object.__setattr__(self, "location", uris)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields alone: what is derived from them is derived again."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @cached_property
+    def pickled(self) -> bytes:
+        """The board for another process; of many members it takes a second, so in a thread."""
+        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     def shows(self, name: str) -> bool:
         if self.include and not any(fnmatchcase(name, pattern) for pattern in self.include):

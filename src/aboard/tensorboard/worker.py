@@ -107,7 +107,7 @@ class Call(NamedTuple):
 
     setup: Setup | None
     board_id: str
-    board: Board | None
+    board: bytes | None  # pickled
     is_new: bool  # nothing that is known of an earlier board of this id holds
     dropped: tuple[str, ...]  # boards that the worker need not keep
     work: Work
@@ -327,10 +327,11 @@ class Plugins:
             self._boards.remove(board_id)
         listing = self._boards.get(call.board_id)
         if call.board is not None:
+            board: Board = pickle.loads(call.board)  # noqa: S301 - of the hub
             if listing is None or call.is_new:
-                self._boards.add(call.board)
+                self._boards.add(board)
             else:
-                listing.show(call.board)
+                listing.show(board)
         listing = self._boards.get(call.board_id)
         if listing is None:
             raise RuntimeError("a call came before its board")

@@ -397,6 +397,8 @@ class _Worker:
             self._setup = setup
         board = listing.board
         held = self.boards.get(board.id, (None, None))
+        has_board = held[1] is board and held[0] is listing
+        pickled = None if has_board else await asyncio.to_thread(lambda: board.pickled)
         self.boards[board.id] = listing, board
         self.boards.move_to_end(board.id)
         dropped = []
@@ -405,7 +407,7 @@ class _Worker:
         call = Call(
             setup if is_new_setup else None,
             board.id,
-            None if held[1] is board and held[0] is listing else board,
+            pickled,
             held[0] is not listing,
             tuple(dropped),
             work,

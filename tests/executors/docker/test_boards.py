@@ -224,6 +224,25 @@ def test_a_board_is_reached_without_a_published_port(make, executor, tmp_path, s
     assert fetch(address, address.token) == (200, b"hello")
 
 
+def test_its_address_needs_no_file_once_polled_and_follows_its_container(
+    executor, docker_engine, tmp_path
+):
+    handle = running(executor, executor.start(spec(tmp_path)))
+    before = executor.address(handle)
+    (tmp_path / "a").rename(tmp_path / "away")
+    assert executor.address(handle) == before
+    (tmp_path / "away").rename(tmp_path / "a")
+    (tmp_path / "a" / "start-1" / "published.json").write_text('["127.0.0.1", 1]')
+    assert executor.address(handle) == before
+    executor.find_address(handle)
+    assert executor.address(handle).port == 1
+    running(executor, handle)
+    assert executor.address(handle) == before
+    docker_engine.docker("kill", handle["container"])
+    until(executor, handle, CommandState.ENDED)
+    assert executor.address(handle) is None
+
+
 # What others see.
 
 

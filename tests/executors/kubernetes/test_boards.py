@@ -1,5 +1,6 @@
 """Boards as pods: what Kubernetes alone has, on a real cluster, and documents without one."""
 
+import base64
 import json
 import shutil
 import signal
@@ -32,6 +33,7 @@ from tests.engines.rigs import SERVES, Rig, command, fetch, until_state
 from tests.waiting import until
 
 SECRET = "s3cr3t-of-the-cloud"
+ENVIRONMENT = json.dumps({"ABOARD_TOKEN": "0123456789abcdef"}).encode()
 HOLDS = "import time; time.sleep(600)"
 URGENT = """
 apiVersion: scheduling.k8s.io/v1
@@ -299,6 +301,56 @@ class TestKubeconfigs:
         server = f"https://127.0.0.1:{closed_port}"
         assert report.problem == f"{server} does not answer: connection refused."
         executor.close()
+
+
+class FakeApi:
+    """A pod that says a line more each time, and its Secret."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def log(self, *_: str) -> Iterator[bytes]:
+        self.lines.append(b"line %d\n" % len(self.lines))
+        return iter(self.lines)
+
+    def find(self, _: str) -> dict[str, Any]:
+        return {"data": {"environment.json": base64.b64encode(ENVIRONMENT)}}
+
+    def delete(self, _: str, *, grace: int) -> None:
+        pass
+
+
+class TestLogsElsewhere:
+    """The log of a start that was made where the log of its board had another length."""
+
+    @pytest.fixture
+    def save(self, monkeypatch, tmp_path):
+        """Store the log once more; return what is stored."""
+        api = FakeApi()
+        monkeypatch.setattr(KubernetesExecutor, "_api_of", lambda *_: api)
+
+        def save(log_from: int) -> bytes:
+            handle = {"board": "b1", "directory": str(tmp_path), "start": "1", "pod": "aboard-b1-1"}
+            KubernetesExecutor().stop(handle | {"log_from": log_from, "namespace": "n"}, now=True)
+            return (tmp_path / "log").read_bytes()
+
+        return save
+
+    @pytest.mark.parametrize("log_from", [0, 3, 1000])
+    @pytest.mark.parametrize("earlier", [b"", b"an earlier start\n"])
+    def test_it_follows_what_is_there(self, save, tmp_path, log_from, earlier):
+        if earlier:
+            (tmp_path / "log").write_bytes(earlier)
+        assert save(log_from) == earlier + b"line 0\n"
+        assert save(log_from) == earlier + b"line 0\nline 1\n"
+
+    def test_it_is_stored_again_if_a_user_has_deleted_it(self, save, tmp_path):
+        log = tmp_path / "log"
+        log.write_bytes(b"an earlier start\n")
+        save(17)
+        log.unlink()
+        save(17)
+        assert save(17) == b"line 0\nline 1\nline 2\n"
 
 
 @pytest.fixture

@@ -331,6 +331,17 @@ def test_a_machine_that_cannot_be_asked_makes_nothing_fail(executor, started, mo
     assert look(executor, handle).state == CommandState.RUNNING
 
 
+def test_its_address_needs_no_file_once_known_and_ends_with_it(executor, started, tmp_path):
+    handle = running(executor, started())
+    address = executor.address(handle)
+    (tmp_path / "a").rename(tmp_path / "away")
+    assert executor.address(handle) == address
+    os.kill(handle["pid"], signal.SIGKILL)
+    until(lambda: executor.address(handle) is None)  # before any poll
+    (tmp_path / "away").rename(tmp_path / "a")
+    assert executor.address(handle) is None
+
+
 def test_secrets_are_in_no_command_line_and_in_files_of_the_owner_only(executor, started, tmp_path):
     handle = running(executor, started(environment={"PASSWORD": "very-secret"}))
     token = executor.address(handle).token

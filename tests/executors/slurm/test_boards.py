@@ -91,6 +91,26 @@ def test_a_profile_that_was_removed_makes_its_boards_unknown(tmp_path):
     assert "[executors.slurm.profiles.long]" in status.reason
 
 
+def test_an_address_that_is_known_needs_no_file(tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    handle, token = Start.prepare(Spec("a", command(SLEEPS), shared), "1", tls=True)
+    handle |= {"directory": str(tmp_path / "a"), "shared": str(shared)}
+    handle |= {"job": "17", "profile": "", "memory": None}
+    (shared / "start-1" / "address").write_text('{"address": "https://n1:7000/b/view/"}\n')
+    executor = SlurmExecutor()
+    executor.find_address(handle)
+    shared.rename(tmp_path / "away")
+
+    def hangs(*_, **__):
+        raise AssertionError("this may take for ever")
+
+    with monkeypatch.context() as patched:
+        for verb in ("is_dir", "stat", "open"):
+            patched.setattr(Path, verb, hangs)
+        address = executor.address(handle)
+    assert (address.host, address.port, address.token) == ("n1", 7000, token)
+
+
 def test_a_directory_that_another_user_has_made_is_not_used(tmp_path):
     executor = SlurmExecutor(hub="test")
     tells = "import os, sys; print(os.environ['TMPDIR'], file=sys.stderr)"

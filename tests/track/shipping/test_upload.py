@@ -4,14 +4,18 @@ import errno
 import json
 import random
 import tempfile
+from collections.abc import Callable
+from itertools import product
+from typing import Any
 
 import pytest
 
 from aboard.events.records import frame
+from aboard.runs import manifest
 from aboard.runs.manifest import Manifest, State
 from aboard.storage import PermissionDenied, StorageError, Unreachable
 from aboard.track.shipping import segments, upload
-from aboard.track.shipping.segments import Ledger, segment_name
+from aboard.track.shipping.segments import Ledger, SentRecord, segment_name
 from aboard.track.shipping.shipper import send_abandoned
 from aboard.track.shipping.spool import Spool
 from aboard.track.shipping.upload import record_to_send
@@ -647,6 +651,88 @@ def test_what_users_add_to_a_record_in_the_bucket_stays():
     assert record_to_send(ours, theirs.to_json()) is None, "nothing else has changed"
     other = attempt(9, 3e9, State.COMPLETED)
     assert Manifest.from_json(record_to_send(other, sent.to_json())).note == "of the paper"
+
+
+# What users do to a record in the bucket while its run goes on.
+
+
+def edited(content: bytes, tags: dict[str, Any], note: str) -> bytes:
+    """Return a record with these tags and this note alone."""
+    made = Manifest.from_json(content)
+    made.tags, made.note = tags, note
+    return made.to_json()
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "after another attempt"])
+def test_what_one_side_adds_changes_or_removes_holds(is_alone):
+    ours = record(State.RUNNING)
+    theirs = ours if is_alone else record_to_send(ours, attempt(9, 1e8, State.FAILED))
+
+    def merged(kind: Callable[[str], tuple[dict[str, Any], str]], *values: str) -> str:
+        """Merge tags or notes that were sent, are here, and are there."""
+        sent, here, there = map(kind, values)
+        found = record_to_send(
+            edited(ours, *here), held := edited(theirs, *there), SentRecord(*sent)
+        )
+        after = Manifest.from_json(found or held)
+        return after.note or after.tags.get("stage", "")
+
+    def as_tag(value: str) -> tuple[dict[str, Any], str]:
+        return ({"stage": value} if value else {}), ""
+
+    def as_note(value: str) -> tuple[dict[str, Any], str]:
+        return {}, value
+
+    for sent, here, there in product(["", "draft", "final", "paper"], repeat=3):
+        for kind in (as_tag, as_note):
+            found = merged(kind, sent, here, there)
+            if here == sent:
+                assert found == there, (sent, here, there)
+            elif there == sent:
+                assert found == here, (sent, here, there)
+            else:  # nothing that was written is lost to a removal
+                assert found in ({here, there} - {""} or {""}), (sent, here, there)
+
+
+def test_what_is_not_known_to_be_removed_stays():
+    sent = edited(record(State.RUNNING), {"stage": "draft"}, "first")
+    for known in (None, SentRecord({"stage": "draft"}, "first", heartbeat=3e9)):  # and sent before
+        found = Manifest.from_json(record_to_send(sent, record(State.RUNNING), known))
+        assert (found.tags, found.note) == ({"stage": "draft"}, "first"), known
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("has_conditions", [False, True])
+def test_a_run_that_goes_on_does_not_undo_what_users_change(spooled, restarts, has_conditions):
+    running = Manifest.from_json(record(State.RUNNING))
+    running.edit({"baseline": True, "stage": "draft", "epoch": 1}, "first")
+
+    def beat(**tags: object) -> Manifest:
+        """Let the training write its record again, and the shipper send it."""
+        running.heartbeat += 30
+        running.edit(tags)
+        (spooled.files / "run.json").write_bytes(running.to_json())
+        if restarts:
+            spooled.restart()
+        if not has_conditions:
+            spooled.uploader._has_conditions = False
+        assert spooled.round(last=True).complete
+        assert spooled.uploader.verify()
+        return manifest.read(spooled.target)
+
+    def change(tags: dict[str, Any], note: str) -> None:
+        manifest.update(spooled.target.inner, lambda record: record.edit(tags, note))
+
+    beat()
+    change({"baseline": None, "stage": "final", "mine": 1}, "")
+    for epoch in (2, 3):
+        found = beat(epoch=epoch)
+        assert found.tags == {"stage": "final", "mine": 1, "epoch": epoch}
+        assert (found.note, found.heartbeat) == ("", running.heartbeat)
+    change({"mine": None, "baseline": True}, "of the paper")
+    found = beat(stage="done", best=7)
+    assert found.tags == {"stage": "done", "epoch": 3, "baseline": True, "best": 7}
+    assert found.note == "of the paper"
 
 
 def attempt(pid: int, started: float, state: State, **changed: object) -> bytes:

@@ -77,6 +77,8 @@ class DockerExecutor(Executor):
     def open(self) -> None:
         self._daemons = Daemons()
         self._ending = threading.Lock()  # one thread stores how a container ended
+        # By the directory of a start, as last found.
+        self._addresses: dict[Path, Address | None] = {}
 
     def close(self) -> None:
         self._daemons.close()
@@ -299,6 +301,10 @@ class DockerExecutor(Executor):
             try:
                 with explained(f"{host}: Docker does not answer"):
                     found[key] = self._look(client, handle, listed.get(handle["container"]))
+                if found[key].state is CommandState.ENDED:
+                    self._addresses.pop(Start(handle).place, None)
+                else:
+                    self.find_address(handle)
             except (ExecutorError, OSError, ValueError) as error:
                 found[key] = Status(CommandState.UNKNOWN, reason=why(error))
         return found
@@ -409,6 +415,14 @@ class DockerExecutor(Executor):
         return start.read_log(tail=tail, follow=follow, lives=lives)
 
     def address(self, handle: Handle) -> Address | None:
+        with suppress(KeyError):
+            return self._addresses[Start(handle).place]  # the hub's file system may hang
+        return self._read_address(handle)
+
+    def find_address(self, handle: Handle) -> None:
+        self._addresses[Start(handle).place] = self._read_address(handle)
+
+    def _read_address(self, handle: Handle) -> Address | None:
         start = Start(handle)
         try:
             reported = start.address() if start.verdict() is None else None

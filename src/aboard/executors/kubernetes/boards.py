@@ -64,12 +64,13 @@ from aboard.executors.kubernetes.pod import (
     said,
     why_waiting,
 )
-from aboard.executors.start import Start, why
+from aboard.executors.start import Start, read_json, why
 from aboard.storage.place import write_private
 from aboard.web.tokens import TokenError, write_token_file
 
 _Json = dict[str, Any]
 _PATH = "/b/view/"  # of `aboard view`
+_LOG_FROM = "log_from.json"  # where the log of a start begins here, if its handle is wrong
 _OURS = frozenset({"TMPDIR", "ABOARD_CACHE", "HOME", "PATH"})  # the pod has its own
 _DISRUPTIONS = frozenset({"Preempted", "Evicted", "TaintManagerEviction", "NodeShutdown"})
 _RECREATE_SECONDS = 30.0
@@ -206,7 +207,7 @@ class KubernetesExecutor(Executor):
     def logs(
         self, handle: Handle, *, tail: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
-        start = Start(handle)
+        start = _start_of(handle)
         if start.verdict() is not None:
             yield from start.read_log(tail=tail, follow=False, lives=lambda: False)
             return
@@ -235,6 +236,8 @@ class KubernetesExecutor(Executor):
 
     def find_address(self, handle: Handle) -> None:
         """Fetch the token from the Secret, and the address from the pod."""
+        if self.address(handle) is not None:
+            return
         try:
             api = self._api_of(handle)
             pod = api.find(_pod_path(handle))
@@ -368,7 +371,8 @@ class KubernetesExecutor(Executor):
 
     def _restore(self, api: KubernetesApi, handle: Handle) -> bool:
         """Make the files of a start whose hub was another one, from its Secret if it has one."""
-        place = Start(handle).place
+        start = Start(handle)
+        place = start.place
         if (place / "token").exists():
             return True
         secret = api.find(_secret_path(handle))
@@ -376,6 +380,7 @@ class KubernetesExecutor(Executor):
             return False
         environment = base64.b64decode(secret["data"][ENVIRONMENT])
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _note_log_from(start)
         write_token_file(place / "token", json.loads(environment)["ABOARD_TOKEN"])
         return True
 
@@ -413,12 +418,12 @@ class KubernetesExecutor(Executor):
         return last_events(api, namespace, selector)
 
     def _look(self, api: KubernetesApi, handle: Handle, pod: _Json | None, event: str) -> Status:
-        start = Start(handle)
-        stopped = start.deadline() is not None
+        stopped = Start(handle).deadline() is not None
         if pod is None:
             reason = "it was stopped" if stopped else self._why_gone(api, handle)
             return self._conclude(api, handle, None, reason)
         self._restore(api, handle)
+        start = _start_of(handle)
         if "terminated" in container_state(pod) or self._has_failed(pod):
             self._save_log(api, handle)
             code, reason = ending(pod, start, handle.get("memory"))
@@ -490,7 +495,7 @@ class KubernetesExecutor(Executor):
 
     def _save_log(self, api: KubernetesApi, handle: Handle) -> None:
         """Store the log of a start after those of earlier ones; never less than before."""
-        start = Start(handle)
+        start = _start_of(handle)
         if not start.place.is_dir():
             return
         try:
@@ -499,8 +504,11 @@ class KubernetesExecutor(Executor):
             if error.status:  # its node has forgotten it, or is gone
                 return
             raise
-        if not text.startswith(_head(start.log, None)[start.log_from :]):
+        stored = _head(start.log, None)
+        if not text.startswith(stored[start.log_from :]):
             return
+        if len(stored) < start.log_from:  # a user has deleted it
+            start.log_from = _note_log_from(start)
         with start.log.open("ab") as file:
             file.truncate(start.log_from)
             file.write(text)
@@ -570,6 +578,22 @@ def last_events(
         for one in items
         if not reasons or one.get("reason") in reasons
     }
+
+
+def _start_of(handle: Handle) -> Start:
+    """Return a start; its `log_from` is a position in the log here, not in another hub's."""
+    start = Start(handle)
+    noted = read_json(start.place / _LOG_FROM)
+    if noted is not None:
+        start.log_from = int(noted)
+    return start
+
+
+def _note_log_from(start: Start) -> int:
+    """Let the log of a start begin where the log here ends."""
+    size = start.log.stat().st_size if start.log.exists() else 0
+    write_private(start.place / _LOG_FROM, json.dumps(size))
+    return size
 
 
 def _pods_path(handle: Handle) -> str:

@@ -89,6 +89,7 @@ class ProcessExecutor(Executor):
     def open(self) -> None:
         # An exit code can be fetched once: the thread that fetches it also stores it.
         self._fetching = threading.Lock()
+        self._addresses: dict[Path, Address] = {}  # by the directory of a start
 
     def start(self, spec: Spec) -> Handle:
         try:
@@ -143,12 +144,19 @@ class ProcessExecutor(Executor):
         """Return the reported address of a live process; later its port may be another's."""
         started = _Started(handle)
         try:
-            return started.address() if started.lives() else None
+            lives = started.lives()
+            # It is read once: the hub's file system may hang.
+            known = (self._addresses.get(started.place) or started.address()) if lives else None
         except (OSError, TokenError) as error:
             raise ExecutorError(
                 f"the address of process {started.pid} cannot be read: {why(error)}. "
                 "Stop the board and start it again."
             ) from error
+        if known is None:
+            self._addresses.pop(started.place, None)
+        else:
+            self._addresses[started.place] = known
+        return known
 
     def probe(self, profile: str = "") -> EngineReport:  # noqa: ARG002 - one machine
         free = {"cpus": str(os.cpu_count() or 1)}
@@ -290,6 +298,7 @@ class ProcessExecutor(Executor):
         gone, code = _fetch_exit_code(started) if members else (True, None)
         if not gone:
             return Status(started.state())
+        self._addresses.pop(started.place, None)
         return verdict or started.end(code, _reason(started, code))
 
     def _look_at_living(self, started: _Started, alive: list[Process]) -> Status:

@@ -29,6 +29,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from aboard import system
@@ -76,7 +77,7 @@ class SlurmExecutor(Executor):
 
     def open(self) -> None:
         self._lock = threading.Lock()  # of the addresses
-        self._addresses: dict[str, Address | None] = {}  # by job, as the last poll found them
+        self._addresses: dict[str, Address | None] = {}  # by job, as last found
 
     def start(self, spec: Spec) -> Handle:
         settings: SlurmSettings = self.settings(spec.profile)
@@ -106,6 +107,7 @@ class SlurmExecutor(Executor):
                     self._remember(submitted, None, ended=True)
                     continue
                 cluster = Cluster.of(self.settings(submitted.profile))
+                _ = submitted.files  # an error there is about this job alone
                 by_cluster.setdefault(cluster, {})[key] = submitted
             except (ExecutorError, OSError, ValueError) as error:
                 found[key] = Status(CommandState.UNKNOWN, reason=why(error))
@@ -147,10 +149,17 @@ class SlurmExecutor(Executor):
         return submitted.files.read_log(tail=tail, follow=follow, lives=lives)
 
     def address(self, handle: Handle) -> Address | None:
-        submitted = _Submitted(handle)
+        job = str(handle.get("job"))
         with self._lock:
-            if submitted.job in self._addresses:
-                return self._addresses[submitted.job]
+            if job in self._addresses:  # the file system that the nodes share may hang
+                return self._addresses[job]
+        return self._read_address(_Submitted(handle))
+
+    def find_address(self, handle: Handle) -> None:
+        submitted = _Submitted(handle)
+        self._remember(submitted, self._read_address(submitted))
+
+    def _read_address(self, submitted: _Submitted) -> Address | None:
         try:
             return None if submitted.verdict() is not None else submitted.files.address()
         except (OSError, TokenError) as error:
@@ -365,11 +374,15 @@ class _Submitted(Start):
             raise ExecutorError(
                 f"this is not the handle of a job: {error!r}. Start the board again."
             ) from error
-        self.files: Start = self
+        self._handle = handle
+
+    @cached_property
+    def files(self) -> Start:
         """Its files while it runs: in the directory that the nodes share."""
-        shared = handle.get("shared")
+        shared = self._handle.get("shared")
         if shared is not None and Path(shared, self.place.name).is_dir():
-            self.files = Start({**handle, "directory": shared})
+            return Start({**self._handle, "directory": shared})
+        return self
 
     def runs(self, job: Job) -> bool:
         """Return whether the script has begun since the job was last requeued."""

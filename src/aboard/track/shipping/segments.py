@@ -204,6 +204,14 @@ class GrowingFile:
         }
 
 
+class SentRecord(NamedTuple):
+    """What the record of a run had here when it was sent, of what users change in the target."""
+
+    tags: Mapping[str, Any] = {}
+    note: str = ""
+    heartbeat: float = 0.0
+
+
 class Ledger:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -211,14 +219,17 @@ class Ledger:
         self._saved_at = clock()
         self.growing: dict[str, GrowingFile] = {}
         self.whole: dict[str, str] = {}  # the version of each file that arrived whole
+        self.records: dict[str, SentRecord] = {}  # of runs, as they were last sent
         self.lost = False  # the file was missing or unreadable
         self.saved = True  # the file is up to date; a full disk prevents that
         try:
             document = json.loads(path.read_bytes())
             self.growing = {name: _growing(entry) for name, entry in document["growing"].items()}
             self.whole = {str(name): str(version) for name, version in document["whole"].items()}
+            records = document.get("records", {})  # an earlier version did not write them
+            self.records = {name: SentRecord(**entry) for name, entry in records.items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            self.growing, self.whole, self.lost = {}, {}, True
+            self.growing, self.whole, self.records, self.lost = {}, {}, {}, True
 
     @staticmethod
     def create(path: Path) -> None:
@@ -229,6 +240,7 @@ class Ledger:
         document = {
             "growing": {name: asdict(entry) for name, entry in self.growing.items()},
             "whole": self.whole,
+            "records": {name: record._asdict() for name, record in self.records.items()},
         }
         self._saved_at = self._clock()
         self.saved = replace_json(self._path, document)
@@ -242,6 +254,14 @@ class Ledger:
             self.whole[name] = version
         self.saved = False
         if self._clock() - self._saved_at >= _SAVE_SECS:
+            self.save()
+
+    def set_record(self, name: str, record: SentRecord) -> None:
+        """Note how a record was sent; other tags at once, or the next process sends them again."""
+        before = self.records.get(name, SentRecord())
+        self.records[name] = record
+        self.saved = False
+        if (before.tags, before.note) != (record.tags, record.note):
             self.save()
 
 

@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aboard.events.records import HEADER
 from aboard.runs.manifest import FILE_NAME as MANIFEST
@@ -52,6 +52,7 @@ from aboard.track.shipping.segments import (
     Cutter,
     GrowingFile,
     Ledger,
+    SentRecord,
     cutter_of,
     head_of,
     is_full,
@@ -165,7 +166,8 @@ class Uploader:
         found, stored = self._find(name), self._read_stored(name)
         if found is None or stored is None:
             return True  # nothing to send again, or no right to read
-        return record_to_send(_content_of(found.path), stored) is None
+        sent = self._ledger.records.get(name)
+        return record_to_send(_content_of(found.path), stored, sent) is None
 
     def _directories(self) -> Iterator[list[SpooledFile]]:
         """Yield the files of each directory in the order of their names.
@@ -548,8 +550,10 @@ class Uploader:
                 self._versions.pop(name, None)
                 self._version_of(name)  # before the content, which may change meanwhile
                 stored = self._read_stored(name)
-            record = record_to_send(ours, stored)
+            record = record_to_send(ours, stored, self._ledger.records.get(name))
             if record is None or self._write_version(name, record):
+                with contextlib.suppress(BadManifest):
+                    self._ledger.set_record(name, _sent(Manifest.from_json(ours)))
                 if held := record or stored:
                     self._records[name] = held
                     self._keep_end(name, held)
@@ -641,13 +645,20 @@ def _tail(file: int, end: int) -> int:
 # machine that comes back sends what an earlier attempt left on it, when the run may have continued
 # and ended elsewhere; an attempt that began while the bucket was unreachable knows of none before.
 
-_MERGED = ("hparams", "tags", "metrics")
-_OF_THE_RUN = ("name", "experiment", "created", "started", "attempts", "schema", "note", "others")
-_OF_LAST_ATTEMPT = {one.name for one in fields(Manifest)}.difference(_MERGED, _OF_THE_RUN)
+_MERGED = ("hparams", "metrics")
+_EDITED = ("tags", "note")  # by users, in the target
+_OF_THE_RUN = ("name", "experiment", "created", "started", "attempts", "schema", "others")
+_OF_LAST_ATTEMPT = {one.name for one in fields(Manifest)}.difference(_MERGED, _EDITED, _OF_THE_RUN)
+_ABSENT = object()
 
 
-def record_to_send(ours: bytes, theirs: bytes | None) -> bytes | None:
+def record_to_send(
+    ours: bytes, theirs: bytes | None, sent: SentRecord | None = None
+) -> bytes | None:
     """Return what the target's record should become, or None if it stays as it is.
+
+    Users change the tags and the note of the target's record. What they have changed or removed
+    since ours was `sent` stays as they left it. If that is unknown, no tag is removed.
 
     Of an attempt that others followed, only its end is added, and only when the last of them has
     ended: until then their next heartbeat would overwrite it. Attempts that do not know of each
@@ -659,25 +670,48 @@ def record_to_send(ours: bytes, theirs: bytes | None) -> bytes | None:
         old, new = Manifest.from_json(ours), Manifest.from_json(theirs)
     except BadManifest:
         return None if ours == theirs else ours
+    if sent is None or new.heartbeat < sent.heartbeat:  # a late request has replaced it
+        sent = SentRecord()
     if not all(map(_is_same, old.attempts, new.attempts)):
-        merged = _merge(old, new).to_json()
+        merged = _merge(old, new, sent).to_json()
         return None if merged == theirs else merged
     if len(new.attempts) <= len(old.attempts):
-        kept = _with_edits(ours, old, new)
-        return None if kept == theirs else kept
+        edits = _merge_edits(old, new, sent)
+        if edits != (old.tags, old.note):
+            old.tags, old.note = edits
+            ours = old.to_json()
+        return None if ours == theirs else ours
     if not old.attempts or new.state is State.RUNNING:
         return None
     known = new.attempts[len(old.attempts) - 1]
     return new.to_json() if _copy_end(old.attempts[-1], known) else None
 
 
-def _with_edits(ours: bytes, old: Manifest, new: Manifest) -> bytes:
-    """Return our record with the tags and the note that users added to the one in the target."""
-    tags, note = {**new.tags, **old.tags}, new.note or old.note
-    if (tags, note) == (old.tags, old.note):
-        return ours
-    old.tags, old.note = tags, note
-    return old.to_json()
+def _sent(record: Manifest) -> SentRecord:
+    return SentRecord(record.tags, record.note, record.heartbeat)
+
+
+def _merge_edits(
+    ours: Manifest, theirs: Manifest, sent: SentRecord, *, is_last: bool = True
+) -> tuple[dict[str, Any], str]:
+    """Return the tags and the note with what either side has changed.
+
+    Of a tag that both have changed, a value holds rather than its removal, and ours rather than
+    theirs if our attempt is the last. Of a note that both have changed, theirs: a user wrote it.
+    """
+    tags = {}
+    for name in {**theirs.tags, **ours.tags}:
+        before, mine, yours = (one.tags.get(name, _ABSENT) for one in (sent, ours, theirs))
+        value = mine if is_last else yours
+        if mine == before or (mine is _ABSENT and yours != before):
+            value = yours
+        elif yours == before or yours is _ABSENT:
+            value = mine
+        if value is not _ABSENT:
+            tags[name] = value
+    if ours.note == sent.note:
+        return tags, theirs.note
+    return tags, ours.note if theirs.note == sent.note else theirs.note or ours.note
 
 
 def _is_same(one: Attempt, other: Attempt) -> bool:
@@ -694,7 +728,7 @@ def _copy_end(ours: Attempt, theirs: Attempt) -> bool:
     return changed
 
 
-def _merge(ours: Manifest, theirs: Manifest) -> Manifest:
+def _merge(ours: Manifest, theirs: Manifest, sent: SentRecord) -> Manifest:
     """Add our attempts to their record; the record with the last attempt has precedence."""
     last = ours.attempts[-1]
     others = [a for a in theirs.attempts if not any(_is_same(a, b) for b in ours.attempts)]
@@ -713,7 +747,7 @@ def _merge(ours: Manifest, theirs: Manifest) -> Manifest:
     if is_last:
         for name in _OF_LAST_ATTEMPT:
             setattr(theirs, name, getattr(ours, name))
-    theirs.note = theirs.note or ours.note
+    theirs.tags, theirs.note = _merge_edits(ours, theirs, sent, is_last=is_last)
     theirs.created = min(filter(None, (ours.created, theirs.created)), default=0.0)
     theirs.started, theirs.attempts = attempts[0].started, attempts
     return theirs
