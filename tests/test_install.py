@@ -110,6 +110,23 @@ def test_wheels_and_source_releases_hold_the_built_console(source, wheel, tmp_pa
         assert sorted(found) == CONSOLE
 
 
+@pytest.mark.parametrize("works", [True, False], ids=["npm", "no npm"])
+def test_a_checkout_builds_its_console_where_it_can(source, tmp_path, works):
+    checkout = tmp_path / "checkout"
+    shutil.copytree(source, checkout, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    shutil.rmtree(checkout / "src" / "aboard" / "hub" / "console")
+    (checkout / "console").mkdir()
+    npm = tmp_path / "bin" / "npm"
+    npm.parent.mkdir()
+    built = "../src/aboard/hub/console"
+    writes = f"mkdir -p {built} && echo built >{built}/index.html" if works else "exit 1"
+    npm.write_text(f'#!/bin/sh\n[ "$1" = ci ] || {{ {writes}; }}\n')
+    npm.chmod(0o755)
+    path = f"{npm.parent}:{os.environ['PATH']}"
+    wheel = build_wheel(checkout, tmp_path / "wheels", PATH=path, CC="/bin/false")
+    assert ("aboard/hub/console/index.html" in zipfile.ZipFile(wheel).namelist()) is works
+
+
 class TrainingImage:
     """A virtual environment with the wheel and numpy; nothing is downloaded."""
 

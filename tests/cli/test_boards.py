@@ -90,6 +90,15 @@ def test_a_root_can_be_named(no_hub, aboard, tmp_path):
     assert "name what to show: aboard start SELECTOR" in nothing.err
 
 
+def test_a_root_narrows_what_a_selector_selects(no_hub, aboard, tmp_path):
+    for number, place in enumerate(("a", "b")):
+        log_run(tmp_path / place, "exp/run1", [float(number)])
+    everything = started(aboard, "exp", "--root", tmp_path / "a", "--root", tmp_path / "b")
+    assert sorted(served(no_hub, everything).values()) == [[0.0], [1.0]]
+    one = started(aboard, "exp", "--root", tmp_path / "b", "--where", 'name == "run1"')
+    assert list(served(no_hub, one).values()) == [[1.0]]
+
+
 def test_a_hub_that_ran_before_comes_back_with_its_boards_on_its_port(no_hub, aboard, root):
     no_hub.mkdir()  # other tests take the usual port as soon as it is free
     (no_hub / "last-hub.json").write_text(json.dumps({"port": free_port()}))

@@ -173,6 +173,7 @@ def start(
 ) -> None:
     """Start a board of a selection of runs, and open it."""
     from aboard.runs.catalog import find_roots
+    from aboard.runs.selectors import is_path
     from aboard.sdk.client import open_hub_for
 
     if not group_by and (band or show):
@@ -180,6 +181,8 @@ def start(
     shown = selector or ([] if runs else find_roots(root or []))
     selectors = narrowed(shown, runs or [])
     parse_question(where, sort, limit)  # what is wrong with it is said before a hub is started
+    if root and not any(map(is_path, selectors)):
+        where = below(find_roots(root), where)
     client = open_hub_for(selectors, roots=root or [], notify=notify)
     board = client.create(
         selectors,
@@ -212,6 +215,14 @@ def start(
     tell_way(client.hub)
     if browser and not detach:
         open_in_browser(link)
+
+
+def below(roots: Sequence[str], where: str | None) -> str:
+    """Return a question that only runs below some roots meet."""
+    import orjson
+
+    found = " or ".join(f"root == {orjson.dumps(uri).decode()}" for uri in roots)
+    return f"({found}) and ({where})" if where else found
 
 
 def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:

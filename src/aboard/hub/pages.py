@@ -54,9 +54,9 @@ _YEAR = 365 * 86400
 _MAX_LISTED = 100
 _MAX_SELECTORS = 3
 _NO_CONSOLE = (
-    "This installation has no console, because its files were not built. In a checkout of Aboard, "
-    "build them with <code>make console</code> and reload this page. Boards, the command line and "
-    "the API work without it."
+    "This installation has no console, because its files were not built. In the checkout of Aboard "
+    "that you installed, run <code>make console</code>, and <code>pip install .</code> again. "
+    "Boards, the command line and the API work without it."
 )
 _NO_BOARDS = "There are no boards yet. Start one: <code>aboard start SELECTOR</code>"
 _NO_SHARE = Problem(
