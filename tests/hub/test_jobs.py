@@ -22,7 +22,8 @@ from aboard.jobs.service import Jobs
 from aboard.jobs.store import JobStore
 from aboard.storage import Unreachable
 from aboard.web.request import session_cookie_name
-from tests.hub.hubs import served, until
+from tests.hub.hubs import served
+from tests.waiting import until
 
 COMMAND = {"command": ["true"], "workdir": "/"}
 
@@ -343,7 +344,7 @@ def test_many_questions_of_a_user_take_one_thread_and_leave_room_for_others(hub,
     ):
         try:
             found = [pool.submit(vera.get, path) for _ in range(at_once)]
-            until(lambda: sum(one.done() for one in found) == at_once - answered, 60)
+            until(lambda: sum(one.done() for one in found) == at_once - answered)
             found.append(pool.submit(other.get, path))
             assert other.get("/api/v1/jobs").status_code == 200
             assert [one.name for one in threading.enumerate()].count("jobs-process") == 1

@@ -7,6 +7,7 @@ for such a platform runs unchanged.
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
 import re
@@ -281,8 +282,6 @@ def _ray() -> Launch | None:
 
 
 def user_name() -> str:
-    import getpass
-
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container whose user has no entry
