@@ -95,9 +95,10 @@ def demo(
         training = _Training(logs, seconds)
 
         hub = Hub(settings, personal=True)
+        key = hub.auth.lasting_key(owner_of(hub))
 
         def ready() -> None:
-            _announce(hub, logs, sockets, browser=browser, json=json)
+            _announce(hub, logs, sockets, key, browser=browser, json=json)
             training.is_shown.set()
 
         training.start()
@@ -119,7 +120,13 @@ def demo(
 
 
 def _announce(
-    hub: Hub, logs: Path, sockets: Sequence[socket.socket], *, browser: bool, json: bool
+    hub: Hub,
+    logs: Path,
+    sockets: Sequence[socket.socket],
+    key: str,
+    *,
+    browser: bool,
+    json: bool,
 ) -> None:
     """Start the board, and print a link to the console and one to the board."""
     from aboard.web import urls
@@ -127,9 +134,7 @@ def _announce(
     owner, address = owner_of(hub), urls(sockets, "localhost")[0]
     board = hub.create(owner, {"selectors": [canonical(str(logs))], "name": "demo"}).board
     at_board = f"{address}/b/{board.id}/"
-    to_console, to_board = (
-        f"{place}?key={hub.auth.mint_key(owner)[0]}" for place in (f"{address}/", at_board)
-    )
+    to_console, to_board = (f"{place}?key={key}" for place in (f"{address}/", at_board))
     if json:
         import orjson
 
