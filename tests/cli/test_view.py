@@ -279,7 +279,7 @@ def test_the_next_free_port_is_taken(viewing, tree):
         (["logs", "--samples", "1.5"], 2, "'1.5' is not a number of values."),
         (["logs", "--samples", "images"], 2, "'images' is not a number of values."),
         (["logs", "--samples", "films=9"], 2, "there is no kind 'films'. Known: scalars, images,"),
-        (["logs", "--poll", "0"], 2, "0.0 is not in the range x>=0.5"),
+        (["logs", "--poll", "0"], 2, "0.0 must be at least 0.5"),
         ([], 2, "there is no ./runs here, so name what to show"),
     ],
 )
