@@ -161,7 +161,8 @@ def start_personal(
 
 def _start(directory: Path, roots: Sequence[str], notify: Callable[[str], None]) -> KnownHub:
     _remove_stale(directory)
-    last = last_hub() or LastHub()
+    earlier = last_hub()
+    last = earlier or LastHub()
     command = [sys.executable, "-P", "-m", "aboard", "serve", "--personal"]
     for root in dict.fromkeys([*last.roots, *roots]):
         command += ["--root", root]
@@ -176,6 +177,13 @@ def _start(directory: Path, roots: Sequence[str], notify: Callable[[str], None])
             known = _run(command, directory)  # another program took the port in this moment
     if last.port not in {None, urlsplit(known.url).port}:
         notify(f"port {last.port} is taken, so your hub is at {known.url} now.")
+    if earlier is not None:
+        notify(f"started your hub again ({known.url}). 'aboard hub stop' ends it.")
+    else:
+        notify(
+            f"started a hub of your own ({known.url}); its token is in {directory / TOKEN_FILE}."
+            " 'aboard hub stop' ends it."
+        )
     return known
 
 
