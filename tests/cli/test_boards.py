@@ -108,6 +108,9 @@ def test_a_hub_that_ran_before_comes_back_with_its_boards_on_its_port(no_hub, ab
     aboard("hub", "stop")
     listed = aboard("list")
     assert (listed.code, listed.err, first["id"] in listed.out) == (0, note, True)
+    aboard("hub", "stop")
+    again = aboard("start", root, "--name", "mine", "--no-browser", "--json")
+    assert (again.code, again.err, again.json["id"]) == (0, note, first["id"])
     end_hub(no_hub, signal.SIGKILL)
     opened = aboard("open", "mine", "--no-browser", "--json")
     assert (opened.code, opened.err, opened.json["url"]) == (0, note, first["url"])
@@ -279,21 +282,44 @@ def test_a_board_keeps_its_question(hub, aboard):
     assert set(losses(board["url"], hub)) == {"cifar10/run3"}
     described = aboard("describe", board["id"]).out
     assert "1 run of cifar10, sorted by -metrics.loss.max, the first 1" in described
+    (row,) = [line for line in aboard("list").out.splitlines() if line.startswith(board["id"])]
+    assert "cifar10, sorted by -metrics.loss.max, the first 1" in row
     wrong = aboard("start", "cifar10", "--where", "stat == 1")
     assert (wrong.code, wrong.err.splitlines()[1:]) == (2, ["  stat == 1", "  ^^^^"])
     refused = aboard("start", "cifar10", "--where", "run ~ 'a' or", "--json")
     assert (refused.code, refused.json["errors"][0]["code"]) == (2, "bad_question")
 
 
+def test_a_board_tells_its_groups(hub, aboard):
+    options = ("--group-by", "experiment", "--band", "minmax", "--show", "both", "--new")
+    board = started(aboard, "cifar10", *options)
+    described = aboard("describe", board["id"]).out
+    assert "groups       by experiment; band minmax; shows groups and runs" in described
+    (row,) = [line for line in aboard("list").out.splitlines() if line.startswith(board["id"])]
+    assert "cifar10, grouped by experiment" in row
+    assert aboard("stop", board["id"]).code == 0
+
+
+def test_a_count_that_is_not_known_is_not_told(hub, aboard):
+    board = started(aboard, "mnist", "--new")
+    assert aboard("stop", board["id"]).code == 0
+    lines = aboard("list", "--all").out.splitlines()
+    (row,) = [line.split() for line in lines if line.startswith(board["id"])]
+    assert row[4] == "-"
+    described = aboard("describe", board["id"])
+    assert "shows        mnist\n" in described.out
+
+
 def test_boards_are_listed_and_described(hub, aboard, root):
     board = started(aboard, "mnist", "--name", "listed", "--new")
     lines = aboard("list").out.splitlines()
     assert lines[0].split() == [
-        *("ID", "NAME", "OWNER", "STATE", "SHOWS", "ON", "URL", "AGE", "EXPIRES", "REASON")
+        *("ID", "NAME", "OWNER", "STATE", "RUNS", "SHOWS"),
+        *("ON", "URL", "AGE", "EXPIRES", "REASON"),
     ]
     (row,) = [line.split() for line in lines if " listed " in line]
     assert row[0] == board["id"]
-    assert row[3:7] == ["running", "mnist", "instant", board["url"]]
+    assert row[3:8] == ["running", "1", "mnist", "instant", board["url"]]
     described = aboard("describe", board["id"][:8]).out
     assert "shows        1 run of mnist" in described
     history = aboard("describe", "listed", "--json").json["history"]

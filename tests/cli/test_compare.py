@@ -6,6 +6,7 @@ import math
 import pytest
 
 from aboard import EventWriter
+from aboard.cli.compare import _percent
 from aboard.runs.manifest import Manifest
 
 
@@ -43,6 +44,11 @@ def test_two_runs(aboard, root):
     assert ["eval/acc", "max", "0.9", "0.7", "-0.2", "-22.2"] in words
     assert ["speed", "last", "7", "8", "+1", "+14.3"] in words
     assert "depth" not in result.out
+
+
+def test_a_large_change_is_written_in_full():
+    shown = {4240.4: "+4,240", -123456.0: "-123,456", 99.96: "+100", 5e9: "+5e+09", None: "-"}
+    assert {number: _percent(number) for number in shown} == shown
 
 
 def test_two_groups_have_a_test(aboard, root):

@@ -165,4 +165,6 @@ def test_fields_of_runs_are_offered(aboard, offered, tmp_path):
     assert offered("runs", "--group-by", "hparams.") == ["hparams.lr", "hparams.width"]
     assert offered("runs", "--where", "'state==1 or hparams.w")[-1] == "hparams.width"
     assert offered("ls", "runs", "--sort", "metrics.l") == ["metrics.loss"]
+    assert offered("runs", "--columns", "hp") == ["hparams", "hparams."]
+    assert offered("runs", "--columns", "run,hparams.l") == ["run,hparams.lr"]
     assert offered("runs", "--columns", "run,metrics.loss.me") == ["run,metrics.loss.mean"]

@@ -13,9 +13,20 @@ def test_a_sound_tree(aboard, tree):
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[0] == str(tree / "a")
-    assert lines[1].startswith("  all good 1 run, 2 tags, 11 values in 1 file (")
+    held = "1 directory with event files: 2 tags, 11 values in 1 file ("
+    assert lines[1].startswith(f"  all good {held}")
     assert lines[1].endswith(" ago")
     assert lines[2] == "  info     1 file of 1 was written in the last 5 minutes"
+
+
+def test_alone_it_examines_the_root(aboard, tree, tmp_path):
+    missing = aboard("doctor")
+    assert (missing.code, missing.out) == (2, "")
+    assert "there is no ./runs here, so name what to examine: aboard doctor SOURCE" in missing.err
+    assert aboard("doctor", ABOARD_ROOT=str(tree)).out.splitlines()[0] == str(tree)
+    tree.rename(tmp_path / "runs")
+    result = aboard("doctor")
+    assert (result.code, result.out.splitlines()[0]) == (0, str(tmp_path / "runs"))
 
 
 def test_an_empty_directory(aboard, tree, tmp_path):
@@ -123,7 +134,7 @@ def test_a_board_is_examined_as_its_hub_sees_it(hub, aboard, tmp_path):
     assert started.code == 0, started.err
     result = aboard("doctor", "seen")
     assert result.out.startswith("board seen")
-    assert f"\n\n{tmp_path}/data\n  all good 1 run" in result.out
+    assert f"\n\n{tmp_path}/data\n  all good 1 directory" in result.out
     assert aboard("stop", "seen").code == 0
     ended = aboard("doctor", started.json["id"], "--json")
     assert ended.code == 1

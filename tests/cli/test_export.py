@@ -16,6 +16,7 @@ import pytest
 import aboard as library
 from aboard import EventWriter
 from aboard.cli.export import Csv, Json
+from aboard.events import encode
 from aboard.index import Index, Series
 from tests.engines.powerless import powerless
 
@@ -157,6 +158,15 @@ def test_each_pattern_that_picks_nothing_is_an_error(aboard, tree, tmp_path):
     )
 
 
+def test_tags_of_hyperparameters_are_not_offered(aboard, tmp_path):
+    with EventWriter(tmp_path / "logs") as writer:
+        writer.scalar("loss", 1.0, 0)
+        writer.add([encode.hparams_start({"lr": 0.1})], 0)
+    assert aboard("export", tmp_path / "logs", "--tag", "nothing*").err == (
+        "aboard: no tag matches --tag 'nothing*'; there are 'loss'.\n"
+    )
+
+
 @pytest.fixture
 def after_choosing(tmp_path, monkeypatch):
     """Let something happen between the choice of series and their being read."""
@@ -253,10 +263,7 @@ def test_several_sources(aboard, tree):
         (
             ["--samples", "0"],
             2,
-            (
-                "invalid value for '--samples': 0 is not in the range x>=1."
-                " See 'aboard export --help'."
-            ),
+            ("invalid value for '--samples': 0 must be at least 1. See 'aboard export --help'."),
         ),
     ],
 )

@@ -9,7 +9,7 @@ def test_index_says_what_it_found(aboard, tree):
     lines = first.out.splitlines()
     assert lines[:5] == [
         str(tree),
-        "  runs     2",
+        "  holds    2 directories with event files",
         "  series   5",
         "  points   15",
         "  records  2 (text 1, images 1)",
@@ -41,7 +41,7 @@ def test_a_source_is_forgotten_also_when_it_is_gone(aboard, tree, tmp_path):
     assert forgotten.code == 0
     assert forgotten.out.splitlines()[:2] == [
         str(tree),
-        "  forgot   2 runs, 2 files, 17 values",
+        "  forgot   2 directories with event files: 2 files, 17 values",
     ]
     assert forgotten.out.splitlines()[-1].startswith("The index is ")
     assert aboard("index", "--forget", tree) == (
@@ -73,7 +73,7 @@ def test_a_directory_with_the_name_of_an_event_file_is_forgotten(aboard, tree, t
     shutil.copytree(tree, tmp_path / "old.tfevents.1")
     aboard("index", "old.tfevents.1")
     shutil.rmtree(tmp_path / "old.tfevents.1")
-    assert "forgot   2 runs" in aboard("index", "--forget", "old.tfevents.1").out
+    assert "forgot   2 directories" in aboard("index", "--forget", "old.tfevents.1").out
 
 
 def test_forgetting_and_reading_again_exclude_each_other(aboard, tree):

@@ -40,7 +40,7 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
     code, out, err = types(
         "submit", "--name", "first", "--experiment", "cifar10", "--sweep", "lr=0.1,0.01",
         "--sweep", "depth=2..3", "--env", "SEED={number}", "--env", "HOME", "--tag", "baseline",
-        "--memory", "1GiB", "--time", "2h", "--", "true", "--lr", "{lr}",
+        "--memory", "1GiB", "--time", "2h", "--", "true", "--lr", "{lr}", "--depth={depth}",
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert out == "first: 4 members on process; see how it goes: aboard jobs show first\n"
@@ -56,7 +56,7 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
     assert out.splitlines()[0].split()[:3] == ["JOB", "STATE", "EXPERIMENT"]
     assert out.splitlines()[1].split()[:3] == ["first", "running", "cifar10"]
     assert "1 running, 3 pending" in out
-    assert "true --lr '{lr}'" in out
+    assert "true --lr '{lr}' '--depth={depth}'" in out
     _, out, _ = types("jobs", "show", "fir")
     assert "cifar10/first-4" in out
     assert "aboard start job:first" in out
@@ -126,6 +126,34 @@ def test_a_dry_run_shows_members_and_what_the_engine_gets(desk, types):
     assert "1 tasks" in document["preview"]
     assert not desk.root.exists()
     assert desk.engine.batches == {}
+
+
+def test_a_swept_value_that_the_command_does_not_get_is_told(desk, types):
+    swept = ("--sweep", "lr=0.1,0.01", "--sweep", "x=1,2", "--sweep", "y=1,2")
+    code, out, err = types("submit", *swept, "--env", "X={x}", "--", "echo", "{{y}}")
+    assert (code, out.count("\n")) == (0, 1)
+    assert err == (
+        "aboard: {lr}, {y} are not used in the command; the values are hyperparameters of the runs,"
+        " and in the variable ABOARD_HPARAMS.\n"
+    )
+    _, out, err = types("submit", "--dry-run", "--json", "--sweep", "x=1,2", "--", "true")
+    assert len(json.loads(out)["members"]) == 2
+    assert err.startswith("aboard: {x} is not used in the command;")
+
+
+def test_a_member_that_failed_is_shown_with_its_last_line(desk, types):
+    types("submit", "--name", "a", "--repeat", "2", "--", "true")
+    for number in (1, 2):
+        desk.record("a", number, None)
+        desk.record("a", number, State.FAILED, 1)
+        desk.tell("a", number, ended(1))
+    output = desk.root / "default/a-1/output.log"
+    output.write_text("Traceback (most recent call last):\nValueError: no data\n\n")
+    _, out, _ = types("jobs", "show", "a")
+    assert "exit code 1: ValueError: no data\n" in out
+    assert out.splitlines()[-1].endswith("exit code 1")  # it wrote nothing
+    members = json.loads(types("jobs", "show", "a", "--json")[1])["members"]
+    assert [one["reason"] for one in members] == ["exit code 1"] * 2
 
 
 def test_waiting_exits_with_the_code_of_the_worst_member(desk, types):

@@ -100,7 +100,7 @@ def test_columns_order_and_limit(aboard, root):
     ]
     limited = aboard("runs", "--sort", "hparams.lr", "--limit", 1)
     assert column(limited) == ["cifar10/run2"]
-    assert "4 more runs" in limited.err
+    assert "4 more runs; raise --limit to see them." in limited.err
 
 
 @pytest.fixture
@@ -215,11 +215,15 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
         (["cifar1"], 1, "'cifar1' matches no run. The nearest is 'cifar10'."),
         (["jobs:1"], 2, "there is no selector 'jobs'. Did you mean job:1?"),
         (["--columns", "stat"], 2, "there is no column 'stat'. Did you mean 'state'?"),
+        (["--columns", "run,hparams.l"], 2, "no run has a hyperparameter 'l'. Did you mean 'lr'?"),
+        (["--where", " "], 2, "--where is empty. Write a condition, such as"),
+        (["--limit", "x"], 2, "invalid value for '--limit': 'x' must be a whole number."),
+        (["--limit", "0"], 2, "invalid value for '--limit': 0 must be at least 1."),
         (["--sort", "-creatd"], 2, "there is no field 'creatd'. Did you mean 'created'?"),
         (["--root", "nowhere"], 1, "nowhere: there is no such file or directory."),
         (["./nowhere"], 1, "nowhere: there is no such file or directory."),
         (["show", "cifar10"], 1, "'cifar10' is 3 runs: cifar10/run1, cifar10/run2, cifar10/run10."),
-        (["show", "cifar10/run3"], 1, "The nearest is"),
+        (["show", "cifar10/run3"], 1, "The nearest are 'cifar10/run1' and 'cifar10/run2'."),
         (["delete", "run1", "--yes"], 1, "'run1' is the name of cifar10/run1, mnist/run1."),
         (["delete", "cifar10/run1"], 2, "nothing was deleted. Add --yes"),
         (["tag", "mnist"], 2, "nothing to do: give --add NAME"),

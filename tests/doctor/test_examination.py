@@ -16,6 +16,7 @@ from aboard.doctor.examination import examine, examine_index, write_seconds
 from aboard.events import encode
 from aboard.events.records import frame
 from aboard.index import Index
+from aboard.runs.manifest import Manifest, State
 from aboard.storage import open_storage
 from aboard.storage import traffic as counting
 
@@ -81,6 +82,23 @@ def test_a_sound_tree_has_nothing_but_its_age_to_tell(put, root, index):
     ]
     assert (examined.runs, examined.tags, examined.values, examined.files) == (2, 2, 15, 2)
     assert examined.last_write == NOW - 3 * HOUR
+
+
+def test_a_run_that_has_ended_writes_nothing_more(put, find, root):
+    put("a/train", VERSION + scalars(range(10)))
+    put("b", VERSION + scalars(range(5)))
+    advice = {State.COMPLETED: "Nothing to do: the run has ended."}
+    for state in (State.COMPLETED, State.RUNNING):
+        for name in ("a", "b"):
+            run = Manifest(name)
+            run.begin(at=NOW - 3 * HOUR, host="node1", pid=1)
+            if name == "a" or state is State.COMPLETED:
+                run.end(State.COMPLETED, 0)
+            (root / name / "run.json").write_bytes(run.to_json())
+        told = find()["stale"].advice
+        assert told == advice.get(state, told)
+        assert (state is State.COMPLETED) == told.startswith("Nothing to do")
+    assert find(root / "a" / "train")["stale"].advice == advice[State.COMPLETED]
 
 
 def test_files_that_grow(put, find):
@@ -264,7 +282,7 @@ def test_only_empty_files(put, find, root):
     put("b", b"")
     found = find()["empty-files"]
     assert found.severity == "error"
-    assert found.what == "nothing was written to the event files of 2 runs"
+    assert found.what == "nothing was written to the event files of 2 directories"
     assert found.where == (f"{root}/a", f"{root}/b")
     assert found.advice.startswith("The writer has not flushed yet (call flush() or close())")
     assert "only rank 0 logs" in found.advice
@@ -277,7 +295,7 @@ def test_only_the_mark_of_a_file(put, find):
     found = find()["no-values"]
     assert found.severity == "warning"
     assert found.what == (
-        "only the mark that begins every file was written to the event files of 5 runs"
+        "only the mark that begins every file was written to the event files of 5 directories"
     )
     assert found.where[-1] == "and 2 more"
 
@@ -336,7 +354,7 @@ def test_two_writers_in_one_directory(put, find, root):
     found = find()
     assert found["two-writers"].severity == "warning"
     assert found["two-writers"].what == (
-        "two writers logged the same tags to one directory at the same time in 1 run,"
+        "two writers logged the same tags to the same place at the same time, in 1 directory,"
         " so their points replace each other's"
     )
     names = f"{EVENTS.format(1)} and {EVENTS.format(2)}"

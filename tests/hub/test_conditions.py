@@ -47,6 +47,51 @@ def test_a_hub_that_was_restarted_asks_the_bucket_before_it_describes(tmp_path, 
     assert (found["condition"], found["problems"]) == (CONDITION, board["problems"])
 
 
+def test_a_hub_that_was_restarted_lists_what_the_index_knows_of_a_path(tmp_path):
+    logs, unread = tmp_path / "somewhere", tmp_path / "unread"
+    for name in ("run1", "run2", "run3"):
+        log_run(logs, name, [1.0])
+    unread.mkdir()
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+        board = create(client, logs)["id"]
+        until(lambda: client.get(f"/api/v1/boards/{board}").json()["runs"] == 3)
+        create(client, unread)
+    log_run(unread, "run1", [1.0])
+    log_run(unread, "run2", [1.0])
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+
+        def listed():
+            boards = client.get("/api/v1/boards").json()["boards"]
+            return [(one["runs"], one["condition"]) for one in boards]
+
+        assert listed() == [(None, ""), (3, "")]
+        until(lambda: listed() == [(2, ""), (3, "")])
+
+
+def test_a_hub_that_was_restarted_does_not_count_a_bucket_before_it_answers(tmp_path, bucket):
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+        board = create(client, "s3://nosuchbucket/x")
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+        (listed,) = client.get("/api/v1/boards").json()["boards"]
+        assert listed["runs"] is None or listed["problems"]
+        until(lambda: client.get("/api/v1/boards").json()["boards"][0]["problems"])
+        (listed,) = client.get("/api/v1/boards").json()["boards"]
+    assert (listed["condition"], listed["problems"]) == (CONDITION, board["problems"])
+
+
+def test_a_list_says_what_is_known_to_be_wrong_with_the_root_of_a_path(tmp_path):
+    root = tmp_path / "logs"
+    log_run(root, "cifar10/run1", [1.0])
+    with served(tmp_path, [root]) as hub, hub.client("max") as client:
+        create(client, root / "cifar10")
+    root.rename(tmp_path / "away")
+    with served(tmp_path, [root]) as hub, hub.client("max") as client:
+        hub.hub.library.refresh(str(root))
+        (listed,) = client.get("/api/v1/boards").json()["boards"]
+    assert listed["condition"] == CONDITION
+    assert listed["problems"][0].startswith(str(root))
+
+
 def test_a_directory_that_goes_and_comes_back(tmp_path, caplog):
     caplog.set_level(logging.INFO, "aboard.tensorboard.follower")
     logs = tmp_path / "somewhere"

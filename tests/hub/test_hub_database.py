@@ -63,7 +63,7 @@ def described(client, board):
 def running(client, *selectors, **wish):
     """Make an isolated board, and wait until it shows a run."""
     board = create(client, *selectors, on="process", **wish)["id"]
-    until(lambda: described(client, board)["runs"] >= 1)
+    until(lambda: described(client, board)["runs"])
     return board
 
 

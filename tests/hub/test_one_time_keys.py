@@ -54,6 +54,17 @@ def test_a_session_is_begun_with_the_key_and_only_once(registry):
     assert opened.id == "id0"
 
 
+def test_a_lasting_key_opens_sessions_of_its_user_again_and_again(registry):
+    keys = Auth(registry, clock=lambda: NOW)
+    key = keys.lasting_key(registry.accounts.add_user("ann", Role.MEMBER))
+    for number in range(3):
+        session = Session(f"id{number}", "", f"digest{number}", NOW, NOW + 60)
+        assert keys.redeem(key, session) is None
+    assert {one.id for one in registry.accounts.sessions("ann")} == {"id0", "id1", "id2"}
+    assert keys.redeem(f"{key}x") is BadKey.UNKNOWN
+    assert Auth(registry, clock=lambda: NOW).redeem(key) is BadKey.UNKNOWN
+
+
 def test_a_link_still_opens_after_a_database_that_failed_half_way(tmp_path, root):
     with served(tmp_path, [root]) as hub, hub.client() as browser:
         key, _ = hub.hub.auth.mint_key(hub.hub.auth.user("max"))

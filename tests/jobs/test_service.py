@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -274,7 +275,20 @@ def test_a_job_that_has_ended_can_be_deleted_and_its_runs_stay(desk):
     with pytest.raises(JobExists, match=r"has a run 'default/a-1' already\. Choose another name"):
         desk.submit(name="a", sweep={"x": [1, 2]})
     assert not (desk.root / ".jobs").exists()
-    desk.submit(name="a")  # its run has another name
+    expected = (
+        r"has a run 'default/a-1' of an earlier job 'a', which job:a would select too\. Choose"
+    )
+    for options in ({}, {"experiment": "other"}):  # its run has another name
+        with pytest.raises(JobExists, match=expected):
+            desk.submit(name="a", **options)
+    shutil.rmtree(desk.root / "default/a-1")
+    desk.submit(name="a")
+
+
+def test_a_run_whose_name_begins_like_that_of_a_job_is_not_its_run(desk):
+    desk.submit(name="a-1")
+    desk.record("a-1", 1, None)
+    desk.submit(name="a")
 
 
 def test_a_job_whose_engine_is_gone_is_deleted_by_force(desk):

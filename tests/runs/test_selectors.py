@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from contextlib import suppress
 from fnmatch import translate
 
@@ -136,6 +137,13 @@ def test_a_job_that_no_run_has_names_the_nearest_id():
         chosen("job:2401", runs=JOBS)
 
 
+def test_names_that_are_equally_near_are_all_told():
+    runs = [run(f"a/run{number}") for number in (21, 22, 24, 25, 7)]
+    expected = "'a/run23' matches no run. The nearest are 'a/run21', 'a/run22' and 'a/run24'."
+    with pytest.raises(NothingMatches, match=re.escape(expected)):
+        chosen("a/run23", runs=runs)
+
+
 def test_a_selector_of_a_job_has_its_id():
     ids = {text: parse(text).job for text in ("job:abc", "job: 7", "not:job:abc", "tag:x", "job")}
     assert ids == {"job:abc": "abc", "job: 7": "7", "not:job:abc": "", "tag:x": "", "job": ""}
@@ -236,7 +244,7 @@ def test_what_has_no_meaning_is_refused_in_one_line(text, message):
     ("text", "message"),
     [
         ("cifar1", "'cifar1' matches no run. The nearest is 'cifar10'."),
-        ("cifar10/run8", "The nearest is 'cifar10/run7'."),
+        ("cifar10/run8", "The nearest are 'cifar10/run1', 'cifar10/run3' and 'cifar10/run7'."),
         ("job2300", "The nearest is 'job:2300'."),
         ("zzz", "Known here: cifar10, mnist."),
         ("job:2309", "The nearest is 'job:2301'."),
@@ -371,7 +379,7 @@ def test_a_number_is_the_name_of_a_run_before_it_is_short_for_one():
     assert chosen("5", runs=runs) == ["5/run1"]
     assert chosen("4", "not:3", runs=runs) == ["exp/run4"]
     with pytest.raises(
-        NothingMatches, match=r"^'exp/6' matches no run\. The nearest is 'exp/run5'"
+        NothingMatches, match=r"^'exp/6' matches no run\. The nearest are 'exp/run3'"
     ):
         chosen("exp/6", runs=runs)
 

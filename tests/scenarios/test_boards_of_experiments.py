@@ -126,7 +126,8 @@ def test_the_same_trial_of_several_experiments(user, new_visitor):
 def test_a_trial_that_does_not_exist_is_told_with_its_nearest(user):
     done = user.types("aboard start cifar10 --trial-ids 9 --no-browser")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "aboard: 'cifar10/9' matches no run. The nearest is 'cifar10/run3'.\n"
+    near = "'cifar10/run1', 'cifar10/run2' and 'cifar10/run3'"
+    assert done.err == f"aboard: 'cifar10/9' matches no run. The nearest are {near}.\n"
 
 
 def test_a_board_of_before_is_opened_again(user, new_visitor):

@@ -420,13 +420,16 @@ def shared_directory() -> Iterator[Path]:
 
 def test_a_root_that_may_not_be_written(shared_directory: Path) -> None:
     shared_directory.chmod(0o555)
+    # Python may be where nobody can read, so what is imported later is imported first.
     nobody = "init = aboard.init\nos.getuid() or (os.setgid(65534), os.setuid(65534))\n"
-    script = nobody + "init('x', root='.')"
+    script = f"import getpass, secrets, traceback\n{nobody}init('x', root='.')"
     ended = train(script, shared_directory)
     assert ended.code == 1
     last = ended.err.splitlines()[-1]
-    assert last.startswith("aboard.storage.base.PermissionDenied: ")
-    assert last.endswith("permission denied. Check the owner and mode of the path.")
+    place = shared_directory.resolve()
+    denied = "permission denied. Check the owner and mode of the path."
+    assert last == f"aboard.storage.base.PermissionDenied: {place}: {denied}"
+    assert ended.err.count("Traceback (most recent call last)") == 1
     assert list(shared_directory.iterdir()) == []
 
 

@@ -208,7 +208,9 @@ function Runs(props: {
   return (
     <Section
       title="Runs"
-      actions={<span class="soft">{format.plural(board.runs ?? 0, "run")}</span>}
+      actions={
+        board.runs === null ? null : <span class="soft">{format.plural(board.runs, "run")}</span>
+      }
     >
       <ul class="chips" aria-label="Selectors">
         {board.selectors.map((selector) => (

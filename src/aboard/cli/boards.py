@@ -74,7 +74,10 @@ BoardsArgument = Annotated[
         autocompletion=boards_like,
     ),
 ]
-_HEADS = ("ID", "NAME", "OWNER", "STATE", "SHOWS", "ON", "URL", "AGE", "EXPIRES", "REASON")
+_HEADS = (
+    *("ID", "NAME", "OWNER", "STATE", "RUNS", "SHOWS"),
+    *("ON", "URL", "AGE", "EXPIRES", "REASON"),
+)
 _LEAST = ("REASON", "EXPIRES", "AGE", "ON", "OWNER", "URL")
 _SHORTEST = {"SHOWS": 12, "REASON": 20}
 _SHARE_HEADS = ("ID", "MADE BY", "STATE", "AGE", "EXPIRES")
@@ -745,7 +748,8 @@ def _row(board: Board) -> list[str]:
         board.name,
         board.owner,
         board.condition or board.state,
-        shown(board),
+        "-" if board.runs is None else str(board.runs),
+        ", ".join([shown(board), *_asked(board), *_grouped(board)]),
         board.on,
         board.url,
         age(about["created"]),
@@ -768,7 +772,8 @@ def _about(board: Board) -> str:
         "exit code": "" if board.exit_code is None else str(board.exit_code),
         "problem": "; ".join(board.problems),
         "url": board.url,
-        "shows": f"{counted(board.runs, 'run')} of {', '.join([*board.selectors, *_asked(board)])}",
+        "shows": _told(board),
+        "groups": _groups(board),
         "template": about["template"],
         "on": ", ".join(filter(None, [board.on, about.get("unit"), f"{about['engine']} engine"])),
         "memory": amount(about["memory"], about["memory"]) if about["memory"] else "",
@@ -788,6 +793,22 @@ def _asked(board: Board) -> list[str]:
     words = [f"where {board.where}"] if board.where else []
     words += [f"sorted by {', '.join(board.sort)}"] if board.sort else []
     return words + ([f"the first {board.limit}"] if board.limit else [])
+
+
+def _grouped(board: Board) -> list[str]:
+    return [f"grouped by {', '.join(board.group_by)}"] if board.group_by else []
+
+
+def _groups(board: Board) -> str:
+    if not board.group_by:
+        return ""
+    kinds = {"groups": "only the groups", "runs": "only the runs", "both": "groups and runs"}
+    return f"by {', '.join(board.group_by)}; band {board.band}; shows {kinds[board.show]}"
+
+
+def _told(board: Board) -> str:
+    words = ", ".join([*board.selectors, *_asked(board)])
+    return words if board.runs is None else f"{counted(board.runs, 'run')} of {words}"
 
 
 def shown(board: Board, *, most: int = 3) -> str:

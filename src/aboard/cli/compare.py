@@ -184,7 +184,7 @@ def _print(
     cells = []
     for row in rows:
         cell = [row.field.name, row.field.statistic, _sample(row.a), _sample(row.b)]
-        cell += [_signed(row.difference), _signed(row.percent, digits=3)]
+        cell += [_signed(row.difference), _percent(row.percent)]
         cells.append([*cell, *([_chance(row.p)] if is_tested else [])])
     typer.echo("\n" + table(heads, cells, left=2))
 
@@ -206,6 +206,12 @@ def _signed(number: float | None, digits: int = 6) -> str:
     return _NOTHING if number is None else f"{number:+.{digits}g}"
 
 
+def _percent(number: float | None) -> str:
+    if number is not None and 100 <= abs(number) < 1e6:
+        return f"{number:+,.0f}"
+    return _signed(number, digits=3)
+
+
 def _chance(p: float | None) -> str:
     return _NOTHING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
@@ -213,5 +219,5 @@ def _chance(p: float | None) -> str:
 def _why(row: MetricRow, condition: Condition) -> str:
     if row.difference is None:
         return f"{'A' if not row.a.count else 'B'} has no value of it."
-    change = f"{row.percent:+.3g}%" if condition.relative else f"{row.difference:+.6g}"
+    change = f"{_percent(row.percent)}%" if condition.relative else f"{row.difference:+.6g}"
     return f"it changed from {row.a.mean:.6g} to {row.b.mean:.6g} ({change})."

@@ -133,12 +133,12 @@ def selectors_like(context: typer.Context, incomplete: str) -> Offers:
 
 
 def columns_like(context: typer.Context, incomplete: str) -> list[str]:
-    from aboard.cli.runs import NAMES
+    from aboard.cli.runs import VALUES
 
     before, comma, last = incomplete.rpartition(",")
     given = set(before.split(","))
     names = dict.fromkeys(
-        [*(one for one in NAMES if one.startswith(last)), *_fields(context, last)]
+        [*(one for one in VALUES if one.startswith(last)), *_fields(context, last)]
     )
     return [f"{before}{comma}{name}" for name in names if name not in given]
 

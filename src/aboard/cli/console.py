@@ -89,6 +89,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def directories(count: int) -> str:
+    """Return how many directories have event files; a run may have several, one for each stage."""
+    return f"{count:,} {'directory' if count == 1 else 'directories'} with event files"
+
+
 def skipped(uri: str, damage: Sequence[Damage]) -> str:
     lost = sum(span.length for span in damage)
     places = counted(len(damage), "damaged place")

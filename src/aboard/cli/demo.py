@@ -96,9 +96,10 @@ def demo(
         training = _Training(logs, seconds)
 
         hub = Hub(settings, personal=True)
+        key = hub.auth.lasting_key(owner_of(hub))
 
         def ready() -> None:
-            _announce(hub, logs, sockets, boards, browser=browser, json=json)
+            _announce(hub, logs, sockets, boards, key, browser=browser, json=json)
             training.is_shown.set()
 
         training.start()
@@ -125,6 +126,7 @@ def _announce(
     logs: Path,
     sockets: Sequence[socket.socket],
     boards: Sequence[socket.socket],
+    key: str,
     *,
     browser: bool,
     json: bool,
@@ -135,9 +137,7 @@ def _announce(
     owner, address = owner_of(hub), urls(sockets, "localhost")[0]
     board = hub.create(owner, {"selectors": [canonical(str(logs))], "name": "demo"}).board
     at_board = f"{address}/b/{board.id}/"
-    to_console, to_board = (
-        f"{place}?key={hub.auth.mint_key(owner)[0]}" for place in (f"{address}/", at_board)
-    )
+    to_console, to_board = (f"{place}?key={key}" for place in (f"{address}/", at_board))
     if json:
         import orjson
 

@@ -12,6 +12,7 @@ from aboard.cli.completion import engines_like, selectors_like
 from aboard.cli.console import (
     JsonOption,
     counted,
+    directories,
     examples,
     number,
     printable,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from aboard.runs.selectors import Selector
 
 EPILOG = examples(
+    "`aboard doctor` - is anything odd about the runs below `./runs`, or `ABOARD_ROOT`?",
     "`aboard doctor runs/` - why is my board empty?",
     "`aboard doctor s3://bucket/runs` - what will looking at it cost?",
     "`aboard doctor cifar10/run3` - what is odd about a run, named by a selector?",
@@ -78,13 +80,18 @@ def doctor(
 
         try_engine(engine, json=json)
         return
-    if not source:
-        raise WrongUsage("name what to examine: aboard doctor SOURCE, or try --engine NAME.")
     from aboard.doctor.examination import drop_repeats, examine, examine_index
     from aboard.index import Index
+    from aboard.runs.catalog import find_roots
 
+    asked = source or find_roots(root or ())
+    if not asked:
+        raise WrongUsage(
+            "there is no ./runs here, so name what to examine: aboard doctor SOURCE, or try"
+            " --engine NAME. ABOARD_ROOT or --root names another default."
+        )
     with Index() as index:
-        places, examined = _places(index, source, root or ())
+        places, examined = _places(index, asked, root or ())
         for text in dict.fromkeys(places):
             with ReadingBar(text) as bar:
                 examined.append(examine(index, text, progress=bar))
@@ -205,7 +212,7 @@ def _numbers(one: Examination) -> str:
 
         written = f", last written {age(time.time() - one.last_write)} ago"
     return (
-        f"{counted(one.runs, 'run')}, {counted(one.tags, 'tag')}, {number(one.values)} values in"
+        f"{directories(one.runs)}: {counted(one.tags, 'tag')}, {number(one.values)} values in"
         f" {counted(one.files, 'file')} ({size(one.bytes)}){written}"
     )
 

@@ -7,6 +7,7 @@ only, because the line says what users can do.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable
@@ -144,8 +145,17 @@ def code_for(error: Exception) -> int:
     return USAGE if is_usage else FAILURE
 
 
+_PLAIN_WORDS = {  # for what the parser of the command line says of numbers
+    re.compile(r"is not a valid int(eger)?( range)?$"): "must be a whole number",
+    re.compile(r"is not a valid float( range)?$"): "must be a number",
+    re.compile(r"is not in the range x>=(\S+)$"): r"must be at least \1",
+}
+
+
 def _usage_line(error: CommandError) -> str:
     message = error.format_message().replace("Value error, ", "").rstrip(".")
+    for pattern, words in _PLAIN_WORDS.items():
+        message = pattern.sub(words, message)
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "aboard"
     end = "" if message.endswith("?") else "."

@@ -54,8 +54,7 @@ def open_hub(*, revive: bool = False) -> Client:
     from aboard.sdk.personal import find_hub, last_hub, start_personal
 
     if revive and find_hub() is None and last_hub() is not None:
-        hub = start_personal(notify=notify)
-        notify(f"started your hub again ({hub.url}). 'aboard hub stop' ends it.")
+        start_personal(notify=notify)
     return Client(start=False)
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from aboard.cli.console import JsonOption, counted, duration, examples, number, size, strong
+from aboard.cli.console import (
+    JsonOption,
+    counted,
+    directories,
+    duration,
+    examples,
+    number,
+    size,
+    strong,
+)
 from aboard.cli.errors import Failure, WrongUsage
 from aboard.cli.ls import kind
 from aboard.cli.sources import (
@@ -107,7 +116,7 @@ def _forget(held: Index, texts: Sequence[str]) -> tuple[Sources, dict[str, Forgo
 def _forgotten_text(place: str, what: Forgotten) -> str:
     known = f"{counted(what.files, 'file')}, {counted(what.values, 'value')}"
     records = f", and the records of {counted(what.records, 'run')}" if what.records else ""
-    return f"{strong(place)}\n  forgot   {counted(what.runs, 'run')}, {known}{records}"
+    return f"{strong(place)}\n  forgot   {directories(what.runs)}: {known}{records}"
 
 
 def _index_text(held: Index) -> str:
@@ -134,7 +143,7 @@ def _text(source: OpenSource) -> str:
     rate = f", {size(int(report.bytes_read / report.seconds))}/s" if report.bytes_read else ""
     lines = [
         strong(source.uri),
-        f"  runs     {number(len(source.runs))}",
+        f"  holds    {directories(len(source.runs))}",
         f"  series   {number(held.tags)}",
         f"  points   {number(held.points)}",
         f"  records  {number(sum(held.records.values()))}{f' ({kinds})' if kinds else ''}",

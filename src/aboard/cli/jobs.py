@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -80,7 +81,10 @@ JobRootOption = Annotated[
 _HEADS = ("JOB", "STATE", "EXPERIMENT", "MEMBERS", "ON", "USER", "AGE", "COMMAND", "REASON")
 _LEAST = ("REASON", "COMMAND", "USER", "AGE", "ON")
 _SHORTEST = {"COMMAND": 16, "REASON": 20, "EXPERIMENT": 12}
-_MOST_COMMAND, _MOST_REASON = 60, 80
+_MOST_COMMAND, _MOST_REASON, _MOST_LINE = 60, 80, 200
+_ONLY_CODE = re.compile(r"exit code \d+")
+_MOST_LAST_LINES = 20  # members whose output is read for the reason of their end
+_LAST_LINES = 20  # that are searched for one that is not empty
 
 
 def submit(
@@ -194,8 +198,10 @@ def submit(
     with Jobs([submission_root(root)], on_error=_tell) as jobs:
         if dry_run:
             _preview(jobs, request, json=json)
+            _warn_of_unused(request)
             return
         status = jobs.submit(request)
+        _warn_of_unused(request)
         remember_root(status.record.root)
         shown: dict[str, Any] = {}
         members = counted(len(status.record.members), "member")
@@ -213,6 +219,20 @@ def submit(
             typer.echo(_ended(status))
     if wait:
         raise typer.Exit(status.exit_code)
+
+
+def _warn_of_unused(request: JobRequest) -> None:
+    """Say which swept values the command does not get as arguments."""
+    from aboard.jobs.member import HPARAMS
+    from aboard.jobs.sweep import placeholders
+
+    used = placeholders([*request.command, *request.environment.values()])
+    if unused := [f"{{{name}}}" for name in request.sweep if name not in used]:
+        is_one = len(unused) == 1
+        notify(
+            f"{', '.join(unused)} {'is' if is_one else 'are'} not used in the command; the values"
+            f" are hyperparameters of the runs, and in the variable {HPARAMS}."
+        )
 
 
 def _variables(given: Iterable[str] | None) -> Iterator[tuple[str, str]]:
@@ -372,6 +392,8 @@ def show_job(
     with _jobs(root) as jobs:
         status = jobs.get(job)
     members = [one for one in status.members if not state or one.state in state]
+    if not json:
+        members = list(_with_last_lines(status, members))
     if json:
         print_json(status.document(members=True) | {"members": [one.document() for one in members]})
         return
@@ -384,6 +406,24 @@ def show_job(
         heads = shown
     if rows:
         typer.echo("\n" + table(heads, rows, left=len(heads)))
+
+
+def _with_last_lines(status: JobStatus, members: Iterable[Member]) -> Iterator[Member]:
+    """Yield members; those that failed without a reason with the last line of their output."""
+    from aboard.jobs.logs import RunLog
+    from aboard.storage import StorageError
+
+    left = _MOST_LAST_LINES
+    for one in members:
+        line = ""
+        if left and one.state == "failed" and _ONLY_CODE.fullmatch(one.reason):
+            left -= 1
+            with suppress(StorageError):
+                log = RunLog(status.record.root, status.record.run_directory(one.number))
+                text = b"".join(log.read(tail=_LAST_LINES, to_end=True)).decode(errors="replace")
+                line = next(filter(None, map(str.strip, reversed(text.splitlines()))), "")
+        reason = f"{one.reason}: {_short(line, _MOST_LINE)}" if line else one.reason
+        yield one._replace(reason=reason)
 
 
 @GROUP.command(

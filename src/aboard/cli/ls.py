@@ -1,4 +1,4 @@
-"""`aboard ls`: which runs are there, and what is in them."""
+"""`aboard ls`: which directories have event files, and what is in them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from aboard.index import Run, Tag
 
 EPILOG = examples(
-    "`aboard ls runs/` - every run below a directory",
-    "`aboard ls runs/ --tags` - every tag of every run, and its last value",
+    "`aboard ls runs/` - every directory with event files",
+    "`aboard ls runs/ --tags` - every tag in each of them, and its last value",
     "`aboard ls runs/ --run 'cifar10/*' --tag 'loss*'` - some tags of some runs",
     "`aboard ls s3://bucket/runs ~/runs` - two places at once",
     "`aboard ls runs/ --where 'hparams.lr < 0.1' --sort -metrics.loss --limit 5` - some runs",
@@ -66,7 +66,10 @@ def ls(
     limit: LimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the runs of a log tree; with --tags or --tag, their tags."""
+    """List the directories with event files of a log tree; with --tags or --tag, their tags.
+
+    Each is a run on TensorBoard's pages, and a stage of a run of `aboard runs` may be one.
+    """
     from aboard.index import Index
 
     question = parse_question(where, sort, limit)

@@ -54,7 +54,7 @@ def _state(run: KnownRun, now: float) -> str | None:
     return None if state is None else state.value
 
 
-_VALUES: dict[str, Callable[[KnownRun, float], Any]] = {
+VALUES: dict[str, Callable[[KnownRun, float], Any]] = {
     "run": lambda run, _now: run.label,
     "experiment": lambda run, _now: run.experiment or None,
     "name": lambda run, _now: run.name,
@@ -78,11 +78,11 @@ _VALUES: dict[str, Callable[[KnownRun, float], Any]] = {
     "root": lambda run, _now: run.root,
 }
 _TIMES = {"created", "started", "ended", "heartbeat"}
-NAMES = (*_VALUES, "hparams.NAME", "metrics.NAME", "tags.NAME")
+NAMES = (*VALUES, "hparams.NAME", "metrics.NAME", "tags.NAME")
 
 
 class Column(NamedTuple):
-    """One column: its name as it was given, and the field if it is not one of `_VALUES`."""
+    """One column: its name as it was given, and the field if it is not one of `VALUES`."""
 
     name: str
     field: Field | None = None
@@ -90,21 +90,21 @@ class Column(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Column:
         name = text.strip()
-        if name in _VALUES:
+        if name in VALUES:
             return cls(name)
         try:
             return cls(name, parse_field(name))
         except BadQuestion:
             if name.partition("[")[0].partition(".")[0] in _GROUPS:
                 raise
-        near = get_close_matches(name, [*_VALUES, *(f"{one}." for one in _GROUPS)], n=1)
+        near = get_close_matches(name, [*VALUES, *(f"{one}." for one in _GROUPS)], n=1)
         guess = f"Did you mean {near[0]!r}? " if near else ""
         raise WrongUsage(f"there is no column {name!r}. {guess}Known: {', '.join(NAMES)}.")
 
     def values(
         self, runs: Sequence[KnownRun], now: float, library: Library | None = None
     ) -> list[Any]:
-        if (value := _VALUES.get(self.name)) is not None:
+        if (value := VALUES.get(self.name)) is not None:
             return [value(run, now) for run in runs]
         if self.field is None or library is None:
             raise ValueError(f"the column {self.name!r} needs a library")
@@ -262,7 +262,7 @@ def list_runs(
         typer.echo(table([one.name.upper() for one in names], rows, left=len(names)))
         if len(chosen.runs) < chosen.total:
             more = chosen.total - len(chosen.runs)
-            notify(f"{counted(more, 'more run')}; --limit shows them.")
+            notify(f"{counted(more, 'more run')}; raise --limit to see them.")
     elif where and chosen.library.runs():
         notify("--where is true for none of the runs.")
     elif not chosen.problems:
@@ -311,7 +311,8 @@ def _print_groups(
     heads = [*fields, "runs", *(f"mean {one.name}" for one in columns)]
     typer.echo(table([one.upper() for one in heads], rows, left=len(fields)))
     if len(rows) < chosen.total:
-        notify(f"{counted(chosen.total - len(rows), 'more group')}; --limit shows them.")
+        more = counted(chosen.total - len(rows), "more group")
+        notify(f"{more}; raise --limit to see them.")
 
 
 @GROUP.command(

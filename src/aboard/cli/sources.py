@@ -22,7 +22,15 @@ import typer
 
 from aboard.cli.completion import conditions_like, fields_like
 from aboard.cli.console import counted, size, skipped
-from aboard.cli.errors import FAILURE, Failure, code_for, is_debugging, line_for, notify
+from aboard.cli.errors import (
+    FAILURE,
+    Failure,
+    WrongUsage,
+    code_for,
+    is_debugging,
+    line_for,
+    notify,
+)
 from aboard.cli.progress import ReadingBar
 from aboard.events.files import EVENT_FILE
 from aboard.runs import RunsError
@@ -74,6 +82,7 @@ SortOption = Annotated[
         autocompletion=fields_like,
     ),
 ]
+_INTERNAL_TAGS = "_hparams_/"  # that writers of hyperparameters add, and users do not know
 LimitOption = Annotated[int | None, typer.Option(metavar="N", help="At most so many runs.", min=1)]
 
 
@@ -138,6 +147,7 @@ def select_runs(
         problems += read_runs(library, library.to_read(asked, runs, fields))
         answer = library.answer(asked, runs)
         found.runs, found.total, found.groups = answer
+        library.check(fields)
     return found
 
 
@@ -343,6 +353,8 @@ def parse_question(
     group_by: Sequence[str] = (),
 ) -> Question | None:
     """Parse the options of a question; None if there are none."""
+    if where is not None and not where.strip():
+        raise WrongUsage("--where is empty. Write a condition, such as 'state == \"completed\"'.")
     if not (where or sort or limit or group_by):
         return None
     from aboard.runs.question import Question
@@ -441,9 +453,10 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 def check_each(option: str, patterns: Sequence[str], names: Sequence[str]) -> None:
     distinct = list(dict.fromkeys(names))
+    offered = [name for name in distinct if not name.startswith(_INTERNAL_TAGS)]
     fail_for(
         [
-            f"no {option} matches --{option} '{pattern}'{_near(pattern, distinct)}"
+            f"no {option} matches --{option} '{pattern}'{_near(pattern, offered)}"
             for pattern in patterns
             if not any(fnmatchcase(name, pattern) for name in distinct)
         ]

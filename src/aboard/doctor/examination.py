@@ -21,14 +21,17 @@ from aboard.doctor import probe, rules
 from aboard.doctor.rules import Facts, Finding, NotFinite, Steps, named, requests, slow_index
 from aboard.events.files import EVENT_FILE
 from aboard.index.index import Index, Progress
+from aboard.index.library import Library
 from aboard.index.query import EventFile
 from aboard.index.sources import Source
 from aboard.index.tags import Tag
+from aboard.runs.manifest import State
 from aboard.storage import NoSuchPath, PermissionDenied, StorageError, is_remote, join, traffic
 from aboard.system import file_system_of
 
 _LOOKED_AT = 200  # series whose values are read
 _STATS = 5000
+_ENDED = frozenset({State.COMPLETED, State.FAILED, State.KILLED})
 
 
 @dataclass(slots=True)
@@ -135,7 +138,21 @@ def _gather(index: Index, source: Source, now: float) -> Facts:
         damage=index.damages(source),
         steps=_steps(index, tags),
         not_finite=_not_finite(index, tags),
+        ended=_has_ended(index, source, files, now),
     )
+
+
+def _has_ended(index: Index, source: Source, files: Sequence[EventFile], now: float) -> bool:
+    """Return whether records say so of all runs; those in a bucket would cost another listing."""
+    if is_remote(source.uri) or not files:
+        return False
+    library = Library(index)
+    try:
+        library.refresh_records(source)
+    except StorageError:
+        return False
+    records = (library.record_of(source, one) for one in {file.directory for file in files})
+    return all(one is not None and one.state_at(now) in _ENDED for one in records)
 
 
 def _modified(files: list[EventFile]) -> tuple[dict[str, float], set[str]]:

@@ -68,6 +68,7 @@ class Facts:
     damage: Sequence[Damage] = ()
     steps: Sequence[Steps] = ()
     not_finite: Sequence[NotFinite] = ()
+    ended: bool = False  # according to the records of all runs
 
     def run_of(self, file: EventFile) -> str:
         return file.directory[len(self.place.rstrip("/")) + 1 :] or "."
@@ -160,7 +161,7 @@ def no_values(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "empty-files" if empty else "no-values",
             "warning" if full else "error",
-            f"{what} to the event files of {counted(len(runs), 'run')}",
+            f"{what} to the event files of {_directories(len(runs))}",
             named(join(facts.place, run) if run != "." else facts.place for run in runs),
             "The writer has not flushed yet (call flush() or close()), or only rank 0 logs and"
             " these files were made by other ranks.",
@@ -238,8 +239,14 @@ def freshness(facts: Facts) -> Iterator[Finding]:
             "info",
             f"no new data for {age(facts.now - newest)}",
             (where,),
-            "If a job should be writing, check that it runs, and that it flushes its writer.",
+            "Nothing to do: the run has ended."
+            if facts.ended
+            else "If a job should be writing, check that it runs, and that it flushes its writer.",
         )
+
+
+def _directories(count: int) -> str:
+    return f"{count:,} {'directory' if count == 1 else 'directories'}"
 
 
 def _is_live(facts: Facts, file: EventFile) -> bool:
@@ -253,8 +260,8 @@ def two_writers(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "two-writers",
             "warning",
-            "two writers logged the same tags to one directory at the same time in"
-            f" {counted(len(found), 'run')}, so their points replace each other's",
+            "two writers logged the same tags to the same place at the same time, in"
+            f" {_directories(len(found))}, so their points replace each other's",
             named(
                 f"{directory} ({one.name} and {other.name})"
                 for directory, (one, other) in found.items()

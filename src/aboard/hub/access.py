@@ -150,6 +150,8 @@ class HubAccess:
         hint = "Use your name and password, or ask an admin of this hub for access."
         if hub.personal:
             hint = "Get a link with `aboard open`, or paste the token of this hub."
+        if hub.auth.has_lasting_key:
+            hint = "Open the link that Aboard printed when it started; it works until Aboard ends."
         self.login = LoginPage(
             path="/login",
             message="Log in to this hub.",

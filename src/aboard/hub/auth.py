@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -93,6 +93,7 @@ class Auth:
         self._clock = clock
         self._passwords = Passwords(hasher)
         self._turns = Turns(self.throttle)
+        self._link: tuple[str, User] | None = None
         self._lock = Lock()  # of the four below
         self._noted: dict[str, float] = {}
         self._remembered: OrderedDict[str, tuple[Token | Session | Share, User, float]] = (
@@ -383,8 +384,26 @@ class Auth:
         self._accounts.add(record)
         return key, record.expires
 
+    def lasting_key(self, user: User) -> str:
+        """Return a key that opens sessions of a user as long as this process serves the hub.
+
+        It is for a hub that ends with the command which printed its link.
+        """
+        key = secrets.token_urlsafe(32)
+        self._link = (_digest(key), user)
+        return key
+
+    @property
+    def has_lasting_key(self) -> bool:
+        return self._link is not None
+
     def redeem(self, key: str, session: Session | None = None) -> BadKey | None:
         """Use up a key and store a session for its user, or neither; None on success."""
+        if self._link is not None and hmac.compare_digest(self._link[0], _digest(key)):
+            if session is not None:
+                self._accounts.forget_expired()
+                self._accounts.add(replace(session, account=self._link[1].name))
+            return None
         known = self._accounts.use_key(_digest(key), session)
         if known is None:
             return BadKey.UNKNOWN

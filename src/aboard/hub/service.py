@@ -81,6 +81,7 @@ _LARGEST_REPLY = 64 << 20
 # A board that was not read yet waits for its buckets, so that users see what is wrong with them.
 _BUCKET_SECONDS = 5.0
 _MOST_SOURCES = 100
+_COUNT_SECONDS = 1.0  # in which boards that are listed and not served yet are counted
 _LAST_LINES = 10
 _LINES_ARE_FRESH = 2.0
 _EXTRA_SECONDS = 60.0  # of the engine's own time limit, so that the hub's is reached first
@@ -254,6 +255,17 @@ class Hub:
         seen = [board for board in boards if may(user, Action.SEE, board)]
         return sorted(seen, key=lambda board: (board.created, board.id), reverse=True)
 
+    def describe_all(self, records: Iterable[BoardRecord]) -> Iterator[BoardRecord]:
+        """Yield boards with the fields that the hub computes, and what is known of their runs.
+
+        Those that are not served yet, as after a restart, are counted in the index for a moment.
+        """
+        ends = time.monotonic() + _COUNT_SECONDS
+        for record in records:
+            if _is_served(record) and time.monotonic() < ends:
+                self.show(record)
+            yield self.describe(record, closely=False)
+
     def describe(self, record: BoardRecord, *, closely: bool = True) -> BoardRecord:
         """Return a board with the fields that the hub computes; `closely` counts its runs again."""
         runs, problems = self._status(record, closely=closely)
@@ -273,7 +285,7 @@ class Hub:
             "condition": condition,
             "unit": self.lifecycle.unit(record),
             "problems": tuple(problems),
-            "runs": runs or 0,
+            "runs": runs,
             "last_request": max((at for at in used if at is not None), default=None),
         }
         if closely and record.is_live:
@@ -291,15 +303,42 @@ class Hub:
             problems = self.follower.conditions(record.id)
             if problems:  # the next description shows whether they are over
                 self.follower.requested(record.id, wait=False)
-            return self._selected(record) if runs is None else runs, problems
+            elif not closely:
+                problems = self._root_problems(record)
+            if runs is None or (runs == 0 and not closely and not self.follower.is_read(record.id)):
+                runs = self._selected(record)
+            if runs is None:  # the next description knows
+                self.follower.requested(record.id, wait=False)
+            return runs, problems
         if closely and not self.lifecycle.is_unhealthy(record):
             address = self._address(record)
             return fetch_status(address) if isinstance(address, Address) else (None, [])
-        return self._selected(record), []
+        return self._selected(record), self._root_problems(record)
 
-    def _selected(self, record: BoardRecord) -> int:
-        """Count what a board selected when it was created, or now if that was nothing."""
-        return len(record.sources) or len(self._members(record))
+    def _selected(self, record: BoardRecord) -> int | None:
+        """Count the known runs that a board selects; None where not all of them can be known."""
+        try:
+            selectors = self.library.parse(record.selectors)
+            question = question_of(record) or Question()
+            places = [one.place for one in selectors if one.place]
+            if any(not self._roots_above(place) for place in places):
+                return None
+            found = len(self.library.members(selectors, question))
+        except RunsError:
+            return None
+        if not found and any(self.library.state(root).at is None for root in self.library.uris):
+            return None
+        return found
+
+    def _root_problems(self, record: BoardRecord) -> list[str]:
+        """Return why the roots of a board's paths and URIs could not be listed the last time."""
+        places = [one for one in record.selectors if "://" in one or one.startswith("/")]
+        roots = dict.fromkeys(root for place in places for root in self._roots_above(place))
+        errors = (self.library.state(root).error for root in roots)
+        return [str(error) for error in errors if error is not None]
+
+    def _roots_above(self, place: str) -> list[str]:
+        return [root for root in self.library.uris if is_below(place, root)]
 
     # Changing boards.
 
@@ -345,7 +384,7 @@ class Hub:
     def _know_runs(self, selectors: Sequence[Selector]) -> None:
         """Make sure that the runs below paths are known: a question is asked of them."""
         for one in selectors:
-            if not one.place or any(is_below(one.place, root) for root in self.library.uris):
+            if not one.place or self._roots_above(one.place):
                 continue
             if not self.personal:
                 raise BadValue(
@@ -426,7 +465,7 @@ class Hub:
         )
 
     def _shown(self, record: BoardRecord) -> BoardRecord:
-        if record.on == INSTANT and record.state is BoardState.RUNNING:
+        if _is_served(record):
             self.show(record)
             self.follower.requested(record.id, wait=False)
         return record
@@ -624,6 +663,11 @@ class Hub:
             cpus=record.cpus or None,
             timeout=record.timeout + _EXTRA_SECONDS,
         )
+
+
+def _is_served(record: BoardRecord) -> bool:
+    """Return whether the hub itself serves a board now."""
+    return record.on == INSTANT and record.state is BoardState.RUNNING
 
 
 def _sources(members: Sequence[Member]) -> tuple[str, ...]:

@@ -562,6 +562,14 @@ class Library:
         groups = [RunGroup(one.values, RunSet(self, one.rows)) for one in found.groups]
         return RunAnswer(RunSet(self, found.rows), found.total, groups)
 
+    def check(self, fields: Iterable[Field]) -> None:
+        """Check that some run has each hyperparameter, metric and tag that fields name.
+
+        Raises:
+            BadQuestion: no run has one of them.
+        """
+        self.table().check(Question(group_by=tuple(fields)))
+
     def page(
         self,
         question: Question,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from glob import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -52,7 +53,7 @@ from aboard.jobs.model import (
 )
 from aboard.jobs.store import JobStore
 from aboard.runs import manifest
-from aboard.runs.layout import DEFAULT_EXPERIMENT, BadName, check_name
+from aboard.runs.layout import DEFAULT_EXPERIMENT, BadName, check_name, directory_of
 from aboard.runs.manifest import BadManifest, Manifest
 from aboard.storage import (
     NoSuchPath,
@@ -239,6 +240,27 @@ class Jobs:
                 f"{record.root} has a run {record.run_label(number)!r} already. Choose another name"
                 " for the job."
             )
+        if label := self._run_of_before(record):
+            raise JobExists(
+                f"{record.root} has a run {label!r} of an earlier job {record.id!r}, which"
+                f" {record.selector} would select too. Choose another name for the job."
+            )
+
+    def _run_of_before(self, record: JobRecord) -> str:
+        """Return a run of a deleted job of this id; in a bucket, where that costs two requests."""
+        storage = open_storage(record.root)
+        if is_remote(record.root):
+            names = [record.id, f"{record.id}-1"]
+            labels = [directory_of(record.experiment, name) for name in names]
+        else:
+            found = Path(record.root).glob(f"*/{escape(record.id)}*/{manifest.FILE_NAME}")
+            labels = [str(one.parent.relative_to(record.root)) for one in found]
+        for label in labels:
+            with suppress(StorageError, BadManifest):
+                run = manifest.read(storage, label)
+                if run.job == record.id:
+                    return label
+        return ""
 
     def _placed(self, store: JobStore, planned: Planned) -> Planned:
         """Note where the store has a place for the engine's files, now that it has the record."""

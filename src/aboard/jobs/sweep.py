@@ -132,6 +132,11 @@ def fill(text: str, values: Mapping[str, Any]) -> str:
     return _PLACEHOLDER.sub(replacement, text)
 
 
+def placeholders(texts: Iterable[str]) -> set[str]:
+    """Return the names that texts have placeholders for."""
+    return {found[2] for text in texts for found in _PLACEHOLDER.finditer(text) if found[2]}
+
+
 def check(texts: Iterable[str], known: Collection[str], where: str) -> None:
     """Raise `BadJob` for a placeholder with an unknown name."""
     for text in texts:

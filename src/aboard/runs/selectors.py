@@ -20,7 +20,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from fnmatch import translate
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -53,6 +53,7 @@ _LOOKS_OF_A_CHARACTER = 10
 _LOOKS_AT_EVERY_RUN = 10
 _ROWS_OF_A_LOOK = 1000  # that are compared at once
 _EXPERIMENT, _NAME = Field("experiment"), Field("name")
+_MOST_NEAR = 3  # names that are equally near
 _MOST_COMPARED = 5000  # names, for the nearest one, at some tens of microseconds each
 EXAMPLES = "Examples: cifar10, cifar10/run3, cifar10/run3-run7, job:2300, hparam:lr<0.1, ./logs"
 
@@ -559,10 +560,22 @@ def _nearest(selector: Selector, known: Known) -> str:
     some = known.rows[:_MOST_COMPARED]
     labels = [str(one) for one in known.table.column(Field("run")).values(some)]
     jobs = [f"job:{job}" for job in _jobs(known)]
-    near = get_close_matches(spelled, _first([*experiments, *labels, *jobs]), n=1)
+    near = _equally_near(spelled, _first([*experiments, *labels, *jobs]))
+    if len(near) > 1:
+        *others, last = map(repr, near)
+        return f"{text!r} matches no run. The nearest are {', '.join(others)} and {last}."
     if near:
         return f"{text!r} matches no run. The nearest is {near[0]!r}."
     return f"{text!r} matches no run. Known here: {_some(experiments or labels)}."
+
+
+def _equally_near(name: str, names: Iterable[str]) -> list[str]:
+    """Return the name that is nearest; or up to three that are equally near, in their order."""
+    distinct = list(dict.fromkeys(names))
+    near = get_close_matches(name, distinct, n=len(distinct) or 1)
+    ratios = {one: SequenceMatcher(None, one, name).ratio() for one in near}
+    nearest = [one for one in distinct if ratios.get(one, -1.0) == max(ratios.values(), default=0)]
+    return nearest[:_MOST_NEAR]
 
 
 def _jobs(known: Known) -> list[str]:

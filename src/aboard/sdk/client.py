@@ -34,7 +34,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, get_type_hints
 from aboard.boards.model import ENDED, INSTANT, BoardChanges, BoardOptions
 from aboard.sdk.board import Board
 from aboard.sdk.errors import BoardFailed, HubError, NotFound, NotReady, Unreachable, error_of
-from aboard.sdk.personal import TOKEN_FILE, KnownHub, find_hub, start_personal, state_directory
+from aboard.sdk.personal import KnownHub, find_hub, start_personal
 
 Selectors = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Document = dict[str, Any]
@@ -1068,11 +1068,6 @@ def open_hub_for(
     known = find_hub()
     if known is None:
         known = start_personal(searched, notify=notify)
-        token_file = state_directory() / TOKEN_FILE
-        notify(
-            f"started a hub of your own ({known.url}); its token is in {token_file}."
-            " 'aboard hub stop' ends it."
-        )
     client = Client()
     by_name = any("://" not in one and not one.startswith("/") for one in as_selectors(selectors))
     if not roots and (known.how != "personal" or not by_name):

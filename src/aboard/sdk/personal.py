@@ -167,7 +167,8 @@ def start_personal(
 
 def _start(directory: Path, roots: Sequence[str], notify: Callable[[str], None]) -> KnownHub:
     _remove_stale(directory)
-    last = last_hub() or LastHub()
+    earlier = last_hub()
+    last = earlier or LastHub()
     command = [sys.executable, "-P", "-m", "aboard", "serve", "--personal"]
     for root in dict.fromkeys([*last.roots, *roots]):
         command += ["--root", root]
@@ -185,6 +186,13 @@ def _start(directory: Path, roots: Sequence[str], notify: Callable[[str], None])
     elif last.boards_port not in {None, known.boards_port}:
         boards = f"http://localhost:{known.boards_port}"
         notify(f"port {last.boards_port} is taken, so boards are at {boards} now.")
+    if earlier is not None:
+        notify(f"started your hub again ({known.url}). 'aboard hub stop' ends it.")
+    else:
+        notify(
+            f"started a hub of your own ({known.url}); its token is in {directory / TOKEN_FILE}."
+            " 'aboard hub stop' ends it."
+        )
     return known
 
 

@@ -5,7 +5,7 @@ network file system each is a round trip; `Folders` lists again what was listed 
 is written under a temporary name and moved in, so that no reader ever sees half a file.
 """
 
-# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH116, PTH118, PTH120
+# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH112, PTH116, PTH118, PTH120
 # Strings and descriptors throughout: a Path object per file would double the cost of a walk.
 
 import errno
@@ -325,12 +325,25 @@ def _temporary_beside(path: str, data: bytes | memoryview) -> Iterator[str]:
         try:
             _create_exclusively(temporary, data)
         except FileNotFoundError:
-            os.makedirs(directory, exist_ok=True)
+            _make_directories(directory)
             _create_exclusively(temporary, data)
         yield temporary
     finally:
         with suppress(OSError):
             os.unlink(temporary)
+
+
+def _make_directories(directory: str) -> None:
+    """Make a directory and those above it; where that is refused, name the one that refuses it."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise
+        above = directory
+        while above and not os.path.isdir(above):
+            above = os.path.dirname(above)
+        raise explain(above or directory, error) from None
 
 
 def _move_in(temporary: str, path: str) -> None:
@@ -357,7 +370,8 @@ def _explained(path: str) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
-        raise explain(path, error) from error
+        # What is explained below has nothing to add.
+        raise explain(path, error) from (None if error.errno in _ERRORS else error)
 
 
 def explain(path: str, error: OSError) -> StorageError:

@@ -382,6 +382,12 @@ class Follower:
             return None
         return self._count(shown) if now or runs is None else runs
 
+    def is_read(self, board_id: str) -> bool:
+        """Return whether the storages of a board have responded since it is served."""
+        with self._lock:
+            shown = self._shown.get(board_id)
+            return shown is not None and all(feed.listed for feed in shown.feeds)
+
     def conditions(self, board_id: str) -> list[str]:
         """Return why sources of a board cannot be read, in the words of the storage."""
         with self._lock:

@@ -206,7 +206,7 @@ def list_boards(
     """List the boards that you may see, the newest first."""
     states = state or ([] if all else sorted(LIVE))
     page = hub.page(user, states=states, owner=owner, name=name, limit=limit, after=cursor)
-    boards = [to_document(hub.describe(board, closely=False)) for board in page.boards]
+    boards = [to_document(board) for board in hub.describe_all(page.boards)]
     # A thousand of them are requested at once, so no model is built for each.
     body = orjson.dumps({"boards": boards, "next": page.next})
     return Response(body, media_type="application/json")
