@@ -100,6 +100,34 @@ def test_keys_select_runs_and_compare_them(new_visitor, link):
     page.close()
 
 
+def test_keys_work_after_a_link_of_the_header(new_visitor, link):
+    page = opened(new_visitor, link, "/runs?sort=run")
+    pages = page.get_by_role("navigation", name="Pages")
+    pages.get_by_role("link", name="Boards").click()
+    page.get_by_role("main", name="Boards").wait_for()
+    for _ in range(2):  # the second time it is the page that is shown
+        pages.get_by_role("link", name="Runs").click()
+        page.get_by_role("main", name="Runs").wait_for()
+        assert page.evaluate("document.activeElement.tagName") == "MAIN"
+    eventually(page, lambda: len(runs_on(page)) == 5)
+    page.keyboard.press("j")
+    eventually(page, lambda: page.locator("tbody tr").nth(1).get_attribute("class") == "active")
+    second = runs_on(page)[1]
+    page.keyboard.press("Enter")
+    eventually(page, lambda: page.locator("h1").inner_text() == second)
+    page.close()
+
+
+@pytest.mark.parametrize(("platform", "keys"), [("Linux x86_64", "Ctrl K"), ("MacIntel", "⌘K")])
+def test_keys_are_named_as_on_the_keyboard(new_visitor, link, platform, keys):
+    page = new_visitor()
+    script = f"Object.defineProperty(navigator, 'platform', {{get: () => '{platform}'}})"
+    page.add_init_script(script)
+    page.goto(link("/boards"))
+    eventually(page, lambda: keys in words(page.locator("body > header")))
+    page.close()
+
+
 def test_a_run_shows_what_it_was_and_its_curve_grows(new_visitor, link, root):
     page = opened(new_visitor, link, "/runs?sort=run")
     page.get_by_role("link", name="cifar10/run1").click()
