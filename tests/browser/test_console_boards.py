@@ -148,7 +148,7 @@ def test_an_isolated_board_shows_its_engine_and_its_log(visit, hub):
     form.get_by_label("memory", exact=True).fill("1GiB")
     form.get_by_role("button", name="Start").click()
     about = panel(page)
-    eventually(page, lambda: "run" in words(about.locator("h2").first))
+    eventually(page, lambda: "running" in words(about.locator("h2").first))
     assert "1.0 GiB" in words(about)
     log = about.get_by_role("region", name="Log of board")
     eventually(page, lambda: "Waiting for output" not in log.inner_text() and log.inner_text())

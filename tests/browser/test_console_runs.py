@@ -108,8 +108,8 @@ def test_columns_suit_the_runs(opened):
     page = opened("/runs?selector=cifar10")
     shows(page, *cifar10(5, 4, 3, 2, 1, 0))  # the newest first
     assert column(page, "lr") == ["0.001", "0.01", "0.1"] * 2
-    assert column(page, "state")[0].endswith("3")
-    assert [text[:2] for text in column(page, "state")[1:]] == ["✓ "] * 5
+    assert column(page, "state")[0] == "✗ failed (3)"
+    assert column(page, "state")[1:] == ["✓ completed"] * 5
     eventually(page, lambda: page.locator("svg.spark path").count() == 6)
     cell = page.locator("tbody tr").nth(0).locator("td.number span[title]")
     loss = cell.last.get_attribute("title")

@@ -23,10 +23,10 @@ export function Button(props: {
 }
 
 const MARKS: Record<string, [string, string, string]> = {
-  running: ["●", "run", "live"],
+  running: ["●", "running", "live"],
   starting: ["◐", "starting", "live"],
   pending: ["○", "pending", "idle"],
-  completed: ["✓", "ok", "good"],
+  completed: ["✓", "completed", "good"],
   stopping: ["◑", "stopping", "idle"],
   stopped: ["■", "stopped", "idle"],
   failed: ["✗", "failed", "bad"],
@@ -35,12 +35,20 @@ const MARKS: Record<string, [string, string, string]> = {
   unknown: ["?", "unknown", "idle"],
 };
 
-/** A state as sign and word; `detail`, such as an exit code, replaces the word. */
-export function StateMark(props: { state: string | null; detail?: string; title?: string }) {
+/** A state as sign and word, with a `detail` such as an exit code; or as its sign alone. */
+export function StateMark(props: {
+  state: string | null;
+  detail?: string;
+  title?: string;
+  isShort?: boolean;
+}) {
   const [sign, word, tone] = MARKS[props.state ?? ""] ?? ["·", props.state ?? "", "idle"];
   return (
     <span class={`state ${tone}`} title={props.title || props.state || "no record"}>
-      <span aria-hidden="true">{sign}</span> <span class="word">{props.detail || word}</span>
+      <span aria-hidden="true">{sign}</span>{" "}
+      <span class={props.isShort ? "unseen" : "word"}>
+        {props.detail ? `${word} (${props.detail})` : word}
+      </span>
     </span>
   );
 }

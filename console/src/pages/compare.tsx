@@ -768,7 +768,7 @@ function Legend(props: {
         <thead>
           <tr>
             <th scope="col">
-              <span class="hidden-text">Shown</span>
+              <span class="unseen">Shown</span>
             </th>
             <th scope="col">{isGrouped ? "group" : "run"}</th>
             <th scope="col" class="number">
@@ -817,7 +817,7 @@ function Legend(props: {
               <td class="who">
                 {one.run ? (
                   <>
-                    <StateMark state={one.run.state} detail=" " title={one.run.reason} />
+                    <StateMark state={one.run.state} title={one.run.reason} isShort />
                     <a
                       href={address(`/runs/${encodeURIComponent(one.key)}`)}
                       title={`${one.about}/${one.name}`}

@@ -81,7 +81,7 @@ const FOLLOW_MILLISECONDS = 800;
 const WIDTHS: Record<string, number> = {
   experiment: 160,
   name: 160,
-  state: 88,
+  state: 112,
   uri: 320,
   tags: 160,
   reason: 200,

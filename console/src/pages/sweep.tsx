@@ -207,7 +207,7 @@ export function Sweep() {
           </section>
           <div class="row">
             <section aria-label="Importance">
-              <h2>Goes with {metric || "a metric"}</h2>
+              <h2>Importance for {metric || "a metric"}</h2>
               {strengths.length === 0 && (
                 <p class="soft">It takes three runs with different hyperparameters.</p>
               )}
@@ -654,7 +654,7 @@ function Runs(props: {
     {
       key: "state",
       title: "state",
-      width: 80,
+      width: 104,
       cell: (row) => <StateMark state={row.state === null ? null : String(row.state)} />,
     },
     ...props.axes.map((axis): Column<Row> => {
