@@ -105,7 +105,7 @@ export function NewBoardPanel(props: { onClose: () => void; onStarted: (id: stri
               isCode
               value={value("template")}
               onChange={set("template")}
-              placeholder="{experiment}/{run} lr={hparams.lr}"
+              placeholder="{run} lr={hparams.lr}"
             />
           </div>
           <TextField
