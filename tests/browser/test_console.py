@@ -136,6 +136,10 @@ def test_a_run_shows_what_it_was_and_its_curve_grows(new_visitor, link, root):
     assert {"lr", "0.01", "optimizer", "adam"} <= set(words(page.locator(".about")))
     page.reload()
     eventually(page, lambda: page.locator("figure.chart").count() == 1)
+    nothing = page.get_by_text("Nothing was written.")
+    nothing.wait_for()
+    assert page.get_by_role("region", name="Output").bounding_box()["height"] < 40
+    assert page.get_by_label("Follow").count() == 0 or not page.get_by_label("Follow").is_visible()
     page.close()
 
 
@@ -151,6 +155,19 @@ def test_the_files_of_a_run_are_downloaded(new_visitor, link, root, tmp_path):
     downloading.value.save_as(tmp_path / "record")
     assert downloading.value.suggested_filename == "run.json"
     assert (tmp_path / "record").read_bytes() == (root / "cifar10/run1/run.json").read_bytes()
+    page.close()
+
+
+def test_recent_runs_are_offered_to_compare(new_visitor, link):
+    page = opened(new_visitor, link, "/compare")
+    page.get_by_role("checkbox", name="hostile/run").uncheck()
+    page.get_by_role("button", name="Compare 4 runs").click()
+    eventually(page, lambda: page.locator("h1").inner_text() == "Compare 4 runs")
+    assert "hostile" not in page.url
+    # A chart alone has most of the page.
+    chart = page.locator("figure.chart")
+    eventually(page, lambda: chart.count() == 1 and chart.bounding_box()["height"] > 400)
+    assert chart.bounding_box()["width"] > 800
     page.close()
 
 

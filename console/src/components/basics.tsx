@@ -5,6 +5,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import type { ApiError } from "../api";
 import * as format from "../format";
+import { type RunLabel, rootName } from "../roots";
 
 export function Button(props: {
   children: ComponentChildren;
@@ -68,6 +69,21 @@ export function Time(props: { at: string | null; empty?: string }) {
     <time dateTime={props.at} title={format.exact(props.at)}>
       {format.relative(props.at)}
     </time>
+  );
+}
+
+/** The place of runs by its name, in full on hover. */
+export function RootName(props: { uri: string }) {
+  return <span title={props.uri}>{rootName(props.uri)}</span>;
+}
+
+/** A run by its name; what it has in common with some of the others is soft. */
+export function RunName(props: { label: RunLabel | undefined }) {
+  return (
+    <>
+      {props.label?.before && <span class="soft">{props.label.before}</span>}
+      {props.label?.name}
+    </>
   );
 }
 

@@ -6,6 +6,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { sessionEnded } from "../api";
 import { connection } from "../events";
 import { MODIFIER, useActions, useKeys } from "../keys";
+import { useRoots } from "../roots";
 import { address, go, place } from "../router";
 import { isAdmin, logOut, me } from "../session";
 import { type Theme, theme } from "../theme";
@@ -39,6 +40,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
   const content = useRef<HTMLElement>(null);
   const { path } = place.value;
   const shown = useRef(path);
+  useRoots(path);
   const enter = () => content.current?.focus({ preventScroll: true });
   useLayoutEffect(() => {
     if (shown.current !== path) enter();
