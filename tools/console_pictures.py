@@ -126,9 +126,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         place = Path(name)
         write_runs(place / "runs")
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=list(BROWSER)
-        )
+        program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=program, args=list(BROWSER))
         take(browser, place, place / "runs", folder)
         take(browser, place, None, folder)
         browser.close()

@@ -40,9 +40,10 @@ export function isPage(path: string): boolean {
 
 export function App() {
   const found = find(place.value.path);
-  document.title = `${found?.title ?? "Not found"} · Aboard`;
+  const title = found?.title ?? "Not found";
+  document.title = `${title} · Aboard`;
   return (
-    <Frame>
+    <Frame title={title}>
       {found?.page() ?? (
         <Empty title="There is no such page">
           <p>

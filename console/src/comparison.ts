@@ -26,7 +26,7 @@ export function choices(query: URLSearchParams) {
     colour: query.get("colour") ?? "",
     dash: query.get("dash") ?? "",
     per: Number(query.get("per")) || 0,
-    height: Math.min(1000, Math.max(120, Number(query.get("height")) || 220)),
+    height: readHeight(query.get("height")),
     filter: query.get("tags") ?? "",
     charts: query.getAll("chart").map(readChart),
     zoom: readZoom(query.get("zoom")),
@@ -34,6 +34,10 @@ export function choices(query: URLSearchParams) {
     focus: query.get("focus") ?? undefined,
     step: query.get("step") === null ? undefined : Number(query.get("step")),
   };
+}
+
+function readHeight(text: string | null): number | undefined {
+  return Number(text) ? Math.min(1000, Math.max(120, Number(text))) : undefined;
 }
 
 export type Choices = ReturnType<typeof choices>;
@@ -57,14 +61,36 @@ export function writeZoom(range: Range | undefined): string | undefined {
   return range?.map((one) => String(Number(one.toPrecision(12)))).join("~");
 }
 
+const HEIGHT = 220; // of one of many charts
+const MOST_HEIGHT = 560;
+const LEAST_WIDTH = 340; // as in compare.css
+const AROUND = 44; // pixels of a chart's title, of its lower edge and of the gap below it
+
+/** How few charts fill the room that there is: `per` row, or 0 for as many as fit. */
+export function layOut(
+  count: number,
+  room: { width: number; height: number },
+): { per: number; height: number } {
+  const per = count <= 2 ? 1 : 2;
+  const width = room.width / per;
+  if (count > 4 || width < LEAST_WIDTH) return { per: 0, height: HEIGHT };
+  const height = Math.floor(room.height / Math.ceil(count / per)) - AROUND;
+  return { per, height: Math.max(HEIGHT, Math.min(MOST_HEIGHT, Math.round(width * 0.75), height)) };
+}
+
+/** Whether a tag has all words of a filter. */
+export function passing(filter: string): (tag: string) => boolean {
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  return (tag) => words.every((word) => tag.toLowerCase().includes(word));
+}
+
 /** Pinned charts first, then one for each other tag that the filter lets pass. */
 export function chartsOf(
   chosen: { charts: readonly string[][]; filter: string },
   scalars: readonly string[],
 ): string[][] {
   const pinned = new Set(chosen.charts.flat());
-  const words = chosen.filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const passes = (tag: string) => words.every((word) => tag.toLowerCase().includes(word));
+  const passes = passing(chosen.filter);
   const rest = scalars.filter((tag) => !pinned.has(tag) && passes(tag));
   return [...chosen.charts.map((tags) => [...tags]), ...rest.map((tag) => [tag])];
 }

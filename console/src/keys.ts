@@ -3,6 +3,10 @@
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 
+const platform = typeof navigator === "undefined" ? "" : navigator.platform;
+/** The key before a letter: ⌘ of a Mac is Ctrl elsewhere. */
+export const MODIFIER = /mac|iphone|ipad/i.test(platform) ? "⌘" : "Ctrl ";
+
 export interface Shortcut {
   key: string; // as `KeyboardEvent.key`, or "Mod+k" with ⌘ or Ctrl
   label: string;

@@ -1,19 +1,19 @@
 // Colours of runs: ten that people with any kind of colour vision can tell apart, then lighter and
 // darker ones of the same. A run has the same colour on every page.
 
-/** For a light and a dark ground; the same place in both is the same hue. */
+/** For a light and a dark ground; most places have a similar hue in both. */
 export const COLOURS = {
   light: [
-    "#0d5fff",
-    "#f66137",
-    "#3c6590",
-    "#c1125c",
-    "#6125b9",
-    "#6c5100",
-    "#0c9ce1",
-    "#ac7c9a",
-    "#073a05",
-    "#562654",
+    "#1218f3",
+    "#b78e0f",
+    "#1c8157",
+    "#db070c",
+    "#a365fb",
+    "#88203f",
+    "#309eca",
+    "#f84fa3",
+    "#2c4775",
+    "#821bb0",
   ],
   dark: [
     "#4671e8",

@@ -1,5 +1,8 @@
 // Many runs as numbers: which hyperparameters matter for a metric, and axes of any values.
 
+import * as format from "./format";
+import { ticks } from "./plot";
+
 export type Cell = string | number | boolean | null | undefined;
 
 /** A number, or undefined for anything else; the words for what JSON lacks are not numbers. */
@@ -120,6 +123,7 @@ export interface ValueAxis {
   name: string;
   kind: "number" | "log" | "word";
   range: readonly [number, number];
+  isWhole: boolean; // of whole numbers alone
   words: readonly string[];
 }
 
@@ -136,12 +140,13 @@ export function axisOf(name: string, values: readonly unknown[]): ValueAxis {
     }
     const isLog = low > 0 && high / low >= 50;
     if (low === high) [low, high] = [low - Math.abs(low || 1) / 2, high + Math.abs(high || 1) / 2];
-    return { name, kind: isLog ? "log" : "number", range: [low, high], words: [] };
+    const isWhole = held.every(Number.isInteger);
+    return { name, kind: isLog ? "log" : "number", range: [low, high], isWhole, words: [] };
   }
   const words = [...new Set(there.map(word))].sort((one, other) =>
     one.localeCompare(other, "en", { numeric: true }),
   );
-  return { name, kind: "word", range: [0, Math.max(1, words.length - 1)], words };
+  return { name, kind: "word", range: [0, Math.max(1, words.length - 1)], isWhole: false, words };
 }
 
 /** Where a value lies on an axis, from 0 to 1; undefined for one that is missing. */
@@ -163,6 +168,19 @@ export function valueOn(axis: ValueAxis, part: number): number | string {
   const [low, high] = axis.range;
   if (axis.kind === "word") return axis.words[Math.round(part * (axis.words.length - 1))] ?? "";
   return axis.kind === "log" ? low * (high / low) ** part : low + (high - low) * part;
+}
+
+/** What stands beside an axis: a few round numbers, or all words that fit. */
+export function marks(axis: ValueAxis): [number, string][] {
+  if (axis.kind === "word") {
+    const every = Math.ceil(axis.words.length / 12);
+    return axis.words.flatMap((one, at): [number, string][] =>
+      at % every === 0 ? [[placeOn(axis, one) ?? 0, one || "(empty)"]] : [],
+    );
+  }
+  return ticks(axis.range, 5, axis.kind === "log")
+    .filter((one) => !axis.isWhole || Number.isInteger(one))
+    .map((one) => [placeOn(axis, one) ?? 0, format.number(one)]);
 }
 
 /** A part of an axis, by its shares: those of runs inside it are chosen. */

@@ -5,6 +5,7 @@ import {
   axisOf,
   correlation,
   importance,
+  marks,
   passes,
   placeOn,
   ranks,
@@ -68,6 +69,15 @@ test("an axis is of numbers, of magnitudes, or of words", () => {
   assert.deepEqual(axisOf("opt", ["sgd", "adam", 10, 9]).words, ["9", "10", "adam", "sgd"]);
   assert.equal(placeOn(axisOf("one", [5, 5]), 5), 0.5);
   assert.equal(placeOn(axisOf("n", [1, 2]), undefined), undefined);
+});
+
+test("an axis of whole numbers has whole numbers beside it", () => {
+  const texts = (values: unknown[]) => marks(axisOf("depth", values)).map(([, text]) => text);
+  assert.deepEqual(texts([2, 3, 3]), ["2", "3"]);
+  assert.deepEqual(texts([2, 4, 8]), ["2", "4", "6", "8"]);
+  assert.deepEqual(texts([1, 128]), ["1", "10", "100"]);
+  assert.deepEqual(texts([2, 2.5]), ["2", "2.1", "2.2", "2.3", "2.4", "2.5"]);
+  assert.deepEqual(texts([2, "deep"]), ["2", "deep"]);
 });
 
 const runs = ["a", "b", "c"].map((id, at) => ({

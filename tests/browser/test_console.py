@@ -100,6 +100,34 @@ def test_keys_select_runs_and_compare_them(new_visitor, link):
     page.close()
 
 
+def test_keys_work_after_a_link_of_the_header(new_visitor, link):
+    page = opened(new_visitor, link, "/runs?sort=run")
+    pages = page.get_by_role("navigation", name="Pages")
+    pages.get_by_role("link", name="Boards").click()
+    page.get_by_role("main", name="Boards").wait_for()
+    for _ in range(2):  # the second time it is the page that is shown
+        pages.get_by_role("link", name="Runs").click()
+        page.get_by_role("main", name="Runs").wait_for()
+        assert page.evaluate("document.activeElement.tagName") == "MAIN"
+    eventually(page, lambda: len(runs_on(page)) == 5)
+    page.keyboard.press("j")
+    eventually(page, lambda: page.locator("tbody tr").nth(1).get_attribute("class") == "active")
+    second = runs_on(page)[1]
+    page.keyboard.press("Enter")
+    eventually(page, lambda: page.locator("h1").inner_text() == second)
+    page.close()
+
+
+@pytest.mark.parametrize(("platform", "keys"), [("Linux x86_64", "Ctrl K"), ("MacIntel", "⌘K")])
+def test_keys_are_named_as_on_the_keyboard(new_visitor, link, platform, keys):
+    page = new_visitor()
+    script = f"Object.defineProperty(navigator, 'platform', {{get: () => '{platform}'}})"
+    page.add_init_script(script)
+    page.goto(link("/boards"))
+    eventually(page, lambda: keys in words(page.locator("body > header")))
+    page.close()
+
+
 def test_a_run_shows_what_it_was_and_its_curve_grows(new_visitor, link, root):
     page = opened(new_visitor, link, "/runs?sort=run")
     page.get_by_role("link", name="cifar10/run1").click()
@@ -108,6 +136,10 @@ def test_a_run_shows_what_it_was_and_its_curve_grows(new_visitor, link, root):
     assert {"lr", "0.01", "optimizer", "adam"} <= set(words(page.locator(".about")))
     page.reload()
     eventually(page, lambda: page.locator("figure.chart").count() == 1)
+    nothing = page.get_by_text("Nothing was written.")
+    nothing.wait_for()
+    assert page.get_by_role("region", name="Output").bounding_box()["height"] < 40
+    assert page.get_by_label("Follow").count() == 0 or not page.get_by_label("Follow").is_visible()
     page.close()
 
 
@@ -123,6 +155,19 @@ def test_the_files_of_a_run_are_downloaded(new_visitor, link, root, tmp_path):
     downloading.value.save_as(tmp_path / "record")
     assert downloading.value.suggested_filename == "run.json"
     assert (tmp_path / "record").read_bytes() == (root / "cifar10/run1/run.json").read_bytes()
+    page.close()
+
+
+def test_recent_runs_are_offered_to_compare(new_visitor, link):
+    page = opened(new_visitor, link, "/compare")
+    page.get_by_role("checkbox", name="hostile/run").uncheck()
+    page.get_by_role("button", name="Compare 4 runs").click()
+    eventually(page, lambda: page.locator("h1").inner_text() == "Compare 4 runs")
+    assert "hostile" not in page.url
+    # A chart alone has most of the page.
+    chart = page.locator("figure.chart")
+    eventually(page, lambda: chart.count() == 1 and chart.bounding_box()["height"] > 400)
+    assert chart.bounding_box()["width"] > 800
     page.close()
 
 

@@ -131,6 +131,37 @@ def test_a_limit_says_what_to_stop_with_the_button(visit, hub, complaints):
     eventually(page, lambda: len(boards_on(page)) == 3 and "second" not in boards_on(page))
 
 
+def test_the_form_of_a_new_board_is_read_to_its_end(visit, hub):
+    page = visit("/boards?new=1")
+    box = page.get_by_role("checkbox", name="Another one")
+    box.scroll_into_view_if_needed()
+    start = page.get_by_role("button", name="Start")
+    box.check()  # not below the button
+    found = box.bounding_box()
+    assert found["width"] < 20
+    assert found["y"] + found["height"] < start.bounding_box()["y"]
+
+
+def test_columns_without_values_are_left_out(visit, hub):
+    with hub.client("max") as client:
+        board = create(client, "cifar10", new=True)
+        page = visit("/boards")
+        heads = page.locator("thead th")
+        eventually(page, lambda: board["name"] in words(page.locator("tbody")))
+        assert "last viewed" in heads.all_inner_texts()
+        assert "reason" not in heads.all_inner_texts()
+        client.post(f"/api/v1/boards/{board['id']}/stop", json={})
+    page = visit("/boards?all=1")
+    eventually(page, lambda: "reason" in heads_of(page))
+    page = visit("/storage")
+    eventually(page, lambda: "last checked" in heads_of(page))
+    assert not {"damage", "problem"} & set(heads_of(page))
+
+
+def heads_of(page):
+    return page.locator("thead th").all_inner_texts()
+
+
 def test_changes_of_others_appear_by_themselves(visit, hub):
     page = visit("/boards", "anna")
     page.get_by_text("No live boards").wait_for()
@@ -148,7 +179,7 @@ def test_an_isolated_board_shows_its_engine_and_its_log(visit, hub):
     form.get_by_label("memory", exact=True).fill("1GiB")
     form.get_by_role("button", name="Start").click()
     about = panel(page)
-    eventually(page, lambda: "run" in words(about.locator("h2").first))
+    eventually(page, lambda: "running" in words(about.locator("h2").first))
     assert "1.0 GiB" in words(about)
     log = about.get_by_role("region", name="Log of board")
     eventually(page, lambda: "Waiting for output" not in log.inner_text() and log.inner_text())

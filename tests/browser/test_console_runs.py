@@ -5,7 +5,9 @@ import re
 
 import pytest
 
+from aboard.index.library import Root
 from tests.browser.accessibility import serious_problems
+from tests.browser.console_visits import visits
 from tests.browser.looking import eventually, words
 from tests.hub.hubs import log_run, served
 from tests.waiting import until
@@ -108,8 +110,8 @@ def test_columns_suit_the_runs(opened):
     page = opened("/runs?selector=cifar10")
     shows(page, *cifar10(5, 4, 3, 2, 1, 0))  # the newest first
     assert column(page, "lr") == ["0.001", "0.01", "0.1"] * 2
-    assert column(page, "state")[0].endswith("3")
-    assert [text[:2] for text in column(page, "state")[1:]] == ["✓ "] * 5
+    assert column(page, "state")[0] == "✗ failed (3)"
+    assert column(page, "state")[1:] == ["✓ completed"] * 5
     eventually(page, lambda: page.locator("svg.spark path").count() == 6)
     cell = page.locator("tbody tr").nth(0).locator("td.number span[title]")
     loss = cell.last.get_attribute("title")
@@ -161,7 +163,7 @@ def test_facets_narrow_the_filter(opened):
     failed.click()
     shows(page, *cifar10(5))
     assert failed.get_attribute("aria-pressed") == "true"
-    completed = facet.get_by_role("button", name="ok 6")  # still counted
+    completed = facet.get_by_role("button", name="completed 6")  # still counted
     completed.click()
     eventually(page, lambda: len(runs_on(page)) == 7)
     box = page.get_by_role("combobox", name="Filter")
@@ -446,6 +448,43 @@ def test_runs_and_actions_are_found_by_name(opened):
     eventually(page, lambda: page.get_by_role("option", name="cifar10/run3").count() == 1)
     page.keyboard.press("Enter")
     eventually(page, lambda: re.search("run3$", page.url))
+
+
+def test_runs_of_several_roots_are_told_apart(new_visitor, tmp_path):
+    roots = [tmp_path / "a" / "runs", tmp_path / "b" / "runs"]
+    for number, root in enumerate(roots):
+        for depth in (2, 3):
+            hparams = {"depth": depth, "lr": 0.1}
+            loss = 1.0 / (number + depth)
+            log_run(root, f"exp/run{depth}", [loss], hparams=hparams, metrics={"loss": loss})
+    with (
+        served(tmp_path, [Root(str(root)) for root in roots]) as hub,
+        visits(hub, new_visitor) as visit,
+    ):
+        with hub.client("anna") as client:
+            until(lambda: client.get("/api/v1/runs").json()["total"] == 4)
+        page = visit("/runs?sort=root&sort=run")
+        expected = [("exp/run2", "a/runs"), ("exp/run3", "a/runs")]
+        expected += [("exp/run2", "b/runs"), ("exp/run3", "b/runs")]
+        eventually(page, lambda: "root" in page.locator("thead").inner_text())
+        rows = list(zip(column(page, "run"), column(page, "root"), strict=True))
+        assert rows == expected
+        page.get_by_role("region", name="root").get_by_role("button", name="b/runs").click()
+        eventually(page, lambda: column(page, "root") == ["b/runs"] * 2)
+
+        page = visit("/compare?where=hparams.depth+%3D%3D+2")
+        names = page.locator(".runs-beside a")
+        eventually(
+            page, lambda: sorted(names.all_inner_texts()) == ["a/runs: run2", "b/runs: run2"]
+        )
+
+        page = visit("/sweep")
+        names = page.locator("tbody a")
+        labels = [f"{root}: run{depth}" for root in ("a/runs", "b/runs") for depth in (2, 3)]
+        eventually(page, lambda: sorted(names.all_inner_texts()) == labels)
+        # An axis of whole numbers has no others.
+        axis = page.locator(".axis", has=page.get_by_role("slider", name="depth"))
+        assert axis.locator(".mark").all_inner_texts() == ["2", "3"]
 
 
 def test_an_empty_hub_teaches(new_visitor, tmp_path, browser):

@@ -80,7 +80,7 @@ def test_running_and_finished_runs_under_a_name_template(tmp_path, new_visitor):
         page = visit("/runs?sort=run")
         eventually(page, lambda: page.locator("tbody a").count() == 2)
         states = page.locator("tbody td:nth-child(3)").all_inner_texts()
-        assert [text.split()[1] for text in states] == ["ok", "run"]
+        assert [text.split()[1] for text in states] == ["completed", "running"]
         page.get_by_role("checkbox", name="Select all runs").click()
         page.get_by_role("button", name="Board…").click()
         names = page.get_by_role("textbox", name="Names of the runs")
@@ -113,7 +113,7 @@ def test_pick_logs_and_resources_launch_open_delete(tmp_path, new_visitor, compl
             panel.get_by_role("button", name="Start").click()
 
         launch("frog")
-        eventually(page, lambda: "run" in words(panel.locator("h2").first))
+        eventually(page, lambda: "running" in words(panel.locator("h2").first))
         assert "2 runs" in words(panel)
         panel.get_by_role("link", name="Open").click()
         page.wait_for_url("**/b/*/**")
@@ -126,7 +126,7 @@ def test_pick_logs_and_resources_launch_open_delete(tmp_path, new_visitor, compl
         panel.get_by_role("button", name="Stop of-frog").click()
         eventually(page, lambda: panel.get_by_text("may have 1").count() == 0)
         panel.get_by_role("button", name="Start").click()
-        eventually(page, lambda: "run" in words(panel.locator("h2").first))
+        eventually(page, lambda: "running" in words(panel.locator("h2").first))
         assert "1 run" in words(panel)
 
         panel.get_by_role("button", name="Delete…").click()
@@ -166,7 +166,7 @@ def test_pick_a_directory_and_resources_and_launch_on_slurm(
             panel.get_by_label("processors").fill("1")
             panel.get_by_label("ends after").fill("30m")
             panel.get_by_role("button", name="Start").click()
-            eventually(page, lambda: "run" in words(panel.locator("h2").first))
+            eventually(page, lambda: "running" in words(panel.locator("h2").first))
             assert "job" in " ".join(words(panel))
             panel.get_by_role("link", name="Open").click()
             page.wait_for_url("**/b/*/**")

@@ -5,6 +5,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import type { ApiError } from "../api";
 import * as format from "../format";
+import { type RunLabel, rootName } from "../roots";
 
 export function Button(props: {
   children: ComponentChildren;
@@ -23,10 +24,10 @@ export function Button(props: {
 }
 
 const MARKS: Record<string, [string, string, string]> = {
-  running: ["●", "run", "live"],
+  running: ["●", "running", "live"],
   starting: ["◐", "starting", "live"],
   pending: ["○", "pending", "idle"],
-  completed: ["✓", "ok", "good"],
+  completed: ["✓", "completed", "good"],
   stopping: ["◑", "stopping", "idle"],
   stopped: ["■", "stopped", "idle"],
   failed: ["✗", "failed", "bad"],
@@ -35,12 +36,20 @@ const MARKS: Record<string, [string, string, string]> = {
   unknown: ["?", "unknown", "idle"],
 };
 
-/** A state as sign and word; `detail`, such as an exit code, replaces the word. */
-export function StateMark(props: { state: string | null; detail?: string; title?: string }) {
+/** A state as sign and word, with a `detail` such as an exit code; or as its sign alone. */
+export function StateMark(props: {
+  state: string | null;
+  detail?: string;
+  title?: string;
+  isShort?: boolean;
+}) {
   const [sign, word, tone] = MARKS[props.state ?? ""] ?? ["·", props.state ?? "", "idle"];
   return (
     <span class={`state ${tone}`} title={props.title || props.state || "no record"}>
-      <span aria-hidden="true">{sign}</span> <span class="word">{props.detail || word}</span>
+      <span aria-hidden="true">{sign}</span>{" "}
+      <span class={props.isShort ? "unseen" : "word"}>
+        {props.detail ? `${word} (${props.detail})` : word}
+      </span>
     </span>
   );
 }
@@ -60,6 +69,21 @@ export function Time(props: { at: string | null; empty?: string }) {
     <time dateTime={props.at} title={format.exact(props.at)}>
       {format.relative(props.at)}
     </time>
+  );
+}
+
+/** The place of runs by its name, in full on hover. */
+export function RootName(props: { uri: string }) {
+  return <span title={props.uri}>{rootName(props.uri)}</span>;
+}
+
+/** A run by its name; what it has in common with some of the others is soft. */
+export function RunName(props: { label: RunLabel | undefined }) {
+  return (
+    <>
+      {props.label?.before && <span class="soft">{props.label.before}</span>}
+      {props.label?.name}
+    </>
   );
 }
 

@@ -1,11 +1,12 @@
 // Facets: the values of some fields with how many runs have them; a click narrows the filter.
 
+import type { ComponentChildren } from "preact";
 import { type Facet, get } from "../api";
 import * as format from "../format";
 import { useLive, useLoaded } from "../loading";
 import { choice, type Filter, literal, toggled } from "../question";
 import { isTime, titleOf } from "../view";
-import { Button, StateMark } from "./basics";
+import { Button, RootName, StateMark } from "./basics";
 
 const MOST_VALUES = 12;
 
@@ -68,7 +69,7 @@ function OneFacet(props: {
   const found = facet.data;
   const lines = (found?.values ?? []).map(({ value, count }) => ({
     text: literal(value),
-    label: field === "state" ? <StateMark state={String(value)} /> : shown(field, value),
+    label: shown(field, value),
     title: String(value),
     count,
   }));
@@ -127,6 +128,8 @@ function OneFacet(props: {
   );
 }
 
-function shown(field: string, value: unknown): string {
+function shown(field: string, value: unknown): ComponentChildren {
+  if (field === "state") return <StateMark state={String(value)} />;
+  if (field === "root") return <RootName uri={String(value)} />;
   return isTime(field) ? format.relative(String(value)) : format.text(value);
 }

@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import { type Board, get, type RunList } from "../api";
 import { type Action, actionGroups } from "../keys";
 import { useLoaded } from "../loading";
+import { hasSeveralRoots, rootName } from "../roots";
 import { address, go } from "../router";
 import { ErrorNote } from "./basics";
 import { Dialog } from "./dialog";
@@ -12,6 +13,7 @@ const MOST_RUNS = 8;
 
 interface Entry extends Action {
   kind: string;
+  id?: string; // where several have the same label
 }
 
 /** Whether all letters of `typed` stand in `label` in this order, without regard to case. */
@@ -38,6 +40,8 @@ async function search(typed: string, signal: AbortSignal): Promise<Entry[]> {
   return [
     ...runs.runs.map((run) => ({
       kind: "run",
+      id: run.id,
+      hint: hasSeveralRoots() ? rootName(run.root) : "run",
       label: run.experiment ? `${run.experiment}/${run.name}` : run.name,
       run: () => go(`/runs/${encodeURIComponent(run.id)}`),
     })),
@@ -92,7 +96,7 @@ export function Find(props: { onClose: () => void }) {
       <div id="found" role="listbox" aria-label="Found">
         {entries.map((entry, index) => (
           <div
-            key={`${entry.kind} ${entry.label}`}
+            key={entry.id ?? `${entry.kind} ${entry.label}`}
             id={`found-${index}`}
             role="option"
             tabIndex={-1}

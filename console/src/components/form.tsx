@@ -93,14 +93,16 @@ export function Form(props: {
       }}
     >
       {props.children}
-      <button
-        type="submit"
-        class="button primary"
-        disabled={props.isBusy || props.disabled}
-        aria-busy={props.isBusy}
-      >
-        {props.submit}
-      </button>
+      <div class="submit">
+        <button
+          type="submit"
+          class="button primary"
+          disabled={props.isBusy || props.disabled}
+          aria-busy={props.isBusy}
+        >
+          {props.submit}
+        </button>
+      </div>
     </form>
   );
 }

@@ -2,9 +2,11 @@
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { sessionEnded } from "../api";
 import { connection } from "../events";
-import { useActions, useKeys } from "../keys";
+import { MODIFIER, useActions, useKeys } from "../keys";
+import { useRoots } from "../roots";
 import { address, go, place } from "../router";
 import { isAdmin, logOut, me } from "../session";
 import { type Theme, theme } from "../theme";
@@ -30,10 +32,20 @@ const THEMES: readonly [Theme, string][] = [
 ];
 const LIVE = { connecting: "connecting", live: "live", reconnecting: "reconnecting" };
 
-export function Frame(props: { children: ComponentChildren }) {
+export function Frame(props: { title: string; children: ComponentChildren }) {
   const finds = useSignal(false);
   const helps = useSignal(false);
   const pages = isAdmin() ? [...PAGES, PEOPLE] : PAGES;
+  // A new page has the focus, so that its keys work at once and a screen reader says its title.
+  const content = useRef<HTMLElement>(null);
+  const { path } = place.value;
+  const shown = useRef(path);
+  useRoots(path);
+  const enter = () => content.current?.focus({ preventScroll: true });
+  useLayoutEffect(() => {
+    if (shown.current !== path) enter();
+    shown.current = path;
+  }, [path]);
   const find = () => {
     finds.value = true;
   };
@@ -66,14 +78,19 @@ export function Frame(props: { children: ComponentChildren }) {
         </a>
         <nav aria-label="Pages">
           {pages.map(([path, name]) => (
-            <a key={path} href={address(path)} aria-current={isAt(path) ? "page" : undefined}>
+            <a
+              key={path}
+              href={address(path)}
+              aria-current={isAt(path) ? "page" : undefined}
+              onClick={enter}
+            >
               {name}
             </a>
           ))}
         </nav>
-        <Button kind="plain" onClick={find} title="Find anything (⌘K or Ctrl+K)">
+        <Button kind="plain" onClick={find} title={`Find anything (${MODIFIER}K)`}>
           <span class="find">
-            <kbd>⌘K</kbd> find…
+            <kbd>{`${MODIFIER}K`}</kbd> find…
           </span>
         </Button>
         <span class={`live ${connection.value}`} role="status">
@@ -95,7 +112,7 @@ export function Frame(props: { children: ComponentChildren }) {
           <Button onClick={() => window.location.reload()}>Log in again</Button>
         </div>
       )}
-      <main id="content" tabIndex={-1}>
+      <main id="content" ref={content} tabIndex={-1} aria-label={props.title}>
         {props.children}
       </main>
       <Toast />

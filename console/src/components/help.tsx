@@ -1,10 +1,10 @@
 // The overlay of `?`: every shortcut of the page, by what it belongs to.
 
-import { shortcutGroups } from "../keys";
+import { MODIFIER, shortcutGroups } from "../keys";
 import { Dialog } from "./dialog";
 
 const SIGNS: Record<string, string> = {
-  "Mod+": "⌘ ",
+  "Mod+": MODIFIER,
   Enter: "↵",
   Escape: "Esc",
   ArrowDown: "↓",

@@ -101,9 +101,10 @@ export function Log(props: { path: string; query?: Query; label: string }) {
   );
   const widest = lines.reduce((most, line) => Math.max(most, line.plain.length), 0);
   const isEmpty = lines.length === 0;
+  const isMute = isEmpty && isDone.value && follows.value; // and nothing will come
   return (
     <div class="log">
-      <div class="tools">
+      <div class="tools" hidden={isMute}>
         <label class="check">
           <input
             type="checkbox"
@@ -163,7 +164,7 @@ export function Log(props: { path: string; query?: Query; label: string }) {
       </div>
       <ErrorNote error={error.value} />
       <section
-        class="box"
+        class={isEmpty ? "box quiet" : "box"}
         ref={box}
         aria-label={props.label}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls must take the focus
@@ -171,7 +172,7 @@ export function Log(props: { path: string; query?: Query; label: string }) {
         onScroll={look}
       >
         {isEmpty && (
-          <pre class="soft">{isDone.value ? "Nothing was written." : "Waiting for output…"}</pre>
+          <p class="soft">{isDone.value ? "Nothing was written." : "Waiting for output…"}</p>
         )}
         <pre style={{ height: `${lines.length * LINE_HEIGHT}px`, minWidth: `${widest}ch` }}>
           <div style={{ transform: `translateY(${first * LINE_HEIGHT}px)` }}>

@@ -5,8 +5,9 @@ import { useEffect } from "preact/hooks";
 import { type ApiError, type Board, change, get, type Run, type RunInFull } from "../api";
 import * as format from "../format";
 import { asError } from "../loading";
+import { labelsOf } from "../roots";
 import { address } from "../router";
-import { Button, ErrorNote } from "./basics";
+import { Button, ErrorNote, RunName } from "./basics";
 import { Dialog } from "./dialog";
 import { say } from "./toast";
 
@@ -363,6 +364,7 @@ export function DeleteDialog(props: DialogProps & { onDeleted: (ids: string[]) =
     say(`Deleted ${format.plural(gone.length, "run")}.`);
     props.onClose();
   };
+  const labels = labelsOf(runs, true);
   const isRunning = refused.value.some(({ error }) => error.code === "conflict");
   return (
     <Dialog title="Delete runs" onClose={props.onClose} class="form">
@@ -382,7 +384,9 @@ export function DeleteDialog(props: DialogProps & { onDeleted: (ids: string[]) =
           <ul class="list">
             {found.slice(0, MOST_LISTED).map(({ run, loss }) => (
               <li key={run.id}>
-                <span title={run.uri}>{labelOf(run)}</span>
+                <span title={run.uri}>
+                  <RunName label={labels.get(run.id)} />
+                </span>
                 <span class="soft">
                   {format.plural(loss.files, "file")}, {format.bytes(loss.bytes)}
                 </span>

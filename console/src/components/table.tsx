@@ -18,7 +18,16 @@ export interface Column<Row> {
   isNumber?: boolean;
   isFixed?: boolean; // is not moved or resized
   sort?: string; // the field to sort by; a column without one cannot be sorted
+  hasValue?: (row: Row) => boolean; // a column without it always has one
   cell: (row: Row, index: number) => ComponentChildren;
+}
+
+/** The columns of which some row has a value. */
+export function filled<Row>(
+  columns: readonly Column<Row>[],
+  rows: readonly Row[],
+): readonly Column<Row>[] {
+  return columns.filter(({ hasValue }) => !hasValue || rows.some(hasValue));
 }
 
 export interface TableProps<Row> {

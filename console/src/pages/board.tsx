@@ -303,7 +303,7 @@ function About(props: {
         <Fact name="processors">{board.cpus ? String(board.cpus) : ""}</Fact>
         <Fact name="exit code">{board.exit_code === null ? "" : String(board.exit_code)}</Fact>
         <Fact name="started">{board.started && <Time at={board.started} />}</Fact>
-        <Fact name="last look">
+        <Fact name="last viewed">
           <Time at={board.last_request} empty="never" />
         </Fact>
         <Fact name="expires">{isLive(board) && <Time at={board.expires} empty="does not" />}</Fact>

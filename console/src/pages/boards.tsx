@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import { type Board, get } from "../api";
 import { isLive, NEW_BOARD_FIELDS, reasonOf } from "../boards";
 import { Bar, Button, Empty, ErrorNote, StateMark, Time } from "../components/basics";
-import { type Column, Table } from "../components/table";
+import { type Column, filled, Table } from "../components/table";
 import * as format from "../format";
 import { useActions, useKeys } from "../keys";
 import { useLive, useLoaded } from "../loading";
@@ -53,6 +53,7 @@ const COLUMNS: readonly Column<Board>[] = [
     key: "reason",
     title: "reason",
     width: 220,
+    hasValue: (board) => reasonOf(board) !== "",
     cell: (board) => (
       <span class={board.condition ? "bad-text" : "soft"} title={reasonOf(board)}>
         {reasonOf(board)}
@@ -63,7 +64,7 @@ const COLUMNS: readonly Column<Board>[] = [
   { key: "on", title: "engine", width: 104, cell: (board) => board.on },
   {
     key: "last",
-    title: "last look",
+    title: "last viewed",
     width: 96,
     cell: (board) => <Time at={board.last_request} empty="never" />,
   },
@@ -177,7 +178,7 @@ export function Boards() {
           ) : (
             <Table
               label="Boards"
-              columns={COLUMNS}
+              columns={filled(COLUMNS, rows)}
               count={rows.length}
               at={(index) => rows[index]}
               keyOf={(board) => board.id}

@@ -2,7 +2,7 @@
 // Everything that is chosen here is in the address.
 
 import { type Signal, useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { type ApiError, get, type Logged, type Run, type RunList, series } from "../api";
 import { coloursBy, dash, dashesBy, differing } from "../colouring";
 import {
@@ -11,10 +11,21 @@ import {
   chartsOf,
   choices,
   csvOfCurves,
+  layOut,
+  passing,
   writeChart,
   writeZoom,
 } from "../comparison";
-import { Bar, Button, Empty, ErrorNote, StateMark, ValueText } from "../components/basics";
+import {
+  Bar,
+  Button,
+  Empty,
+  ErrorNote,
+  RunName,
+  StateMark,
+  Time,
+  ValueText,
+} from "../components/basics";
 import { Chart, type ChartProps, type Pointer, save, savePng, saveSvg } from "../components/chart";
 import { Choice } from "../components/choice";
 import { Dialog, Menu, type MenuEntry } from "../components/dialog";
@@ -26,21 +37,25 @@ import * as format from "../format";
 import { useActions, useKeys } from "../keys";
 import { useLive, useLoaded } from "../loading";
 import { type AxisKind, axisText, extent, nearest, type PlotCurve, type Range } from "../plot";
+import { labelsOf, type RunLabel } from "../roots";
 import { address, go, place, setQuery } from "../router";
 import type { Curve } from "../series";
 import { isDark } from "../theme";
 import "./compare.css";
 
 const MOST_RUNS = 500;
+const MOST_OFFERED = 6; // recent runs, where none is chosen
 const MOST_PICTURED = 12; // runs whose images stand side by side
 const MOST_POINTS = 4_000_000; // of one answer of the hub
+const MEDIA_ROOM = 0.65; // what charts have of it above images
+const BELOW_CHARTS = 16;
 const BANDS: readonly [string, string][] = [
   ["std", "± deviation"],
   ["sem", "± standard error"],
   ["minmax", "min to max"],
   ["quartiles", "quartiles"],
 ];
-const FIELDS = ["experiment", "state", "host", "user", "job"];
+const FIELDS = ["root", "experiment", "state", "host", "user", "job"];
 
 const zoomTo = (range: Range | undefined) => setQuery({ zoom: writeZoom(range) });
 
@@ -80,12 +95,7 @@ export function Compare() {
   if (!isAny) {
     return (
       <div class="page">
-        <Empty title="Nothing to compare yet">
-          <p>
-            Select runs in <a href={address("/runs")}>the table</a> with <kbd>x</kbd>, then press{" "}
-            <kbd>c</kbd>.
-          </p>
-        </Empty>
+        <Offer />
       </div>
     );
   }
@@ -107,6 +117,66 @@ export function Compare() {
     );
   }
   return <Comparison chosen={chosen} runs={found} logged={logged.data.metrics} error={error} />;
+}
+
+/** What to compare, where nothing is chosen: how to choose, and the most recent runs. */
+function Offer() {
+  const recent = useLoaded("", async (signal) => {
+    const wish = { sort: ["-created"], limit: MOST_OFFERED };
+    return (await get<RunList>("/runs", wish, signal)).runs;
+  });
+  const left = useSignal<ReadonlySet<string>>(new Set());
+  const runs = recent.data ?? [];
+  const labels = labelsOf(runs, true);
+  const ids = runs.map((run) => run.id).filter((id) => !left.value.has(id));
+  const toggle = (id: string) => {
+    const next = new Set(left.value);
+    if (!next.delete(id)) next.add(id);
+    left.value = next;
+  };
+  return (
+    <Empty title="Nothing to compare yet">
+      <p>
+        Compare draws the curves of several runs over each other, and lists what differs between
+        them. Select some in <a href={address("/runs")}>Runs</a>: move with <kbd>j</kbd> and{" "}
+        <kbd>k</kbd>, select with <kbd>x</kbd>, then press <kbd>c</kbd>.
+      </p>
+      <ErrorNote error={recent.error} onRetry={recent.refresh} />
+      {recent.data?.length === 0 && <p>This hub has no runs yet; Runs shows how to log one.</p>}
+      {runs.length > 0 && (
+        <>
+          <h3>Or begin with the most recent ones</h3>
+          <ul class="picks offer">
+            {runs.map((run) => (
+              <li key={run.id}>
+                <label title={run.uri}>
+                  <input
+                    type="checkbox"
+                    checked={!left.value.has(run.id)}
+                    onChange={() => toggle(run.id)}
+                  />
+                  <span class="name">
+                    <RunName label={labels.get(run.id)} />
+                  </span>
+                  <StateMark state={run.state} />
+                  <span class="soft">
+                    <Time at={run.created} />
+                  </span>
+                </label>
+              </li>
+            ))}
+          </ul>
+          <Button
+            kind="primary"
+            disabled={ids.length === 0}
+            onClick={() => go("/compare", { run: ids })}
+          >
+            Compare {format.plural(ids.length, "run")}
+          </Button>
+        </>
+      )}
+    </Empty>
+  );
 }
 
 /** Which runs the page is about, for another page. */
@@ -159,11 +229,13 @@ function Comparison(props: {
   const labels = new Set(
     tags.flatMap((tag) => curves.of(tag).flatMap((one) => (one.line ? [one.run] : []))),
   );
+  const names = labelsOf(runs);
   const looks = looksOf(runs, chosen, [...labels], dark);
   const looksKey = JSON.stringify([
     [chosen.colour, chosen.dash, chosen.group],
     [...chosen.hidden],
     [...labels],
+    [...names.values()],
   ]);
   const cache = useRef(new Map<string, { from: unknown[]; made: PlotCurve[] }>());
   const drawn = (tags: readonly string[]): PlotCurve[] => {
@@ -174,7 +246,7 @@ function Comparison(props: {
     const isSame = before?.from.every((one, at) => one === from[at]) ?? false;
     if (before && isSame && before.from.length === from.length) return before.made;
     const made = tags.flatMap((tag, at) =>
-      plotted(curves.of(tag), runs, chosen.hidden, looks, tags.length > 1 ? at : undefined),
+      plotted(curves.of(tag), runs, names, chosen.hidden, looks, tags.length > 1 ? at : undefined),
     );
     cache.current.set(name, { from, made });
     return made;
@@ -203,7 +275,13 @@ function Comparison(props: {
     { key: "l", label: "Logarithmic y-axis", run: () => toggleLog(chosen.log, "y") },
     { key: "Escape", label: "Focus no run", run: () => setQuery({ focus: undefined }) },
   ]);
-  const media = props.logged.filter((one) => MEDIA_PLUGINS.has(one.plugin));
+  const passes = passing(chosen.filter);
+  const media = props.logged.filter((one) => MEDIA_PLUGINS.has(one.plugin) && passes(one.name));
+  const room = useRoom();
+  const share = media.length > 0 ? MEDIA_ROOM : 1;
+  const fitting = layOut(charts.length, { ...room.size, height: room.size.height * share });
+  const per = chosen.per || fitting.per;
+  const height = chosen.height ?? fitting.height;
   const pick = (key: string) => setQuery({ focus: chosen.focus === key ? undefined : key });
   return (
     <div class="page">
@@ -213,16 +291,15 @@ function Comparison(props: {
         <section class="scroll" aria-label="Curves">
           <div
             class="charts"
-            style={
-              chosen.per ? { gridTemplateColumns: `repeat(${chosen.per}, minmax(0, 1fr))` } : {}
-            }
+            ref={room.box}
+            style={per ? { gridTemplateColumns: `repeat(${per}, minmax(0, 1fr))` } : {}}
           >
             {charts.map((tags) => {
               const name = writeChart(tags);
               const chart: ChartProps = {
                 title: tags.join(", "),
                 curves: seen.has(name) ? drawn(tags) : [],
-                height: chosen.height,
+                height,
                 xKind,
                 xLog: chosen.log.includes("x"),
                 yLog: chosen.log.includes("y"),
@@ -249,7 +326,7 @@ function Comparison(props: {
                       }}
                     />
                   </Chart>
-                  <Grip height={chosen.height} />
+                  <Grip height={height} />
                 </div>
               );
             })}
@@ -267,6 +344,7 @@ function Comparison(props: {
               chosen={chosen}
               media={media}
               runs={shownRuns}
+              names={names}
               looks={looks}
               seen={seen}
               watch={watch}
@@ -275,6 +353,7 @@ function Comparison(props: {
         </section>
         <Legend
           runs={runs}
+          names={names}
           chosen={chosen}
           looks={looks}
           curves={curves}
@@ -297,6 +376,27 @@ function Comparison(props: {
       )}
     </div>
   );
+}
+
+/** The room for charts: from the top of their box to the lower edge of the window. */
+function useRoom() {
+  const box = useRef<HTMLDivElement>(null);
+  const size = useSignal({ width: 0, height: 0 });
+  useLayoutEffect(() => {
+    const look = () => {
+      const found = box.current?.getBoundingClientRect();
+      const scrolled = box.current?.parentElement?.scrollTop ?? 0;
+      if (!found) return;
+      size.value = {
+        width: found.width,
+        height: window.innerHeight - found.top - scrolled - BELOW_CHARTS,
+      };
+    };
+    look();
+    window.addEventListener("resize", look);
+    return () => window.removeEventListener("resize", look);
+  }, []);
+  return { box, size: size.value };
 }
 
 function replaceChart(chosen: Choices, before: readonly string[], after: readonly string[]): void {
@@ -346,16 +446,21 @@ function looksOf(
 
 /** The values of a run by the names of their fields. */
 function valuesOf(run: Run): Record<string, unknown> {
-  const { experiment, state, host, user, job } = run;
-  const found: Record<string, unknown> = { experiment, state, host, user, job };
+  const { root, experiment, state, host, user, job } = run;
+  const found: Record<string, unknown> = { root, experiment, state, host, user, job };
   for (const [name, value] of Object.entries(run.hparams)) found[`hparams.${name}`] = value;
   return found;
+}
+
+function textOf(names: ReadonlyMap<string, RunLabel>, run: Run): string {
+  return (names.get(run.id)?.before ?? "") + run.name;
 }
 
 /** The curves of a tag as they are drawn: of runs, or of groups with their bands. */
 function plotted(
   curves: readonly Curve[],
   runs: readonly Run[],
+  names: ReadonlyMap<string, RunLabel>,
   hidden: ReadonlySet<string>,
   looks: Looks,
   place: number | undefined,
@@ -389,7 +494,7 @@ function plotted(
     return [
       {
         key: run.id,
-        label: tagged(run.name, tag),
+        label: tagged(textOf(names, run), tag),
         colour: looks.colours.get(run.id) ?? "",
         dash: place ? dash(place) : own,
         x,
@@ -632,10 +737,7 @@ function TagDialog(props: {
 }) {
   const typed = useSignal("");
   const chosen = useSignal<readonly string[]>(props.tags);
-  const words = typed.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const shown = props.scalars
-    .filter((tag) => words.every((word) => tag.toLowerCase().includes(word)))
-    .slice(0, 200);
+  const shown = props.scalars.filter(passing(typed.value)).slice(0, 200);
   return (
     <Dialog title="Metrics on this chart" onClose={props.onClose}>
       <h2>Metrics on this chart</h2>
@@ -693,6 +795,7 @@ interface Entry {
 
 function Legend(props: {
   runs: readonly Run[];
+  names: ReadonlyMap<string, RunLabel>;
   chosen: Choices;
   looks: Looks;
   curves: Curves;
@@ -730,8 +833,8 @@ function Legend(props: {
         }))
     : runs.map((run) => ({
         key: run.id,
-        name: run.name,
-        about: run.experiment,
+        name: textOf(props.names, run),
+        about: run.uri,
         colour: looks.colours.get(run.id) ?? "",
         run,
         count: 1,
@@ -768,7 +871,7 @@ function Legend(props: {
         <thead>
           <tr>
             <th scope="col">
-              <span class="hidden-text">Shown</span>
+              <span class="unseen">Shown</span>
             </th>
             <th scope="col">{isGrouped ? "group" : "run"}</th>
             <th scope="col" class="number">
@@ -817,12 +920,9 @@ function Legend(props: {
               <td class="who">
                 {one.run ? (
                   <>
-                    <StateMark state={one.run.state} detail=" " title={one.run.reason} />
-                    <a
-                      href={address(`/runs/${encodeURIComponent(one.key)}`)}
-                      title={`${one.about}/${one.name}`}
-                    >
-                      {one.name}
+                    <StateMark state={one.run.state} title={one.run.reason} isShort />
+                    <a href={address(`/runs/${encodeURIComponent(one.key)}`)} title={one.about}>
+                      <RunName label={props.names.get(one.key)} />
                     </a>
                   </>
                 ) : (
@@ -862,13 +962,12 @@ function Media(props: {
   chosen: Choices;
   media: readonly Logged[];
   runs: readonly Run[];
+  names: ReadonlyMap<string, RunLabel>;
   looks: Looks;
   seen: ReadonlySet<string>;
   watch: (element: HTMLElement | null) => void;
 }) {
   const { chosen, media, looks } = props;
-  const words = chosen.filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const shown = media.filter((one) => words.every((word) => one.name.toLowerCase().includes(word)));
   const low = Math.min(...media.map((one) => one.first_step));
   const high = Math.max(...media.map((one) => one.last_step));
   const steps = useSignal<readonly number[]>([]);
@@ -881,10 +980,9 @@ function Media(props: {
   const pictured = props.runs.filter((run) => having.has(run.id));
   const runs = pictured.slice(0, MOST_PICTURED).map((run) => ({
     id: run.id,
-    label: run.name,
+    label: textOf(props.names, run),
     colour: looks.colours.get(run.id) ?? "",
   }));
-  if (shown.length === 0) return null;
   const all = [...new Set(steps.value)].sort((one, other) => one - other);
   const moveTo = (value: number) => {
     step.value = value;
@@ -923,7 +1021,7 @@ function Media(props: {
           </span>
         )}
       </div>
-      {shown.map((one) => {
+      {media.map((one) => {
         const name = `media ${one.name}`;
         return (
           <div key={one.name} ref={props.watch} data-see={name}>

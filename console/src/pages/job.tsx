@@ -155,7 +155,7 @@ const COLUMNS: readonly Column<Member>[] = [
   {
     key: "state",
     title: "state",
-    width: 96,
+    width: 112,
     cell: (member) => (
       <StateMark
         state={member.state}

@@ -52,7 +52,7 @@ const COLUMNS: readonly Column<Job>[] = [
   },
   {
     key: "states",
-    title: "of which",
+    title: "members by state",
     width: 240,
     cell: (job) => <span title={membersOf(job)}>{membersOf(job)}</span>,
   },

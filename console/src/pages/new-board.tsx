@@ -105,7 +105,7 @@ export function NewBoardPanel(props: { onClose: () => void; onStarted: (id: stri
               isCode
               value={value("template")}
               onChange={set("template")}
-              placeholder="{experiment}/{name}"
+              placeholder="{run} lr={hparams.lr}"
             />
           </div>
           <TextField
@@ -185,16 +185,14 @@ export function NewBoardPanel(props: { onClose: () => void; onStarted: (id: stri
               ["team", "the team"],
             ]}
           />
-          <div class="field">
-            <label class="check">
-              <input
-                type="checkbox"
-                checked={value("new") === "again"}
-                onChange={(event) => set("new")(event.currentTarget.checked ? "again" : "1")}
-              />
-              Another one, even if this selection has a board
-            </label>
-          </div>
+          <label class="check">
+            <input
+              type="checkbox"
+              checked={value("new") === "again"}
+              onChange={(event) => set("new")(event.currentTarget.checked ? "again" : "1")}
+            />
+            Another one, even if this selection has a board
+          </label>
         </Section>
         <ErrorNote error={error.value} />
         {error.value && error.value.boards.length > 0 && (

@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
 import { type ApiError, change, type Finding, get, type Metric, type RunInFull } from "../api";
-import { readZoom } from "../comparison";
+import { passing, readZoom } from "../comparison";
 import {
   Bar,
   Button,
@@ -469,8 +469,7 @@ function Curves(props: { run: RunInFull; path: string }) {
   const filter = useSignal("");
   const [seen, watch] = useSeen();
   const metrics = logged.data ?? [];
-  const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const passes = (tag: string) => words.every((word) => tag.toLowerCase().includes(word));
+  const passes = passing(filter.value);
   const scalars = metrics.filter((one) => one.scalar);
   const shown = scalars.filter((one) => passes(one.name));
   const media = metrics.filter((one) => MEDIA_PLUGINS.has(one.plugin) && passes(one.name));

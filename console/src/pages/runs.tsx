@@ -19,6 +19,7 @@ import {
   Code,
   Empty,
   ErrorNote,
+  RootName,
   StateMark,
   Time,
   ValueText,
@@ -44,6 +45,7 @@ import * as format from "../format";
 import { useActions, useKeys } from "../keys";
 import { type Paged, useEvents, useLive, useLoaded, usePaged } from "../loading";
 import { conjunction, type Filter, literal, RUN_FIELDS, readField } from "../question";
+import { hasSeveralRoots } from "../roots";
 import { address, go, place, setQuery } from "../router";
 import { isMember } from "../session";
 import {
@@ -81,7 +83,8 @@ const FOLLOW_MILLISECONDS = 800;
 const WIDTHS: Record<string, number> = {
   experiment: 160,
   name: 160,
-  state: 88,
+  root: 128,
+  state: 112,
   uri: 320,
   tags: 160,
   reason: 200,
@@ -112,6 +115,10 @@ interface TableParts {
 }
 
 const isPhone = () => window.matchMedia("(max-width: 720px)").matches;
+const ROOT: ColumnSpec = { field: "root", isCurve: false, width: undefined };
+/** Runs of several roots may have the same names: their root comes second, after run or state. */
+const plusRoot = <T,>(list: readonly T[], root: T): readonly T[] =>
+  hasSeveralRoots() ? [...list.slice(0, 1), root, ...list.slice(1)] : list;
 const filterOf = ({ selectors, where }: View): Filter => ({ selectors, where });
 const isNarrow = ({ selectors, where }: Filter) => where !== "" || selectors.length > 0;
 const narrow = ({ selectors, where }: Filter) =>
@@ -152,7 +159,8 @@ export function Runs() {
     (event) => event.kind !== "run" || event.change !== "changed",
   );
   const fields = names.data?.fields ?? [];
-  const columns = view.columns ?? suited.value.columns;
+  const columns = view.columns ?? plusRoot(suited.value.columns, ROOT);
+  const facets = view.facets ?? plusRoot(suited.value.facets, "root");
   const setColumns = (next: readonly ColumnSpec[] | undefined, replace = false) =>
     setQuery({ column: next?.map(writeColumn) ?? [] }, replace);
   const groupable = [
@@ -221,7 +229,7 @@ export function Runs() {
       <div class="split">
         {hasFacets && (
           <Facets
-            fields={view.facets ?? suited.value.facets}
+            fields={facets}
             filter={filter}
             all={["experiment", ...groupable]}
             onFilter={(where) => narrow({ ...filter, where })}
@@ -645,6 +653,7 @@ function runColumn(
         const title = [run.state, run.reason].filter(Boolean).join(": ");
         return <StateMark state={run.state} detail={detail} title={title} />;
       }
+      if (field === "root") return <RootName uri={run.root} />;
       if (isTime(field)) return <Time at={typeof value === "string" ? value : null} />;
       if (field === "duration" && typeof value === "number") {
         return <span title={`${value} s`}>{format.duration(value)}</span>;
@@ -877,6 +886,8 @@ function Groups(props: TableParts & { suited: Signal<Suited> }) {
             <span class="soft">none</span>
           ) : field === "state" ? (
             <StateMark state={String(value)} />
+          ) : field === "root" ? (
+            <RootName uri={String(value)} />
           ) : (
             <ValueText value={value} />
           );

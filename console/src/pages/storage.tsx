@@ -5,7 +5,7 @@ import { type ApiError, change, get, type Root } from "../api";
 import { Bar, Button, Copy, Empty, ErrorNote, Time } from "../components/basics";
 import { Form, TextField } from "../components/form";
 import { Panel, Section } from "../components/panel";
-import { type Column, Table } from "../components/table";
+import { type Column, filled, Table } from "../components/table";
 import { say } from "../components/toast";
 import * as format from "../format";
 import { useActions, useKeys } from "../keys";
@@ -42,7 +42,7 @@ const COLUMNS: readonly Column<Root>[] = [
   },
   {
     key: "looked",
-    title: "last look",
+    title: "last checked",
     width: 104,
     cell: (root) => <Time at={root.looked} empty="not yet" />,
   },
@@ -51,6 +51,7 @@ const COLUMNS: readonly Column<Root>[] = [
     title: "requests/day",
     width: 112,
     isNumber: true,
+    hasValue: (root) => requestsOf(root) !== undefined,
     cell: (root) => {
       const requests = requestsOf(root);
       return requests === undefined ? "" : format.count(requests);
@@ -60,12 +61,14 @@ const COLUMNS: readonly Column<Root>[] = [
     key: "damage",
     title: "damage",
     width: 152,
+    hasValue: (root) => damageOf(root) !== "",
     cell: (root) => damageOf(root) && <span class="bad-text">✗ {damageOf(root)}</span>,
   },
   {
     key: "problem",
     title: "problem",
     width: 320,
+    hasValue: (root) => root.problem !== "",
     cell: (root) =>
       root.problem && (
         <span class="bad-text" title={root.problem}>
@@ -121,7 +124,7 @@ export function Storage() {
           ) : (
             <Table
               label="Roots"
-              columns={COLUMNS}
+              columns={filled(COLUMNS, rows)}
               count={rows.length}
               at={(index) => rows[index]}
               keyOf={(root) => root.uri}
@@ -152,7 +155,7 @@ function RootPanel(props: { root: Root; onClose: () => void }) {
             {format.plural(root.runs, "run")}
           </a>
         </Fact>
-        <Fact name="last look">
+        <Fact name="last checked">
           <Time at={root.looked} empty="not yet" />
         </Fact>
         <Fact name="damage">{damageOf(root) || "none that was seen"}</Fact>

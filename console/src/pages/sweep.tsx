@@ -6,18 +6,19 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { get, type RunList } from "../api";
 import { ramp } from "../colouring";
-import { Bar, Button, Empty, ErrorNote, StateMark, ValueText } from "../components/basics";
+import { Bar, Button, Empty, ErrorNote, RunName, StateMark, ValueText } from "../components/basics";
 import { Choice } from "../components/choice";
 import { type Column, Table } from "../components/table";
 import * as format from "../format";
 import { useKeys } from "../keys";
 import { useLive, useLoaded } from "../loading";
-import { ticks } from "../plot";
+import { labelsOf, type RunLabel } from "../roots";
 import { address, go, place, setQuery } from "../router";
 import {
   axisOf,
   type Brush,
   importance,
+  marks,
   numeric,
   passes,
   placeOn,
@@ -35,6 +36,7 @@ const MOST_AXES = 10;
 const STATISTICS = ["last", "min", "max", "mean"];
 
 type Row = Record<string, unknown>;
+type Labels = ReadonlyMap<unknown, RunLabel>; // by the ids of runs
 
 /** The name of a hyperparameter or metric in a question, whatever letters it has. */
 export function fieldOf(group: "hparams" | "metrics", name: string, statistic = ""): string {
@@ -82,13 +84,13 @@ export function Sweep() {
     ]);
     const byUri = new Map(values?.runs.map((row) => [row.uri, row[result]]));
     const flat = runs.runs.map((run): Row => {
-      const row: Row = { id: run.id, run: run.name, state: run.state };
+      const row: Row = { id: run.id, state: run.state };
       for (const [name, value] of Object.entries(run.hparams))
         row[fieldOf("hparams", name)] = value;
       if (result) row[result] = byUri.get(run.uri);
       return row;
     });
-    return { runs: flat, total: runs.total, unread: values?.unread ?? 0 };
+    return { all: runs.runs, runs: flat, total: runs.total, unread: values?.unread ?? 0 };
   });
   useLive(["run", "runs"], rows.refresh);
   useEffect(() => {
@@ -97,6 +99,7 @@ export function Sweep() {
     return () => clearTimeout(timer);
   }, [rows.data]);
   const all = rows.data?.runs ?? [];
+  const labels = labelsOf(rows.data?.all ?? []);
   const varied = hparams.filter((name) => {
     const field = fieldOf("hparams", name);
     return new Set(all.map((row) => word(row[field]))).size > 1;
@@ -207,7 +210,7 @@ export function Sweep() {
           </section>
           <div class="row">
             <section aria-label="Importance">
-              <h2>Goes with {metric || "a metric"}</h2>
+              <h2>Importance for {metric || "a metric"}</h2>
               {strengths.length === 0 && (
                 <p class="soft">It takes three runs with different hyperparameters.</p>
               )}
@@ -243,11 +246,12 @@ export function Sweep() {
               first={strengths[0]?.name ?? fieldOf("hparams", varied[0] ?? "")}
               result={result}
               rows={all}
+              labels={labels}
               isChosen={isChosen}
               colourOf={colourOf}
             />
           </div>
-          <Runs rows={chosen} axes={axes} colourOf={colourOf} result={result} />
+          <Runs rows={chosen} labels={labels} axes={axes} colourOf={colourOf} />
         </div>
       )}
     </div>
@@ -463,25 +467,12 @@ function textOn(axis: ValueAxis, part: number): string {
   return typeof value === "number" ? format.number(value) : value;
 }
 
-/** What stands beside an axis: a few round numbers, or all words that fit. */
-function marks(axis: ValueAxis): [number, string][] {
-  if (axis.kind === "word") {
-    const every = Math.ceil(axis.words.length / 12);
-    return axis.words.flatMap((one, at): [number, string][] =>
-      at % every === 0 ? [[placeOn(axis, one) ?? 0, one || "(empty)"]] : [],
-    );
-  }
-  return ticks(axis.range, 5, axis.kind === "log").map((one) => [
-    placeOn(axis, one) ?? 0,
-    format.number(one),
-  ]);
-}
-
 function ScatterSection(props: {
   fields: readonly (readonly [string, string])[];
   first: string;
   result: string;
   rows: readonly Row[];
+  labels: Labels;
   isChosen: (row: Row) => boolean;
   colourOf: (row: Row) => string;
 }) {
@@ -514,6 +505,7 @@ function ScatterSection(props: {
           props.rows.map((row) => row[y]),
         )}
         rows={props.rows}
+        labels={props.labels}
         isChosen={props.isChosen}
         colourOf={props.colourOf}
       />
@@ -527,6 +519,7 @@ function Scatter(props: {
   x: ValueAxis;
   y: ValueAxis;
   rows: readonly Row[];
+  labels: Labels;
   isChosen: (row: Row) => boolean;
   colourOf: (row: Row) => string;
 }) {
@@ -615,7 +608,7 @@ function Scatter(props: {
       />
       {found && (
         <div class="tip" aria-hidden="true">
-          {String(found.run)}{" "}
+          <RunName label={props.labels.get(found.id)} />{" "}
           <span class="soft">
             {format.text(found[props.x.name])} · {format.text(found[props.y.name])}
           </span>
@@ -627,34 +620,40 @@ function Scatter(props: {
 
 function Runs(props: {
   rows: readonly Row[];
+  labels: Labels;
   axes: readonly { field: string; label: string }[];
   colourOf: (row: Row) => string;
-  result: string;
 }) {
   const sort = place.value.query.get("sort") ?? "";
   const field = sort.replace(/^-/, "");
   const rows = [...props.rows];
   if (field) {
     const sign = sort.startsWith("-") ? -1 : 1;
-    rows.sort((one, other) => sign * ordered(one[field], other[field]));
+    const sortValue = (row: Row) => {
+      const label = field === "run" ? props.labels.get(row.id) : undefined;
+      return label ? label.before + label.name : row[field];
+    };
+    rows.sort((one, other) => sign * ordered(sortValue(one), sortValue(other)));
   }
   const columns: Column<Row>[] = [
     {
       key: "run",
       title: "run",
-      width: 200,
+      width: 240,
       sort: "run",
       cell: (row) => (
         <>
           <span class="swatch dot" style={{ background: props.colourOf(row) }} />
-          <a href={address(`/runs/${encodeURIComponent(String(row.id))}`)}>{String(row.run)}</a>
+          <a href={address(`/runs/${encodeURIComponent(String(row.id))}`)}>
+            <RunName label={props.labels.get(row.id)} />
+          </a>
         </>
       ),
     },
     {
       key: "state",
       title: "state",
-      width: 80,
+      width: 104,
       cell: (row) => <StateMark state={row.state === null ? null : String(row.state)} />,
     },
     ...props.axes.map((axis): Column<Row> => {

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1c2430; --soft: #566173; --line: #8a94a6;
-  --accent: #b34700; --on-accent: #fff; --ground: #f3f5f8; }
+  --accent: #2457c5; --on-accent: #fff; --ground: #f3f5f8; }
 @media (prefers-color-scheme: dark) { :root { --paper: #1b2028; --ink: #e9edf3; --soft: #a7b1c2;
-  --line: #6d7789; --accent: #ffa14a; --on-accent: #1b2028; --ground: #12161c; } }
+  --line: #6d7789; --accent: #83abff; --on-accent: #10151d; --ground: #12161c; } }
 * { box-sizing: border-box; }
 body { margin: 0; min-height: 100vh; display: grid; place-items: center; padding: 1.5rem;
   background: var(--ground); color: var(--ink); font: 1rem/1.55 system-ui, sans-serif; }
