@@ -239,7 +239,7 @@ def test_its_address_needs_no_file_once_polled_and_follows_its_container(
     running(executor, handle)
     assert executor.address(handle) == before
     docker_engine.docker("kill", handle["container"])
-    until(executor, handle, CommandState.ENDED)
+    until_state(executor, handle, CommandState.ENDED)
     assert executor.address(handle) is None
 
 
