@@ -1,5 +1,6 @@
 """The user's own hub: of several starts at once, one starts it and the others find it."""
 
+import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from aboard.sdk.personal import (
     stop_personal,
 )
 from tests.engines.command import forked_hubs
+from tests.engines.ports import free_port
 
 
 def test_starts_at_once_give_one_hub_with_one_log(root):
@@ -29,6 +31,8 @@ def test_starts_at_once_give_one_hub_with_one_log(root):
 
 
 def test_the_port_of_boards_is_remembered_beside_that_of_the_hub(root):
+    state_directory().mkdir(parents=True, exist_ok=True)  # other tests take the usual ports
+    (state_directory() / "last-hub.json").write_text(json.dumps({"port": free_port()}))
     with forked_hubs():
         first = start_personal([str(root)])
         remember_personal(state_directory(), [str(root)])  # as for a root that is added
@@ -47,4 +51,4 @@ def test_the_port_of_boards_is_remembered_beside_that_of_the_hub(root):
     assert moved.url == first.url
     assert moved.boards_port not in {first.boards_port, None}
     now = f"http://localhost:{moved.boards_port}"
-    assert told == [f"port {first.boards_port} is taken, so boards are at {now} now."]
+    assert told[0] == f"port {first.boards_port} is taken, so boards are at {now} now."
