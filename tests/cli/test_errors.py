@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -250,7 +249,6 @@ def test_ctrl_c_ends_quietly_and_loses_nothing(aboard, variables, tree):
     )
     index = Path(variables["ABOARD_CACHE"])
     until(lambda: process.poll() is not None or any(index.glob("index-*.db")))
-    time.sleep(0.2)  # some moment in the middle of reading
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=180) == (b"", b"")
     assert process.returncode == 130
