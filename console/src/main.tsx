@@ -12,5 +12,5 @@ import "./style.css";
 startRouter(isPage);
 startKeys();
 startEvents();
-loadMe().catch(() => undefined); // the page says so itself: every other request fails too
+loadMe();
 render(<App />, document.body);

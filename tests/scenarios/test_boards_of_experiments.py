@@ -68,10 +68,10 @@ def test_the_first_board_brings_a_hub_with_it_and_shows_the_experiment(user, new
 def test_boards_are_listed_with_what_they_show(user):
     board = user.starts("cifar10 --name listed --new")
     head, *rows = (line.split() for line in user.does("aboard list").out.splitlines())
-    assert head[:4] == ["ID", "NAME", "OWNER", "STATE"]
+    assert head[:6] == ["ID", "NAME", "OWNER", "STATE", "RUNS", "SHOWS"]
     (row,) = [row for row in rows if row[0] == board.id]
     assert row[1] == "listed"
-    assert row[3:7] == ["running", "cifar10", "instant", board.url]
+    assert row[3:8] == ["running", "3", "cifar10", "instant", board.url]
     (document,) = [
         one for one in user.does("aboard list --json").json["boards"] if one["id"] == board.id
     ]
