@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import struct
 
 import numpy as np
@@ -16,6 +17,7 @@ from aboard.events.scanner import CHUNK_VALUES, Chunk
 from aboard.events.writer import EventWriter
 from aboard.index import Index, Source
 from aboard.index.logs import Logs
+from aboard.index.schema import insert_rows
 from aboard.index.series import unpack
 from aboard.index.store import merge, to_merge
 from aboard.runs.manifest import Manifest
@@ -216,3 +218,15 @@ def test_a_file_that_cannot_shrink_is_a_problem_and_no_more(trees, index, monkey
         " It needs as much free space as it takes; free some, or try again."
     )
     assert [run.name for run in logs.runs] == ["a", "b"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
+def test_rows_that_are_inserted_together_are_counted_and_the_known_ones_kept(count):
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE thing (id INTEGER PRIMARY KEY, name TEXT)")
+    connection.execute("INSERT INTO thing VALUES (20, 'known')")
+    rows = [(number, f"new {number}") for number in range(count)]
+    inserted = insert_rows(connection, "INSERT OR IGNORE INTO thing", rows)
+    expected = dict(rows) | {20: "known"}
+    assert inserted == len(expected) - 1
+    assert dict(connection.execute("SELECT id, name FROM thing")) == expected

@@ -102,10 +102,13 @@ typedef struct {
     int64_t doubted;  /* before here, in a bad long record, no other one is looked for */
 } scanner;
 
+/* Few: of the many small files that are scanned in one call, each has lists of its own. */
+#define FIRST_ROOM 16
+
 /* Make room for `more` elements; memory only ever doubles, never per record. */
 static int grow(void **at, size_t *room, size_t count, size_t more, size_t size) {
     if (count + more <= *room) return 1;
-    size_t wanted = *room ? *room * 2 : 256;
+    size_t wanted = *room ? *room * 2 : FIRST_ROOM;
     while (wanted < count + more) wanted *= 2;
     void *bigger = realloc(*at, wanted * size);
     if (!bigger) return 0;

@@ -167,7 +167,7 @@ def read_file(
     """
     reader = _Reader(reading.storage, reading.entry.name, reading.entry.size)
     if not reading.fresh and not _is_continued(reading, reader, buffer):
-        reading.fresh, reading.tags = True, []
+        reading.fresh, reading.tags = True, ()
     known = None if reading.fresh else reading.known
     if known is None:
         scanner = Scanner(known=reading.tags)

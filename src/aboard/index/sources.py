@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,7 +65,7 @@ class Reading:
     name: str
     known: Known | None  # the row to continue or, if `fresh`, to replace
     fresh: bool
-    tags: list[tuple[bytes, int]] = field(default_factory=list)  # with the classes they have
+    tags: Sequence[tuple[bytes, int]] = ()  # with the classes they have
 
     @property
     def uri(self) -> str:

@@ -24,13 +24,18 @@ from aboard.events.messages import CLASS_UNKNOWN, ORIGIN_TENSOR
 from aboard.events.scanner import CHUNK_VALUES, Chunk, Part, Series, sketch
 from aboard.events.sketch import Totals
 from aboard.index.reader import Batch
-from aboard.index.schema import CHUNK_BITS, RECORDS, SCALARS, next_change, transaction
+from aboard.index.schema import (
+    CHUNK_BITS,
+    RECORDS,
+    SCALARS,
+    insert_rows,
+    next_change,
+    transaction,
+)
 from aboard.index.sources import Source, at_or_below, known_files, span, within
 from aboard.index.summary import STORED, loaded
 
-_SAVE_SEGMENT = """
-INSERT INTO segment VALUES
-    (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+_IF_STORED = """
 ON CONFLICT (id) DO UPDATE SET
     origin = CASE origin WHEN 0 THEN excluded.origin ELSE origin END,
     kind = CASE kind WHEN 0 THEN excluded.kind ELSE kind END,
@@ -72,15 +77,18 @@ class _Segment:
 
     def take_in(self, part: Part) -> None:
         self._take_in_totals(part.chunks)
-        low, high, rising = part.min_step, part.max_step, part.rising
         if self.count:
-            rising = rising and self.increasing and part.first_step > self.last_step
-            low, high = min(low, self.min_step), max(high, self.max_step)
+            rising = part.rising and self.increasing
+            self.increasing = rising and part.first_step > self.last_step
+            self.min_step = min(self.min_step, part.min_step)
+            self.max_step = max(self.max_step, part.max_step)
+            self.max_wall = max(self.max_wall, part.max_wall)
+            self.rows = max(self.rows, part.rows)
+        else:
+            self.min_step, self.max_step = part.min_step, part.max_step
+            self.increasing, self.max_wall, self.rows = part.rising, part.max_wall, part.rows
         self.count += part.size
-        self.min_step, self.max_step, self.increasing = low, high, rising
         self.last_step = part.last_step
-        self.max_wall = max(self.max_wall, part.max_wall)
-        self.rows = max(self.rows, part.rows)
 
     def _take_in_totals(self, chunks: Iterable[Chunk]) -> None:
         lowest = self.min_step if self.count else None
@@ -200,12 +208,9 @@ class Store:
         first = self._next_file
         self._next_file += len(batches)
         ids = range(first, self._next_file)
-        rows = [(one, *_file_row(batch)) for one, batch in zip(ids, batches, strict=True)]
-        cursor = self._connection.executemany(
-            "INSERT OR IGNORE INTO file VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", rows
-        )
+        rows = [(one, *_file_row(batch), 0) for one, batch in zip(ids, batches, strict=True)]
         stored: Collection[int] = ids
-        if cursor.rowcount < len(rows):
+        if insert_rows(self._connection, "INSERT OR IGNORE INTO file", rows) < len(rows):
             found = self._connection.execute("SELECT id FROM file WHERE id >= ?", (first,))
             stored = {one for (one,) in found}
         for one, batch in zip(ids, batches, strict=True):
@@ -241,7 +246,7 @@ class Store:
             if segment.id in touched:  # two tags in bytes that read the same are one
                 self._save()
             touched.add(segment.id)
-            self._chunk_rows += self._append(segment, part)
+            self._append(segment, part)
             key = (segment.id, opened.id, tag, form)
             self._segment_rows.append((*key, *_segment_row(segment, series, part, kind)))
         if len(opened.segments) > _MOST_OPEN:
@@ -252,14 +257,12 @@ class Store:
         """Write the rows of segments and chunks; read chunks of these segments before."""
         # By file and tag, as they are indexed: else each row of many would touch a page of its own.
         self._segment_rows.sort(key=itemgetter(1, 2))
-        self._connection.executemany(_SAVE_SEGMENT, self._segment_rows)
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?, ?)", self._chunk_rows
-        )
+        insert_rows(self._connection, "INSERT INTO segment", self._segment_rows, _IF_STORED)
+        insert_rows(self._connection, "INSERT OR REPLACE INTO chunk", self._chunk_rows)
         self._segment_rows, self._chunk_rows = [], []
 
-    def _append(self, segment: _Segment, part: Part) -> Iterator[tuple[object, ...]]:
-        """Yield the rows that append values to a segment, merging small chunks at its end."""
+    def _append(self, segment: _Segment, part: Part) -> None:
+        """Append values to a segment, merging small chunks at its end."""
         if segment.count and not segment.tail:
             self._load_tail(segment)
         segment.take_in(part)
@@ -279,7 +282,8 @@ class Store:
             size, steps, walls, payload, sketched = chunk
             if size < _SKETCHED:
                 sketched = b""
-            yield base + segment.next_seq, size, sketched, steps, walls, payload
+            row = base + segment.next_seq, size, sketched, steps, walls, payload
+            self._chunk_rows.append(row)
             segment.tail.append(size)
             segment.next_seq += 1
         if segment.next_seq < before:
