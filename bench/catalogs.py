@@ -188,27 +188,39 @@ def _figures(hub: Hub, path: str, query: dict[str, object], times: int) -> Figur
 
 def _mlflow(count: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
     """Ask MLflow's own store for the same runs; nothing where its environment cannot be made."""
+    python = mlflow_python()
+    if python is None:
+        return {}
+    with peers.new_index(cache) as place:
+        answers = mlflow_store(python, count, place, sizes.times)
+    return {
+        f"{count:,} runs: {name}: mlflow": Figures(min(taken), sorted(taken)[len(taken) // 2])
+        for name, taken in answers.items()
+    }
+
+
+def mlflow_python() -> str | None:
+    """Return the interpreter of an environment with MLflow; None where it cannot be made."""
     command = [sys.executable, "-m", "tools.environments", "mlflow"]
     made = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     if made.returncode:
         print(f"  mlflow cannot be installed: {made.stderr[-300:]}", file=sys.stderr)
-        return {}
-    with peers.new_index(cache) as place:
-        listed = place / "runs.jsonl"
-        with listed.open("w") as file:
-            for run in made_runs(count):
-                held = [run.name, run.recorded_state, run.created, run.ended]
-                file.write(json.dumps([*held, run.hparams, run.metrics]) + "\n")
-        done = subprocess.run(
-            [made.stdout.strip(), str(MLFLOW), str(listed), str(sizes.times)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    return {
-        f"{count:,} runs: {name}: mlflow": Figures(min(taken), sorted(taken)[len(taken) // 2])
-        for name, taken in json.loads(done.stdout).items()
-    }
+        return None
+    return made.stdout.strip()
+
+
+def mlflow_store(python: str, count: int, place: Path, times: int) -> dict[str, list[float]]:
+    """Write the runs to a store of MLflow, `place/mlflow.db`; time its answers `times` times."""
+    listed = place / "runs.jsonl"
+    with listed.open("w") as file:
+        for run in made_runs(count):
+            held = [run.name, run.recorded_state, run.created, run.ended]
+            file.write(json.dumps([*held, run.hparams, run.metrics]) + "\n")
+    done = subprocess.run(
+        [python, str(MLFLOW), str(listed), str(times)], capture_output=True, text=True, check=True
+    )
+    answers: dict[str, list[float]] = json.loads(done.stdout)
+    return answers
 
 
 CASES = {"many-runs": many_runs}

@@ -11,13 +11,19 @@ import time
 from pathlib import Path
 
 from mlflow.entities import ViewType
-from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun
+from mlflow.store.tracking.dbmodels.models import (
+    SqlLatestMetric,
+    SqlMetric,
+    SqlParam,
+    SqlRun,
+    SqlTag,
+)
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 listed, times = Path(sys.argv[1]), int(sys.argv[2])
 store = SqlAlchemyStore(f"sqlite:///{listed.parent}/mlflow.db", f"file://{listed.parent}/artifacts")
 experiment = store.create_experiment("bench")
-runs, params, metrics = [], [], []
+runs, params, tags, metrics = [], [], [], []
 for number, line in enumerate(listed.open()):
     name, state, created, ended, hparams, values = json.loads(line)
     key = f"{number:032x}"
@@ -31,9 +37,13 @@ for number, line in enumerate(listed.open()):
             "lifecycle_stage": "active",
             "experiment_id": int(experiment),
             "source_type": "LOCAL",
+            "user_id": "bench",
         }
     )
     params += [{"run_uuid": key, "key": one, "value": str(held)} for one, held in hparams.items()]
+    # Its pages need the tags that its client gives every run.
+    given = {"mlflow.runName": name, "mlflow.user": "bench", "mlflow.source.type": "LOCAL"}
+    tags += [{"run_uuid": key, "key": one, "value": held} for one, held in given.items()]
     metrics += [
         {"run_uuid": key, "key": one, "value": held, "timestamp": 1, "step": 0, "is_nan": False}
         for one, held in values.items()
@@ -41,6 +51,7 @@ for number, line in enumerate(listed.open()):
 with store.ManagedSessionMaker() as session:
     session.bulk_insert_mappings(SqlRun, runs)
     session.bulk_insert_mappings(SqlParam, params)
+    session.bulk_insert_mappings(SqlTag, tags)
     session.bulk_insert_mappings(SqlMetric, metrics)
     session.bulk_insert_mappings(SqlLatestMetric, metrics)
 

@@ -1,13 +1,15 @@
-"""What a user waits for in a real browser: the console's first paint, curve and new points.
+"""What a user waits for in a real browser: the console's first paint, curve, rows and new points.
 
-The peer is stock TensorBoard over the same runs. Pages are opened in Chromium, with nothing cached;
-where there is no browser, the case says so. A time is measured by the page itself, from its
-navigation on.
+The peers are stock TensorBoard over the same runs, and MLflow's pages for the table. Pages are
+opened in Chromium, with nothing cached; where there is no browser, the case says so. A time is
+measured by the page itself, from its navigation on.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -19,8 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import catalogs
 import peers
 import personal
+import trees
 import views
 from cases import MIB, Figures, Result, Sizes, Target
 from personal import Hub
@@ -29,7 +33,9 @@ from aboard import EventWriter
 
 _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--enable-precise-memory-info")
 _PATIENCE = 120_000
-_MANY = 50_000  # runs, which are looked at once
+_MANY = 50_000  # runs, which are looked at once, and not by peers
+_JUMPS = 30  # to places of the table
+_FRAMES = 240  # of scrolling by some rows each
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 _READ_HEAP = "(globalThis.gc?.(), performance.memory.usedJSHeapSize)"
 _PAINTED, _FIRST, _HEAP = "first paint", "first curve", "heap"
@@ -38,6 +44,62 @@ _CURVE = """
 () => {
   const curves = document.querySelectorAll('svg.spark path, line-chart svg path');
   return [...curves].some((one) => (one.getAttribute('d') ?? '').length > 8) && performance.now();
+}
+"""
+_ROWS = """
+() => {
+  const rows = document.querySelectorAll('.table tbody tr td a, .ag-row a');
+  return rows.length >= 10 && performance.now();
+}
+"""
+# Milliseconds until the row at each place is there, and between the frames of a steady scroll.
+_SCROLL = """
+async ([places, frames]) => {
+  const box = document.querySelector('.table');
+  const height = document.querySelector('tr[aria-rowindex="2"]').offsetHeight;
+  const frame = () => new Promise(requestAnimationFrame);
+  const jumps = [];
+  for (const place of places) {
+    const began = performance.now();
+    box.scrollTop = place * height;
+    while (!document.querySelector(`tr[aria-rowindex="${place + 2}"] td a`)) await frame();
+    jumps.push(performance.now() - began);
+  }
+  const steps = [];
+  let before = await frame();
+  for (let at = 0; at < frames; at += 1) {
+    box.scrollTop -= 3 * height;
+    const now = await frame();
+    steps.push(now - before);
+    before = now;
+  }
+  return [jumps, steps];
+}
+"""
+# Milliseconds from a zoom to the frame in which the chart has the points of the window.
+_ZOOM = """
+async ([from, to]) => {
+  const figure = document.querySelector('figure.chart');
+  const plot = figure.querySelector('.plot').getBoundingClientRect();
+  const at = (share) => plot.left + 52 + (plot.width - 62) * share;
+  const top = plot.top + plot.height / 2;
+  const send = (type, share) => figure.querySelector('.plot').dispatchEvent(
+    new PointerEvent(type, {bubbles: true, clientX: at(share), clientY: top, pointerId: 1}));
+  const frame = () => new Promise(requestAnimationFrame);
+  const set = HTMLElement.prototype.setPointerCapture;
+  HTMLElement.prototype.setPointerCapture = () => {};
+  send('pointerdown', from);
+  send('pointermove', to);
+  HTMLElement.prototype.setPointerCapture = set;
+  const requests = performance.getEntriesByType('resource').length;
+  const whole = figure.dataset.range;
+  const began = performance.now();
+  send('pointerup', to);
+  while (figure.dataset.range === whole || figure.classList.contains('waits')) await frame();
+  const taken = performance.now() - began;
+  const asked = performance.getEntriesByType('resource').slice(requests);
+  const hub = asked.filter((one) => one.name.includes('/series')).map((one) => one.duration);
+  return [taken, Math.max(...hub)];
 }
 """
 
@@ -53,16 +115,16 @@ def look(sizes: Sizes, cache: Path) -> Result:
             root = personal.recorded(count, cache)
             ours = partial(_console, browser, root, cache)
             theirs = partial(_tensorboard, browser, root)
-            for name, action in {"console": ours, "tensorboard": theirs}.items():
+            actions = {"console": ours} | ({"tensorboard": theirs} if count < _MANY else {})
+            if count >= _MANY:
+                notes.append(f"TensorBoard was not measured with {count:,} runs.")
+            for name, action in actions.items():
                 try:
                     looks = [action() for _ in range(sizes.times if count < _MANY else 1)]
                 except _TooSlow as error:
                     notes.append(f"{name}, {count:,} runs: {error}")
                     continue
-                heap = max(one[_HEAP] for one in looks)
-                for what in (_PAINTED, _FIRST):
-                    taken = _figures([one[what] for one in looks], heap)
-                    found[f"{count:,} runs: {name}, {what}"] = taken
+                found |= _looks(f"{count:,} runs: {name}", looks, _FIRST)
             both = [
                 found.get(f"{count:,} runs: {name}, {_FIRST}")
                 for name in ("console", "tensorboard")
@@ -71,6 +133,119 @@ def look(sizes: Sizes, cache: Path) -> Result:
                 ratio = both[1].best / both[0].best
                 targets.append(Target(f"{count:,} runs, first curve, times as fast", 1, ratio))
     return Result("the console in a browser", found, targets=targets, notes=notes)
+
+
+def table(sizes: Sizes, cache: Path) -> Result:
+    """The table of very many runs: its first rows, jumps and scrolling, beside MLflow's pages."""
+    found: dict[str, Figures] = {}
+    notes = ["The memory is the heap of the page."]
+    with _chromium() as browser:
+        if browser is None:
+            return Result("the table of runs", {}, notes=["There is no Chromium here."])
+        for count in sizes.looked_at:
+            found |= _scrolled(browser, count, sizes, cache)
+        compared = max((one for one in sizes.looked_at if one < _MANY), default=0)
+        python = catalogs.mlflow_python() if compared else None
+        if python is None:
+            notes.append("MLflow was not measured.")
+        else:
+            notes.append("MLflow's page loads 100 runs and more on request.")
+            found |= _mlflow_page(browser, python, compared, sizes, cache)
+    return Result("the table of runs", found, notes=notes)
+
+
+def _scrolled(browser: Any, count: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
+    places = [count * at // _JUMPS for at in range(1, _JUMPS)]
+    looks: list[dict[str, float]] = []
+    jumps: list[float] = []
+    steps: list[float] = []
+    index = catalogs.catalog(count, cache)
+    with (
+        peers.new_index(cache) as home,
+        personal.running(home, index=index, root=Path(catalogs.ROOT)) as hub,
+    ):
+        _wait_for_runs(hub)
+        for _ in range(sizes.times):
+            with _page(browser) as page:
+                looks.append(_opened(page, _link(hub, "/runs"), _ROWS))
+                jumped, stepped = page.evaluate(_SCROLL, [places, _FRAMES])
+                jumps += [one / 1000 for one in jumped]
+                steps += [one / 1000 for one in stepped]
+                heap = page.evaluate(_READ_HEAP) / MIB
+    name = f"{count:,} runs: console"
+    made = _looks(name, looks, "first rows")
+    made |= {f"{name}, a jump": _figures(jumps, heap), f"{name}, a frame": _figures(steps, heap)}
+    for one in (made[f"{name}, a jump"], made[f"{name}, a frame"]):
+        ordered = sorted(one.every)
+        one.note = f"99 % {ordered[int(len(ordered) * 0.99)] * 1000:.0f} ms"
+    return made
+
+
+def _mlflow_page(
+    browser: Any, python: str, count: int, sizes: Sizes, cache: Path
+) -> dict[str, Figures]:
+    with peers.new_index(cache) as place:
+        catalogs.mlflow_store(python, count, place, 0)
+        port = peers._free_port()
+        command = [python, "-m", "mlflow", "server", "--workers", "1", "--port", str(port)]
+        command += ["--backend-store-uri", f"sqlite:///{place.absolute()}/mlflow.db"]
+        process = subprocess.Popen(
+            command,
+            cwd=place,
+            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # it starts others, which end with its group
+        )
+        try:
+            _wait_until_open(port)
+            looks = []
+            for _ in range(sizes.times):
+                with _page(browser) as page:
+                    link = f"http://127.0.0.1:{port}/#/experiments/1/runs"
+                    looks.append(_opened(page, link, _ROWS))
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+    return _looks(f"{count:,} runs: mlflow", looks, "first rows")
+
+
+def _looks(name: str, looks: list[dict[str, float]], what: str) -> dict[str, Figures]:
+    heap = max(one[_HEAP] for one in looks)
+    return {
+        f"{name}, {_PAINTED}": _figures([one[_PAINTED] for one in looks], heap),
+        f"{name}, {what}": _figures([one[_FIRST] for one in looks], heap),
+    }
+
+
+def zoom(sizes: Sizes, cache: Path) -> Result:
+    """A window of a very long curve, from the end of the drag to the picture of its points."""
+    place = trees.make(sizes.longest, cache)
+    taken, hubs = [], []
+    with _chromium() as browser:
+        if browser is None:
+            return Result("zoom of a long curve", {}, notes=["There is no Chromium here."])
+        with peers.new_index(cache) as home, personal.running(home, root=place) as hub:
+            _wait_for_runs(hub)
+            run = hub.ask("GET", "/runs")["runs"][0]["id"]
+            asked = {"selectors": [f"id:{run}"], "tags": [trees.tag_name(0)]}
+            while hub.ask("POST", "/series", asked)["unread"]:
+                time.sleep(0.2)
+            with _page(browser) as page:
+                for at in range(sizes.inner_times):
+                    page.goto(_link(hub, f"/compare?run={run}"))
+                    drawn = "() => Number(document.querySelector('figure.chart')?.dataset.points)"
+                    page.wait_for_function(f"{drawn} > 100", timeout=_PATIENCE)
+                    page.wait_for_load_state("networkidle")
+                    begin = 0.05 + at * 0.8 / sizes.inner_times
+                    whole, waited = page.evaluate(_ZOOM, [begin, begin + 0.1])
+                    taken.append(whole / 1000)
+                    hubs.append(waited / 1000)
+                heap = page.evaluate(_READ_HEAP) / MIB
+    found = {"a zoom": _figures(taken, heap), "of that, the request": _figures(hubs, 0)}
+    within = [Target("seconds of a zoom", 0.1, found["a zoom"].median, at_least=False)]
+    title = f"zoom of a curve of {sizes.longest.steps:,} points"
+    return Result(title, found, targets=within)
 
 
 def live(sizes: Sizes, cache: Path) -> Result:
@@ -171,16 +346,21 @@ def _wait_until_open(port: int) -> None:
 
 
 def _looked(browser: Any, link: str) -> dict[str, float]:
+    with _page(browser) as page:
+        return _opened(page, link, _CURVE)
+
+
+def _opened(page: Any, link: str, shown: str) -> dict[str, float]:
+    """Open a page; return when it painted first, when `shown` held, and its heap then."""
     from playwright.sync_api import TimeoutError as Late
 
-    with _page(browser) as page:
-        try:
-            page.goto(link, timeout=_PATIENCE)
-            drawn = page.wait_for_function(_CURVE, timeout=_PATIENCE, polling=20).json_value()
-        except Late:
-            raise _TooSlow(f"no curve in {_PATIENCE // 1000} s") from None
-        paint = page.evaluate(_PAINT) / 1000
-        return {_PAINTED: paint, _FIRST: drawn / 1000, _HEAP: page.evaluate(_READ_HEAP) / MIB}
+    try:
+        page.goto(link, timeout=_PATIENCE)
+        drawn = page.wait_for_function(shown, timeout=_PATIENCE, polling=20).json_value()
+    except Late:
+        raise _TooSlow(f"nothing in {_PATIENCE // 1000} s") from None
+    paint = page.evaluate(_PAINT) / 1000
+    return {_PAINTED: paint, _FIRST: drawn / 1000, _HEAP: page.evaluate(_READ_HEAP) / MIB}
 
 
 def _link(hub: Hub, path: str) -> str:
@@ -216,4 +396,9 @@ def _page(browser: Any) -> Iterator[Any]:
         context.close()
 
 
-CASES = {"console": look, "console-live": live}
+CASES = {
+    "console": look,
+    "console-table": table,
+    "console-zoom": zoom,
+    "console-live": live,
+}
