@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aboard.integrations import RunOfTraining
-from aboard.requirements import requires
+from aboard.system import requires
 from aboard.track.media.arrays import to_number
 
 with requires("keras", install="keras"):

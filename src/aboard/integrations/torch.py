@@ -12,7 +12,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self
 
 from aboard.integrations import RunOfTraining
-from aboard.requirements import requires
+from aboard.system import requires
 from aboard.track.console import notify
 from aboard.track.exit_status import status_of
 

@@ -64,7 +64,7 @@ from aboard.storage import (
     join,
     open_storage,
 )
-from aboard.storage.place import write_private
+from aboard.system import write_private
 
 TASK = (PYTHON, "-P", "-m", "aboard.jobs.member")
 """The command of a task; the path of the payload and its number follow."""
