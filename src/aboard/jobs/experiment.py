@@ -25,7 +25,7 @@ from aboard.jobs.store import find_job_roots, remember_root
 from aboard.runs.layout import DEFAULT_EXPERIMENT
 from aboard.runs.manifest import plain_tags
 from aboard.system import require
-from aboard.track.console import notify
+from aboard.track import notify
 from aboard.track.environment import DEFAULT_ROOT, ROOT
 
 if TYPE_CHECKING:
