@@ -1,4 +1,4 @@
-"""Processes of this machine, and which file system holds a path."""
+"""Processes, file systems, the cache directory and packages of this machine."""
 
 import errno
 import os
@@ -6,11 +6,21 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 
 import pytest
 
 from aboard import system
-from aboard.system import file_system_of, is_fuse
+from aboard.index import Index
+from aboard.system import (
+    cache_place,
+    file_system_of,
+    is_fuse,
+    is_network,
+    make_private,
+    require,
+    requires,
+)
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +196,90 @@ def test_a_process_is_found_by_its_mark_at_any_moment_of_its_start():
         os.close(writing)
         os.waitpid(pid, 0)
         assert found.get(pid) == str(number)
+
+
+def test_all_missing_packages_are_named_at_once():
+    require("json", "numpy")
+    with pytest.raises(ImportError) as caught:
+        require("json", "no_such_one", "nor_this")
+    expected = "no_such_one, nor_this, which are not installed: pip install aboard"
+    assert str(caught.value) == f"this needs {expected}"
+    assert caught.value.name == "no_such_one"
+
+
+def test_an_import_that_fails_for_another_package_is_not_explained():
+    with pytest.raises(ModuleNotFoundError, match="No module named"), requires("no_such_one"):
+        import_module("nor_this")
+    expected = "this needs nor_this, which is not installed: pip install nor-this"
+    with (
+        pytest.raises(ImportError, match=expected),
+        requires("no_such_one", "nor_this", install="nor-this"),
+    ):
+        import_module("nor_this.part")
+
+
+def test_a_network_cache_is_not_used_and_this_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("ABOARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("aboard.system.file_system_of", lambda path: "nfs4")
+    place = cache_place()
+    assert place.directory == tmp_path / "tmp" / f"aboard-{os.getuid()}"
+    with Index() as index:
+        assert index.path is not None
+        assert index.path.parent == place.directory
+        assert str(index.problems[0]) == (
+            f"{tmp_path}/cache is on a network file system (nfs4), so the index is in"
+            f" {place.directory} on this machine."
+            " Set ABOARD_CACHE to a local directory to choose another place."
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [
+        ("fuse", True),
+        ("fuse.goofys", True),
+        ("fuse.geesefs", True),
+        ("fuse.ossfs", True),
+        ("fuse.blobfuse", True),
+        ("fuse.sshfs", True),
+        ("lustre", True),
+        ("fuse.fuse-overlayfs", False),
+        ("fuse.ntfs-3g", False),
+        ("fuseblk", False),
+        ("ext4", False),
+        ("", False),
+    ],
+)
+def test_mounts_in_user_space_are_shared_unless_known_not_to_be(kind, shared):
+    assert is_network(kind) is shared
+
+
+def test_the_usual_places(monkeypatch, tmp_path):
+    monkeypatch.setattr("aboard.system.file_system_of", lambda path: "ext4")
+    monkeypatch.delenv("ABOARD_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_place() == (tmp_path / "aboard", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_place() == (tmp_path / "home" / ".cache" / "aboard", "")
+
+
+def test_a_directory_that_others_can_write_is_refused(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.raises(PermissionError, match="can be written to by other users"):
+        make_private(shared)
+
+
+def test_a_directory_of_someone_else_is_refused(tmp_path):
+    if os.getuid() != 0:
+        pytest.skip("only root can give a directory away")
+    other = tmp_path / "other"
+    other.mkdir()
+    os.chown(other, 65534, 65534)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        make_private(other)

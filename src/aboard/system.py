@@ -1,8 +1,9 @@
-"""Processes, mounts and locks of this machine: the only reader of `/proc`.
+"""This machine: processes, mounts, locks, the cache directory, and which packages are installed.
 
-A process is identified by its id together with its start time, which no later process of the same
-id shares. Where `/proc` cannot be read, only the existence of a process is known: `find_process`,
-`process_ids`, `processes_by_group`, `path_of_descriptor` and `boot_id` raise `OSError`.
+The only reader of `/proc`. A process is identified by its id together with its start time, which no
+later process of the same id shares. Where `/proc` cannot be read, only the existence of a process
+is known: `find_process`, `process_ids`, `processes_by_group`, `path_of_descriptor` and `boot_id`
+raise `OSError`.
 """
 
 # ruff: noqa: PTH110, PTH115, PTH116, PTH123, PTH208
@@ -17,6 +18,7 @@ import os
 import re
 import signal
 import stat
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -31,6 +33,17 @@ _EXEC_SECONDS = 0.05  # that a process may take to become another program
 _RESET_SIGNALS = (
     *(signal.SIGPIPE, signal.SIGXFSZ),
     *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
+)
+
+_NETWORK_FILE_SYSTEMS = (
+    "9p afs beegfs ceph cifs coda glusterfs gpfs lustre ncpfs nfs nfs4 orangefs panfs pvfs2 smb3 "
+    "smbfs virtiofs weka wekafs"
+)
+# In user space and yet on this machine; of the others there are too many to name.
+_LOCAL_IN_USER_SPACE = (
+    "fuse.bindfs fuse.cryfs fuse.encfs fuse.exfat fuse.ext2 fuse.fuse-overlayfs fuse.gocryptfs "
+    "fuse.lxcfs fuse.mergerfs fuse.ntfs fuse.ntfs-3g fuse.portal fuse.securefs fuse.squashfuse "
+    "fuse.unionfs fuse.veracrypt fuse.zfs"
 )
 
 
@@ -395,3 +408,99 @@ def _number(path: str, field: str, base: int = 10) -> int:
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
+
+
+def require(*packages: str, install: str = "aboard") -> None:
+    """Raise `ImportError` if one of the packages is missing; none is imported.
+
+    Tracking needs numpy, and obstore for buckets: an image for trainings may have nothing else.
+    """
+    from importlib.util import find_spec
+
+    missing = [one for one in packages if one not in sys.modules and find_spec(one) is None]
+    if missing:
+        raise ImportError(explain(*missing, install=install), name=missing[0])
+
+
+@contextlib.contextmanager
+def requires(*packages: str, install: str = "aboard") -> Iterator[None]:
+    """Raise the same if an import in the block fails because one of the packages is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in packages:
+            raise
+        raise ImportError(explain(missing, install=install), name=missing) from None
+
+
+def explain(*packages: str, install: str = "aboard") -> str:
+    are = "is" if len(packages) == 1 else "are"
+    return f"this needs {', '.join(packages)}, which {are} not installed: pip install {install}"
+
+
+class CachePlace(NamedTuple):
+    directory: Path
+    reason: str = ""
+
+
+def cache_place() -> CachePlace:
+    """Choose where our own files are: ABOARD_CACHE, the user's cache, or node-local space.
+
+    The index needs shared memory between processes and the spool needs locks, which some network
+    file systems lack.
+    """
+    from pathlib import Path
+
+    if chosen := os.environ.get("ABOARD_CACHE"):
+        usual = Path(chosen).expanduser()
+    else:
+        base = os.environ.get("XDG_CACHE_HOME")
+        home = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+        usual = home / "aboard"
+    kind = file_system_of(usual)
+    if not is_network(kind):
+        return CachePlace(usual)
+    import tempfile
+
+    local = Path(tempfile.gettempdir()) / f"aboard-{os.getuid()}"
+    return CachePlace(local, f"{usual} is on a network file system ({kind})")
+
+
+def is_network(kind: str) -> bool:
+    if kind == "fuse" or kind.startswith("fuse."):
+        return kind not in _LOCAL_IN_USER_SPACE.split()
+    return kind in _NETWORK_FILE_SYSTEMS.split()
+
+
+class NotPrivate(PermissionError):  # noqa: N818 - named by what is wrong
+    """Other users can change a directory; `remedy` is empty where another one is needed."""
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+
+
+def make_private(directory: Path) -> None:
+    """Create a private directory; raise `NotPrivate` if others own it or can write to it."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.stat()
+    if status.st_uid != os.getuid():
+        raise NotPrivate(f"{directory} belongs to another user")
+    if stat.S_IMODE(status.st_mode) & 0o022:
+        from shlex import quote
+
+        remedy = f"Run 'chmod go-w {quote(str(directory))}'"
+        raise NotPrivate(f"{directory} can be written to by other users", remedy)
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """Write a file that only its user can read; readers see all of it, or the one before."""
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -152,7 +152,7 @@ finally:
 
 def test_sigterm_while_a_run_ends_does_not_leave_it_running(tmp_path: Path) -> None:
     script = """
-from aboard.track.heartbeat import RunRecord
+from aboard.track.run import RunRecord
 stop = RunRecord.stop_heartbeat
 def interrupted(record):
     RunRecord.stop_heartbeat = stop

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aboard
-from aboard.track import console
+from aboard import track
 from aboard.track.redaction import (
     hparams_to_record,
     looks_secret,
@@ -114,7 +114,7 @@ SECRET = "hf_" + "x" * 30
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "_printed", set())
+    monkeypatch.setattr(track, "_printed", set())
 
 
 def test_what_looks_secret_is_hidden_and_said_once(
@@ -331,7 +331,7 @@ def test_no_secret_is_in_the_files_of_a_run(
         hparams[str(place)] = {"password": secret}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["a.py", *(one for _, found in drawn for one in found)])
-        patch.setattr(console, "_printed", set())
+        patch.setattr(track, "_printed", set())
         run = aboard.init(
             "x", "a", root, hparams=hparams, tags={"token": key, key: "x", "note": f"a {key}"},
             workspace=f"https://me:{key}@host", job=f"job {key}",

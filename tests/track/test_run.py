@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -18,12 +19,16 @@ import numpy as np
 import pytest
 
 import aboard
+from aboard import track
+from aboard.runs import manifest
 from aboard.runs.layout import RunExists
-from aboard.track import console
+from aboard.runs.manifest import Manifest
+from aboard.storage import open_storage
 from aboard.track.rank import NoLaunch
-from aboard.track.run import Run, SilentRun
+from aboard.track.run import Run, RunRecord, SilentRun
 from tests.track.reading import read_stock
 from tests.track.training import points, record, start, train
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -251,7 +256,7 @@ def test_the_fallback_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "_printed", set())
+    monkeypatch.setattr(track, "_printed", set())
     for _ in range(2):
         aboard.init().finish()
     expected = f"logs go to {tmp_path}/runs, since neither root= nor ABOARD_ROOT is set."
@@ -271,8 +276,6 @@ def test_importing_costs_nothing_heavy(tmp_path: Path) -> None:
 
 
 # Ranks.
-
-
 def test_a_silent_rank_has_every_call_and_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,8 +410,6 @@ def test_ranks_that_cannot_agree_say_so(tmp_path: Path) -> None:
 
 
 # Disks that refuse.
-
-
 @pytest.fixture
 def shared_directory() -> Iterator[Path]:
     """Give a directory that another user can reach; pytest's own are private."""
@@ -461,3 +462,39 @@ print('trained')
     found = points(tiny_disk, "x/run1", "loss")
     assert found == [(step, float(step)) for step in range(len(found))]
     assert len(found) > 500
+
+
+def begun(directory: Path) -> Path:
+    record = Manifest("a")
+    record.begin(at=time.time(), host="h", pid=1)
+    (directory / manifest.FILE_NAME).write_bytes(record.to_json())
+    return directory
+
+
+def test_a_heart_beats_on_after_any_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    storage = open_storage(str(begun(tmp_path)))
+    problems = [RuntimeError("changed"), OSError("no")]
+
+    def catch_up(record: Manifest) -> None:
+        if problems:
+            raise problems.pop()
+        record.tags["caught"] = "up"
+
+    record = RunRecord(storage, catch_up, 1)
+    record.start_heartbeat(0.01)
+    until(lambda: manifest.read(storage).tags == {"caught": "up"})
+    record.stop_heartbeat()
+    assert capfd.readouterr().err == (
+        "aboard: the record of the run cannot be written; the training continues. OSError: no\n"
+    )
+
+
+def test_a_beat_that_was_held_up_does_not_bring_an_ended_run_back(tmp_path: Path) -> None:
+    storage = open_storage(str(begun(tmp_path)))
+    record = RunRecord(storage, lambda _: None, 1)
+    record.stop_heartbeat()
+    record.change(lambda one: one.end("failed", 3, number=1))
+    record.change(record._set_heartbeat)
+    assert manifest.read(storage).state == "failed"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from aboard.boards.database import Database, from_row, table, to_row
 from aboard.boards.errors import Conflict, NameTaken, NoSuchName
 from aboard.boards.model import is_plain
-from aboard.requirements import requires
+from aboard.system import requires
 
 with requires("sqlalchemy"):
     import sqlalchemy as sa

@@ -21,9 +21,7 @@ from urllib.parse import quote
 
 from aboard.boards.errors import BadDatabase, DatabaseUnavailable
 from aboard.boards.model import new_id
-from aboard.requirements import requires
-from aboard.storage.place import make_private
-from aboard.system import file_lock
+from aboard.system import file_lock, make_private, requires
 
 with requires("sqlalchemy"):
     import sqlalchemy as sa

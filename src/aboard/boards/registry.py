@@ -45,7 +45,7 @@ from aboard.boards.model import (
     plain,
 )
 from aboard.boards.views import Views
-from aboard.requirements import requires
+from aboard.system import requires
 
 with requires("sqlalchemy"):
     import sqlalchemy as sa

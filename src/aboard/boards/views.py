@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from aboard.boards.database import Database, from_row, table, to_row
 from aboard.boards.errors import BadValue, NoSuchName
 from aboard.boards.model import LONGEST_NAME, Visibility, check_text
-from aboard.requirements import requires
+from aboard.system import requires
 
 with requires("sqlalchemy"):
     import sqlalchemy as sa

@@ -22,7 +22,7 @@ def main() -> NoReturn:
 
 
 def _run() -> int:
-    from aboard.requirements import requires
+    from aboard.system import requires
 
     try:
         with requires("typer"):

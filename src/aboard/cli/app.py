@@ -43,7 +43,7 @@ def _show_version(wanted: bool) -> None:
 
     from aboard import __version__
     from aboard.index.schema import FILE_NAME
-    from aboard.storage.place import cache_place
+    from aboard.system import cache_place
 
     try:
         tensorboard = version("tensorboard")

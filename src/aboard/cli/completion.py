@@ -213,7 +213,7 @@ def _index_of_runs(context: typer.Context) -> Iterator[tuple[Index | None, list[
     from aboard.index.schema import FILE_NAME
     from aboard.runs.catalog import find_roots
     from aboard.sdk.personal import last_hub
-    from aboard.storage.place import cache_place
+    from aboard.system import cache_place
 
     if not (cache_place().directory / FILE_NAME).exists():
         yield None, []

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from aboard.requirements import explain
 from aboard.storage.base import BadUri, StorageError
+from aboard.system import explain
 
 if TYPE_CHECKING:
     CommandError = typer.TyperException

@@ -152,7 +152,7 @@ def _serve(settings: Config, *, personal: bool, admin: str | None, json: bool) -
     from aboard.hub.app import make_app
     from aboard.hub.service import Hub
     from aboard.sdk.personal import personal_lock
-    from aboard.storage.place import make_private
+    from aboard.system import make_private
     from aboard.web import listen
     from aboard.web import serve as run
 

@@ -171,7 +171,7 @@ def submit(
     from aboard.jobs.store import remember_root
     from aboard.jobs.sweep import parse_sweeps
     from aboard.runs.layout import DEFAULT_EXPERIMENT
-    from aboard.track.recording.program import parse_hparam
+    from aboard.track.program import parse_hparam
 
     form = "KEY=VALUE, such as --hparam lr=0.1"
     request = JobRequest(

@@ -100,8 +100,8 @@ def run(
 ) -> None:
     """Record a program as a run: its logs, its output and how it ended."""
     from aboard.cli.console import duration
-    from aboard.track.recording import program
-    from aboard.track.recording.adoption import has_foreign_logs
+    from aboard.track import program
+    from aboard.track.adoption import has_foreign_logs
 
     if ranks not in ("first", "all"):
         raise WrongUsage(f"--ranks {ranks}: write 'first' or 'all'.")

@@ -13,7 +13,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from aboard.requirements import require
+from aboard.system import require
 
 
 class Protos(NamedTuple):

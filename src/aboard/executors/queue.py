@@ -47,7 +47,7 @@ from aboard.executors.batch import (
     parse_ranges,
 )
 from aboard.executors.start import amount, last_words, read_json, read_log, why
-from aboard.storage.place import cache_place, write_private
+from aboard.system import cache_place, write_private
 
 RESTARTED = "the machine was restarted"
 _FOLLOW_SECONDS = 0.5

@@ -34,8 +34,7 @@ from aboard.executors.base import (
     Spec,
     Status,
 )
-from aboard.storage.place import write_private
-from aboard.system import signal_name
+from aboard.system import signal_name, write_private
 
 _FOLLOW_SECONDS = 0.2
 _BLOCK = 1 << 16

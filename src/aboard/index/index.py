@@ -33,9 +33,9 @@ from aboard.index.sources import Plan, Source, make_plan, reread
 from aboard.index.tags import DescribedNames, GroupTag, LaterTags, Segment, Tag, Tags
 from aboard.index.traffic import TrafficHour
 from aboard.storage.base import StorageError
-from aboard.storage.place import NotPrivate, cache_place
 from aboard.storage.traffic import bucket_of
 from aboard.storage.uri import is_remote
+from aboard.system import NotPrivate, cache_place
 
 if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport

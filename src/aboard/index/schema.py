@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
-from aboard.storage.place import make_private
-from aboard.system import file_lock
+from aboard.system import file_lock, make_private
 
 VERSION = 7
 FILE_NAME = f"index-{VERSION}.db"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aboard.integrations import RunOfTraining, user_run
-from aboard.requirements import requires
+from aboard.system import requires
 from aboard.track.environment import LOGDIR, logdir_from_environment
 from aboard.track.start import init
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aboard.integrations import RunOfTraining
-from aboard.requirements import requires
-from aboard.track.media.arrays import to_number
+from aboard.system import requires
+from aboard.track.arrays import to_number
 
 with requires("keras", install="keras"):
     from keras.callbacks import Callback

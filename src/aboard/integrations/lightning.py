@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aboard.integrations import RunOfTraining
-from aboard.requirements import requires
 from aboard.storage import is_remote
+from aboard.system import requires
 from aboard.track.exit_status import status_of
 
 # Each of the two packages accepts only its own loggers; the one that is imported is used.

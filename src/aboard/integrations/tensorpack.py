@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from aboard.integrations import RunOfTraining
-from aboard.requirements import requires
+from aboard.system import requires
 from aboard.track.exit_status import status_of
 
 with requires("tensorpack", install="tensorpack"):

@@ -12,8 +12,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self
 
 from aboard.integrations import RunOfTraining
-from aboard.requirements import requires
-from aboard.track.console import notify
+from aboard.system import requires
+from aboard.track import notify
 from aboard.track.exit_status import status_of
 
 with requires("torch", install="torch"):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aboard.integrations import RunOfTraining
-from aboard.requirements import requires
+from aboard.system import requires
 
 with requires("transformers", install="transformers"):
     from transformers import TrainerCallback

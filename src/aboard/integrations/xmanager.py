@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aboard.requirements import requires
 from aboard.storage import is_remote
+from aboard.system import requires
 
 with requires("xmanager", "attr", install="xmanager"):
     import attr

@@ -22,10 +22,10 @@ from aboard.jobs import BadJob
 from aboard.jobs.model import JobState, JobStatus, Member
 from aboard.jobs.service import JobRequest, Jobs
 from aboard.jobs.store import find_job_roots, remember_root
-from aboard.requirements import require
 from aboard.runs.layout import DEFAULT_EXPERIMENT
 from aboard.runs.manifest import plain_tags
-from aboard.track.console import notify
+from aboard.system import require
+from aboard.track import notify
 from aboard.track.environment import DEFAULT_ROOT, ROOT
 
 if TYPE_CHECKING:

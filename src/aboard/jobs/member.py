@@ -85,7 +85,7 @@ def call(payload: Mapping[str, Any], number: int) -> None:
     import base64
     import inspect
 
-    from aboard.requirements import require
+    from aboard.system import require
 
     sys.path += [one for one in payload["path"] if one not in sys.path]
     require("cloudpickle", install="aboard[functions]")

@@ -64,7 +64,7 @@ from aboard.storage import (
     join,
     open_storage,
 )
-from aboard.storage.place import write_private
+from aboard.system import write_private
 
 TASK = (PYTHON, "-P", "-m", "aboard.jobs.member")
 """The command of a task; the path of the payload and its number follow."""
@@ -858,7 +858,7 @@ def _check_amount(name: str, amount: Any) -> None:
 
 
 def _check_program(request: JobRequest, member: Mapping[str, Any], workdir: Path) -> None:
-    from aboard.track.recording.program import CannotStart, check_program
+    from aboard.track.program import CannotStart, check_program
 
     program = sweep.fill(request.command[0], {sweep.NUMBER: 1, **member})
     if "/" in program:

@@ -34,7 +34,7 @@ from aboard.storage import (
     open_storage,
 )
 from aboard.storage.base import JOBS
-from aboard.storage.place import make_private, write_private
+from aboard.system import make_private, write_private
 
 _ROOTS_FILE, _MOST_ROOTS = "job-roots.json", 20
 _AT_ONCE = 16

@@ -52,7 +52,7 @@ def _parts(text: str, listed: str) -> list[str]:
 
 
 def _values(text: str, part: str) -> list[Any]:
-    from aboard.track.recording.program import parse_hparam
+    from aboard.track.program import parse_hparam
 
     found = _RANGE.fullmatch(part)
     if found is None:

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aboard.sdk.errors import AuthError, HubError, Unreachable
-from aboard.storage.place import make_private, write_private
-from aboard.system import file_lock, try_lock
+from aboard.system import file_lock, make_private, try_lock, write_private
 
 HUB_FILE, TOKEN_FILE = "hub.json", "hub-token"
 _LOCK_FILE, _START_FILE, _LOG_FILE = "hub.lock", "hub.start.lock", "hub.log"

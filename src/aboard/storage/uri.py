@@ -9,8 +9,8 @@ import posixpath
 import re
 from typing import NamedTuple
 
-from aboard.requirements import require
 from aboard.storage.base import BadUri, Storage, UnknownScheme
+from aboard.system import require
 
 # Each scheme with its cloud, as in `settings.CLOUDS`; "memory" is for tests.
 SCHEMES = {one: one for one in ("s3", "gs", "az", "oss", "memory")} | {

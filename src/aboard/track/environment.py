@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from aboard.runs.layout import DEFAULT_EXPERIMENT, check_name, directory_of
 from aboard.storage import canonical, join, split
 from aboard.system import start_ticks
-from aboard.track.console import notify_once
+from aboard.track import notify_once
 
 ROOT = "ABOARD_ROOT"
 RUN = "ABOARD_RUN"
@@ -245,7 +245,7 @@ def _hydra() -> Launch | None:
 
 def _override(text: str) -> tuple[str, Any] | None:
     """Return the name and the value of an override such as `+optimizer.lr=0.1`."""
-    from aboard.track.recording.program import parse_hparam
+    from aboard.track.program import parse_hparam
 
     name, equals, value = text.lstrip("+").partition("=")
     if not equals or name.startswith("~"):

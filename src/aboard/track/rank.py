@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from aboard.storage import NoSuchPath, Storage, StorageError, is_remote
 from aboard.system import own_start_time
-from aboard.track.console import notify
+from aboard.track import notify
 
 _WAIT_SECS = 120.0
 _POLL_SECS = 0.2

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from aboard.runs.manifest import Tags, plain_tags, plain_values
-from aboard.track.console import notify_once
+from aboard.track import notify_once
 
 if TYPE_CHECKING:
     from aboard.runs.manifest import HParams

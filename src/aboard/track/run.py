@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any, Self, SupportsFloat
 from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.writer import EventWriter
-from aboard.runs.manifest import HEARTBEAT_SECS, Manifest, State, Tags, plain_values
-from aboard.storage import Storage
-from aboard.track import exit_status
-from aboard.track.console import notify
+from aboard.runs import manifest
+from aboard.runs.manifest import HEARTBEAT_SECS, BadManifest, Manifest, State, Tags, plain_values
+from aboard.storage import Storage, StorageError
+from aboard.track import exit_status, notify
+from aboard.track.arrays import to_number, to_whole
 from aboard.track.environment import RunPlace
 from aboard.track.exit_status import status_of
-from aboard.track.heartbeat import RunRecord
 from aboard.track.media import MediaLog
-from aboard.track.media.arrays import to_number, to_whole
 from aboard.track.redaction import hparams_to_record, tags_to_record, without_secrets
 from aboard.track.stages import Stages
 
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 
 _FINAL_STATES = (State.COMPLETED, State.FAILED, State.KILLED)
 _open_runs: list[Run] = []
+
+_LAST_BEAT_SECS = 5.0
 
 
 def _after_fork() -> None:
@@ -58,6 +59,78 @@ def current_run() -> Run | None:
 
 def open_runs() -> list[Run]:
     return list(_open_runs)
+
+
+class RunRecord:
+    """The `run.json` of a run in progress; every change also brings it up to date with `catch_up`.
+
+    If it cannot be written, a notice says so once, and the next heartbeat tries again. `clock_lag`
+    is how many seconds this host's clock is behind those of earlier attempts, at least.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        catch_up: Callable[[Manifest], None],
+        attempt: int | None = None,
+        *,
+        clock_lag: float = 0.0,
+    ) -> None:
+        self._storage = storage
+        self._catch_up = catch_up
+        self._attempt = attempt
+        self._clock_lag = clock_lag
+        self._failed = False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start_heartbeat(self, seconds: float) -> None:
+        self._thread = threading.Thread(
+            target=self._beat, args=(seconds,), name="aboard-heartbeat", daemon=True
+        )
+        self._thread.start()
+
+    def stop_heartbeat(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(_LAST_BEAT_SECS)
+
+    def now(self) -> float:
+        """Return the time by a clock that is not behind those of earlier attempts."""
+        return time.time() + self._clock_lag
+
+    def hparams(self) -> dict[str, Any] | None:
+        try:
+            return plain_values(manifest.read(self._storage).hparams)
+        except (StorageError, BadManifest):
+            return None
+
+    def change(self, change: Callable[[Manifest], None] | None = None) -> None:
+        def update(record: Manifest) -> None:
+            self._catch_up(record)
+            if change is not None:
+                change(record)
+
+        try:
+            manifest.update(self._storage, update)
+        except Exception as error:  # noqa: BLE001 - a training outranks its record
+            if not self._failed:
+                expected = isinstance(error, (StorageError, BadManifest))
+                problem = str(error) if expected else f"{type(error).__name__}: {error}"
+                notify(
+                    f"the record of the run cannot be written; the training continues. {problem}"
+                )
+            self._failed = True
+        else:
+            self._failed = False
+
+    def _beat(self, seconds: float) -> None:
+        while not self._stopped.wait(seconds):
+            self.change(self._set_heartbeat)
+
+    def _set_heartbeat(self, record: Manifest) -> None:
+        if not self._stopped.is_set():  # else this heartbeat is late, and the run has ended
+            record.beat(self.now(), self._attempt)
 
 
 class Run(MediaLog):

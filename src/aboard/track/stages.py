@@ -19,7 +19,7 @@ from aboard.events.scanner import Scanner, scan_blocks
 from aboard.events.writer import EventWriter
 from aboard.runs.layout import check_name
 from aboard.storage import Entry, NoSuchPath, Storage, StorageError
-from aboard.track.console import notify, notify_recovered
+from aboard.track import notify, notify_recovered
 
 _MAX_PENDING_RECORDS = 1000
 _MAX_PENDING_BYTES = 16 << 20

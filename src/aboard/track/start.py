@@ -32,9 +32,9 @@ from aboard.storage import (
     split,
 )
 from aboard.track import environment as env
-from aboard.track.console import notify, notify_once
+from aboard.track import notify, notify_once
+from aboard.track.arrays import to_whole
 from aboard.track.environment import Launch, RunPlace, find_launch, find_place
-from aboard.track.media.arrays import to_whole
 from aboard.track.rank import (
     NoLaunch,
     Rank,

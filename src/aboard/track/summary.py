@@ -26,16 +26,8 @@ from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.writer import EventWriter
 from aboard.storage.uri import canonical, is_remote
-from aboard.track.console import notify, notify_recovered
-from aboard.track.environment import default_logdir, logdir_from_environment
-from aboard.track.media import (
-    frame_rate,
-    images,
-    mesh_parts,
-    pr_curve,
-    torch_audio_samples,
-)
-from aboard.track.media.arrays import (
+from aboard.track import images, notify, notify_recovered
+from aboard.track.arrays import (
     errors_named,
     named_error,
     table_of,
@@ -45,9 +37,19 @@ from aboard.track.media.arrays import (
     to_reals,
     to_step,
 )
-from aboard.track.media.embedding import labels_of, matrix_of, write_embedding
-from aboard.track.media.graph import graph_of, onnx_graph
-from aboard.track.media.images import Levels
+from aboard.track.environment import default_logdir, logdir_from_environment
+from aboard.track.images import Levels
+from aboard.track.media import (
+    frame_rate,
+    graph_of,
+    labels_of,
+    matrix_of,
+    mesh_parts,
+    onnx_graph,
+    pr_curve,
+    torch_audio_samples,
+    write_embedding,
+)
 
 if TYPE_CHECKING:
     from aboard.track.shipping.shipper import Shipment

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from aboard.requirements import requires
+from aboard.system import requires
 from aboard.web.pages import Problem
 from aboard.web.request import CONNECTION, is_loopback, secured
 

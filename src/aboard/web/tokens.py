@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from aboard.storage.place import write_private
+from aboard.system import write_private
 from aboard.web import pages
 from aboard.web.gate import (
     BadKey,

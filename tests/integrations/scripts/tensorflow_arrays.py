@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 import aboard
-from aboard.track.media.arrays import to_number, to_numpy
+from aboard.track.arrays import to_number, to_numpy
 
 for dtype in (tf.float16, tf.float32, tf.float64, tf.bfloat16, tf.int8, tf.uint8, tf.int64):
     assert to_numpy(tf.cast([[1, 2], [3, 4]], dtype)).tolist() == [[1, 2], [3, 4]], dtype

@@ -44,7 +44,7 @@ from aboard.executors.docker.daemon import (
 from aboard.executors.queue import Queue, QueueBatches, Unit
 from aboard.executors.start import amount, how_ended
 from aboard.executors.supervisor import Device, Ended, Runner
-from aboard.storage.place import cache_place
+from aboard.system import cache_place
 
 _SILENT = "Docker does not answer"
 _POLL_SECONDS = 0.5

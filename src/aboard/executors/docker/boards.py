@@ -59,7 +59,7 @@ from aboard.executors.docker.daemon import (
     remove,
 )
 from aboard.executors.start import Start, amount, read_json, why
-from aboard.storage.place import write_private
+from aboard.system import write_private
 from aboard.web.tokens import TokenError
 
 PORT = 6006  # inside the container

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal
 from aboard.executors.base import EngineSettings, ExecutorError
 from aboard.executors.docker.image import default_tag
 from aboard.executors.start import read_json
-from aboard.requirements import explain, requires
 from aboard.storage.settings import CLOUDS
+from aboard.system import explain, requires
 
 with requires("pydantic"):
     from pydantic import AfterValidator, ConfigDict, Field

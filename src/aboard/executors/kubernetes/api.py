@@ -32,7 +32,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aboard.requirements import requires
+from aboard.system import requires
 
 if TYPE_CHECKING:
     import aiohttp

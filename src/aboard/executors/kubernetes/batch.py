@@ -65,7 +65,7 @@ from aboard.executors.kubernetes.pod import (
     is_creating,
 )
 from aboard.executors.start import why
-from aboard.requirements import requires
+from aboard.system import requires
 
 _Json = dict[str, Any]
 _KIND = "app.kubernetes.io/name=aboard-task"

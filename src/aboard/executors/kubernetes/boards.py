@@ -65,7 +65,7 @@ from aboard.executors.kubernetes.pod import (
     why_waiting,
 )
 from aboard.executors.start import Start, read_json, why
-from aboard.storage.place import write_private
+from aboard.system import write_private
 from aboard.web.tokens import TokenError, write_token_file
 
 _Json = dict[str, Any]

@@ -18,7 +18,7 @@ from aboard import __version__
 from aboard.executors.base import ADDRESS, PYTHON, EngineSettings, Handle, Spec
 from aboard.executors.batch import PAYLOAD, Batch
 from aboard.executors.start import Start, amount
-from aboard.requirements import requires
+from aboard.system import requires
 
 with requires("pydantic"):
     from pydantic import ConfigDict, Field, model_validator

@@ -47,8 +47,7 @@ from aboard.executors.base import (
     is_here,
 )
 from aboard.executors.start import Start, amount, read_json, why
-from aboard.storage.place import write_private
-from aboard.system import Process
+from aboard.system import Process, write_private
 from aboard.web.tokens import TokenError
 
 _PYTHON = (

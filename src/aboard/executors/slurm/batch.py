@@ -59,7 +59,7 @@ from aboard.executors.slurm.cluster import (
     why_out_of_memory,
 )
 from aboard.executors.start import read_json, read_log, why
-from aboard.storage.place import write_private
+from aboard.system import write_private
 
 _ENVIRONMENT, _RECORD, _TASKS = "environment.sh", "handle.json", "tasks"
 _FOLLOW_SECONDS, _WAIT_SECONDS = 2.0, 0.2  # between two queries; between two looks for the log

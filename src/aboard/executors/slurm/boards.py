@@ -60,7 +60,7 @@ from aboard.executors.slurm.cluster import (
     why_out_of_memory,
 )
 from aboard.executors.start import Start, read_json, why
-from aboard.storage.place import write_private
+from aboard.system import write_private
 from aboard.web.tokens import TokenError
 
 _FOLLOW_SECONDS = 2.0  # between two queries while a log is followed

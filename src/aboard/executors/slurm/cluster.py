@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from aboard.executors.base import EngineSettings, ExecutorError
 from aboard.executors.process.boards import inherited
 from aboard.executors.start import amount, why
-from aboard.requirements import requires
+from aboard.system import requires
 
 with requires("pydantic"):
     from pydantic import AfterValidator, ConfigDict, Field, Strict

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aboard.executors.base import ExecutorError
-from aboard.requirements import explain
+from aboard.system import explain
 
 _EXTRA = "'aboard[vertex]'"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)

@@ -30,8 +30,8 @@ from aboard.executors.batch import (
 )
 from aboard.executors.vertex.api import Location, Vertex, VertexError, slug
 from aboard.executors.vertex.boards import VertexSettings
-from aboard.requirements import requires
 from aboard.storage import NoSuchPath, StorageError, join, open_storage
+from aboard.system import requires
 
 with requires("pydantic"):
     pass

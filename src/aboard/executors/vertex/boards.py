@@ -14,7 +14,7 @@ from aboard.executors.base import EngineReport, EngineSettings, ExecutorError, H
 from aboard.executors.process.boards import ProcessExecutor
 from aboard.executors.vertex.api import Location, Vertex, slug
 from aboard.executors.vertex.upload import UPLOAD, Destination
-from aboard.requirements import requires
+from aboard.system import requires
 
 with requires("pydantic"):
     from pydantic import AfterValidator, ConfigDict, Field

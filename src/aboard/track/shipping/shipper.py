@@ -29,8 +29,7 @@ from aboard.runs import manifest
 from aboard.runs.manifest import BadManifest, Manifest, State
 from aboard.storage import StorageError, open_storage
 from aboard.storage.local import LocalStorage
-from aboard.track import environment
-from aboard.track.console import notify
+from aboard.track import environment, notify
 from aboard.track.shipping.segments import Ledger
 from aboard.track.shipping.spool import Owner, OwnerWatch, Spool, Status, Writer, abandoned_spools
 from aboard.track.shipping.upload import Progress, Round, Uploader

@@ -24,9 +24,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 from aboard import system
 from aboard.storage import StorageError, canonical
-from aboard.storage.place import cache_place, make_private
-from aboard.track import environment
-from aboard.track.console import notify
+from aboard.system import cache_place, make_private
+from aboard.track import environment, notify
 from aboard.track.shipping.segments import Ledger, replace_json
 
 Presence = Literal["alive", "gone", "unknown"]

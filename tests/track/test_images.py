@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from aboard.events import encode, protos
-from aboard.track.media import images
+from aboard.track import images
 
 protos.keep_tensorflow_out()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tensorboard.plugin_util import markdown_to_safe_html
 
-from aboard.track.media.arrays import (
+from aboard.track.arrays import (
     MOST_COLUMNS,
     MOST_ROWS,
     markdown,

@@ -16,7 +16,7 @@ from aboard.events.files import adopted_name, adopted_originals
 from aboard.index import Index
 from aboard.index.logs import Logs
 from aboard.runs.manifest import Manifest
-from aboard.track.recording.adoption import (
+from aboard.track.adoption import (
     Adoption,
     _program_of,
     directories_in,

@@ -11,9 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from torch.utils import tensorboard as theirs
 
+import aboard
 from aboard.events import encode
-from aboard.track.media import pr_curve
+from aboard.track.media import graph_of, pr_curve
 from tests.track.reading import read_stock
 
 RNG = np.random.default_rng(1)
@@ -221,3 +223,69 @@ def test_bad_input_is_told_with_its_tag_and_logs_nothing(log, call, message):
     assert message in str(error.value)
     log.finish()
     assert set(read_stock(Path(log.logdir))) == {(".", "loss")}
+
+
+class KerasModel:
+    """What a Keras model has; it need not be installed."""
+
+    def get_config(self):
+        return {}
+
+    def to_json(self):
+        return '{"class_name": "Sequential", "config": {"name": "net", "layers": []}}'
+
+
+def test_graphs(log, logged):
+    from tensorboard.compat.proto import graph_pb2
+
+    graph = graph_pb2.GraphDef()
+    graph.node.add(name="a", op="Const")
+    log.log_graph(graph, stage="proto")
+    log.log_graph(graph.SerializeToString(), stage="bytes")
+    log.log_graph(KerasModel(), stage="keras")
+    log.log_graph(torch.nn.Linear(2, 1), torch.zeros(1, 2), stage="torch")
+    for run in ("proto", "bytes"):
+        assert logged("__run_graph__", run)[0].value == [graph]
+    assert any("Linear" in node.name for node in logged("__run_graph__", "torch")[0].value[0].node)
+    assert logged("keras", "keras")[0].value == [KerasModel().to_json().encode()]
+
+
+def test_an_unknown_model_is_an_error():
+    with pytest.raises(TypeError, match="cannot make a graph of a builtins"):
+        graph_of("model")
+
+
+def test_embeddings(tmp_path):
+    matrix = torch.from_numpy(RNG.normal(size=(5, 3)).astype(np.float32))
+    pictures = torch.from_numpy(RNG.random((5, 3, 4, 6)).astype(np.float32))
+    for name, kind in (("theirs", theirs.SummaryWriter), ("ours", aboard.SummaryWriter)):
+        with kind(str(tmp_path / name)) as writer:
+            writer.add_embedding(matrix, list("abcde"), pictures, 3, "a/b")
+            writer.add_embedding(
+                matrix, [[n, n / 2] for n in range(5)], None, 4, "t", ["n", "half"]
+            )
+            writer.add_embedding(matrix, label_img=pictures[:, :1])
+
+    def files(root):
+        found = {path.relative_to(root): path for path in root.rglob("*") if path.is_file()}
+        return {path: at for path, at in found.items() if "tfevents" not in path.name}
+
+    expected, found = files(tmp_path / "theirs"), files(tmp_path / "ours")
+    assert set(found) == set(expected)
+    for path, at in expected.items():
+        if path.suffix == ".png":
+            with Image.open(at) as one, Image.open(found[path]) as other:
+                np.testing.assert_array_equal(np.asarray(other), np.asarray(one))
+        else:
+            assert found[path].read_text() == at.read_text()
+
+
+def test_embeddings_that_do_not_fit(tmp_path):
+    with aboard.SummaryWriter(tmp_path) as writer:
+        with pytest.raises(ValueError, match="embedding 'e': expected labels for 2 vectors, got 1"):
+            writer.add_embedding(np.zeros((2, 2)), ["a"], tag="e")
+        with pytest.raises(ValueError, match="'default': expected images for 2 vectors, got 1"):
+            writer.add_embedding(np.zeros((2, 2)), label_img=np.zeros((1, 3, 2, 2)))
+        with pytest.raises(ValueError, match=r"expected a matrix, one vector a row, got the shape"):
+            writer.add_embedding(np.zeros(2))
+    assert not (tmp_path / "projector_config.pbtxt").exists()

@@ -1,7 +1,7 @@
 """Run a program as a run: its environment, its output and how it ended.
 
 The program runs as if it were started by hand: its output is passed on as it comes, signals reach
-it (see `signals`), and its exit code becomes ours. Its command line can be read as hyperparameters.
+it, and its exit code becomes ours. Its command line can be read as hyperparameters.
 """
 
 from __future__ import annotations
@@ -9,24 +9,27 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import queue
 import re
 import select
 import shutil
+import signal
 import subprocess
+import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from types import FrameType
+from typing import IO, NamedTuple, Self
 
+from aboard import system
 from aboard.runs.manifest import State
 from aboard.system import signal_name
-from aboard.track import environment
-from aboard.track.console import notify
+from aboard.track import environment, notify, notify_once
+from aboard.track.adoption import Adoption
 from aboard.track.exit_status import ExitStatus
-from aboard.track.recording.adoption import Adoption
-from aboard.track.recording.signals import STOPPING, SignalForwarder
 from aboard.track.redaction import hides, looks_secret, without_secret_values
 from aboard.track.run import Run
 from aboard.track.shipping.segments import OUTPUT_LOG
@@ -36,6 +39,12 @@ _HPARAMS_SECS = 10.0  # then ours are written, unless the program has logged its
 _POLL_SECS = 0.2
 # Processes that the program left running are waited for so long, or for so much output.
 _DRAIN_SECS, _DRAIN_BYTES = 2.0, 1 << 20
+
+# After any other signal, the exit code is the program's own.
+STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+_SENT_TO_GROUPS = {*STOPPING, signal.SIGUSR1, signal.SIGUSR2}
+_FORWARDED = (*sorted(_SENT_TO_GROUPS), signal.SIGCONT, signal.SIGWINCH)
+_HOLD_SECS = 0.2  # a sender that signals one process after the other has reached all by then
 
 
 class CannotStart(Exception):  # noqa: N818 - named by what is wrong
@@ -231,7 +240,6 @@ class _Pump:
 
 
 # Hyperparameters on a command line: `--lr=0.1`, `--layers 3`, `--no-bias`, `depth=4`.
-
 _OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 _SETTING = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _INTEGER = re.compile(r"[-+]?\d{1,15}")
@@ -299,3 +307,139 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, HParam]]:
 def _is_option(argument: str) -> bool:
     """Tell whether an argument begins another option; `-1e-3` is a value."""
     return bool(_OPTION.fullmatch(argument) or _SETTING.fullmatch(argument)) or argument == "--"
+
+
+class _Received(NamedTuple):
+    number: int  # 0 ends the forwarding
+    at: float = 0.0
+
+
+class SignalForwarder:
+    """Forwards signals to a program, so that each arrives there once; SIGWINCH after `resize`.
+
+    A signal may be sent to `aboard run` alone, which then forwards it, or to the program as well: a
+    terminal, `timeout`, systemd and Slurm signal every process of a group. The kernel does not tell
+    a handler which it was. So a *witness*, a process that does nothing, is part of the group and
+    blocks these signals: what is pending there was sent to the group. A signal that came before the
+    program is forwarded when it starts.
+    """
+
+    def __init__(self, resize: Callable[[], object]) -> None:
+        self.received: list[int] = []
+        self.hurry = threading.Event()  # set by a signal that comes after the program's end
+        self._resize = resize
+        self._process: subprocess.Popen[bytes] | None = None
+        self._witness: subprocess.Popen[bytes] | None = None
+        self._pending: queue.SimpleQueue[_Received] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._forward, name="aboard-signals", daemon=True)
+
+    def __enter__(self) -> Self:
+        # Ignored signals stay ignored, here and in the program: that is how `nohup` works.
+        handled = [one for one in _FORWARDED if signal.getsignal(one) is not signal.SIG_IGN]
+        self._witness = _start_witness()
+        self._previous = {number: signal.signal(number, self._receive) for number in handled}
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._thread.is_alive():
+            self._pending.put(_Received(0))
+            self._thread.join()
+        _end_witness(self._witness)
+
+    def forward_to(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        early = self._drain()  # the program was not there to get them itself
+        for signal_ in early:
+            self._send(signal_.number)
+        if early:
+            self._replace_witness()
+        self._thread.start()
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if self._process is not None and self._process.returncode is not None:
+            if number in STOPPING:
+                self.hurry.set()
+            return
+        if number != signal.SIGWINCH:
+            self.received.append(number)
+        self._pending.put(_Received(number, time.monotonic()))
+
+    def _forward(self) -> None:
+        ignored_until: dict[int, float] = {}
+        while (signal_ := self._pending.get()).number:
+            number = signal_.number
+            if number == signal.SIGWINCH:
+                self._resize()
+            if number in _SENT_TO_GROUPS:
+                # `timeout` signals this process and then the group: both are one signal.
+                if signal_.at <= ignored_until.get(number, 0.0):
+                    continue
+                time.sleep(max(0.0, signal_.at + _HOLD_SECS - time.monotonic()))
+                if self._process is not None and self._was_sent_to_group(self._process.pid, number):
+                    ignored_until[number] = time.monotonic() + _HOLD_SECS
+                    continue
+            self._send(number)
+
+    def _was_sent_to_group(self, program: int, number: int) -> bool:
+        with contextlib.suppress(OSError):
+            if os.getpgid(program) != os.getpgrp():
+                return False  # it left our group
+        witness = self._witness
+        pending = system.has_pending_signal(witness.pid, number) if witness else None
+        if pending is None:
+            return number == signal.SIGINT and _is_in_foreground()
+        if pending:
+            self._replace_witness()
+        return pending
+
+    def _replace_witness(self) -> None:
+        """Start another witness, since a signal stays pending in the old one."""
+        previous, self._witness = self._witness, _start_witness()
+        _end_witness(previous)
+
+    def _drain(self) -> list[_Received]:
+        found: list[_Received] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._pending.get_nowait())
+        return found
+
+    def _send(self, number: int) -> None:
+        if self._process is not None:
+            try:
+                self._process.send_signal(number)
+            except ProcessLookupError:
+                pass
+            except OSError as error:  # it belongs to another user
+                notify_once(f"signals do not reach the program: {(error.strerror or '').lower()}.")
+
+
+def _start_witness() -> subprocess.Popen[bytes] | None:
+    """Start a process of our group that blocks signals, and ends when this one does."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT_TO_GROUPS)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_witness(witness: subprocess.Popen[bytes] | None) -> None:
+    if witness is not None:
+        witness.kill()
+        witness.communicate()
+
+
+def _is_in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -22,8 +22,7 @@ from typing import Literal
 from aboard import system
 from aboard.events.files import EVENT_FILE, MADE_BY, adopted_name
 from aboard.runs.manifest import FILE_NAME
-from aboard.track import environment
-from aboard.track.console import notify
+from aboard.track import environment, notify
 from aboard.track.rank import find_rank
 
 _POLL_SECS = 0.25

@@ -1,24 +1,35 @@
-"""What a run logs besides numbers: images, audio, text, histograms, graphs and so on.
+"""What a run logs besides numbers: images, audio, text, histograms, graphs and embeddings.
 
-The modules of this package turn the types of the frameworks into pixels, rows or counts.
+`arrays` and `images` turn the types of the frameworks into numpy arrays, rows and pixels.
 """
 
 from __future__ import annotations
 
+import re
+import sys
+import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events import encode
-from aboard.events.encode import EncodedValue
+from aboard.events import encode, protos
+from aboard.events.encode import EncodedValue, png
 from aboard.events.messages import delimited
 from aboard.events.writer import EventWriter
-from aboard.track.media.arrays import (
+from aboard.storage.base import NoSuchPath, StorageError
+from aboard.storage.local import LocalStorage
+from aboard.track import notify
+from aboard.track.arrays import (
     Array,
+    Table,
     errors_named,
     markdown,
     table_of,
@@ -27,14 +38,16 @@ from aboard.track.media.arrays import (
     to_reals,
     to_whole,
 )
-from aboard.track.media.embedding import labels_of, matrix_of, write_embedding
-from aboard.track.media.graph import graph_of
-from aboard.track.media.images import Levels, batch_levels, figure_pixels, image_levels
+from aboard.track.images import Levels, batch_levels, figure_pixels, grid, image_levels, in_color
 
 Samples = npt.NDArray[np.int16]
 _SAMPLE_TYPES = (np.dtype("int16"), np.dtype("int32"), np.dtype("uint8"))
 _MAX_RATE = 10**8
 _SMALLEST_COUNT = 1e-7
+
+CONFIG_FILE = "projector_config.pbtxt"  # of the projector; also has entries of other programs
+_ENTRY = re.compile(rb"embeddings \{\n(?: .*\n)*\}\n")
+_config = threading.Lock()
 
 
 class MediaLog(ABC):
@@ -265,8 +278,6 @@ def _described(value: EncodedValue, description: str) -> EncodedValue:
 
 
 # Meshes and point clouds: vertices, faces and colors, all `[batch, n, 3]`.
-
-
 def mesh_parts(
     vertices: Any, faces: Any = None, colors: Any = None
 ) -> tuple[Array, Array | None, Array | None]:
@@ -293,8 +304,6 @@ def _mesh_part(name: str, values: Any) -> Array:
 
 
 # Audio: 16 bits a sample, `[frames, channels]`.
-
-
 def audio_samples(samples: Any) -> Samples:
     frames = to_numpy(samples)
     if frames.ndim not in (1, 2) or not frames.size:
@@ -334,8 +343,6 @@ def _sixteen_bits(frames: Array, rounded: Any) -> Samples:
 
 
 # Precision-recall curves.
-
-
 def pr_curve(labels: Any, predictions: Any, weights: Any = None, thresholds: int = 127) -> Array:
     """Count true and false predictions at each threshold from 0 to 1.
 
@@ -378,3 +385,178 @@ def check_probabilities(labels: Any, predictions: Any) -> None:
         raise ValueError(
             f"expected predictions from 0 to 1, got {np.nanmin(guesses)} to {np.nanmax(guesses)}"
         )
+
+
+class Graph(NamedTuple):
+    """A graph as TensorBoard takes it: of operations, or of the layers of a Keras model."""
+
+    graph_def: bytes = b""
+    run_metadata: bytes = b""
+    keras_json: str = ""
+
+
+def graph_of(
+    model: Any, example: Any = None, *, verbose: bool = False, strict: bool = True
+) -> Graph:
+    if isinstance(model, bytes):
+        return Graph(model)
+    if hasattr(model, "SerializeToString"):
+        return Graph(model.SerializeToString())
+    if hasattr(model, "as_graph_def"):
+        return Graph(model.as_graph_def().SerializeToString())
+    if hasattr(model, "to_json") and hasattr(model, "get_config"):  # Keras, on PyTorch perhaps
+        return Graph(keras_json=model.to_json())
+    if _is_torch(model):
+        return _traced(model, example, verbose, strict)
+    if hasattr(model, "graph") and hasattr(model.graph, "as_graph_def"):  # a concrete tf.function
+        return Graph(model.graph.as_graph_def().SerializeToString())
+    kind = f"{type(model).__module__}.{type(model).__name__}"
+    raise TypeError(
+        f"cannot make a graph of a {kind}; expected a torch.nn.Module, a Keras model, "
+        f"a TensorFlow graph or a GraphDef"
+    )
+
+
+def onnx_graph(path: str | PathLike[str]) -> Graph:
+    try:
+        onnx = import_module("onnx")
+    except ImportError as error:
+        raise ImportError(
+            "reading an ONNX file needs the package onnx: pip install onnx"
+        ) from error
+    graph = onnx.load(path).graph
+    nodes = []
+    for end in (*graph.input, *graph.output):
+        tensor = end.type.tensor_type
+        attributes = {
+            "dtype": encode.type_attribute(tensor.elem_type),
+            "shape": encode.shape_attribute([size.dim_value for size in tensor.shape.dim]),
+        }
+        nodes.append(encode.graph_node(end.name, "Variable", (), attributes))
+    for node in graph.node:
+        parameters = [" = ".join(str(one) for _, one in at.ListFields()) for at in node.attribute]
+        attributes = {"parameters": encode.text_attribute(", ".join(parameters))}
+        nodes.append(encode.graph_node(node.output[0], node.op_type, node.input, attributes))
+    return Graph(encode.graph_def(nodes))
+
+
+def _is_torch(model: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(
+        model, torch.nn.Module | torch.jit.ScriptFunction | torch.jit.ScriptModule
+    )
+
+
+def _traced(model: Any, example: Any, verbose: bool, strict: bool) -> Graph:
+    if example is None:
+        raise ValueError(
+            f"the graph of a {type(model).__name__} is found by running it: pass an example input"
+        )
+    if "tensorflow" not in sys.modules:
+        protos.keep_tensorflow_out()  # PyTorch's module would import it
+    # Private: checked with PyTorch 2.13. tests/track/test_summary.py compares its graphs.
+    tracing = import_module("torch.utils.tensorboard._pytorch_graph")
+    with warnings.catch_warnings():
+        # PyTorch has no other way to get this graph.
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+        traced, statistics = tracing.graph(model, example, verbose, strict)
+    return Graph(traced.SerializeToString(), statistics.SerializeToString())
+
+
+def matrix_of(vectors: Any) -> Array:
+    matrix = to_numpy(vectors)
+    if matrix.ndim != 2 or not matrix.size:
+        raise ValueError(f"expected a matrix, one vector a row, got the shape {matrix.shape}")
+    return matrix
+
+
+def labels_of(given: Any) -> Table:
+    if not hasattr(given, "columns") and not isinstance(given, dict):
+        labels = given.tolist() if hasattr(given, "tolist") else list(given)
+        if not any(isinstance(label, dict | list | tuple) for label in labels):
+            return Table([], [[label] for label in labels])
+        given = labels
+    return table_of(given)
+
+
+def write_embedding(
+    directory: str | PathLike[str],
+    tag: str,
+    step: int,
+    matrix: Array,
+    metadata: Table | None = None,
+    images: Sequence[Levels] | None = None,
+) -> None:
+    storage = LocalStorage(str(Path(directory).absolute()))
+    place = f"{step:05}/{_escaped(tag)}"
+    files = {"tensors.tsv": _lines(map(str, row) for row in matrix.tolist())}
+    if metadata is not None:
+        _check_count("labels", len(metadata.rows), len(matrix))
+        header = [metadata.columns] if len(metadata.columns) > 1 else []
+        files["metadata.tsv"] = _lines(map(_one_line, row) for row in (*header, *metadata.rows))
+    size = None
+    if images is not None:
+        _check_count("images", len(images), len(matrix))
+        size = images[0].shape[1], images[0].shape[0]
+        files["sprite.png"] = png(_sprite(images))
+    entry = _entry(f"{tag}:{step:05}", place, metadata is not None, size)
+    try:
+        for name, content in files.items():
+            storage.write(f"{place}/{name}", content)
+        with _config:
+            try:
+                before = storage.read(CONFIG_FILE)
+            except NoSuchPath:
+                before = b""
+            storage.write(CONFIG_FILE, _with_entry(before, entry))
+    except StorageError as error:
+        notify(f"the embedding {tag!r} was not written: {error}")
+
+
+def _check_count(what: str, count: int, vectors: int) -> None:
+    if count != vectors:
+        raise ValueError(f"expected {what} for {vectors} vectors, got {count}")
+
+
+def _escaped(tag: str) -> str:
+    escaped = tag.replace("%", "%25").replace("/", "%2f").replace("\\", "%5c")
+    return escaped if escaped.strip(".") else escaped.replace(".", "%2e") or "%"
+
+
+def _lines(rows: Iterable[Iterable[str]]) -> bytes:
+    return "".join(["\t".join(row) + "\n" for row in rows]).encode()
+
+
+def _one_line(cell: Any) -> str:
+    text = str(cell)
+    return text if text.isprintable() else " ".join(re.split(r"[\t\r\n]", text))
+
+
+def _sprite(images: Sequence[Levels]) -> Levels:
+    sheet = grid(np.stack([in_color(one) for one in images]), int(np.ceil(len(images) ** 0.5)))
+    height, width, channels = sheet.shape
+    square = np.zeros((max(height, width), width, channels), np.uint8)
+    square[:height] = sheet
+    return square
+
+
+def _entry(name: str, place: str, has_metadata: bool, image_size: tuple[int, int] | None) -> bytes:
+    lines = [f"  tensor_name: {_quoted(name)}"]
+    if has_metadata:
+        lines.append(f"  metadata_path: {_quoted(f'{place}/metadata.tsv')}")
+    if image_size is not None:
+        lines += ["  sprite {", f"    image_path: {_quoted(f'{place}/sprite.png')}"]
+        lines += [f"    single_image_dim: {size}" for size in image_size] + ["  }"]
+    lines.append(f"  tensor_path: {_quoted(f'{place}/tensors.tsv')}")
+    return "\n".join(["embeddings {", *lines, "}\n"]).encode()
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _with_entry(config: bytes, entry: bytes) -> bytes:
+    name = entry.split(b"\n", 2)[1]
+    kept = _ENTRY.sub(lambda one: b"" if name in one[0].split(b"\n") else one[0], config)
+    return kept + (b"\n" if kept and not kept.endswith(b"\n") else b"") + entry

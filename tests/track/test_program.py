@@ -15,15 +15,14 @@ from types import SimpleNamespace
 import pytest
 
 from aboard.runs.manifest import Manifest, State
-from aboard.track import recording
-from aboard.track.recording.program import (
+from aboard.track.program import (
     CannotStart,
     _Pump,
     check_program,
     command_hparams,
     parse_hparam,
 )
-from tests.track.recording.recorded import (
+from tests.track.recorded import (
     PYTHON,
     RUN,
     ended,
@@ -61,7 +60,7 @@ def test_output_that_is_read_slowly_arrives_whole(monkeypatch: pytest.MonkeyPatc
             clock[0] += 1000.0  # far longer than what is left behind is waited for
             return super()._pass_on(block)
 
-    monkeypatch.setattr(recording.program, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("aboard.track.program.time", SimpleNamespace(monotonic=lambda: clock[0]))
     (source, program), (reader, target) = os.pipe(), os.pipe()
     pump = SlowlyRead(source, target, None)
     drain = threading.Thread(target=pump.drain, args=(threading.Event(),))
@@ -82,7 +81,7 @@ def test_output_that_is_read_slowly_arrives_whole(monkeypatch: pytest.MonkeyPatc
 
 DRAIN = """
 import runpy, sys
-from aboard.track.recording import program
+from aboard.track import program
 program._DRAIN_SECS = float(sys.argv.pop(1))
 sys.argv[0] = "aboard"
 runpy.run_module("aboard", run_name="__main__")

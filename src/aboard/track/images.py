@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.events.encode import levels
-from aboard.track.media.arrays import Array, to_numpy, to_reals
+from aboard.track.arrays import Array, to_numpy, to_reals
 
 Levels = npt.NDArray[np.uint8]
 

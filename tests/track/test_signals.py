@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from aboard import system
-from aboard.track.recording import signals
-from aboard.track.recording.signals import SignalForwarder, _Received
-from tests.track.recording.recorded import ended, ending, in_terminal, ready, shown, started
+from aboard.track.program import SignalForwarder, _Received
+from tests.track.recorded import ended, ending, in_terminal, ready, shown, started
 from tests.track.training import points
 from tests.waiting import until
 
@@ -136,7 +135,7 @@ class Clock:
 def test_signals_that_come_together_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     to_group = [True, False, False]
     monkeypatch.setattr(SignalForwarder, "_was_sent_to_group", lambda *_: to_group.pop(0))
-    monkeypatch.setattr(signals, "time", Clock())
+    monkeypatch.setattr("aboard.track.program.time", Clock())
     forwarder = SignalForwarder(lambda: None)
     program = forwarder._process = Program()
     for number, at in [

@@ -1,1 +1,0 @@
-"""Record a program as a run: `aboard run -- COMMAND`."""
