@@ -45,8 +45,9 @@ def new_index(cache: Path) -> Iterator[Path]:
 
 
 def environment(index: Path | None = None, *, pure: bool = False) -> dict[str, str]:
-    """Return the environment of a contender."""
+    """Return the environment of a contender; modules are compiled once, as an installation is."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("ABOARD_")}
+    own.pop("PYTHONDONTWRITEBYTECODE", None)
     if index:
         own["ABOARD_CACHE"] = str(index)
     if pure:
