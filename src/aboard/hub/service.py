@@ -470,9 +470,13 @@ class Hub:
             self.follower.requested(record.id, wait=False)
         return record
 
+    def may_wait(self, record: BoardRecord) -> bool:
+        """Return whether a description of a board waits for a bucket or a process of its own."""
+        return record.on != INSTANT or any("://" in one for one in record.selectors)
+
     def probe_buckets(self, record: BoardRecord) -> None:
         """Wait a moment for what the buckets of a new board answer."""
-        if record.on == INSTANT and any("://" in one for one in record.selectors):
+        if record.on == INSTANT and self.may_wait(record):
             self.follower.probe(record.id, _BUCKET_SECONDS)
 
     # Engines.

@@ -695,21 +695,31 @@ class Follower:
         with self._lock:
             is_new = changes != feed.changes
         others = self._resolve_in_use() if is_new or self._has_timed_boards() else set()
-        current = {join(root, run): mark for run, mark in self._library.state(root).marks.items()}
+        marks = self._library.state(root).marks
+        beginning = len(join(root, "-")) - 1
         with self._lock:
-            unread = {uri: mark for uri, mark in current.items() if feed.marks.get(uri) != mark}
-            stale = {uri: source for uri, source in self._selected().items() if uri in unread}
+            # What boards select, not all below the root: each board that is opened asks for a poll.
+            stale = {
+                uri: source
+                for uri, source in self._selected().items()
+                if (mark := marks.get(uri[beginning:])) is not None
+                and feed.marks.get(uri) != mark
+                and is_below(uri, root)
+            }
         read = list(self._readers.map(self._read, stale.values()))
         with self._lock:
             feed.changes = changes
             for uri, outcome in zip(stale, read, strict=True):
                 if outcome.error is None and not outcome.problems:
-                    feed.marks[uri] = unread[uri]
+                    feed.marks[uri] = marks[uri[beginning:]]
                     feed.unread.pop(uri, None)
                 else:  # it is read again at the next poll
                     feed.unread[uri] = outcome.error or outcome.problems[0]
-            feed.unread = {uri: one for uri, one in feed.unread.items() if uri in current}
-            feed.marks = {uri: one for uri, one in feed.marks.items() if uri in current}
+            if not cached:
+                for gone in [uri for uri in feed.marks if uri[beginning:] not in marks]:
+                    del feed.marks[gone]
+                for gone in [uri for uri in feed.unread if uri[beginning:] not in marks]:
+                    del feed.unread[gone]
         for uri, outcome in zip(stale, read, strict=True):
             self._log_error(uri, outcome.error or next(iter(outcome.problems), None))
         if any(one.changed for one in read):
@@ -718,13 +728,12 @@ class Follower:
             lambda shown: shown.spec.id in others or not shown.selected.keys().isdisjoint(stale)
         )
         recent = self._recent(feed.source, pages)
-        with self._lock:
-            selected = self._selected()
-        return _Poll(
-            changed=is_new or any(one.changed for one in read),
-            recent=tuple(one for one in recent if _above(one.uri, selected) is not None),
-            cached=cached,
-        )
+        if recent:
+            with self._lock:
+                selected = self._selected()
+            recent = [one for one in recent if _above(one.uri, selected) is not None]
+        changed = is_new or any(one.changed for one in read)
+        return _Poll(changed, recent=tuple(recent), cached=cached)
 
     def _read(self, source: Source, part: Source | None = None) -> _Poll:
         if self._closed.is_set():

@@ -63,7 +63,10 @@ def the_visitor(request: Request) -> HubVisitor | None:
     return visitor
 
 
-def check_rule(request: Request) -> None:
+# What follows is asynchronous where it never waits: other dependencies take a thread each.
+
+
+async def check_rule(request: Request) -> None:
     """Apply the rule of a route, except what depends on the board."""
     rule = rule_of(request)
     if rule is Open.ANYBODY:
@@ -101,9 +104,21 @@ def the_board(request: Request, ref: Ref) -> BoardRecord:
     return board
 
 
-TheHub = Annotated[Hub, Depends(the_hub)]
-TheUser = Annotated[User, Depends(the_user)]
-TheVisitor = Annotated[HubVisitor | None, Depends(the_visitor)]
+async def _find_hub(request: Request) -> Hub:
+    return the_hub(request)
+
+
+async def _find_user(request: Request) -> User:
+    return the_user(request)
+
+
+async def _find_visitor(request: Request) -> HubVisitor | None:
+    return the_visitor(request)
+
+
+TheHub = Annotated[Hub, Depends(_find_hub)]
+TheUser = Annotated[User, Depends(_find_user)]
+TheVisitor = Annotated[HubVisitor | None, Depends(_find_visitor)]
 TheBoard = Annotated[BoardRecord, Depends(the_board)]
 
 _ERRORS: dict[int | str, dict[str, Any]] = {

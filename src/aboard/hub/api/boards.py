@@ -233,8 +233,9 @@ def create_board(
     given = dict(board)
     new = given.pop("new")
     made = hub.create(user, given, new=new, key=idempotency_key)
-    leave_turn(request)
-    hub.probe_buckets(made.board)
+    if hub.may_wait(made.board):
+        leave_turn(request)
+        hub.probe_buckets(made.board)
     if not made.is_new:
         response.status_code = 200
     return _document(hub, made.board)
