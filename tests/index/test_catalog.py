@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aboard.index import Source
+from aboard.index.catalog import parse_record
 from aboard.runs.catalog import find_runs
 from aboard.runs.manifest import Attempt, BadManifest, Manifest, State
 from aboard.storage import NoSuchPath, StorageError, local, open_storage
@@ -356,3 +357,20 @@ def test_a_run_is_judged_by_when_its_heartbeats_come_in(index, tmp_path, monkeyp
     now += 7 * 86400  # nobody looks for a week, and the run has ended early in it
     storage.write("a/run1/run.json", Manifest("run1", "a", heartbeat=now - 6 * 86400).to_json())
     assert state() is State.LOST
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.0009998000199960006",
+        "-0.12345678901234567890123",
+        "12345678901234567890123",
+        "-12345678901234567890123",
+        "9223372036854775807",
+        "12345678901234567890123.5",
+    ],
+)
+def test_numbers_of_many_digits_stay_what_they_are(text):
+    found = parse_record(f'{{"lr": {text}}}')["lr"]
+    expected = json.loads(text)
+    assert (type(found), found) == (type(expected), expected)
