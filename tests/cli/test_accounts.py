@@ -107,11 +107,11 @@ def test_without_a_terminal_a_password_is_not_guessed(hub, told, aboard):
     code, out, err = told(f"{SECRET}\n", "user", "add", "nobody")
     assert (code, out) == (2, "")
     assert err == (
-        "aboard: there is no terminal to ask for a password. Pipe it in, and add"
+        "aboard: cannot prompt for a password without a terminal. Pipe it in and add"
         " --password-stdin.\n"
     )
     code, _, err = told("", "user", "add", "nobody", "--password-stdin")
-    assert (code, err) == (2, "aboard: there is no secret on standard input.\n")
+    assert (code, err) == (2, "aboard: standard input contains no secret.\n")
     assert "nobody" not in names(aboard)
 
 

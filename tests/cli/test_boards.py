@@ -48,7 +48,7 @@ def test_the_first_start_starts_a_hub_and_says_so(no_hub, aboard, root, tmp_path
     again = aboard("start", "mnist", "--no-browser")
     assert (again.code, again.err) == (0, "")
     assert aboard("hub", "stop").out.startswith("stopped your hub at http://localhost:")
-    assert aboard("hub", "stop").err == "aboard: you have no hub of your own that runs.\n"
+    assert aboard("hub", "stop").err == "aboard: your hub is not running.\n"
     assert aboard("hub", "status", "--json").json["running"] is False
 
 
@@ -87,7 +87,7 @@ def test_a_root_can_be_named(no_hub, aboard, tmp_path):
     assert served(no_hub, whole) == {"other/run1": [2.0]}
     nothing = aboard("start", "--no-browser")
     assert (nothing.code, nothing.out) == (2, "")
-    assert "name what to show: aboard start SELECTOR" in nothing.err
+    assert "Name what to show: aboard start SELECTOR" in nothing.err
 
 
 def test_a_root_narrows_what_a_selector_selects(no_hub, aboard, tmp_path):
@@ -236,7 +236,7 @@ def test_narrowing_is_of_experiments():
         narrowed(["a", "/data"], ["1"])
     with pytest.raises(WrongUsage, match="no run of 'b'"):
         narrowed(["b"], ["a/run1"])
-    with pytest.raises(WrongUsage, match="name what to show"):
+    with pytest.raises(WrongUsage, match="Name what to show"):
         narrowed([], [])
 
 
@@ -340,7 +340,7 @@ def test_open_alone_opens_the_console(hub, aboard, tmp_path):
     assert json.loads(get(document["link"]))["user"]
     refused = aboard("open", "nightly", "--root", tmp_path)
     assert (refused.code, refused.out) == (2, "")
-    assert "--root is for the console" in refused.err
+    assert "--root applies to the console only" in refused.err
 
 
 def test_open_starts_a_hub_with_the_runs_that_are_here(no_hub, aboard, tmp_path):
@@ -425,7 +425,7 @@ def test_a_board_is_changed_while_it_is_open(hub, aboard):
     assert expires[1] - expires[0] == timedelta(hours=2)
     assert aboard("boards", "change", "ours", "--timeout", "0", "--json").json["expires"] is None
     nothing = aboard("boards", "change", "ours")
-    assert (nothing.code, "say what to change" in nothing.err) == (2, True)
+    assert (nothing.code, "nothing to change" in nothing.err) == (2, True)
 
 
 def test_a_share_opens_without_a_token_until_it_is_revoked(hub, aboard):
@@ -507,7 +507,7 @@ def test_what_has_no_end_cannot_be_extended(board, aboard):
     done = aboard("boards", "change", board[0], "--extend", "8h")
     assert "it has no end" in done.out
     assert done.err == (
-        f"aboard: {board[0]} has no end, so there is nothing to extend; --timeout gives it one.\n"
+        f"aboard: {board[0]} has no time limit to extend. Set one with --timeout.\n"
     )
     aboard("boards", "change", board[0], "--timeout", "8h")
     assert aboard("boards", "change", board[0], "--extend", "8h").err == ""
@@ -525,7 +525,7 @@ def test_what_was_stopped_already_is_told_as_such(board, aboard):
 def test_links_are_listed_and_revoked_once(board, aboard):
     name = board[0]
     assert aboard("share", name, "--list").err == (
-        f"aboard: there are no links. Make one with: aboard share {name}\n"
+        f"aboard: no links found. Create one: aboard share {name}\n"
     )
     made = aboard("share", name, "--for", "3d", "--json").json
     head, row = (line.split() for line in aboard("share", name, "--list").out.splitlines())

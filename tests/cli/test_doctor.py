@@ -22,7 +22,7 @@ def test_a_sound_tree(aboard, tree):
 def test_alone_it_examines_the_root(aboard, tree, tmp_path):
     missing = aboard("doctor")
     assert (missing.code, missing.out) == (2, "")
-    assert "there is no ./runs here, so name what to examine: aboard doctor SOURCE" in missing.err
+    assert "./runs not found. Name what to examine: aboard doctor SOURCE" in missing.err
     assert aboard("doctor", ABOARD_ROOT=str(tree)).out.splitlines()[0] == str(tree)
     tree.rename(tmp_path / "runs")
     result = aboard("doctor")

@@ -241,17 +241,14 @@ def test_several_sources(aboard, tree):
         (
             ["-o", "points.txt"],
             2,
-            (
-                "the name points.txt does not say which format to write;"
-                " add --format csv, json or parquet."
-            ),
+            "points.txt has no known file extension; add --format csv, json or parquet.",
         ),
         (
             ["--json", "--format", "csv"],
             2,
-            "--json and --format csv exclude each other; give one of them.",
+            "use only one of --json and --format csv.",
         ),
-        (["-o", "no/x.csv"], 1, "no/x.csv: there is no directory no. Create it first."),
+        (["-o", "no/x.csv"], 1, "no/x.csv: directory no not found. Create it first."),
         (
             ["--format", "xml"],
             2,

@@ -55,7 +55,7 @@ def test_boards_are_ended_with_their_hub(isolated, aboard):
 
 def test_where_there_never_was_a_hub_none_is_started_to_be_stopped(no_hub, aboard):
     done = aboard("hub", "stop", "--boards")
-    assert (done.code, done.err) == (1, "aboard: you have no hub of your own that runs.\n")
+    assert (done.code, done.err) == (1, "aboard: your hub is not running.\n")
     assert not no_hub.exists()
 
 

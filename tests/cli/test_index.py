@@ -80,5 +80,5 @@ def test_forgetting_and_reading_again_exclude_each_other(aboard, tree):
     assert aboard("index", "--forget", "--rebuild", tree) == (
         2,
         "",
-        "aboard: --rebuild and --forget exclude each other; give one of them.\n",
+        "aboard: use only one of --rebuild and --forget.\n",
     )

@@ -273,5 +273,5 @@ def test_a_question_narrows_the_runs_of_a_tree(aboard, tree):
     assert listed("--sort", "-name", "--limit", 1) == ["b"]
     nothing = aboard("ls", tree, "--where", 'name == "c"')
     assert (nothing.code, nothing.err) == (
-        1, "aboard: no run is selected: --where is true for none of them.\n",
+        1, "aboard: no run matches --where.\n",
     )  # fmt: skip

@@ -57,7 +57,7 @@ def test_a_path_without_runs_is_an_error(aboard, tmp_path):
     (tmp_path / "empty").mkdir()
     result = aboard("runs", tmp_path / "empty")
     assert result.code == 1
-    assert f"{tmp_path}/empty: there is no run in it or below it. Check the path." in result.err
+    assert f"{tmp_path}/empty: no runs found in it or below it. Check the path." in result.err
 
 
 def test_runs_are_listed_in_natural_order(aboard, root):
@@ -214,7 +214,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
     [
         (["cifar1"], 1, "'cifar1' matches no run. The nearest is 'cifar10'."),
         (["jobs:1"], 2, "there is no selector 'jobs'. Did you mean job:1?"),
-        (["--columns", "stat"], 2, "there is no column 'stat'. Did you mean 'state'?"),
+        (["--columns", "stat"], 2, "unknown column 'stat'. Did you mean 'state'?"),
         (["--columns", "run,hparams.l"], 2, "no run has a hyperparameter 'l'. Did you mean 'lr'?"),
         (["--where", " "], 2, "--where is empty. Write a condition, such as"),
         (["--limit", "x"], 2, "invalid value for '--limit': 'x' must be a whole number."),
@@ -225,10 +225,10 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
         (["show", "cifar10"], 1, "'cifar10' is 3 runs: cifar10/run1, cifar10/run2, cifar10/run10."),
         (["show", "cifar10/run3"], 1, "The nearest are 'cifar10/run1' and 'cifar10/run2'."),
         (["delete", "run1", "--yes"], 1, "'run1' is the name of cifar10/run1, mnist/run1."),
-        (["delete", "cifar10/run1"], 2, "nothing was deleted. Add --yes"),
+        (["delete", "cifar10/run1"], 2, "nothing deleted. Add --yes"),
         (["tag", "mnist"], 2, "nothing to do: give --add NAME"),
         (["tag", "mnist", "--add", "=x"], 2, "write NAME or NAME=VALUE."),
-        (["tag", "raw/one", "--add", "x"], 1, "there is no run.json to hold tags and notes."),
+        (["tag", "raw/one", "--add", "x"], 1, "cannot store tags and notes without a run.json."),
     ],
 )
 def test_bad_input_gets_one_clear_line(aboard, root, arguments, code, text):
@@ -253,7 +253,7 @@ def test_a_note_is_written_shown_and_removed(aboard, root):
 def test_without_a_root_it_is_said_how_to_give_one(aboard):
     result = aboard("runs")
     assert result.code == 1
-    assert "Give --root, or set ABOARD_ROOT." in result.err
+    assert "Name the directory of the runs with --root or ABOARD_ROOT." in result.err
 
 
 def test_listing_imports_neither_the_boards_nor_numpy(variables, root, tmp_path):

@@ -268,7 +268,7 @@ def test_the_next_free_port_is_taken(viewing, tree):
     [
         (["nowhere"], 1, "nowhere: there is no such file or directory. Check the path."),
         (["nothere/"], 1, "nothere: there is no such file or directory. Check the path."),
-        (["logs", "--engine", "slow"], 2, "there is no engine 'slow'. Choose 'fast' or 'stock'."),
+        (["logs", "--engine", "slow"], 2, "unknown engine 'slow'. Choose 'fast' or 'stock'."),
         (["logs", "--template", "{lr}"], 2, "there is no field 'lr'"),
         (["logs", "--port", "99999"], 2, "99999 is not in the range"),
         (["logs", "--token", "x"], 2, "a token is 16 to 512 letters"),
@@ -278,9 +278,9 @@ def test_the_next_free_port_is_taken(viewing, tree):
         (["logs", "--samples", "-1"], 2, "--samples -1: '-1' is not a number of values."),
         (["logs", "--samples", "1.5"], 2, "'1.5' is not a number of values."),
         (["logs", "--samples", "images"], 2, "'images' is not a number of values."),
-        (["logs", "--samples", "films=9"], 2, "there is no kind 'films'. Known: scalars, images,"),
+        (["logs", "--samples", "films=9"], 2, "unknown kind 'films'. Known: scalars, images,"),
         (["logs", "--poll", "0"], 2, "0.0 must be at least 0.5"),
-        ([], 2, "there is no ./runs here, so name what to show"),
+        ([], 2, "./runs not found. Name what to show"),
     ],
 )
 def test_bad_input_gets_one_clear_line(aboard, tree, arguments, code, text):
@@ -637,13 +637,13 @@ def test_alone_it_shows_the_default_root(viewing, root):
 
 def test_options_of_groups_are_checked(aboard, tree):
     result = aboard("view", tree, "--band", "sem")
-    assert (result.code, "give --group-by FIELD too" in result.err) == (2, True)
+    assert (result.code, "require --group-by FIELD" in result.err) == (2, True)
     result = aboard("view", tree, "--group-by", "hparams.lr", "--engine", "stock")
-    assert (result.code, "the stock engine has no groups" in result.err) == (2, True)
+    assert (result.code, "the stock engine does not support --group-by" in result.err) == (2, True)
     result = aboard("view", tree, "--group-by", "metrics.loss")
     assert (result.code, "not grouped by 'metrics.loss'" in result.err) == (2, True)
     result = aboard("start", tree, "--show", "both")
-    assert (result.code, "give --group-by FIELD too" in result.err) == (2, True)
+    assert (result.code, "require --group-by FIELD" in result.err) == (2, True)
 
 
 def test_groups_of_runs(viewing, root):

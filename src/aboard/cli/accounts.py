@@ -109,7 +109,7 @@ def add_user(
     password_stdin: PasswordOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Add a user. The password is asked for, and is never part of the command."""
+    """Add a user. The command prompts for the password."""
     client = open_hub()
     password = _ask_password(f"A password for {name}", from_pipe=password_stdin, twice=True)
     added = client.add_user(name, role=role, password=password)
@@ -236,7 +236,7 @@ def list_tokens(json: JsonOption = False) -> None:
         rows = [_token_row(one) for one in tokens]
         typer.echo(table(_TOKEN_HEADS, rows, left=len(_TOKEN_HEADS)))
     else:
-        notify("there are no tokens. Create one with: aboard token create NAME")
+        notify("no tokens found. Create one: aboard token create NAME")
 
 
 @TOKEN_GROUP.command(
@@ -282,7 +282,7 @@ def _token_row(token: dict[str, Any]) -> list[str]:
 def _ask_password(question: str, *, from_pipe: bool, twice: bool = False) -> str:
     if not from_pipe and not is_at_terminal():
         raise WrongUsage(
-            "there is no terminal to ask for a password. Pipe it in, and add --password-stdin."
+            "cannot prompt for a password without a terminal. Pipe it in and add --password-stdin."
         )
     return ask_secret(question, twice=twice)
 

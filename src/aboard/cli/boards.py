@@ -110,7 +110,7 @@ def start(
         list[str] | None,
         typer.Argument(
             metavar="[SELECTOR]...",
-            help="Which runs: selectors, paths or URIs; by default all of the root.",
+            help="Selectors, paths or URIs of runs; by default the whole root.",
             show_default=False,
             autocompletion=selectors_like,
         ),
@@ -128,9 +128,9 @@ def start(
         str | None,
         typer.Option(
             metavar="ENGINE[:PROFILE]",
-            help="Where it runs. instant: in the hub itself, at once. process: in one of its own."
+            help="Where it runs. instant: in the hub itself. process: in a separate process."
             " docker, slurm, kubernetes, vertex: see `aboard engines`."
-            " [default: as the hub is set]",
+            " [default: set by the hub]",
             autocompletion=places_like,
         ),
     ] = None,
@@ -166,11 +166,11 @@ def start(
     ] = None,
     team: Annotated[bool, typer.Option("--team", help="Let all users of the hub see it.")] = False,
     new: Annotated[
-        bool, typer.Option("--new", help="Make one, even if there is one of this selection.")
+        bool, typer.Option("--new", help="Start a new board even if one of this selection exists.")
     ] = False,
     browser: BrowserOption = True,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Do not wait for data, and open no browser.")
+        bool, typer.Option("--detach", help="Do not wait for data or open a browser.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -180,7 +180,7 @@ def start(
     from aboard.sdk.client import open_hub_for
 
     if not group_by and (band or show):
-        raise WrongUsage("--band and --show are for groups: give --group-by FIELD too.")
+        raise WrongUsage("--band and --show require --group-by FIELD.")
     shown = selector or ([] if runs else find_roots(root or []))
     selectors = narrowed(shown, runs or [])
     parse_question(where, sort, limit)  # what is wrong with it is said before a hub is started
@@ -237,8 +237,8 @@ def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
     listed = [one.strip() for text in runs for one in text.split(",") if one.strip()]
     if not listed and not selectors:
         raise WrongUsage(
-            "there is no ./runs here, so name what to show: aboard start SELECTOR. ABOARD_ROOT or"
-            " --root names another default."
+            "./runs not found. Name what to show: aboard start SELECTOR. Or set"
+            " ABOARD_ROOT or --root."
         )
     if not listed:
         return list(selectors)
@@ -246,7 +246,7 @@ def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
 
     for one in selectors:
         if is_path(one) or set(one) & set(":,"):
-            raise WrongUsage(f"--runs narrows experiments, and {one!r} is not one.")
+            raise WrongUsage(f"--runs requires an experiment; {one!r} is not one.")
     words = [one for one in selectors if "/" not in one]
     numbers = [one for one in words if _NUMBER.fullmatch(one)]
     if len(numbers) == len(words):
@@ -279,7 +279,7 @@ def _wait(client: Client, board: Board) -> Board:
         progress.clear()
         board = client.get(board)
         if not board.problems:
-            notify("there is no data yet; the board shows it as soon as it appears.")
+            notify("no data yet; the board shows it as soon as it arrives.")
         return board
     finally:
         progress.clear()
@@ -328,7 +328,7 @@ def _in_brackets(reason: str) -> str:
 
 def list_boards(
     all: Annotated[  # noqa: A002 - named as on the command line
-        bool, typer.Option("--all", "-a", help="Those that have ended, too.")
+        bool, typer.Option("--all", "-a", help="Include boards that have ended.")
     ] = False,
     state: Annotated[
         list[BoardState] | None,
@@ -355,7 +355,7 @@ def list_boards(
 
 
 def describe_board(board: BoardArgument, json: JsonOption = False) -> None:
-    """Show everything about a board, and what it went through."""
+    """Show everything about a board, including its history."""
     client = open_hub(revive=True)
     found = client.get(board)
     history = client.history(found)
@@ -390,7 +390,7 @@ def open_board(
         _open_console(root or [], browser=browser, json=json)
         return
     if root:
-        raise WrongUsage("--root is for the console, and a board has its runs. Leave one out.")
+        raise WrongUsage("--root applies to the console only. Remove --root or the board.")
     client = open_hub(revive=True)
     found = client.get(board)
     try:
@@ -427,12 +427,12 @@ def _open_console(roots: Sequence[str], *, browser: bool, json: bool) -> None:
 def show_logs(
     board: BoardArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as it writes, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C.")
     ] = False,
-    tail: Annotated[int | None, typer.Option(help="Only so many lines of its end.", min=0)] = None,
+    tail: Annotated[int | None, typer.Option(help="Print only the last N lines.", min=0)] = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what a board wrote."""
+    """Print the log of a board."""
     client = open_hub(revive=True)
     found = client.get(board)
     if found.on == INSTANT:
@@ -451,7 +451,9 @@ def show_logs(
 
 def stop_boards(
     board: BoardsArgument,
-    now: Annotated[bool, typer.Option("--now", help="Without time to end by themselves.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Kill them at once, without a grace period.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Stop boards; if one cannot be stopped, the others still are."""
@@ -504,17 +506,15 @@ def share_board(
         str | None,
         typer.Option("--for", help="How long the link lasts, such as 12h or 30d. [default: 7d]"),
     ] = None,
-    revoke: Annotated[
-        str | None, typer.Option(metavar="ID", help="Let an earlier link show nothing from now on.")
-    ] = None,
+    revoke: Annotated[str | None, typer.Option(metavar="ID", help="Revoke a link.")] = None,
     which: Annotated[
-        bool, typer.Option("--list", help="Only say which links there are, and make none.")
+        bool, typer.Option("--list", help="List the links instead of creating one.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Make a link that shows a board, and nothing else, without a login."""
+    """Create a link that shows one board without a login."""
     if sum((lasts is not None, revoke is not None, which)) > 1:
-        raise WrongUsage("--for, --revoke and --list do not go together.")
+        raise WrongUsage("use only one of --for, --revoke and --list.")
     client = open_hub(revive=True)
     if which:
         _list_shares(client.shares(board), board, json=json)
@@ -537,7 +537,7 @@ def _list_shares(shares: list[dict[str, Any]], board: str, *, json: bool) -> Non
     elif shares:
         typer.echo(table(_SHARE_HEADS, [_share_row(one) for one in shares], left=5))
     else:
-        notify(f"there are no links. Make one with: aboard share {board}")
+        notify(f"no links found. Create one: aboard share {board}")
 
 
 def _share_row(share: dict[str, Any]) -> list[str]:
@@ -560,7 +560,7 @@ def _revoke_share(client: Client, board: str, share: str, *, json: bool) -> None
 
 
 GROUP = typer.Typer(
-    help="Change what a board shows, and how it is kept.", rich_markup_mode="markdown"
+    help="Change what a board shows, its name and its limits.", rich_markup_mode="markdown"
 )
 SelectorsArgument = Annotated[
     list[str],
@@ -620,7 +620,7 @@ def change_board(
         str | None, typer.Option(help="How long it may run without requests, such as 30m.")
     ] = None,
     extend: Annotated[
-        str | None, typer.Option(help="How much longer it may run than it would, such as 8h.")
+        str | None, typer.Option(help="Extend its time limit by this much, such as 8h.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -633,14 +633,14 @@ def change_board(
         "extend": extend,
     }
     if not any(wish is not None for wish in wishes.values()):
-        raise WrongUsage("say what to change, for example --extend 8h.")
+        raise WrongUsage("nothing to change. Add an option, such as --extend 8h.")
     changed = open_hub(revive=True).change(board, **wishes)
     if json:
         print_json(changed.document)
     else:
         typer.echo(_kept(changed))
     if extend is not None and not changed.document["expires"]:
-        notify(f"{changed.name} has no end, so there is nothing to extend; --timeout gives it one.")
+        notify(f"{changed.name} has no time limit to extend. Set one with --timeout.")
 
 
 _BOARDS_EPILOG = examples(

@@ -151,7 +151,7 @@ def ask_secret(question: str, *, twice: bool = False) -> str:
         return str(answer).strip()
     text = (sys.stdin.readline() if sys.stdin is not None else "").strip()
     if not text:
-        raise WrongUsage("there is no secret on standard input.")
+        raise WrongUsage("standard input contains no secret.")
     return text
 
 

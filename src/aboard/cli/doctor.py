@@ -87,8 +87,8 @@ def doctor(
     asked = source or find_roots(root or ())
     if not asked:
         raise WrongUsage(
-            "there is no ./runs here, so name what to examine: aboard doctor SOURCE, or try"
-            " --engine NAME. ABOARD_ROOT or --root names another default."
+            "./runs not found. Name what to examine: aboard doctor SOURCE or --engine NAME. Or set"
+            " ABOARD_ROOT or --root."
         )
     with Index() as index:
         places, examined = _places(index, asked, root or ())

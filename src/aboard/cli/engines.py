@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aboard.sdk.client import Client
 
 EPILOG = examples(
-    "`aboard engines` - which of them can `aboard start --on` use now?",
+    "`aboard engines` - list the engines for `aboard start --on` and their status",
     "`aboard engines --json | jq -r '.engines[] | select(.answers) | .name'` - for scripts",
     "`aboard doctor --engine slurm` - try one of them end to end",
 )

@@ -75,7 +75,7 @@ def export(
     root: RootOption = None,
     format: Annotated[  # noqa: A002 - the option's name
         FormatName | None,
-        typer.Option(help="The format; by default that of FILE's name, else csv."),
+        typer.Option(help="The output format; by default from the extension of FILE, or csv."),
     ] = None,
     run: RunOption = None,
     tag: TagOption = None,
@@ -116,15 +116,13 @@ def export(
 def _format_name(given: FormatName | None, output: str, *, json: bool) -> str:
 
     if json and given not in (None, "json"):
-        raise WrongUsage(f"--json and --format {given} exclude each other; give one of them.")
+        raise WrongUsage(f"use only one of --json and --format {given}.")
     if given or json:
         return given or "json"
     ending = Path(output).suffix.lower().removeprefix(".")
     if output == "-" or ending in FORMATS:
         return "csv" if output == "-" else ending
-    raise WrongUsage(
-        f"the name {output} does not say which format to write; add --format csv, json or parquet."
-    )
+    raise WrongUsage(f"{output} has no known file extension; add --format csv, json or parquet.")
 
 
 def _choose(opened: Sequence[OpenSource], runs: Sequence[str], tags: Sequence[str]) -> list[Chosen]:
@@ -181,7 +179,7 @@ def _check(output: str) -> None:
     if path.is_dir():
         raise Failure(f"{output}: this is a directory. Name a file in it.")
     if not path.parent.is_dir():
-        raise Failure(f"{output}: there is no directory {path.parent}. Create it first.")
+        raise Failure(f"{output}: directory {path.parent} not found. Create it first.")
 
 
 @contextmanager

@@ -140,9 +140,7 @@ def _settings(
         raise WrongUsage("a personal hub listens on this machine only. Leave --host out.")
     for one in settings.roots:
         if not is_remote(one.uri) and not Path(one.uri).is_dir():
-            notify(
-                f"{one.uri}: there is no such directory yet. Its runs show as soon as it is there."
-            )
+            notify(f"{one.uri}: directory not found. Its runs appear once it exists.")
     return settings
 
 
@@ -308,7 +306,7 @@ def show_status(json: JsonOption = False) -> None:
 
     known = find_hub()
     if known is None:
-        text = "no hub runs, and none is configured. 'aboard start' starts one of your own."
+        text = "no hub is running or configured. Start your own: aboard start."
         if json:
             print_json({"running": False, "errors": [{"code": "no_hub", "message": text}]})
         notify(text)
@@ -342,7 +340,7 @@ def show_status(json: JsonOption = False) -> None:
 )
 def stop_hub(
     boards: Annotated[
-        bool, typer.Option("--boards", help="End boards with a process of their own, too.")
+        bool, typer.Option("--boards", help="Also stop boards that run outside the hub.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -353,7 +351,7 @@ def stop_hub(
     if known is None and boards and last_hub() is not None:
         known = start_personal()  # boards that go on without a hub are known to the next one
     if known is None:
-        raise Failure("you have no hub of your own that runs.")
+        raise Failure("your hub is not running.")
     ended, going_on = _isolated(known, end=boards)
     stop_personal()
     if json:

@@ -65,7 +65,7 @@ def index(
 ) -> None:
     """Read what is new into the index, and say what was found."""
     if rebuild and forget:
-        raise WrongUsage("--rebuild and --forget exclude each other; give one of them.")
+        raise WrongUsage("use only one of --rebuild and --forget.")
     from aboard.index import Index
 
     with Index() as held:

@@ -359,9 +359,7 @@ def _states(given: Sequence[str] | None) -> set[str]:
 
     for one in given or ():
         if one not in set(JobState):
-            raise WrongUsage(
-                f"--state {one}: there is no such state. Known: {', '.join(JobState)}."
-            )
+            raise WrongUsage(f"--state {one}: unknown state. Known: {', '.join(JobState)}.")
     return set(given or ())
 
 
@@ -388,7 +386,7 @@ def show_job(
     for one in state or ():
         if one not in set(MemberState):
             known = ", ".join(MemberState)
-            raise WrongUsage(f"--state {one}: there is no such state. Known: {known}.")
+            raise WrongUsage(f"--state {one}: unknown state. Known: {known}.")
     with _jobs(root) as jobs:
         status = jobs.get(job)
     members = [one for one in status.members if not state or one.state in state]
@@ -447,7 +445,7 @@ def show_job_logs(
     failed: Annotated[
         bool, typer.Option("--failed", help="Only of members that failed, were killed or are lost.")
     ] = False,
-    tail: Annotated[int | None, typer.Option(help="Only so many lines of the end.", min=0)] = None,
+    tail: Annotated[int | None, typer.Option(help="Print only the last N lines.", min=0)] = None,
     root: JobRootOption = None,
     json: JsonOption = False,
 ) -> None:

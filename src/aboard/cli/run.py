@@ -88,7 +88,7 @@ def run(
         str,
         typer.Option(
             help="Of many processes launched together, 'first' records rank 0 only; 'all' records"
-            " each in a directory of its own, rank-0, rank-1, …"
+            " each in its own directory, rank-0, rank-1, …"
         ),
     ] = "first",
     quiet: Annotated[

@@ -99,7 +99,7 @@ class Column(NamedTuple):
                 raise
         near = get_close_matches(name, [*VALUES, *(f"{one}." for one in _GROUPS)], n=1)
         guess = f"Did you mean {near[0]!r}? " if near else ""
-        raise WrongUsage(f"there is no column {name!r}. {guess}Known: {', '.join(NAMES)}.")
+        raise WrongUsage(f"unknown column {name!r}. {guess}Known: {', '.join(NAMES)}.")
 
     def values(
         self, runs: Sequence[KnownRun], now: float, library: Library | None = None
@@ -266,7 +266,7 @@ def list_runs(
     elif where and chosen.library.runs():
         notify("--where is true for none of the runs.")
     elif not chosen.problems:
-        notify(f"there are no runs below {', '.join(chosen.roots)} yet.")
+        notify(f"no runs below {', '.join(chosen.roots)} yet.")
     chosen.finish()
 
 
@@ -335,7 +335,7 @@ def show_run(
     root: RootOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show everything about one run, its attempts too."""
+    """Show everything about one run, including its attempts."""
     from aboard.index import Index
 
     with Index() as index:
@@ -377,10 +377,8 @@ def show_run(
 def delete_runs(
     run: RunArgument,
     root: RootOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Delete also what is still running.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also delete running runs.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Delete runs: their records, logs and everything else in their directories."""
@@ -468,7 +466,7 @@ def note_runs(
     root: RootOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a note into the records of runs, in the place of the one before."""
+    """Set the note of runs, replacing any earlier note."""
     from aboard.index import Index
     from aboard.track.redaction import without_secrets
 
@@ -492,7 +490,7 @@ def _edit(run: KnownRun, change: Callable[[Manifest], None]) -> Manifest:
     from aboard.runs import manifest
 
     if not run.is_recorded:
-        raise Failure(run.problem or f"{run.uri}: there is no run.json to hold tags and notes.")
+        raise Failure(run.problem or f"{run.uri}: cannot store tags and notes without a run.json.")
     return manifest.update(open_storage(run.uri), change)
 
 
@@ -649,9 +647,7 @@ def _ask_to_delete(runs: Sequence[KnownRun]) -> None:
     answer = sys.stdin.readline() if sys.stdin is not None else ""
     if not answer:
         typer.echo(err=True)
-        raise WrongUsage(
-            "there was no answer, so nothing was deleted. Add --yes to delete without a question."
-        )
+        raise WrongUsage("no answer, nothing deleted. Add --yes to delete without confirmation.")
     if answer.strip().lower() not in ("y", "yes"):
         raise Failure("nothing was deleted.")
 
@@ -663,8 +659,8 @@ def _refuse_running(run: KnownRun) -> None:
     silent = seconds_silent(run, time.time())
     if silent is not None:
         raise Failure(
-            f"it is still running (last sign of life {duration(silent)} ago), so it was not"
-            " deleted. Stop it, or add --force."
+            f"not deleted: it is still running (last heartbeat {duration(silent)} ago)."
+            " Stop it, or add --force."
         )
 
 

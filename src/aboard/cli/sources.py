@@ -50,7 +50,7 @@ SourceArgument = Annotated[
     typer.Argument(
         metavar="SOURCE...",
         help="Directories, bucket URIs (s3://bucket/path) or event files, one or more; each also"
-        " as NAME=SOURCE. Or selectors of runs, such as cifar10/1-3, where there is no such path.",
+        " as NAME=SOURCE. Or selectors of runs, such as cifar10/1-3, if there is no such path.",
         show_default=False,
     ),
 ]
@@ -78,12 +78,12 @@ SortOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[-]FIELD",
-        help="Sort runs by a field, downwards with '-' before it; may be repeated.",
+        help="Sort runs by a field; a leading '-' sorts descending; may be repeated.",
         autocompletion=fields_like,
     ),
 ]
 _INTERNAL_TAGS = "_hparams_/"  # that writers of hyperparameters add, and users do not know
-LimitOption = Annotated[int | None, typer.Option(metavar="N", help="At most so many runs.", min=1)]
+LimitOption = Annotated[int | None, typer.Option(metavar="N", help="Show at most N runs.", min=1)]
 
 
 @dataclass(slots=True)
@@ -130,15 +130,14 @@ def select_runs(
     searched = [] if only_places and not roots else find_roots(roots)
     if not searched and not places:
         raise Failure(
-            "there is no ./runs here, and nothing says where runs are. Give --root, or set"
-            " ABOARD_ROOT."
+            "./runs not found. Name the directory of the runs with --root or ABOARD_ROOT."
         )
     library = Library(index, [*searched, *places])
     problems = refresh_roots(library)
     runs = library.find(selectors, unambiguous=unambiguous, retry=False)
     for place in () if problems else places:
         if not any(is_below(run.uri, place) for run in library.runs()):
-            raise Failure(f"{place}: there is no run in it or below it. Check the path.")
+            raise Failure(f"{place}: no runs found in it or below it. Check the path.")
     found = SelectedRuns(runs, problems, library, len(runs))
     if question is not None or fields:
         from aboard.runs.question import Question
@@ -342,7 +341,7 @@ def _asked(
 
     chosen = select_runs(index, texts, roots, question=question)
     if not chosen.runs:
-        raise Failure("no run is selected: --where is true for none of them.")
+        raise Failure("no run matches --where.")
     return {Source(run.uri): (run.label, run.label) for run in chosen.runs}
 
 

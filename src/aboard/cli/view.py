@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "`aboard view runs/` - every run below a directory",
     "`aboard view cifar10 tag:baseline` - the runs of an experiment, and those with a tag",
-    "`aboard view new=runs/today old=s3://bucket/runs` - two places on one board, under names",
+    "`aboard view new=runs/today old=s3://bucket/runs` - two named sources on one board",
     "`aboard view runs/ --include 'lr=*' --exclude '*/eval'` - some of the runs",
     "`aboard view cifar10 --sort=-metrics.eval/acc --limit 3` - always the three best",
-    "`aboard view runs/ --template '{run}_lr={hparams.lr}'` - runs named by what they tried",
+    "`aboard view runs/ --template '{run}_lr={hparams.lr}'` - name runs by hyperparameters",
     "`aboard view cifar10 --group-by hparams.lr` - the mean and deviation of each value",
     "`aboard view runs/ --host 0.0.0.0 --token-file ~/.aboard-token` - on a network you trust",
     note="The link that is printed opens the board in any browser for as long as the command runs.",
@@ -67,7 +67,7 @@ EPILOG = examples(
 
 SHOWN = (
     "Directories, bucket URIs or event files, each also as NAME=SOURCE, or selectors of runs, such"
-    " as 'cifar10/run1-run3', where there is no such path."
+    " as 'cifar10/run1-run3', if there is no such path."
 )
 _BOARD_ID = "view"
 _SAMPLED = ("scalars", "images", "audio", "histograms", "text", "pr_curves", "mesh")
@@ -121,7 +121,7 @@ def view(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="End after this time, such as '90m' or '2d'; never by default.",
+            help="Stop after this time, such as '90m' or '2d'; never by default.",
             envvar="ABOARD_TIMEOUT",
         ),
     ] = None,
@@ -186,21 +186,21 @@ def view(
     chosen = _engine(engine)
     if os.environ.get("ABOARD_VERTEX"):  # a process of `executors.vertex`
         if chosen == "stock":
-            raise WrongUsage("a board on Vertex has no stock engine. Start it without --engine.")
+            raise WrongUsage("boards on Vertex do not support --engine stock. Remove it.")
         chosen = "vertex"
     grouping = Grouping.parse(group_by or (), band or Band.STD, show or Show.GROUPS)
     if grouping is None and (band or show):
-        raise WrongUsage("--band and --show are for groups: give --group-by FIELD too.")
+        raise WrongUsage("--band and --show require --group-by FIELD.")
     if grouping is not None and chosen != "fast":
-        raise WrongUsage(f"the {chosen} engine has no groups of runs. Leave out --group-by.")
+        raise WrongUsage(f"the {chosen} engine does not support --group-by. Remove it.")
     limits = _parse_samples(samples or ())
     local.confine(confine or ())
     roots = find_roots(root or ())
     shown = source or roots
     if not shown:
         raise WrongUsage(
-            "there is no ./runs here, so name what to show: aboard view DIRECTORY. ABOARD_ROOT or"
-            " --root names another default."
+            "./runs not found. Name what to show: aboard view DIRECTORY. Or set"
+            " ABOARD_ROOT or --root."
         )
     spec = make_spec(
         shown,
@@ -482,7 +482,7 @@ def _engine(text: str) -> Engine:
         return "fast"
     if text == "stock":
         return "stock"
-    raise WrongUsage(f"there is no engine {text!r}. Choose 'fast' or 'stock'.")
+    raise WrongUsage(f"unknown engine {text!r}. Choose 'fast' or 'stock'.")
 
 
 def _parse_samples(texts: Iterable[str]) -> dict[str, int] | None:
@@ -493,7 +493,7 @@ def _parse_samples(texts: Iterable[str]) -> dict[str, int] | None:
         kind = kind if equals else _SAMPLED[0]
         if kind not in _SAMPLED:
             known = ", ".join(_SAMPLED)
-            raise WrongUsage(f"--samples {text}: there is no kind {kind!r}. Known: {known}.")
+            raise WrongUsage(f"--samples {text}: unknown kind {kind!r}. Known: {known}.")
         if not (number.isascii() and number.isdigit()):
             raise WrongUsage(
                 f"--samples {text}: {number!r} is not a number of values. Write how many, 0 for"
