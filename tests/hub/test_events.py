@@ -247,6 +247,31 @@ def test_a_stream_ends_after_its_time_and_without_waiting_for_events(hub):
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
 
 
+def test_a_followed_run_that_is_gone_does_not_end_the_stream_of_others(hub, root, listen):
+    followed = run_id(str(root), "cifar10/run1")
+    ears = listen(follow=[followed, run_id(str(root), "cifar10/run99")], kind="points")
+    ears.until("points", runs=[followed])
+
+
+def test_all_is_listed_again_after_a_look_that_failed(hub, root, listen, monkeypatch):
+    ears = listen(kind=["run", "board"])
+    failed = threading.Event()
+    boards = events_module._Look._of_boards
+
+    def fail_once(self):
+        if len(self._hub.library.runs()) < 4 or failed.is_set():
+            return boards(self)
+        failed.set()
+        raise OSError("disk I/O error")
+
+    monkeypatch.setattr(events_module._Look, "_of_boards", fail_once)
+    put_run(root, "cifar10/run7")
+    ears.until("reset")
+    assert failed.is_set()
+    put_run(root, "cifar10/run8")
+    assert ears.until("run", change="new", id=run_id(str(root), "cifar10/run8"))
+
+
 def test_signs_of_life_are_sent_where_nothing_happens(listen, monkeypatch):
     monkeypatch.setattr(stream_module, "_HEARTBEAT_SECONDS", 0.1)
     ears = listen(kind="board")

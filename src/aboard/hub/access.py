@@ -7,7 +7,6 @@ does not exist for that visitor.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import json
 import logging
@@ -32,7 +31,7 @@ from aboard.hub.passwords import TooManyAttempts
 from aboard.hub.permissions import API, RULES, Action, Open, may
 from aboard.hub.proxy import NotServing, not_serving
 from aboard.hub.service import Hub
-from aboard.hub.threads import query, read
+from aboard.hub.threads import query, read, show
 from aboard.runs.manifest import format_time
 from aboard.web import pages
 from aboard.web.gate import (
@@ -320,7 +319,7 @@ class _Router:
         self._hub.lifecycle.touch(record.id)
         if record.on != INSTANT:
             return self._isolated
-        await asyncio.to_thread(self._hub.show, record)
+        await show(self._hub.show, record)
         return self._instant
 
 

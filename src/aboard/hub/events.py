@@ -208,7 +208,7 @@ class Events:
         self._thread.start()
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        look = _Look(self._hub, loop)
+        look, has_missed = _Look(self._hub, loop), False
         idle_since: float | None = None
         while True:
             with self._lock:
@@ -225,9 +225,13 @@ class Events:
                 follow = {uri for one in listeners for uri in one.follow.values()}
                 events = look.changes(wanted, follow, fresh)
                 is_more, self._known = look.known > self._known, look.known
-                self._publish(events, wake=is_more)
+                if has_missed:
+                    self._reset()
+                self._publish(events, wake=is_more or has_missed)
+                has_missed = False
             except Exception:  # noqa: BLE001 - the next look may succeed
                 _log.exception("changes could not be looked for; this is tried again")
+                look, has_missed = _Look(self._hub, loop), True
                 self._closed_within(1.0)
             with self._lock:
                 self._lock.wait_for(lambda: self._closed or bool(self._fresh), _LOOK_SECONDS)
@@ -238,6 +242,15 @@ class Events:
     def _closed_within(self, seconds: float) -> None:
         with self._lock:
             self._lock.wait_for(lambda: self._closed, seconds)
+
+    def _reset(self) -> None:
+        """Let every listener list everything again: a look has failed, and events are lost."""
+        with self._lock:
+            self._epoch = secrets.token_hex(4)
+            self._ring.clear()
+            self._bytes = 0
+            for one in self._listeners:
+                one.position, one.reset = self._end, True
 
     def _publish(self, events: Sequence[Event], *, wake: bool) -> None:
         if not events and not wake:

@@ -17,12 +17,11 @@ from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from starlette.concurrency import run_in_threadpool
-
 from aboard.boards.errors import BadValue, Busy, NoSuchName
 from aboard.executors import Profiles, split_place
 from aboard.executors.base import ExecutorError
 from aboard.hub.permissions import Forbidden
+from aboard.hub.threads import read
 from aboard.index.library import Library
 from aboard.jobs import JobError, NoSuchJob
 from aboard.jobs.logs import MemberLog
@@ -89,7 +88,7 @@ class HubJobs:
         jobs = self._jobs(root)
         records = [
             one
-            for one in await run_in_threadpool(_records, jobs)
+            for one in await read(_records, jobs)
             if chosen.experiment in ("", one.experiment) and chosen.user in ("", one.user)
         ]
         if chosen.states:
@@ -104,7 +103,7 @@ class HubJobs:
     async def get(self, job: str, root: str | None = None) -> JobStatus:
         """Return a job by its id, or the beginning of one."""
         jobs = self._jobs(root)
-        found = await self._statuses(jobs, [await run_in_threadpool(jobs.find, job)])
+        found = await self._statuses(jobs, [await read(jobs.find, job)])
         if not found:
             raise NoSuchName(f"there is no job {job[:80]!r}.", "List them with: aboard jobs")
         return found[0]
@@ -145,19 +144,19 @@ class HubJobs:
     async def stop(self, job: str, root: str | None, *, now: bool) -> JobStatus:
         self._check_submits()
         jobs = self._jobs(root)
-        record = await run_in_threadpool(jobs.find, job)
+        record = await read(jobs.find, job)
         return await self._change(record.engine, lambda: jobs.stop(record.id, now=now))
 
     async def retry(self, job: str, root: str | None, members: Sequence[int]) -> JobStatus:
         self._check_submits()
         jobs = self._jobs(root)
-        record = await run_in_threadpool(jobs.find, job)
+        record = await read(jobs.find, job)
         return await self._change(record.engine, lambda: jobs.retry(record.id, members or None))
 
     async def delete(self, job: str, root: str | None, *, force: bool) -> None:
         self._check_submits()
         jobs = self._jobs(root)
-        record = await run_in_threadpool(jobs.find, job)
+        record = await read(jobs.find, job)
         await self._change(record.engine, lambda: jobs.delete(record.id, force=force))
 
     def _check_submits(self) -> None:

@@ -279,7 +279,7 @@ class HubRuns:
         pause = _FOLLOW_REMOTE_SECONDS if is_remote(run.root) else _FOLLOW_SECONDS
         is_over = False
         while not is_over:
-            ended = await asyncio.to_thread(self._has_ended, run)
+            ended = await read(self._has_ended, run)
             with suppress(StorageError):  # it may answer later
                 pieces = log.read(tail=tail, to_end=ended)  # after it is known
                 while piece := await read(next, pieces, b""):

@@ -16,6 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _gate = ThreadPoolExecutor(8, "aboard-gate")
+_boards = ThreadPoolExecutor(8, "aboard-boards")
 _reads = ThreadPoolExecutor(16, "aboard-reads")
 
 
@@ -23,6 +24,12 @@ async def query(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     """Call what only needs the hub's database: users, sessions, keys, boards."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_gate, partial(function, *args, **kwargs))
+
+
+async def show(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call what finds the runs of a board in the index."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_boards, partial(function, *args, **kwargs))
 
 
 async def read(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

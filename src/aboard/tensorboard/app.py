@@ -28,10 +28,11 @@ from collections.abc import (
 )
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import orjson
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, Headers
@@ -60,6 +61,7 @@ from aboard.web.gate import VISITOR, server_ends
 from aboard.web.pages import ENDING, INTERNAL, NOT_FOUND
 from aboard.web.request import split_key
 
+T = TypeVar("T")
 _EXPERIMENT_HEADER = b"tensorboard-experiment-id"
 _ENCODING = b"accept-encoding"
 _YEAR = 31_536_000
@@ -158,6 +160,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 _SLICE_SECONDS = 0.05  # of computing, after which others have a turn
 _FIRST_SLICES = 4  # at a time; each competes with the event loop for the interpreter
 _LATER_SLICES = 2
+_THREADS = 40  # for boards alone: others may be held by a storage that hangs
 _GRACE_SECONDS = 0.5  # for a call whose client has left
 _FILE_BYTES = 256 << 10
 _MOST_FORM_BYTES = 16 << 20
@@ -213,6 +216,7 @@ class _BoardApp:
         self._converted = ResponseCache()  # what workers have answered
         self._first = asyncio.Semaphore(_FIRST_SLICES)
         self._later = asyncio.Semaphore(_LATER_SLICES)
+        self._threads = CapacityLimiter(_THREADS)
         self._page: Response | None = None
         self._get: dict[str, Callable[[Listing], Iterator[bytes]]] = {
             "data/environment": partial(_in_one, hot.environment),
@@ -246,7 +250,7 @@ class _BoardApp:
                 query = await self._query(path, request, hold)
                 version = None
                 if path.startswith("data/"):
-                    version = await run_in_threadpool(self._update, listing)
+                    version = await self._in_thread(self._update, listing)
                 if query.answer is not None:
                     key = (version, takes_gzip(request), query.key) if query.key else None
                     response = await self._answer(listing, query, key, request)
@@ -259,6 +263,10 @@ class _BoardApp:
         except Refusal as refusal:
             return refusal.problem
 
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in a thread; no other part of the server takes these."""
+        return await to_thread.run_sync(function, *arguments, limiter=self._threads)
+
     def _update(self, listing: Listing) -> int:
         """Bring a listing up to date, which may wait, before a slice of computing is taken."""
         if self._follower:
@@ -268,9 +276,9 @@ class _BoardApp:
     async def _file(self, listing: Listing, path: str, request: Request) -> Response:
         if path not in ("", INDEX):
             return await serve_asset(self._assets.get(path), request)
-        await run_in_threadpool(self._update, listing)
+        await self._in_thread(self._update, listing)
         self._pool.warm_up()  # the page will request its plugins
-        return await run_in_threadpool(self._index_page)
+        return await self._in_thread(self._index_page)
 
     def _index_page(self) -> Response:
         """Return the page as TensorBoard serves it; it is the same for every board."""
@@ -327,7 +335,7 @@ class _BoardApp:
             return _json_response(kept)
         try:
             async with self._first:
-                answering = await run_in_threadpool(
+                answering = await self._in_thread(
                     _Answering, self._responses, key, listing, query, takes_gzip(request)
                 )
         except _NeedsWorker:
@@ -339,7 +347,7 @@ class _BoardApp:
             yield answering.content
             while not answering.is_done:
                 async with self._later:
-                    part = await run_in_threadpool(answering.proceed)
+                    part = await self._in_thread(answering.proceed)
                 yield part
 
         headers = dict(json_headers(compressed=answering.is_compressed))
@@ -392,7 +400,7 @@ class _BoardApp:
         if len(body) <= _FORM_PIECE:
             return _parse_form(request.scope, body)
         async with self._later:
-            return await run_in_threadpool(_parse_form, request.scope, body)
+            return await self._in_thread(_parse_form, request.scope, body)
 
 
 Hold = Callable[[int], None]  # see `WorkerPool.hold`

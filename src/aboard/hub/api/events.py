@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
+from aboard.boards.errors import NoSuchName
 from aboard.hub.api import TheHub, TheUser, api_router
 from aboard.hub.events import MOST_FOLLOWED, Events, Kind, Listener
+from aboard.hub.service import Hub
+from aboard.hub.threads import read
 from aboard.web.gate import server_ends
 from aboard.web.request import CONNECTION
 
@@ -92,6 +95,22 @@ class EventStream(Response):
         self._listener.wake.set()
 
 
+def _find_runs(hub: Hub, ids: Sequence[str]) -> dict[str, str]:
+    """Return the URIs of runs by their ids, without those that are gone unless all are."""
+    found: dict[str, str] = {}
+    problem: NoSuchName | None = None
+    for one in ids:
+        try:
+            run = hub.runs.get(one)
+        except NoSuchName as error:
+            problem = error
+        else:
+            found[run.id] = run.uri
+    if problem is not None and not found:
+        raise problem
+    return found
+
+
 @router.get(
     "/events",
     response_class=StreamingResponse,
@@ -118,7 +137,6 @@ async def listen(
     ] = None,
 ) -> EventStream:
     """Send what happens to runs, boards and jobs, and which runs have new points."""
-    runs = await asyncio.to_thread(lambda: [hub.runs.get(one) for one in follow])
-    followed = {run.id: run.uri for run in runs}
+    followed = await read(_find_runs, hub, follow)
     listener = hub.events.listen(user, frozenset(kind or Kind), followed, last_event_id)
     return EventStream(hub.events, listener, seconds)
