@@ -32,7 +32,7 @@ from aboard.hub.permissions import Action, may
 from aboard.hub.runs import run_document
 from aboard.jobs import JobError
 from aboard.jobs.model import JobStatus
-from aboard.runs.catalog import KnownRun, run_id
+from aboard.runs.catalog import KnownRun, dump_json, run_id
 from aboard.storage import StorageError, is_remote
 
 if TYPE_CHECKING:
@@ -382,7 +382,7 @@ class _Look:
 
     def _run_event(self, change: str, run: KnownRun) -> Event:
         data: dict[str, Any] = {"change": change, "id": run.id}
-        body = orjson.dumps(data | {"run": run_document(run, self._hub.clock())})
+        body = dump_json(data | {"run": run_document(run, self._hub.clock())})
         if len(body) > _LARGEST_DOCUMENT:
             body = orjson.dumps(data)
         return Event(Kind.RUN, "run", body)
@@ -492,7 +492,7 @@ def _gone(board: BoardRecord) -> Event:
 def _job_event(change: str, job: dict[str, Any]) -> Event:
     held = {} if change == "gone" else {"job": job}
     data = {"change": change, "id": job["id"], "root": job["root"], **held}
-    return Event(Kind.JOB, "job", orjson.dumps(data))
+    return Event(Kind.JOB, "job", dump_json(data))
 
 
 def _boards_of(uri: str, boards: Iterable[BoardRecord]) -> tuple[BoardRecord, ...]:

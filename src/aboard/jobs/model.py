@@ -20,6 +20,7 @@ from aboard.executors.base import Handle
 from aboard.executors.batch import Resources, TaskState, TaskStatus
 from aboard.jobs import BadJob, JobError
 from aboard.jobs.sweep import JOB, NUMBER, fill
+from aboard.runs.catalog import dump_json, parse_quickly
 from aboard.runs.layout import directory_of
 from aboard.runs.manifest import Manifest, State, format_time
 
@@ -118,10 +119,10 @@ class JobRecord:
     @classmethod
     def from_json(cls, text: bytes, root: str) -> Self:
         """Read a record; raise `JobError` if it is damaged."""
-        import orjson
-
         try:
-            document = orjson.loads(text)
+            document = parse_quickly(text)
+            if document is None:
+                document = json.loads(text)
             known = {one: document[one] for one in _FIELDS if one in document}
             known["submissions"] = [
                 Submission(**{name: one[name] for name in _SUBMISSION if name in one})
@@ -165,7 +166,7 @@ class JobRecord:
 
         document = {"schema": self.schema}
         document |= {name: getattr(self, name) for name in _FIELDS}
-        return orjson.dumps({**document, **self.others}, option=orjson.OPT_NON_STR_KEYS) + b"\n"
+        return dump_json({**document, **self.others}, orjson.OPT_NON_STR_KEYS) + b"\n"
 
     @property
     def engine(self) -> str:

@@ -213,6 +213,16 @@ def parse_quickly(text: bytes) -> Any:
         return None
 
 
+def dump_json(document: Any, option: int = 0) -> bytes:
+    """Return JSON of what `orjson` takes, and of integers of more than 64 bits and surrogates."""
+    import orjson
+
+    try:
+        return orjson.dumps(document, option=option)
+    except TypeError:
+        return json.dumps(document).encode()
+
+
 def _attempt_jobs(record: Manifest) -> list[str]:
     jobs = dict.fromkeys(one.job for one in record.attempts)
     return [job for job in jobs if job and job != record.job]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-import orjson
 from fastapi import Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
@@ -27,6 +26,7 @@ from aboard.hub.permissions import Forbidden
 from aboard.jobs.experiment import resources
 from aboard.jobs.model import JobState, MemberState
 from aboard.jobs.service import JobRequest
+from aboard.runs.catalog import dump_json
 
 router = api_router("jobs")
 _UNCACHED = {"cache-control": "no-store"}
@@ -290,4 +290,4 @@ def _cursor(after: int | None) -> str | None:
 
 
 def _json(document: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(document), media_type="application/json")
+    return Response(dump_json(document), media_type="application/json")

@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
-import orjson
 from fastapi import Depends, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
@@ -24,7 +23,7 @@ from aboard.hub.runs import run_document
 from aboard.hub.service import Hub
 from aboard.index.library import RunSet
 from aboard.index.summary import Summary
-from aboard.runs.catalog import KnownRun
+from aboard.runs.catalog import KnownRun, dump_json
 from aboard.runs.manifest import Attempt, Manifest, format_time
 from aboard.runs.question import MAX_LENGTH, Question, parse_field
 from aboard.runs.question import Field as QuestionField
@@ -617,13 +616,7 @@ def _moment(seconds: float) -> str | None:
 
 
 def _json(document: dict[str, Any]) -> Response:
-    try:
-        body = orjson.dumps(document)
-    except TypeError:  # a number of more than 64 bits, or half a surrogate pair
-        import json
-
-        body = json.dumps(document).encode()
-    return Response(body, media_type="application/json")
+    return Response(dump_json(document), media_type="application/json")
 
 
 # What a run logged besides scalars, step by step.
