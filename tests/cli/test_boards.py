@@ -290,6 +290,14 @@ def test_a_board_keeps_its_question(hub, aboard):
     assert (refused.code, refused.json["errors"][0]["code"]) == (2, "bad_question")
 
 
+def test_a_name_in_a_question_that_no_run_has_is_reported(hub, aboard):
+    done = aboard("start", "cifar10", "--sort=-metrics.los", "--limit", "1", "--json")
+    assert done.code == 0
+    assert "no run has a metric 'los'. Did you mean 'loss'?" in done.err
+    done = aboard("start", "cifar10", "--group-by", "hparams.lrr", "--json")
+    assert "no run has a hyperparameter 'lrr'" in done.err
+
+
 def test_a_board_tells_its_groups(hub, aboard):
     options = ("--group-by", "experiment", "--band", "minmax", "--show", "both", "--new")
     board = started(aboard, "cifar10", *options)

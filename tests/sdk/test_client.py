@@ -63,6 +63,21 @@ def test_the_same_selection_is_the_same_board_unless_told(client):
     assert aboard.Board.create("cifar10", new=True).id != first.id
 
 
+def test_a_source_that_cannot_be_read_is_not_waited_for(client, monkeypatch):
+    board = client.create("mnist")
+    problems = ["s3://nowhere/x: no credentials were found. Set AWS_ACCESS_KEY_ID."]
+    unread = aboard.Board(client, board.document | {"runs": 0, "problems": problems})
+    monkeypatch.setattr(client, "get", lambda _: unread)
+    with pytest.raises(aboard.NotReady, match="no credentials were found"):
+        client.wait(board, seconds=600)
+
+
+@pytest.mark.parametrize("limit", [0, -1, "x"])
+def test_a_limit_is_checked(client, limit):
+    with pytest.raises(ValueError, match="limit is a number"):
+        client.runs(limit=limit)
+
+
 def test_waiting_ends_when_there_is_data(client, tmp_path):
     board = aboard.Board.create(tmp_path, wait=False)
     with pytest.raises(aboard.NotReady, match=r"waiting for data.*aboard describe"):

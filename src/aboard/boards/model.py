@@ -256,7 +256,7 @@ class BoardOptions(BoardChanges, total=False):
     sort: str | Sequence[str] | None
     limit: int | None
     template: str | None
-    group_by: Sequence[str] | None
+    group_by: str | Sequence[str] | None
     band: str | None
     show: str | None
     on: str | None

@@ -208,6 +208,7 @@ def start(
     )
     if not detach:
         board = _wait(client, board)
+        _check_question(client, selectors, where, sort, group_by)
     for problem in board.problems:
         notify(problem)
     link = client.link(board)
@@ -283,6 +284,26 @@ def _wait(client: Client, board: Board) -> Board:
         return board
     finally:
         progress.clear()
+
+
+def _check_question(
+    client: Client,
+    selectors: Sequence[str],
+    where: str | None,
+    sort: Sequence[str] | None,
+    group_by: Sequence[str] | None,
+) -> None:
+    """Report a name that no run has: it may be misspelt, or some run may have it later."""
+    from aboard.sdk.errors import HubError
+
+    try:
+        if group_by:
+            client.group_runs(group_by, selectors, where=where, sort=sort or (), limit=1)
+        elif where or sort:
+            client.runs(selectors, where=where, sort=sort or (), limit=1)
+    except HubError as error:
+        if error.code == "bad_question":
+            notify(f"{error} The board shows such runs as soon as there are any.")
 
 
 class _Progress:

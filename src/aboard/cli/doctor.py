@@ -176,6 +176,8 @@ def _board(text: str) -> Examination | None:
         found.append(Finding("board-state", "error", what, (board.url,), hint))
     elif board.condition and not found:
         hint = "The findings below say what the hub has to read."
+        if not board.sources:
+            hint = f"No run matches it. See its selectors: aboard describe {board.name}"
         found.append(Finding("board-condition", "warning", board.condition, (board.url,), hint))
     # What the hub cannot read is a finding of its own already.
     sources = [one for one in board.sources if not any(one in text for text in board.problems)]
@@ -186,8 +188,9 @@ def _text(examined: list[Examination], general: list[Finding], place: str | None
     parts = []
     for one in examined:
         lines = [strong(printable(one.source))]
-        if one.sources is None and all(finding.severity == "info" for finding in one.findings):
-            lines.append(f"  {styled('all good', 32)} {_numbers(one)}")
+        if all(finding.severity == "info" for finding in one.findings):
+            numbers = _numbers(one) if one.sources is None else ""
+            lines.append(f"  {styled('all good', 32)} {numbers}".rstrip())
         lines += [_finding(finding, one.source) for finding in one.findings]
         parts.append("\n".join(lines))
     if general:

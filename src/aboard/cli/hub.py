@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -271,7 +272,8 @@ def _announce(
         port, *others = [one[0].getsockname()[1] for one in (sockets, boards) if one]
         remember_personal(settings.directory, roots, port, *others)
         announce_personal(settings.directory, address, *others)
-        url = f"{address}/?key={hub.auth.mint_key(owner_of(hub))[0]}"
+        if json or sys.stdout.isatty():  # a log would keep the key
+            url = f"{address}/?key={hub.auth.mint_key(owner_of(hub))[0]}"
     if json:
         import orjson
 

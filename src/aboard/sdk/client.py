@@ -27,7 +27,6 @@ from collections.abc import (
 )
 from contextlib import aclosing, suppress
 from http.client import HTTPException, HTTPResponse
-from itertools import islice
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, get_type_hints
 
@@ -131,8 +130,9 @@ class Client:
             TypeError: neither `selectors` nor `uri` is given, or both, or an unknown option.
         """
         body = _given(options, BoardOptions)
-        if isinstance(body.get("sort"), str):
-            body["sort"] = [body["sort"]]
+        for name in ("sort", "group_by"):
+            if isinstance(body.get(name), str):
+                body[name] = [body[name]]
         body |= {"selectors": as_selectors(one_of(selectors, uri)), "new": new}
         key = {"idempotency-key": secrets.token_hex(16)}
         return Board(self, self._document("POST", "/boards", body, headers=key))
@@ -179,7 +179,7 @@ class Client:
 
         Raises:
             BoardFailed: it has ended.
-            NotReady: it takes longer.
+            NotReady: it takes longer, or its sources cannot be read.
         """
         deadline = time.monotonic() + seconds
         pause = _FIRST_POLL_SECONDS
@@ -194,6 +194,8 @@ class Client:
                 raise _ended(now)
             elif now.state == "running" and (now.runs or not data):
                 return now
+            elif now.state == "running" and now.problems:
+                raise _unreadable(now)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise _not_ready(now, seconds)
@@ -456,7 +458,7 @@ class Client:
             columns: fields; each run then has these alone.
         """
         query = _question(selectors, where, sort, columns)
-        return list(islice(self._pages("/runs", "runs", query, limit), limit))
+        return list(self._pages("/runs", "runs", query, limit))
 
     def count_runs(self, selectors: Selectors = (), *, where: str | None = None) -> int:
         """Return how many runs selectors and a condition select."""
@@ -486,7 +488,7 @@ class Client:
         """
         query = _question(selectors, where, sort, columns)
         query += [("group_by", one) for one in _several(by)]
-        return list(islice(self._pages("/runs", "groups", query, limit), limit))
+        return list(self._pages("/runs", "groups", query, limit))
 
     def series(
         self,
@@ -837,13 +839,17 @@ class Client:
         query: Sequence[tuple[str, str]],
         limit: int | None = None,
     ) -> Iterator[dict[str, Any]]:
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise ValueError(f"limit is a number from 1 on, not {limit!r:.60}.")
         cursor: str | None = ""
         while cursor is not None:
             parameters = [*query, ("limit", str(min(limit or 1000, 1000)))]
             parameters += [("cursor", cursor)] if cursor else []
             page = self._document("GET", f"{path}?{urllib.parse.urlencode(parameters)}")
-            yield from page[field]
-            cursor = page["next"]
+            found = page[field] if limit is None else page[field][:limit]
+            yield from found
+            limit = None if limit is None else limit - len(found)
+            cursor = None if limit == 0 else page["next"]
 
     def _document(
         self,
@@ -962,6 +968,12 @@ def _ended(board: Board) -> BoardFailed:
     if board.on != INSTANT:
         hint = f"See its log: aboard logs {board.id}. {hint}"
     return BoardFailed(message, hint, state=board.state, reason=board.reason)
+
+
+def _unreadable(board: Board) -> NotReady:
+    message = f"board {board.name} has no data: {board.problems[0]}"
+    hint = "The board shows data as soon as the source can be read."
+    return NotReady(message, hint, code="not_ready")
 
 
 def _not_ready(board: Board, seconds: float) -> NotReady:
