@@ -29,7 +29,7 @@ def test_a_missing_path(aboard, tmp_path):
     assert aboard("index", "missing") == (
         1,
         "",
-        f"aboard: {tmp_path}/missing: there is no such file or directory. Check the path.\n",
+        f"aboard: {tmp_path}/missing: file or directory not found. Check the path.\n",
     )
 
 
@@ -60,9 +60,9 @@ def test_a_file_that_is_no_event_file_by_content(aboard, tmp_path):
 @pytest.mark.parametrize(
     ("uri", "line"),
     [
-        ("s3:/bucket", "s3:/bucket: there is no '://' in it. Did you mean s3://bucket?"),
+        ("s3:/bucket", "s3:/bucket: '://' is missing. Did you mean s3://bucket?"),
         ("s3://", "s3://: the bucket is missing. Write s3://bucket/path."),
-        ("", "'': this is not a path or URI. Give a directory or a bucket."),
+        ("", "'': not a path or URI. Give a directory or a bucket."),
     ],
 )
 def test_a_bad_uri_is_wrong_usage(aboard, uri, line):

@@ -144,7 +144,7 @@ def test_a_file_that_can_never_be_sent_is_named(aboard, left, variables, s3_buck
     done = aboard("ship")
     assert done.code == 1
     assert done.err == (
-        f"aboard: '{spool.files}/bad\\x01name': the name has a character that a bucket cannot hold."
+        f"aboard: '{spool.files}/bad\\x01name': the name has a character that buckets do not allow."
         " Rename the file. All others arrived; 'aboard ship' then sends this one.\n"
     )
     assert open_storage(f"{s3_bucket}/refused").read("notes.txt") == b"hello"

@@ -266,8 +266,8 @@ def test_the_next_free_port_is_taken(viewing, tree):
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["nowhere"], 1, "nowhere: there is no such file or directory. Check the path."),
-        (["nothere/"], 1, "nothere: there is no such file or directory. Check the path."),
+        (["nowhere"], 1, "nowhere: file or directory not found. Check the path."),
+        (["nothere/"], 1, "nothere: file or directory not found. Check the path."),
         (["logs", "--engine", "slow"], 2, "unknown engine 'slow'. Choose 'fast' or 'stock'."),
         (["logs", "--template", "{lr}"], 2, "there is no field 'lr'"),
         (["logs", "--port", "99999"], 2, "99999 is not in the range"),
@@ -626,7 +626,7 @@ def test_a_path_that_exists_is_one_and_what_matches_nothing_is_said(viewing, abo
     assert (result.code, result.out) == (1, "")
     assert "'cifar1' matches no run. The nearest is 'cifar10'." in result.err
     result = aboard("view", "./cifar10", "--no-browser")
-    assert "cifar10: there is no such file or directory" in result.err
+    assert "cifar10: file or directory not found" in result.err
 
 
 def test_alone_it_shows_the_default_root(viewing, root):
