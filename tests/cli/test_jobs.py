@@ -71,7 +71,7 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--on", "slrum", "--", "true"], "there is no engine 'slrum'. Did you mean 'slurm'?"),
+        (["--on", "slrum", "--", "true"], "unknown engine 'slrum'. Did you mean 'slurm'?"),
         (["--", "true", "{missing}"], "{missing} is not known here. Known: number, job;"),
         (["--sweep", "lr=", "--", "true"], "a sweep of nothing"),
         (["--memory", "much", "--", "true"], "'much' is not a size"),
@@ -112,7 +112,7 @@ def test_invalid_settings_of_an_engine_are_wrong_usage(desk, types, tmp_path):
     (tmp_path / "aboard.toml").write_text("[executors.slrum]\n")
     code, _, err = types("submit", "--", "true")
     assert code == 2
-    assert "there is no engine 'slrum'. Did you mean 'slurm'?" in err
+    assert "unknown engine 'slrum'. Did you mean 'slurm'?" in err
     assert not desk.root.exists()
 
 

@@ -126,10 +126,10 @@ def test_nothing_said_is_a_hub_for_this_machine(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"hots": "x"}, "there is no setting 'hots'. Did you mean 'host'?"),
-        ({"limits": {"isolate": 1}}, "limits: there is no setting 'isolate'"),
-        ({"boards": {"colour": 1}}, "boards: there is no setting 'colour'"),
-        ({"roots": [{"url": "x"}]}, "roots: there is no setting 'url'. Did you mean 'uri'?"),
+        ({"hots": "x"}, "unknown setting 'hots'. Did you mean 'host'?"),
+        ({"limits": {"isolate": 1}}, "limits: unknown setting 'isolate'"),
+        ({"boards": {"colour": 1}}, "boards: unknown setting 'colour'"),
+        ({"roots": [{"url": "x"}]}, "roots: unknown setting 'url'. Did you mean 'uri'?"),
         ({"roots": [{}]}, "roots.0.uri is missing"),
         ({"roots": [{"uri": "/a", "name": "x"}, {"uri": "/b", "name": "x"}]}, "two are called 'x'"),
         ({"roots": ["ftp://x"]}, "not a storage"),
@@ -232,15 +232,15 @@ def test_files_of_kubernetes_are_relative_to_the_settings(tmp_path):
     ("tables", "message"),
     [
         (3, "executors: 3 should be a table"),
-        ({"fram": {}}, "executors: there is no engine 'fram'. Did you mean 'farm'? Known:"),
+        ({"fram": {}}, "executors: unknown engine 'fram'. Did you mean 'farm'? Known:"),
         ({"farm": 3}, "executors.farm: 3 should be a table"),
         (
             {"farm": {"queu": "x"}},
-            "executors.farm: there is no setting 'queu'. Did you mean 'queue'",
+            "executors.farm: unknown setting 'queu'. Did you mean 'queue'",
         ),
         ({"farm": {"most": "x"}}, "executors.farm: most: 'x' should be a valid integer"),
-        ({"process": {"most": 1}}, "executors.process: there is no setting 'most'."),
-        ({"farm": {"profile": {}}}, "executors.farm: there is no setting 'profile'. Did you"),
+        ({"process": {"most": 1}}, "executors.process: unknown setting 'most'."),
+        ({"farm": {"profile": {}}}, "executors.farm: unknown setting 'profile'. Did you"),
         ({"farm": {"profiles": 3}}, "executors.farm.profiles: 3 should be a table"),
         ({"farm": {"profiles": {"a": 3}}}, "executors.farm.profiles.a: 3 should be a table"),
         ({"farm": {"profiles": {"a:b": {}}}}, "executors.farm.profiles.a:b: this is not the name"),
@@ -250,7 +250,7 @@ def test_files_of_kubernetes_are_relative_to_the_settings(tmp_path):
         ),
         (
             {"farm": {"profiles": {"a": {"mots": 1}}}},
-            "executors.farm.profiles.a: there is no setting 'mots'. Did you mean 'most'?",
+            "executors.farm.profiles.a: unknown setting 'mots'. Did you mean 'most'?",
         ),
     ],
 )

@@ -221,7 +221,7 @@ def test_what_the_engine_refuses_leaves_nothing_behind(desk):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"on": "slrum"}, "there is no engine 'slrum'. Did you mean 'slurm'"),
+        ({"on": "slrum"}, "unknown engine 'slrum'. Did you mean 'slurm'"),
         ({"on": "process:long"}, "process has no profile 'long'"),
         ({"command": ["true", "{missing}"]}, r"\{missing\} is not known here"),
         ({"environment": {"A": "{missing}"}}, r"the variable A: \{missing\}"),

@@ -257,7 +257,7 @@ def test_a_container_of_another_job_is_left_alone(executor, make, docker_engine)
     docker_engine.docker("create", "--name", "aboard-a-1-1", docker_engine.base, "true")
     handle = executor.submit(make("true"))
     reason = (
-        "there is a container aboard-a-1-1 of another job. Remove it: docker rm -f aboard-a-1-1"
+        "container aboard-a-1-1 belongs to another job. Remove it: docker rm -f aboard-a-1-1"
     )
     until(lambda: look(executor, handle)[1].reason == reason)
     docker_engine.docker("rm", "aboard-a-1-1")

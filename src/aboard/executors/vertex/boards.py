@@ -1,7 +1,7 @@
 """Boards as experiments of a managed TensorBoard on Vertex AI.
 
-A board is a process of the hub's machine that brings the selected runs to Vertex for as long as it
-runs, and answers requests with the address of the experiment: see `upload`.
+A board is a process on the hub's machine that uploads the selected runs to Vertex while it runs,
+and redirects requests to the experiment: see `upload`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Text = Annotated[str, Field(strict=True)]
 
 def _bucket_uri(value: str) -> str:
     if value and not value.startswith("gs://"):
-        raise ValueError(f"{value!r} is not a place in a bucket, such as gs://bucket/vertex.")
+        raise ValueError(f"{value!r} is not a directory in a bucket, such as gs://bucket/vertex.")
     return value.rstrip("/")
 
 
@@ -86,7 +86,7 @@ class VertexSettings(EngineSettings):
 
 
 class VertexExecutor(ProcessExecutor):
-    """Brings boards to a managed TensorBoard, each by a process of the hub's machine."""
+    """Uploads boards to a managed TensorBoard, each with a process on the hub's machine."""
 
     name = "vertex"
     Settings = VertexSettings
