@@ -197,7 +197,7 @@ class TestDocuments:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"resources": Resources(nodes=2)}, "several nodes, and tasks per node, are for slurm"),
+            ({"resources": Resources(nodes=2)}, "only slurm supports several nodes and tasks per node"),
             ({"image": "Not An Image"}, "invalid image 'Not An Image'"),
             ({"writes": (Path("/elsewhere"),)}, "/elsewhere is not in a volume of the pod"),
             ({"workdir": Path("/home/me")}, "/home/me is not in a volume of the pod"),

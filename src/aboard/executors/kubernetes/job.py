@@ -207,15 +207,16 @@ def _object_name(name: str) -> str:
 
 
 def check(batch: Batch, settings: KubernetesSettings) -> None:
-    asked = batch.resources
-    if asked.nodes > 1 or asked.tasks_per_node > 1:
+    resources = batch.resources
+    if resources.nodes > 1 or resources.tasks_per_node > 1:
         raise ValueError(
             "a task on kubernetes is one process; only slurm supports several nodes and tasks per"
             " node. Start the processes of one machine with torchrun in the command"
         )
     image = batch.image or settings.image
     if not _IMAGE.fullmatch(image):
-        raise ValueError(f"invalid image {image!r}. Use a name such as registry.example/name:tag")
+        example = "registry.example.org/name:tag"
+        raise ValueError(f"invalid image {image!r}. Use a name such as {example}")
     check_paths(batch, settings)
 
 
