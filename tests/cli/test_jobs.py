@@ -72,14 +72,14 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
     ("words", "problem"),
     [
         (["--on", "slrum", "--", "true"], "unknown engine 'slrum'. Did you mean 'slurm'?"),
-        (["--", "true", "{missing}"], "{missing} is not known here. Known: number, job;"),
-        (["--sweep", "lr=", "--", "true"], "a sweep of nothing"),
+        (["--", "true", "{missing}"], "unknown placeholder {missing}. Known: number, job;"),
+        (["--sweep", "lr=", "--", "true"], "there are no values"),
         (["--memory", "much", "--", "true"], "'much' is not a size"),
         (["--env", "A=1", "--env", "A=2", "--", "true"], "A is given twice"),
         (["--env", "NOT_SET_HERE", "--", "true"], "--env 'NOT_SET_HERE' is not set here"),
         (["--env", "=1", "--", "true"], "--env '=1' has no name"),
         (["--hparam", "lr=1", "--sweep", "lr=1,2", "--", "true"], "'lr' is swept"),
-        (["--name", "A B", "--", "true"], "a job cannot be called 'A B'"),
+        (["--name", "A B", "--", "true"], "invalid name of a job: 'A B'"),
         (["--", "no-such-program"], "no-such-program: no such program"),
         (["--gpus", "-1", "--", "true"], "-1"),
         (["--cpus", "nan", "--", "true"], "cpus is nan. Use a number."),
@@ -101,7 +101,7 @@ def test_wrong_usage_is_one_line_and_leaves_nothing(desk, types, words, problem)
 def test_a_name_that_is_taken_is_wrong_usage_and_a_refusal_a_failure(desk, types):
     types("submit", "--name", "a", "--", "true")
     code, _, err = types("submit", "--name", "a", "--", "true")
-    assert (code, "has a job 'a' already" in err) == (2, True)
+    assert (code, "already has a job 'a'" in err) == (2, True)
     desk.engine.refusal = "slurm: there is no partition 'gpu'."
     code, _, err = types("submit", "--name", "b", "--", "true")
     assert (code, err) == (1, "aboard: slurm: there is no partition 'gpu'.\n")
@@ -186,7 +186,7 @@ def test_stopping_some_reports_those_that_cannot_be(desk, types):
     code, out, err = types("jobs", "stop", "a", "nothing")
     assert code == 1
     assert out == "stopping a (killed)\n"
-    assert "there is no job 'nothing'" in err
+    assert "job 'nothing' not found" in err
     assert types("jobs", "stop", "a")[1] == "already stopped: a (killed)\n"
     document = json.loads(types("jobs", "stop", "nothing", "--json")[1])
     assert document["errors"][0]["code"] == "not_found"
@@ -199,7 +199,7 @@ def test_deleting_some_reports_those_that_cannot_be(desk, types):
     desk.tell("b", 1, RUNNING)
     code, out, err = types("jobs", "delete", "a", "b")
     assert (code, out) == (1, "deleted a (completed)\n")
-    assert err == "aboard: job b is running. Stop it first, or wait for its end.\n"
+    assert err == "aboard: job b is running. Stop it first, or wait until it ends.\n"
     assert [one["id"] for one in json.loads(types("jobs", "--json")[1])["jobs"]] == ["b"]
     desk.tell("b", 1, ended(0))
     document = json.loads(types("jobs", "delete", "b", "--json")[1])
@@ -225,7 +225,7 @@ def test_jobs_are_found_from_another_directory(desk, types, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert "a" in types("jobs", "show", "a")[1]
     code, _, err = types("jobs", "show", "b")
-    assert (code, "there is no job 'b'" in err) == (1, True)
+    assert (code, "job 'b' not found" in err) == (1, True)
     monkeypatch.setenv("ABOARD_STATE", str(tmp_path / "another"))
     assert "no jobs were found" in types("jobs")[2]
 
