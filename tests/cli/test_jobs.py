@@ -80,10 +80,10 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
         (["--env", "=1", "--", "true"], "--env '=1' has no name"),
         (["--hparam", "lr=1", "--sweep", "lr=1,2", "--", "true"], "'lr' is swept"),
         (["--name", "A B", "--", "true"], "invalid name of a job: 'A B'"),
-        (["--", "no-such-program"], "no-such-program: no such program"),
+        (["--", "no-such-program"], "no-such-program: program not found"),
         (["--gpus", "-1", "--", "true"], "-1"),
         (["--cpus", "nan", "--", "true"], "cpus is nan. Use a number."),
-        (["--", ""], "'': no such program"),
+        (["--", ""], "'': program not found"),
         ([], "COMMAND"),
     ],
 )

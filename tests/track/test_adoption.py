@@ -93,7 +93,7 @@ def test_a_file_of_another_machine_is_reported(
 ) -> None:
     assert not adopted(tmp_path, "python", "train.py")
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"aboard: {tmp_path}/w/{ELSEWHERE}: not copied into the run, since ")
+    assert line.startswith(f"aboard: {tmp_path}/w/{ELSEWHERE}: not copied into the run, because ")
 
 
 @pytest.mark.parametrize(

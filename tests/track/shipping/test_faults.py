@@ -182,7 +182,7 @@ def test_a_refusal_is_reported_with_a_hint(faulty, shipment, capfd):
     def relieved() -> bool:
         nonlocal said
         said += capfd.readouterr().err
-        return "can be reached again" in said
+        return "is reachable again" in said
 
     until(relieved)
     assert said.count("aboard: ") == 2

@@ -605,7 +605,7 @@ def test_a_spool_left_behind_tells_a_later_attempt_only_of_its_own_end(left, tmp
     assert (found.state, found.reason, found.exit_code) == (State.COMPLETED, "end of 2", 0)
     first, second = found.attempts
     assert (first.state, second.state) == (State.KILLED, State.COMPLETED)
-    assert "ended without notice" in first.reason
+    assert "exited without notice" in first.reason
     assert (tmp_path / "bucket" / "notes.txt").read_bytes() == b"hello"
     assert not left.directory.exists()
 
