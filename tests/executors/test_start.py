@@ -67,7 +67,7 @@ def test_a_hub_in_another_container_of_the_machine_reaches_its_containers(tmp_pa
     assert not executor.reaches(handle)
 
 
-@pytest.mark.parametrize("reads", ["log", "tail", "last words", "document", "journal"])
+@pytest.mark.parametrize("reads", ["log", "tail", "last output", "document", "journal"])
 def test_a_pipe_in_the_place_of_a_file_blocks_nobody(tmp_path, reads):
     """What a record names was perhaps made by another user."""
     pipe = tmp_path / "pipe"

@@ -450,9 +450,7 @@ def _queue(handle: Handle) -> Queue:
     try:
         return Queue(Path(handle["directory"]))
     except (KeyError, TypeError) as error:
-        raise ExecutorError(
-            f"not the handle of a job: {error!r}. Submit the job again."
-        ) from error
+        raise ExecutorError(f"not the handle of a job: {error!r}. Submit the job again.") from error
 
 
 def _is_here(handle: Handle) -> bool:

@@ -198,9 +198,7 @@ def _check_arguments(function: Callable[..., Any], names: Iterable[str]) -> None
     for one in accepted:
         is_open = one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
         if is_open and one.name not in {*names, "repeat"}:
-            raise BadJob(
-                f"{shown}() needs the argument {one.name!r}, which has no value."
-            )
+            raise BadJob(f"{shown}() needs the argument {one.name!r}, which has no value.")
 
 
 def pickled(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:

@@ -197,7 +197,10 @@ class TestDocuments:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"resources": Resources(nodes=2)}, "only slurm supports several nodes and tasks per node"),
+            (
+                {"resources": Resources(nodes=2)},
+                "only slurm supports several nodes and tasks per node",
+            ),
             ({"image": "Not An Image"}, "invalid image 'Not An Image'"),
             ({"writes": (Path("/elsewhere"),)}, "/elsewhere is not in a volume of the pod"),
             ({"workdir": Path("/home/me")}, "/home/me is not in a volume of the pod"),

@@ -285,7 +285,10 @@ def test_each_task_has_gpus_of_its_own_also_of_several_jobs(executor, make, monk
     other = executor.submit(make(script, (1, 2), "other", resources=Resources(gpus=1)))
     in_state(executor, other, TaskState.RUNNING)
     waits = until(lambda: "GPU" in (now := look(executor, other)[2]).reason and now)
-    assert (waits.state, waits.reason) == ("waiting", "it waits for a GPU: other jobs use all of them")
+    assert (waits.state, waits.reason) == (
+        "waiting",
+        "it waits for a GPU: other jobs use all of them",
+    )
     names.append(until(lambda: b"".join(executor.logs(other, 1))))
     assert sorted(names) == [b"0\n", b"1\n", b"2\n"]
     executor.cancel(first, [1], now=True)
@@ -305,7 +308,9 @@ def test_a_gpu_is_used_that_a_container_has_whose_supervisor_was_killed(
     (tmp_path / "cache" / "gpus").mkdir(parents=True)  # as the runner of containers leaves it
     (tmp_path / "cache" / "gpus" / "0").write_text(f"{one.directory}:1")
     other = executor.submit(make("true", job="other", resources=Resources(gpus=1)))
-    until(lambda: look(executor, other)[1].reason == "it waits for a GPU: other jobs use all of them")
+    until(
+        lambda: look(executor, other)[1].reason == "it waits for a GPU: other jobs use all of them"
+    )
     until(lambda: supervisors(one.directory))
     executor.cancel(first, now=True)
     assert ended(executor, other)[1].exit_code == 0
@@ -430,8 +435,8 @@ def test_what_runs_elsewhere_is_unknown_here(executor, make, change):
     elsewhere = handle | change
     status = look(executor, elsewhere)[1]
     assert status.state is TaskState.UNKNOWN
-    assert status.reason == f"it runs on {elsewhere['host']}; ask there"
-    with pytest.raises(ExecutorError, match="ask there"):
+    assert status.reason == f"it runs on {elsewhere['host']}; use that machine"
+    with pytest.raises(ExecutorError, match="use that machine"):
         executor.cancel(elsewhere)
     elsewhere["directory"] = "/not/here"
     assert look(executor, elsewhere)[1] == status
@@ -501,7 +506,7 @@ def test_a_damaged_handle_or_journal_raises_nothing(executor, make):
     assert {one.exit_code for one in look(executor, handle).values()} == {0}
     (batch.directory / "queue.json").write_text("[]")
     status = look(executor, handle)[3]
-    assert (status.state, "its files are damaged" in status.reason) == (TaskState.UNKNOWN, True)
+    assert (status.state, "the files are damaged" in status.reason) == (TaskState.UNKNOWN, True)
     (batch.directory / "queue.json").unlink()
 
 

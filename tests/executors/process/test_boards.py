@@ -313,7 +313,7 @@ def test_a_process_that_only_has_the_same_id_is_left_alone(executor, started, ch
 def test_a_handle_cannot_mean_every_process(executor, started, pid):
     handle = running(executor, started())
     assert look(executor, handle | {"pid": pid}).state == CommandState.UNKNOWN
-    with pytest.raises(ExecutorError, match=f"no board with process id {pid}"):
+    with pytest.raises(ExecutorError, match=f"invalid process id {pid}"):
         executor.stop(handle | {"pid": pid})
 
 

@@ -135,7 +135,7 @@ def test_a_submission_that_was_interrupted_is_completed(
     ("fault", "said"),
     [
         (Fault("customJobs", 403, "No rights.", times=1), "permission denied: No rights."),
-        (Fault("customJobs", 400, "No such image.", times=1), "refused: No such image."),
+        (Fault("customJobs", 400, "No such image.", times=1), "rejected: No such image."),
         (Fault("customJobs", 500, "Broken.", times=1, keeps=1.0), "status 500: Broken."),
         (
             Fault("customJobs", 429, "No CPUs left.", times=1, retry_after="600"),
@@ -245,7 +245,11 @@ def test_a_preview_asks_nothing(batches: VertexBatches, batch: Batch, vertex: Fa
         ({"project": ""}, {}, "Vertex needs a project. Set project in [executors.vertex]"),
         ({"image": ""}, {}, "needs an image. Name one"),
         ({"output": ""}, {}, "need a directory in a bucket. Set output"),
-        ({}, {"writes": (Path("/data/runs"),)}, "cannot write to /data/runs. Use a root in a bucket"),
+        (
+            {},
+            {"writes": (Path("/data/runs"),)},
+            "cannot write to /data/runs. Use a root in a bucket",
+        ),
         ({}, {"parallel": 2}, "Omit the number of parallel tasks"),
         ({}, {"resources": Resources(gpus=1)}, "GPUs need accelerator_type"),
         ({}, {"resources": Resources(tasks_per_node=4)}, "one process per node"),

@@ -198,8 +198,7 @@ class DockerExecutor(Executor):
         ours = {**self._labels(spec, replace(settings, labels={})), DIRECTORY: directory}
         if not ours.items() <= labels.items():
             raise ExecutorError(
-                f"container {spec.name} belongs to another hub. "
-                f"Remove it: docker rm -f {spec.name}"
+                f"container {spec.name} belongs to another hub. Remove it: docker rm -f {spec.name}"
             )
         if directory == handle["directory"]:
             return handle

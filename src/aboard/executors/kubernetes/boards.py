@@ -60,8 +60,8 @@ from aboard.executors.kubernetes.pod import (
     is_creating,
     is_ready,
     make_pod,
-    quantity,
     message_of,
+    quantity,
     why_waiting,
 )
 from aboard.executors.start import Start, read_json, why

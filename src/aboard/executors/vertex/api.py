@@ -210,7 +210,9 @@ class Vertex:
             case 404:
                 problem = f"{self._where}: not found{detail}. Check the project and the location."
             case 429:
-                problem = f"{self._where}: quota exceeded{detail}. Try later, or ask for more quota."
+                problem = (
+                    f"{self._where}: quota exceeded{detail}. Try later, or ask for more quota."
+                )
             case status if status < 500:
                 problem = f"{self._where}: the request was rejected{detail}."
             case status:
