@@ -39,7 +39,7 @@ def test_a_file_that_is_no_event_file_by_name(aboard, tmp_path):
         1,
         "",
         (
-            f"aboard: {tmp_path}/notes.txt: this is not an event file, whose name contains"
+            f"aboard: {tmp_path}/notes.txt: not an event file, whose name contains"
             " 'tfevents'. Name a directory or an event file.\n"
         ),
     )
@@ -51,8 +51,8 @@ def test_a_file_that_is_no_event_file_by_content(aboard, tmp_path):
         1,
         "",
         (
-            f"aboard: {tmp_path}/tfevents: there is no good record in its 1.40 kB; it is not an"
-            " event file, or is damaged beyond reading.\n"
+            f"aboard: {tmp_path}/tfevents: no valid record in 1.40 kB; it is not an event"
+            " file, or is damaged.\n"
         ),
     )
 
@@ -171,7 +171,7 @@ def test_files_that_cannot_be_read_are_not_called_absent(powerless_aboard, tree,
     assert "no event files" not in said
     assert all(str(path) in said for path in files)
     if command != "doctor":
-        count = f"of {len(files)} event files none can be read. See the reasons above."
+        count = f"none of {len(files)} event files can be read. See the reasons above."
         assert done.stderr.splitlines()[-1] == f"aboard: {tree}: {count}"
 
 
@@ -216,7 +216,7 @@ def test_a_traceback_only_when_asked_for(aboard, tree, changed):
     output = tree / "a"
     result = aboard("export", tree, "--format", "csv", "-o", output, **changed)
     assert result.code == 1
-    assert f"{output}: this is a directory. Name a file in it." in result.err
+    assert f"{output}: is a directory. Name a file in it." in result.err
     assert ("Traceback" in result.err) == bool(changed)
 
 

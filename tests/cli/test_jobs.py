@@ -43,7 +43,7 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
         "--memory", "1GiB", "--time", "2h", "--", "true", "--lr", "{lr}", "--depth={depth}",
     )  # fmt: skip
     assert (code, err) == (0, "")
-    assert out == "first: 4 members on process; see how it goes: aboard jobs show first\n"
+    assert out == "first: 4 members on process; check it with: aboard jobs show first\n"
     batch = desk.engine.batches["aboard-first-1"]
     assert batch.resources.memory == 1 << 30
     assert batch.resources.time == 7200
@@ -165,7 +165,7 @@ def test_waiting_exits_with_the_code_of_the_worst_member(desk, types):
     code, out, _ = types("jobs", "wait", "a")
     assert (code, out) == (3, "a: failed (1 completed, 2 failed): exit code 3\n")
     code, out, _ = types("jobs", "retry", "a", "2")
-    assert (code, out) == (0, "a: submitted 1 member again\n")
+    assert (code, out) == (0, "a: resubmitted 1 member\n")
     code, _, err = types("jobs", "wait", "a", "--timeout", "0.01")
     assert (code, "job a is running after 0.01 s" in err) == (1, True)
 
@@ -177,7 +177,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(desk, types, monkeypatch):
     monkeypatch.setattr(time, "sleep", interrupt)
     code, _, err = types("submit", "--name", "a", "--wait", "--", "true")
     assert code == 130
-    assert err == "aboard: job a goes on without you; end it with: aboard jobs stop a\n"
+    assert err == "aboard: job a keeps running; stop it with: aboard jobs stop a\n"
     assert desk.engine.cancelled == []
 
 
@@ -243,7 +243,7 @@ def test_a_job_goes_on_without_a_board(desk, types, monkeypatch):
     code, out, err = types("submit", "--name", "a", "--board", "--", "true")
     assert code == 0
     assert out.startswith("a: 1 member on process")
-    assert "job a goes on without a board" in err
+    assert "job a continues without a board" in err
     assert isinstance(desk.engine, ScriptedEngine)
 
 

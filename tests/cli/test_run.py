@@ -100,7 +100,7 @@ def test_resume(aboard: Aboard, tmp_path: Path) -> None:
         (["--hparam", "lr", "--", "true"], "--hparam 'lr': write KEY=VALUE, such as --hparam lr="),
         (["--tag", "=x", "--", "true"], "--tag '=x': write NAME or NAME=VALUE."),
         (["--ranks", "some", "--", "true"], "--ranks some: write 'first' or 'all'."),
-        (["--resume", "--", "true"], "--resume needs the name of a run. Add --name."),
+        (["--resume", "--", "true"], "--resume requires --name."),
         (["--name", "a/b", "--", "true"], "the name of the run, 'a/b', has the character '/' in"),
         (["--nope", "--", "true"], "no such option: --nope"),
     ],

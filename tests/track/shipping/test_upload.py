@@ -621,7 +621,7 @@ def test_a_spool_left_behind_leaves_a_run_in_progress_alone(left, tmp_path):
 def test_files_that_keep_changing_in_the_bucket_are_reported(left, tmp_path, monkeypatch):
     monkeypatch.setattr("aboard.track.shipping.upload.Uploader.verify", lambda _: False)
     outcome = send_abandoned(left, left.owner(), lambda _: None)
-    assert "missing, or differ from what was sent" in str(outcome.problem)
+    assert "missing or have changed" in str(outcome.problem)
     assert left.directory.exists()
 
 
