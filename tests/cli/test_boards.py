@@ -496,7 +496,7 @@ def test_a_change_says_who_sees_a_board_and_until_when_it_runs(board, aboard):
     done = aboard("boards", "change", name, "--private", "--timeout", "8h", "--idle-timeout", "30m")
     assert re.fullmatch(
         rf"{name} \({identity}\): only its owner sees it; it runs until \d{{4}}-\S+ \S+,"
-        r" and ends after 30 min 00 s without a request\n",
+        r" and stops after 30 min 00 s without a request\n",
         done.out,
     )
     done = aboard("boards", "change", name, "--name", f"{name}-2")

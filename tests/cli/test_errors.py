@@ -93,7 +93,7 @@ def test_json_is_printed_also_when_nothing_could_be_read(aboard):
     result = aboard("index", "missing", "--json")
     assert result.code == 1
     assert result.json["sources"] == []
-    assert "no such file or directory" in result.json["errors"][0]["message"]
+    assert "file or directory not found" in result.json["errors"][0]["message"]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
         (["--env", "A=1", "--env", "A=2", "--", "true"], "A is given twice"),
         (["--env", "NOT_SET_HERE", "--", "true"], "--env 'NOT_SET_HERE' is not set here"),
         (["--env", "=1", "--", "true"], "--env '=1' has no name"),
-        (["--hparam", "lr=1", "--sweep", "lr=1,2", "--", "true"], "'lr' is swept"),
+        (["--hparam", "lr=1", "--sweep", "lr=1,2", "--", "true"], "'lr' has a sweep"),
         (["--name", "A B", "--", "true"], "invalid name of a job: 'A B'"),
         (["--", "no-such-program"], "no-such-program: program not found"),
         (["--gpus", "-1", "--", "true"], "-1"),
