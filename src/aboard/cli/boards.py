@@ -313,7 +313,7 @@ class _Progress:
         if board.state == "running":
             notify(f"board {board.name} has no data yet; waiting {_DATA_SECONDS:g} s for some.")
         else:
-            why, goal = _in_brackets(reason), "ends" if board.state == "stopping" else "runs"
+            why, goal = _in_brackets(reason), "stops" if board.state == "stopping" else "runs"
             notify(f"board {board.name} is {board.state}{why}; waiting until it {goal}.")
 
     def clear(self) -> None:
@@ -526,7 +526,7 @@ def share_board(
         return
     typer.echo(made["url"])
     until = f"until {moment(seconds_of(made['expires']))}" if made["expires"] else "without a limit"
-    notify(f"it opens {until}; 'aboard share {board} --revoke {made['id']}' ends it.")
+    notify(f"it opens {until}; 'aboard share {board} --revoke {made['id']}' revokes it.")
 
 
 def _list_shares(shares: list[dict[str, Any]], board: str, *, json: bool) -> None:

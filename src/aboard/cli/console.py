@@ -57,7 +57,7 @@ BandOption = Annotated[
 ShowOption = Annotated[
     Literal["groups", "runs", "both"] | None,
     typer.Option(
-        metavar="groups|runs|both", help="With --group-by, what is shown. [default: groups]"
+        metavar="groups|runs|both", help="With --group-by, what to show. [default: groups]"
     ),
 ]
 _GAP = 2  # spaces between two columns

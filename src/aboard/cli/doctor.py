@@ -62,16 +62,16 @@ def doctor(
         str | None,
         typer.Option(
             metavar="ENGINE[:PROFILE]",
-            help="Try an engine of the hub with a small board, from its start to its end.",
+            help="Test an engine of the hub with a small board, from start to stop.",
             autocompletion=engines_like,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Say why a board is or would be empty or odd; takes what `aboard view` takes, or a board.
+    """Find out why a board is or would be empty or odd.
 
-    Every finding says what is wrong, where, and what to do. The exit code is 1 if one of them is
-    an error.
+    Takes the sources of `aboard view`, or a board. Every finding says what is wrong, where, and
+    what to do. The exit code is 1 if one of them is an error.
     """
     if engine is not None:
         if source or root:

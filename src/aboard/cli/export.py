@@ -84,11 +84,12 @@ def export(
     samples: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="At most N points of a series, spikes kept; else every point."
+            min=1, metavar="N", help="At most N points per series, with spikes; by default all."
         ),
     ] = None,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is standard output.")
+        str,
+        typer.Option("--output", "-o", metavar="FILE", help="Output file; - is standard output."),
     ] = "-",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:

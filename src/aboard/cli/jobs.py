@@ -74,7 +74,7 @@ JobRootOption = Annotated[
     typer.Option(
         metavar="ROOT",
         help="Where to look for jobs: a directory or bucket URI, may be repeated; ABOARD_ROOT or"
-        " ./runs, and all that you have submitted to, by default.",
+        " ./runs, and all roots that you have submitted to, by default.",
         show_default=False,
     ),
 ]
@@ -133,7 +133,7 @@ def submit(
     ] = None,
     nodes: Annotated[int, typer.Option(help="Machines of each member.", min=1)] = 1,
     tasks_per_node: Annotated[
-        int, typer.Option(help="How often the command is started on each machine.", min=1)
+        int, typer.Option(help="How many times the command is started on each machine.", min=1)
     ] = 1,
     image: Annotated[
         str | None, typer.Option(help="The container image, where the engine has one.")
@@ -158,7 +158,7 @@ def submit(
     ] = False,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Wait for its end; exit with the worst member's exit code."),
+        typer.Option("--wait", help="Wait until it ends; exit with the worst member's exit code."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the members, and what the engine gets.")
@@ -292,7 +292,7 @@ def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
 
 GROUP = typer.Typer(
     cls=ListByDefault,
-    help="List jobs, and look after them; without a command, list them.",
+    help="List and manage jobs; without a command, list them.",
     rich_markup_mode="markdown",
 )
 _JOBS_EPILOG = examples(
@@ -300,7 +300,7 @@ _JOBS_EPILOG = examples(
     "`aboard jobs show k3x` - its members, and why some failed",
     "`aboard jobs logs k3x 4 -f` - what member 4 writes",
     "`aboard jobs retry k3x` - submit the failed members again; their runs continue",
-    "`aboard jobs wait k3x && ./publish` - until it has ended well",
+    "`aboard jobs wait k3x && ./publish` - until it succeeds",
 )
 
 
@@ -494,7 +494,7 @@ def _prefixed(piece: bytes, prefix: bytes) -> bytes:
 )
 def stop_jobs(
     job: JobsArgument,
-    now: Annotated[bool, typer.Option("--now", help="Without time to end by themselves.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Kill them without a grace period.")] = False,
     root: JobRootOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -530,7 +530,7 @@ def retry_job(
     ] = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Wait for its end; exit with the worst member's exit code."),
+        typer.Option("--wait", help="Wait until it ends; exit with the worst member's exit code."),
     ] = False,
     root: JobRootOption = None,
     json: JsonOption = False,
@@ -566,7 +566,7 @@ def delete_jobs(
         bool,
         typer.Option(
             "--force",
-            help="Also those whose state is unknown; what may still run of them goes on.",
+            help="Also jobs whose state is unknown; members that still run continue.",
         ),
     ] = False,
     root: JobRootOption = None,

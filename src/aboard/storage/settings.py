@@ -186,7 +186,7 @@ def _aws_profile(uri: RemoteUri, env: Environment, home: Path) -> dict[str, str]
 
 
 def _aws_files(env: Environment, home: Path) -> dict[str, str]:
-    """Return the profile and the files that may hold it, by the names that botocore gives them."""
+    """Return the profile and the files that may hold it, by botocore's names for them."""
     config = Path(env.get("AWS_CONFIG_FILE") or home / ".aws/config")
     shared = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials")
     return {

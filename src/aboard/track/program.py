@@ -310,7 +310,7 @@ def _is_option(argument: str) -> bool:
 
 
 class _Received(NamedTuple):
-    number: int  # 0 ends the forwarding
+    number: int  # 0 stops the forwarding
     at: float = 0.0
 
 

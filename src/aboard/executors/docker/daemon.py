@@ -61,15 +61,17 @@ def _parse_volume(text: str) -> tuple[str, str, bool]:
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class DockerSettings(EngineSettings):
     host: Annotated[
-        Text, Field(description="Address of the daemon; as `docker` finds it by default.")
+        Text, Field(description="Address of the daemon; by default that of `docker`.")
     ] = ""
-    context: Annotated[Text, Field(description="Context of `docker` that has the address.")] = ""
+    context: Annotated[Text, Field(description="Context of `docker` to take the address from.")] = (
+        ""
+    )
     image: Annotated[Text, Field(description="Image of boards; `aboard:VERSION` by default.")] = (
         default_tag()
     )
     pull: Annotated[
         Literal["never", "missing", "always"],
-        Field(description="Whether the image is fetched from its registry before a start."),
+        Field(description="Whether to pull the image before a start."),
     ] = "never"
     python: Annotated[Text, Field(description="The interpreter in the image.")] = "python3"
     publish: Annotated[
@@ -80,32 +82,32 @@ class DockerSettings(EngineSettings):
         ),
     ] = "127.0.0.1"
     network: Annotated[
-        Text, Field(description="Network of Docker for boards; its default one if empty.")
+        Text, Field(description="Docker network of boards; its default if empty.")
     ] = ""
     user: Annotated[
         Text, Field(description="User and group of boards, as `1000:1000`; the hub's by default.")
     ] = ""
     volumes: Annotated[
         tuple[Annotated[Text, AfterValidator(_check_volume)], ...],
-        Field(description="More directories, as `HERE:THERE`; read-only unless `:rw` follows."),
+        Field(description="Additional directories, as `HERE:THERE`; read-only without `:rw`."),
     ] = ()
     environment: Annotated[
         dict[str, Text],
-        Field(description="More variables of boards; `docker inspect` does not show them."),
+        Field(description="Additional variables; `docker inspect` does not show them."),
     ] = Field(default_factory=dict)
     credentials: Annotated[
         bool,
         Field(strict=True, description="Whether boards get the cloud credentials they need."),
     ] = True
-    labels: Annotated[dict[str, Text], Field(description="More labels of the containers.")] = Field(
-        default_factory=dict
+    labels: Annotated[dict[str, Text], Field(description="Additional labels of containers.")] = (
+        Field(default_factory=dict)
     )
     read_only: Annotated[
         bool, Field(strict=True, description="Whether the image's file system is read-only.")
     ] = True
     tmpfs: Annotated[Text, Field(description="Size of `/tmp`, which is in memory.")] = "64m"
     pids: Annotated[
-        int, Field(strict=True, ge=1, description="Most processes and threads of a board.")
+        int, Field(strict=True, ge=1, description="Maximum processes and threads of a board.")
     ] = 1024
 
 

@@ -284,7 +284,7 @@ def _create_jobs(api: KubernetesApi, handle: Handle, jobs: list[_Json]) -> None:
     ]
     secret = _path(handle, "secrets", handle["name"])
     if api.patch(secret, {"metadata": {"ownerReferences": owners}}) is None:
-        raise ApiError(f"the Secret {handle['name']} was deleted meanwhile", MISSING)
+        raise ApiError(f"the Secret {handle['name']} was deleted", MISSING)
 
 
 def _remove(api: KubernetesApi, handle: Handle) -> None:

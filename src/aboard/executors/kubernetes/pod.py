@@ -38,7 +38,7 @@ _SIGNALS = 128  # plus the signal is the exit code of a killed container
 class Volume:
     """A volume of the pods, mounted at `path`: read-only, except where tasks write."""
 
-    path: Annotated[str, Field(description="Where it is mounted: as the sources are called.")]
+    path: Annotated[str, Field(description="Where it is mounted: the path of the sources.")]
     claim: Annotated[str, Field(description="The name of a PersistentVolumeClaim.")] = ""
     host_path: Annotated[str, Field(description="A directory of the node.")] = ""
     nfs: Annotated[str, Field(description="An NFS export, as `server:/export`.")] = ""
@@ -78,27 +78,27 @@ class KubernetesSettings(EngineSettings):
         Path | None,
         Field(description="The kubeconfig file; default: KUBECONFIG, or the pod's own."),
     ] = None
-    context: Annotated[str, Field(description="A context of it; default: the current one.")] = ""
+    context: Annotated[str, Field(description="Its context; default: the current one.")] = ""
     namespace: Annotated[str, Field(description="Default: the namespace of the context.")] = ""
     image: Annotated[str, Field(description="The image of boards.")] = f"aboard:{__version__}"
     image_pull_policy: Annotated[
         Literal["", "Always", "IfNotPresent", "Never"],
-        Field(description="When nodes pull the image; default: as Kubernetes decides by its tag."),
+        Field(description="When nodes pull the image; default: that of Kubernetes for its tag."),
     ] = ""
     image_pull_secrets: Annotated[
         tuple[str, ...], Field(description="Names of Secrets for the image's registry.")
     ] = ()
     python: Annotated[str, Field(description="The interpreter in the image.")] = "python3"
-    port: Annotated[int, Field(ge=1024, le=65535, description="Where boards listen.")] = 6006
+    port: Annotated[int, Field(ge=1024, le=65535, description="The port of boards.")] = 6006
     reach: Annotated[
         Literal["auto", "pod", "forward"],
         Field(
-            description="How the hub reaches boards: by the `pod`'s address, or through the API "
-            "server (`forward`); `auto`: by its address if the hub is in the cluster."
+            description="How the hub reaches boards: at the address of the `pod`, or through the"
+            " API server (`forward`); `auto`: at the address if the hub is in the cluster."
         ),
     ] = "auto"
     service_account: Annotated[
-        str, Field(description="The service account of boards, as for workload identity.")
+        str, Field(description="The service account of boards, for workload identity.")
     ] = ""
     service_account_token: Annotated[
         bool, Field(description="Whether boards get the token of their service account.")
@@ -106,7 +106,7 @@ class KubernetesSettings(EngineSettings):
     user: Annotated[int, Field(ge=1, description="The user id of boards, never root.")] = 65532
     group: Annotated[int, Field(ge=0, description="The group id of boards.")] = 65532
     groups: Annotated[
-        tuple[int, ...], Field(description="More groups, as of those who may read a volume.")
+        tuple[int, ...], Field(description="Additional groups, for example to read a volume.")
     ] = ()
     cpu_request: Annotated[str, Field(description="CPUs of a board without --cpus.")] = "100m"
     memory_request: Annotated[
@@ -115,10 +115,10 @@ class KubernetesSettings(EngineSettings):
     cpu_limit: Annotated[str, Field(description="Limit of CPUs without --cpus.")] = ""
     memory_limit: Annotated[str, Field(description="Limit of memory without --memory.")] = ""
     temporary_limit: Annotated[
-        str, Field(description="Most disk for a board's index and temporary files, as `10Gi`.")
+        str, Field(description="Disk limit of a board's index and temporary files, as `10Gi`.")
     ] = ""
     gpu_resource: Annotated[
-        str, Field(description="The resource of which a task with --gpus requests as many.")
+        str, Field(description="The resource that a task with --gpus requests.")
     ] = "nvidia.com/gpu"
     node_selector: Annotated[
         Mapping[str, str], Field(description="Labels of the nodes that boards run on.")
@@ -127,21 +127,19 @@ class KubernetesSettings(EngineSettings):
         tuple[_Json, ...], Field(description="Taints of nodes that boards tolerate.")
     ] = ()
     priority_class: Annotated[str, Field(description="The name of a PriorityClass.")] = ""
-    labels: Annotated[Mapping[str, str], Field(description="More labels of the pods.")] = Field(
+    labels: Annotated[Mapping[str, str], Field(description="Additional labels of pods.")] = Field(
         default_factory=dict
     )
     annotations: Annotated[
-        Mapping[str, str], Field(description="More annotations of the pods.")
+        Mapping[str, str], Field(description="Additional annotations of pods.")
     ] = Field(default_factory=dict)
     volumes: Annotated[
         tuple[Volume, ...],
-        Field(
-            description="Volumes with local sources; read-only, but where the tasks of a job write."
-        ),
+        Field(description="Volumes with local sources; read-only, except where tasks write."),
     ] = ()
     pod_template: Annotated[
         Path | _Json | None,
-        Field(description="A pod to begin with: a YAML or TOML file, or a table."),
+        Field(description="A template of pods: a YAML or TOML file, or a table."),
     ] = None
 
     def template(self, container: str = CONTAINER) -> _Json:

@@ -113,7 +113,9 @@ Text = Annotated[str, Strict()]
 class SlurmSettings(EngineSettings):
     """The settings below `[executors.slurm]`; empty ones are left to Slurm."""
 
-    partition: Annotated[Text, Field(description="the partition, or several with commas")] = ""
+    partition: Annotated[
+        Text, Field(description="the partition, or several separated by commas")
+    ] = ""
     account: Annotated[Text, Field(description="the account that is charged")] = ""
     qos: Annotated[Text, Field(description="the quality of service")] = ""
     time: Annotated[
@@ -128,14 +130,13 @@ class SlurmSettings(EngineSettings):
         Text,
         Field(
             pattern=r"^([0-9]+[KMGT]?)?$",
-            description="the memory of a board or a training that names none, in Slurm's notation:"
-            " 4G",
+            description="the default memory of a board or a training, in Slurm's notation: 4G",
         ),
     ] = ""
     cpus: Annotated[
         int,
         Strict(),
-        Field(ge=1, description="the CPUs of a board, or of a training, that names no number"),
+        Field(ge=1, description="the default number of CPUs of a board or a training"),
     ] = 1
     gpu: Annotated[
         Text,
@@ -146,13 +147,12 @@ class SlurmSettings(EngineSettings):
     ] = "gpu"
     constraint: Annotated[Text, Field(description="features that the node must have")] = ""
     reservation: Annotated[Text, Field(description="the reservation")] = ""
-    nodelist: Annotated[Text, Field(description="nodes that are used")] = ""
-    exclude: Annotated[Text, Field(description="nodes that are not used")] = ""
+    nodelist: Annotated[Text, Field(description="nodes to use")] = ""
+    exclude: Annotated[Text, Field(description="nodes to exclude")] = ""
     python: Annotated[
         Text,
         Field(
-            description="the interpreter on the nodes; by default the one that runs the hub, or"
-            " that submits the training"
+            description="the interpreter on the nodes; by default that of the hub or the submitter"
         ),
     ] = ""
     interface: Annotated[
@@ -165,7 +165,7 @@ class SlurmSettings(EngineSettings):
     options: Annotated[
         tuple[Text, ...],
         AfterValidator(_checked_options),
-        Field(description='more options of sbatch, such as ["--exclusive"]'),
+        Field(description='additional options of sbatch, such as ["--exclusive"]'),
     ] = ()
     setup: Annotated[
         tuple[Text, ...],
@@ -178,12 +178,12 @@ class SlurmSettings(EngineSettings):
         Path | None,
         Field(
             description="a directory that the nodes share, for the files of running boards, and"
-            " of trainings that log to a bucket; by default they are in the hub's own directory, or"
-            " in that of the user who submits"
+            " of trainings that log to a bucket; by default the hub's directory, or that of the"
+            " submitter"
         ),
     ] = None
     programs: Annotated[
-        Path | None, Field(description="where sbatch and the others are, if not in the path")
+        Path | None, Field(description="the directory of sbatch and the others, if not in PATH")
     ] = None
     configuration: Annotated[
         Path | None, Field(description="Slurm's configuration file, as in SLURM_CONF")

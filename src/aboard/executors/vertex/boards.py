@@ -35,21 +35,18 @@ class VertexSettings(EngineSettings):
     location: Annotated[Text, Field(description="Region.")] = "us-central1"
     tensorboard: Annotated[
         Text,
-        Field(
-            description="Display name of the managed TensorBoard; it is created if there is none."
-        ),
+        Field(description="Display name of the managed TensorBoard; created if it does not exist."),
     ] = "aboard"
     output: Annotated[
         Text,
         AfterValidator(_bucket_uri),
         Field(
-            description="Where what jobs are to do is stored, such as `gs://bucket/vertex`. It is"
-            " also the place of their base output directories if their runs are not on `gs://`."
-            " Only jobs need it."
+            description="Directory of the payloads of jobs, such as `gs://bucket/vertex`, and of"
+            " their base output directories if their runs are not on `gs://`. Only jobs need it."
         ),
     ] = ""
     image: Annotated[
-        Text, Field(description="Image of jobs, with Aboard installed; `--image` has priority.")
+        Text, Field(description="Image of jobs, with Aboard installed; `--image` takes precedence.")
     ] = ""
     python: Annotated[Text, Field(description="The interpreter in the image.")] = "python3"
     service_account: Annotated[
@@ -61,8 +58,8 @@ class VertexSettings(EngineSettings):
     machine_type: Annotated[
         Text,
         Field(
-            description="Machine type of jobs; by default the smallest `n1` that has the"
-            " processors and the memory requested."
+            description="Machine type of jobs; by default the smallest `n1` with the"
+            " requested CPUs and memory."
         ),
     ] = ""
     accelerator_type: Annotated[

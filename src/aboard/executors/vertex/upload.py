@@ -317,7 +317,7 @@ class Upload:
                     return
                 self._note_wait(str(error))
                 pause, backoff = backoff, min(2 * backoff, _LONGEST_BACKOFF)
-            except Exception:  # noqa: BLE001 - whatever it was, the upload goes on
+            except Exception:  # noqa: BLE001 - the upload continues after any error
                 _log.exception("the upload to Vertex failed; retrying")
                 pause, backoff = backoff, min(2 * backoff, _LONGEST_BACKOFF)
             self._closed.wait(pause)

@@ -340,7 +340,7 @@ class Shipper:
                 return result
         except StorageError as error:
             return Round(left=1, problem=error)
-        except Exception as error:  # noqa: BLE001 - if this process ends, nothing sends the rest
+        except Exception as error:  # noqa: BLE001 - if this process exits, nothing sends the rest
             log(traceback.format_exc())
             problem = f"internal error: {type(error).__name__}: {error}"
             hint = f"See {self._spool.log}."
