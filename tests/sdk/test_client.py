@@ -338,7 +338,7 @@ def test_a_job_is_submitted_followed_and_tried_again(client, root, tmp_path):
     with pytest.raises(aboard.HubError, match="job 'swept' not found"):
         client.job("swept")
     assert len(client.runs("job:swept")) == 2
-    with pytest.raises(aboard.HubError, match="has a run 'jobs/swept-1' already") as raised:
+    with pytest.raises(aboard.HubError, match="already has a run 'jobs/swept-1'") as raised:
         client.submit(command, root=root, workdir=tmp_path, **swept)
     assert (raised.value.status, raised.value.code) == (409, "name_taken")
 

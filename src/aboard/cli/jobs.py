@@ -181,9 +181,9 @@ def submit(
         name=name,
         sweep=parse_sweeps(sweep or ()),
         repeat=repeat,
-        hparams={key: parse_hparam(one) for key, one in _once(pairs(hparam, "--hparam", form))},
+        hparams={key: parse_hparam(one) for key, one in _unique(pairs(hparam, "--hparam", form))},
         tags=dict(pairs(tag, "--tag", "NAME or NAME=VALUE")),
-        environment=dict(_once(_variables(env))),
+        environment=dict(_unique(_variables(env))),
         resources=resources(
             gpus=gpus,
             cpus=cpus,
@@ -244,7 +244,7 @@ def _variables(given: Iterable[str] | None) -> Iterator[tuple[str, str]]:
         yield name, value if equals else os.environ[name]
 
 
-def _once(given: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _unique(given: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Reject a name that is given twice: the first value would be lost."""
     known: set[str] = set()
     for name, value in given:

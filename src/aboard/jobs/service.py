@@ -186,7 +186,7 @@ class Jobs:
             return JobStatus(self._submit_batch(store, planned.record, planned.batch))
         except KeyboardInterrupt:
             with suppress(StorageError, JobError):  # the next query completes the submission
-                store.update(planned.record.id, _note_interruption)
+                store.update(planned.record.id, _mark_interrupted)
             job = planned.record.id
             self._on_error(
                 JobError(f"job {job} may be submitted; stop it with: aboard jobs stop {job}")
@@ -295,7 +295,7 @@ class Jobs:
             members=[without_secret_values(one) for one in members],
             environment=without_secret_values(request.environment),
             tags=without_secret_values(request.tags),
-            resources=_given(request.resources),
+            resources=_given_resources(request.resources),
             image=request.image,
             parallel=request.parallel,
             workdir=str(Path(request.workdir or Path.cwd()).absolute()),
@@ -347,7 +347,7 @@ class Jobs:
             (submission,) = (one for one in record.submissions if one.attempt == batch.attempt)
             _unnoted.add(_key(record, submission))
             with suppress(StorageError, JobError, OSError):
-                store.update(record.id, _note_interruption)
+                store.update(record.id, _mark_interrupted)
             raise JobError(
                 f"{error} Job {record.id} was submitted anyway; stop it with: aboard jobs stop"
                 f" {record.id}"
@@ -569,7 +569,7 @@ class Jobs:
         if status.has_ended:
             return status
         self._check_mine(status.record)
-        record = self._store(status.record).update(status.id, _note_stop)
+        record = self._store(status.record).update(status.id, _mark_stopped)
         for submission in record.submissions:
             numbers = record.unsettled(submission)
             if not numbers:
@@ -920,7 +920,7 @@ def read_kept(store: JobStore, record: JobRecord) -> bytes:
     )
 
 
-def _given(resources: Resources) -> dict[str, Any]:
+def _given_resources(resources: Resources) -> dict[str, Any]:
     usual = asdict(Resources())
     return {name: value for name, value in asdict(resources).items() if value != usual[name]}
 
@@ -954,11 +954,11 @@ def _cannot_write(directory: Path, error: OSError) -> JobError:
     return JobError(f"{directory}: the files of the job cannot be written: {problem}.")
 
 
-def _note_stop(record: JobRecord) -> None:
+def _mark_stopped(record: JobRecord) -> None:
     record.stopped = time.time()
 
 
-def _note_interruption(record: JobRecord) -> None:
+def _mark_interrupted(record: JobRecord) -> None:
     record.submissions[-1].by = ""
 
 

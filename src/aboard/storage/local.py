@@ -425,7 +425,7 @@ class Folders:
         known = self._known.get(directory.name)
         if known is not None and known.mark == mark and status.st_dev == self._device:
             del self._known[directory.name]
-            return self._again(directory, known)
+            return self._reuse(directory, known)
         contents = scan(directory, self._is_listed, self._is_described)
         changed = max(status.st_mtime_ns, status.st_ctime_ns)
         is_settled = status.st_dev == self._device and changed < self._settled_before
@@ -436,7 +436,7 @@ class Folders:
                 self.found[directory.name] = Folder(mark, files, below)
         return contents
 
-    def _again(self, directory: Directory, known: Folder) -> Contents:
+    def _reuse(self, directory: Directory, known: Folder) -> Contents:
         problems: list[StorageError] = []
         files: list[Entry] = []
         place, above = directory.path, f"{directory.name}/" if directory.name else ""

@@ -272,18 +272,18 @@ _MOST_NESTED = 4  # levels of names in a value, as in `--env=TOKEN=S`
 
 def without_secrets(text: str) -> str:
     """Hide the secrets in a text: a shell command, a message, a document."""
-    text = _once(text)
+    text = _redact(text)
     if "%" not in text:
         return text
 
     def check(found: re.Match[str]) -> str:
         decoded = unquote(found[0])
-        return found[0] if _once(decoded) == decoded else HIDDEN
+        return found[0] if _redact(decoded) == decoded else HIDDEN
 
     return _CHUNK.sub(check, text)
 
 
-def _once(text: str) -> str:
+def _redact(text: str) -> str:
     text = _without_passwords(_PRIVATE_KEY.sub(HIDDEN, text))
     return _without_shapes(_without_attached(_without_named(text)))
 

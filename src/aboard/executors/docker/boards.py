@@ -391,7 +391,7 @@ class DockerExecutor(Executor):
             has_ended = start.ended_status() is not None or not start.place.is_dir()
             if not has_ended:
                 start.request_stop(0.0 if now else time.monotonic() + self.grace)
-            if not _is_its(client, handle):
+            if not _has_container(client, handle):
                 return
             if has_ended:
                 remove(client, handle["container"])
@@ -499,7 +499,7 @@ def _published(container: Mapping[str, Any], handle: Handle) -> list[str | int] 
     return None
 
 
-def _is_its(client: Any, handle: Handle) -> bool:
+def _has_container(client: Any, handle: Handle) -> bool:
     """Return whether the container of this start exists, not one that replaced it."""
     from docker.errors import NotFound
 

@@ -432,7 +432,7 @@ class KubernetesExecutor(Executor):
             return self._conclude(api, handle, code, reason or self._why_gone(api, handle))
         if pod["metadata"].get("deletionTimestamp") is not None:
             grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0
-            if self._ends_since(pod) > grace + _UNCONFIRMED_SECONDS:
+            if self._seconds_ending(pod) > grace + _UNCONFIRMED_SECONDS:
                 node = pod["spec"].get("nodeName")
                 silent = f"node {node} does not answer: {self._why_gone(api, handle)}"
                 api.delete(_pod_path(handle), grace=0)
@@ -465,9 +465,9 @@ class KubernetesExecutor(Executor):
             return False
         if "running" not in container_state(pod):
             return True
-        return self._ends_since(pod) > self.grace + _SETTLE_SECONDS
+        return self._seconds_ending(pod) > self.grace + _SETTLE_SECONDS
 
-    def _ends_since(self, pod: _Json) -> float:
+    def _seconds_ending(self, pod: _Json) -> float:
         """Return how long ago this hub first saw a pod ending; other clocks may differ."""
         now = time.monotonic()
         first, _ = self._ending.setdefault(pod["metadata"]["name"], (now, disruption(pod)))

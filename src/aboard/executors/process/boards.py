@@ -194,9 +194,9 @@ class ProcessExecutor(Executor):
                 if (board, attempt) != (spec.board, spec.attempt):
                     continue
                 handle = _handle_of(pid, board, attempt, directory)
-                if handle is not None and _settles(_Started(handle)):
+                if handle is not None and _is_still_running(_Started(handle)):
                     return handle
-                if handle is None and _waits(pid):  # for a running hub, or for its own exit
+                if handle is None and _is_waiting(pid):  # for a running hub, or for its own exit
                     waiting = pid
             if not waiting:
                 return None
@@ -221,10 +221,10 @@ class ProcessExecutor(Executor):
                 for one, board, attempt, directory in self._marked()
                 if (board, attempt) == (spec.board, spec.attempt)
             }
-            waiting = {one for one in starts if one != pid and _waits(one)}
+            waiting = {one for one in starts if one != pid and _is_waiting(one)}
             for one in starts.keys() - waiting - {pid}:
                 handle = _handle_of(one, spec.board, spec.attempt, starts[one])
-                if handle is not None and _settles(_Started(handle)):
+                if handle is not None and _is_still_running(_Started(handle)):
                     return True
             if any(one < pid for one in waiting):
                 return True
@@ -239,7 +239,7 @@ class ProcessExecutor(Executor):
         before = read_json(record)
         if isinstance(before, dict):
             running = _Started(before)
-            if _settles(running):
+            if _is_still_running(running):
                 return before
             shutil.rmtree(running.place, ignore_errors=True)
         if (elsewhere := self._find_elsewhere(spec)) is not None:
@@ -345,7 +345,7 @@ class _Started(Start):
         return not self.of_this_boot or (process is not None and not self._is(process))
 
     def is_waiting(self) -> bool:
-        return _waits(self.pid)
+        return _is_waiting(self.pid)
 
     def _is(self, process: Process) -> bool:
         return self.of_this_boot and process.started == self._started
@@ -361,7 +361,7 @@ def _kill_waiting(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _waits(pid: int) -> bool:
+def _is_waiting(pid: int) -> bool:
     return _WAITING in system.command_line(pid)[:4]
 
 
@@ -371,7 +371,7 @@ def _handle_of(pid: int, board: str, attempt: int, directory: Path) -> Handle | 
     if isinstance(noted, dict):
         return noted if noted.get("pid") == pid and _Started(noted).is_running() else None
     process = system.find_process(pid)
-    if process is None or process.group != pid or not process.is_alive or _waits(pid):
+    if process is None or process.group != pid or not process.is_alive or _is_waiting(pid):
         return None
     return {  # its directory is gone
         "board": board,
@@ -403,7 +403,7 @@ def _bind(pid: int, cpus: float) -> None:
     os.sched_setaffinity(pid, random.sample(usable, min(math.ceil(cpus), len(usable))))
 
 
-def _settles(before: _Started) -> bool:
+def _is_still_running(before: _Started) -> bool:
     """Return whether an earlier start of a board is running; if it is stopping, wait."""
     patience = time.monotonic() + _CHANGEOVER_SECONDS
     while before.is_running():

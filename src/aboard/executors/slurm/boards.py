@@ -256,7 +256,7 @@ class SlurmExecutor(Executor):
         label = (self.hub, spec.board, spec.attempt)
         jobs = [one for one in cluster.jobs(workdirs=True).values() if one.label() == label]
         for job in sorted(jobs, key=lambda one: int(one.id), reverse=True):
-            handle = _noted(job)
+            handle = _recorded_handle(job)
             has_ended = bool(ENDED.fullmatch(job.state))
             if handle is not None and (not has_ended or job.workdir == str(start)):
                 return handle
@@ -451,7 +451,7 @@ def _accounts(cluster: Cluster, gone: Iterable[_Submitted]) -> dict[str, Job]:
     }
 
 
-def _noted(job: Job) -> Handle | None:
+def _recorded_handle(job: Job) -> Handle | None:
     """Return the handle of a job from the files of its start; None if they are not its own."""
     handle: Handle | None = None
     with suppress(OSError):  # on another machine
@@ -460,7 +460,7 @@ def _noted(job: Job) -> Handle | None:
 
 
 def _handle_of(job: Job, board: str, attempt: int, profile: str) -> Handle:
-    return _noted(job) or {
+    return _recorded_handle(job) or {
         "board": board,
         "attempt": attempt,
         "directory": str(Path(job.workdir).parent),

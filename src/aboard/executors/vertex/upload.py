@@ -230,7 +230,7 @@ class Upload:
         self._requested = requested
         self._closed = threading.Event()
         self._vertex = Vertex(destination.place, closed=self._closed)
-        self._waits = ""
+        self._problem = ""
         self._left_out: dict[str, None] = {}
         self._marks: dict[tuple[str, str], tuple[object, ...]] = {}
         self._last_write = 0.0
@@ -257,7 +257,7 @@ class Upload:
 
     @property
     def problems(self) -> list[str]:
-        found = [self._waits] if self._waits else []
+        found = [self._problem] if self._problem else []
         return [*found, *self._left_out][:_MOST_PROBLEMS]
 
     def app(self) -> ASGIApp:
@@ -323,9 +323,9 @@ class Upload:
             self._closed.wait(pause)
 
     def _note_wait(self, problem: str) -> None:
-        if problem != self._waits:
+        if problem != self._problem:
             _log.warning("%s", problem or "the upload to Vertex continues")
-        self._waits = problem
+        self._problem = problem
 
     def _report_missing(self, what: str) -> None:
         if what not in self._left_out:

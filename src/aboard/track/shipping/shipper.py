@@ -314,7 +314,7 @@ class Shipper:
                 mark_killed(self._spool, watched=self._watched)
             self._hurry = False
             result = self._round(last=ending)
-            self._note(result)
+            self._record(result)
             if ending and (result.complete or self._gives_up()):
                 return self._conclude(result)
             self._wait(ending=ending)
@@ -349,7 +349,7 @@ class Shipper:
         repeated = self._mismatches >= _MAX_MISMATCHES
         return Round(left=1, problem=_mismatch(self._owner.target) if repeated else None)
 
-    def _note(self, result: Round) -> None:
+    def _record(self, result: Round) -> None:
         self._failures = self._failures + 1 if result.problem else 0
         if result.sent:
             self._last_sent = self._clock()
