@@ -172,7 +172,7 @@ def printable(text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
-    """Align rows below their heads: the first `left` columns left, others right."""
+    """Align rows below their heads: the first `left` columns to the left, others to the right."""
     cells = [heads, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
     sides = ["<" if i < left else ">" for i in range(len(widths))]
@@ -184,7 +184,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> 
     def line(row: Sequence[str]) -> str:
         if all(map(str.isascii, row)):
             return usual.format(*row)
-        # Wide characters take two columns.
+        # A column of characters that take two places has fewer of them.
         columns = zip(widths, row, strict=True)
         return form([width - width_of(cell) + len(cell) for width, cell in columns]).format(*row)
 

@@ -507,7 +507,7 @@ def _access(token: str | None, token_file: Path | None) -> TokenAccess:
     from aboard.web import TokenAccess, TokenError, read_token_file
 
     if token is not None and token_file is not None:
-        raise WrongUsage("use only one of --token and --token-file.")
+        raise WrongUsage("give --token or --token-file, not both.")
     try:
         secret = read_token_file(token_file) if token_file is not None else token
         return TokenAccess(secret, os.environ.get("ABOARD_KEY"))
