@@ -128,7 +128,7 @@ def test_a_board_shows_an_experiment_which_completes_although_its_board_is_kille
 def test_a_board_ends_by_itself(begin, docker_engine):
     experiment = begin(2)
     experiment.end()
-    assert "the time is up" in experiment.said
+    assert "the time limit of" in experiment.said
     assert experiment.records() == [(0.01, "completed"), (0.1, "completed")]
     assert docker_engine.docker("ps", "--all", "--quiet") == ""
 
