@@ -500,11 +500,11 @@ def board(hub, aboard):
 def test_a_change_says_who_sees_a_board_and_until_when_it_runs(board, aboard):
     name, identity = board
     done = aboard("boards", "change", name, "--team")
-    assert done.out == f"{name} ({identity}): every user of the hub sees it; it has no end\n"
+    assert done.out == f"{name} ({identity}): every user of the hub sees it; it has no time limit\n"
     done = aboard("boards", "change", name, "--private", "--timeout", "8h", "--idle-timeout", "30m")
     assert re.fullmatch(
         rf"{name} \({identity}\): only its owner sees it; it runs until \d{{4}}-\S+ \S+,"
-        r" and ends after 30 min 00 s without a request\n",
+        r" and stops after 30 min 00 s without a request\n",
         done.out,
     )
     done = aboard("boards", "change", name, "--name", f"{name}-2")
@@ -513,7 +513,7 @@ def test_a_change_says_who_sees_a_board_and_until_when_it_runs(board, aboard):
 
 def test_what_has_no_end_cannot_be_extended(board, aboard):
     done = aboard("boards", "change", board[0], "--extend", "8h")
-    assert "it has no end" in done.out
+    assert "it has no time limit" in done.out
     assert done.err == (
         f"aboard: {board[0]} has no time limit to extend. Set one with --timeout.\n"
     )
@@ -608,7 +608,7 @@ def test_whoever_waits_without_a_terminal_is_told_and_may_leave(hub, variables, 
         out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (130, "")
     assert re.fullmatch(
-        r"aboard: board late goes on without you; end it with: aboard stop \w{12}\n", err
+        r"aboard: board late keeps running; stop it with: aboard stop \w{12}\n", err
     )
 
 

@@ -98,7 +98,7 @@ def test_jobs_are_filtered_and_come_in_pages(hub, root, jobs):
 @pytest.mark.parametrize(
     ("path", "status", "code", "message"),
     [
-        ("/none", 404, "not_found", "there is no job 'none'"),
+        ("/none", 404, "not_found", "job 'none' not found"),
         ("/first?root=/elsewhere", 422, "bad_value", "'/elsewhere' is not a root of this hub."),
         ("/first/logs", 422, "bad_value", "job first has 3 members."),
         ("/first/logs?member=7", 422, "bad_value", "job first has members 1 to 3, not 7."),

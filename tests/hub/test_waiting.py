@@ -85,7 +85,7 @@ def test_a_stop_says_that_the_engine_does_not_answer_and_goes_on(tmp_path, root,
             text=True,
         ) as process:
             line = process.stderr.readline()
-            assert line == f"aboard: board otter is stopping ({said}); waiting until it ends.\n"
+            assert line == f"aboard: board otter is stopping ({said}); waiting until it stops.\n"
             assert described(client, board)["state"] == "stopping"
             engine.is_deaf = False
             out, _ = process.communicate(timeout=180)

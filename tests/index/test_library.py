@@ -129,7 +129,7 @@ def test_a_selector_that_cannot_be_parsed_is_refused(library):
         ("cifar10/run7-run3", "ends before it begins"),
         ("./logs", "does not know where you are"),
         ("new=/data/logs", "does not know where you are"),
-        ("ftp://host/logs", "not a storage"),
+        ("ftp://host/logs", "is not supported"),
         ("", "an empty selector"),
     ]:
         with pytest.raises(BadSelector, match=message) as raised:

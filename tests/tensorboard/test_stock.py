@@ -191,11 +191,11 @@ def test_a_place_that_is_missing_is_said_once_and_waited_for(stock, tmp_path, ca
     write_scalars(tmp_path / "here", 1)
     client = stock(tmp_path / "here", tmp_path / "later")
     assert client.json("data/runs") == ["here"]
-    assert "later: there is no such file or directory" in str(client.stock.problems[0])
+    assert "later: file or directory not found" in str(client.stock.problems[0])
     write_scalars(tmp_path / "later", 2)
     until(lambda: client.steps("later") == [2])
     until(lambda: client.stock.problems == [])
-    assert caplog.text.count("there is no such file or directory") == 1
+    assert caplog.text.count("file or directory not found") == 1
 
 
 def test_samples_are_tensorboards_own_unless_given(stock, tmp_path):

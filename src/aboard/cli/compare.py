@@ -115,7 +115,7 @@ def _condition(text: str) -> Condition:
 
 
 def _fields(patterns: Sequence[str], names: Sequence[str]) -> list[Field]:
-    """Return what to compare: the statistics of all metrics, or those that patterns name."""
+    """Return the fields to compare: statistics of all metrics, or those that match patterns."""
     from aboard.runs.question import Field, parse_field
 
     if not patterns:
