@@ -79,7 +79,7 @@ def test_where_there_is_no_such_executor_a_board_is_refused(hub, registry, execu
     board = hub.make()
     without = Hub(registry, executor, clock, executors={})
     board = without.tick(board)
-    assert (board.state, board.reason) == (BoardState.FAILED, "there is no 'process' here")
+    assert (board.state, board.reason) == (BoardState.FAILED, "this hub has no executor 'process'")
 
 
 def test_a_board_of_an_executor_that_is_switched_off_waits(hub, registry, executor, clock):
@@ -214,7 +214,7 @@ class TestTime:
         clock.pass_by(50)
         extended = hub.lifecycle.extend(board.id, 100)
         assert (extended.state, extended.expires) == (BoardState.STOPPING, board.expires + 100)
-        assert extended.reason == "its time was extended"
+        assert extended.reason == "its time limit was extended"
         hub.tick(board, 4)
         hub.executor.is_ready(board.id)
         again = hub.tick(board)

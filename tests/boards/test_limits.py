@@ -57,11 +57,11 @@ def test_ceilings_are_for_processes_only():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"memory": 2048}, "memory: 2KiB is more than the 1KiB"),
+        ({"memory": 2048}, "memory: 2KiB is more than the limit of 1KiB"),
         ({"memory": 0}, "memory: no limit is more than"),
-        ({"cpus": 2.5}, "cpus: 2.5 is more than the 2 that one board may have. Request at most 2."),
-        ({"cpus": 0.0}, "cpus: no limit is more than the 2"),
-        ({"timeout": 61.0}, "timeout: 61s is more than the 1m"),
+        ({"cpus": 2.5}, "cpus: 2.5 is more than the limit of 2 per board. Request at most 2."),
+        ({"cpus": 0.0}, "cpus: no limit is more than the limit of 2"),
+        ({"timeout": 61.0}, "timeout: 61s is more than the limit of 1m"),
         ({"timeout": 0.0}, "timeout: no limit is more than"),
     ],
 )

@@ -388,7 +388,7 @@ def test_one_that_cannot_be_stopped_does_not_spare_the_others(hub, aboard, comma
     assert [(one["board"], one["code"]) for one in done.json["errors"]] == [
         ("nowhere", "not_found")
     ]
-    assert done.err == ("aboard: there is no board 'nowhere'. List them: aboard list --all\n")
+    assert done.err == ("aboard: board 'nowhere' not found. List them: aboard list --all\n")
 
 
 def test_a_board_is_restarted_at_its_address_and_deleted(hub, aboard):
@@ -575,7 +575,7 @@ def test_a_beginning_of_several_names_asks_for_more(hub, aboard):
     assert aboard("describe", "alike-1").code == 0
     done = aboard("describe", "alike")
     assert done.code == 1
-    assert done.err.endswith("Write more of the name or id.\n")
+    assert done.err.endswith("Use a longer prefix.\n")
 
 
 # Waiting for data.

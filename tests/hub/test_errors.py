@@ -21,7 +21,7 @@ def hub(tmp_path_factory):
         ({"timeout": -1}, "timeout should be greater than or equal to 0."),
         ({"timeout": "never"}, "'never' is not a duration."),
         ({"memory": "lots"}, "'lots' is not a size."),
-        ({"memory": "2"}, "2 bytes are too little memory for a board."),
+        ({"memory": "2"}, "memory: 2 bytes are too little for a board."),
         ({"colour": "red"}, "colour is not a known field."),
         ({"selectors": ["a", 7]}, "selectors.1 should be a valid string."),
         ({"selectors": None}, "selectors should be a valid list."),

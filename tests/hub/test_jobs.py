@@ -102,7 +102,7 @@ def test_jobs_are_filtered_and_come_in_pages(hub, root, jobs):
         ("/first?root=/elsewhere", 422, "bad_value", "'/elsewhere' is not a root of this hub."),
         ("/first/logs", 422, "bad_value", "job first has 3 members."),
         ("/first/logs?member=7", 422, "bad_value", "job first has members 1 to 3, not 7."),
-        ("?cursor=x", 422, "bad_value", "the cursor is invalid."),
+        ("?cursor=x", 422, "bad_value", "invalid cursor."),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(hub, jobs, path, status, code, message):

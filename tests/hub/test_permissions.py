@@ -75,7 +75,7 @@ def test_every_action_has_a_rule():
 def test_what_one_may_not_see_is_not_there():
     me = User("me", Role.MEMBER, 0.0)
     for action in (Action.SEE, Action.STOP, Action.DELETE):
-        with pytest.raises(NoSuchName, match="there is no board 'abc'"):
+        with pytest.raises(NoSuchName, match="board 'abc' not found"):
             require(me, action, HERS)
     with pytest.raises(Forbidden, match=r"me may not stop board abc \(otter\) as member\. Ask its"):
         require(me, Action.STOP, TEAMS)

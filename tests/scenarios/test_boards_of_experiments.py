@@ -225,4 +225,4 @@ def test_one_wrong_id_does_not_spare_the_other_boards(user):
         f"stopped {first.name} ({first.id})",
         f"stopped {second.name} ({second.id})",
     ]
-    assert done.err.startswith("aboard: there is no board 'nowhere'.")
+    assert done.err.startswith("aboard: board 'nowhere' not found.")

@@ -93,7 +93,7 @@ def test_only_boards_that_one_may_see_are_listed_and_opened(
 
     done = team.grace.types("aboard open adas --no-browser")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("aboard: there is no board 'adas'.")
+    assert done.err.startswith("aboard: board 'adas' not found.")
 
 
 def test_a_board_that_is_shared_with_the_team_is_seen_by_all(team, new_visitor):
