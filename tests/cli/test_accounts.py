@@ -247,7 +247,7 @@ def test_others_see_and_revoke_their_own_tokens_only(hub, told, aboard):
     assert {one["user"] for one in listed} == {"own"}
     done = aboard("token", "revoke", foreign["id"], ABOARD_HUB_TOKEN=token)
     assert done.code == 1
-    assert done.err.startswith(f"aboard: there is no token '{foreign['id']}'.")
+    assert done.err.startswith(f"aboard: token '{foreign['id']}' not found.")
     assert Client(hub, foreign["token"]).me()["user"] == USER
 
 

@@ -22,7 +22,7 @@ def hub(tmp_path_factory):
         ({"timeout": "never"}, "'never' is not a duration."),
         ({"memory": "lots"}, "'lots' is not a size."),
         ({"memory": "2"}, "memory: 2 bytes are too little for a board."),
-        ({"colour": "red"}, "colour is not a known field."),
+        ({"colour": "red"}, "unknown field colour."),
         ({"selectors": ["a", 7]}, "selectors.1 should be a valid string."),
         ({"selectors": None}, "selectors should be a valid list."),
     ],

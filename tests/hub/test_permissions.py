@@ -92,7 +92,7 @@ def test_a_link_shows_one_board_and_nothing_else():
         if action is not Action.SEE:
             about = MINE if action.name in ON_BOARDS["admin"] else None
             assert not may(guest, action, about)
-            with pytest.raises(Forbidden, match="a link does not allow to"):
+            with pytest.raises(Forbidden, match="guests with a link may not"):
                 require(guest, action, about)
     with pytest.raises(NoSuchName):
         require(guest, Action.STOP, board("me", identity="other"))

@@ -168,4 +168,4 @@ def test_an_instant_board_has_no_processors_of_its_own(tmp_path, root):
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
         body = {"selectors": ["cifar10"], "on": "instant", "cpus": 2}
         error = client.post("/api/v1/boards", json=body).json()["error"]
-        assert "has no processor limit of its own" in error["message"]
+        assert "cannot have its own processor limit" in error["message"]

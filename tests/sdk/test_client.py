@@ -282,7 +282,7 @@ def test_a_team_hub_is_entered_with_a_password_and_keeps_its_limits(tmp_path, ro
         assert client.me() == {"user": USER, "role": "admin", "personal": False}
         client.add_user("grace")
         assert client.set_role("grace", "viewer")["role"] == "viewer"
-        with pytest.raises(aboard.HubError, match="role cannot be 'queen': choose 'viewer'"):
+        with pytest.raises(aboard.HubError, match="role cannot be 'queen': use 'viewer'"):
             client.set_role("grace", "queen")
         board = aboard.Board.create("mnist", on="process", client=client)
         assert list(served(board).values()) == [[3.0]]

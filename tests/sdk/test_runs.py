@@ -26,7 +26,7 @@ def test_a_run_is_found_by_its_id_its_document_and_a_selector(client, run, root)
     with pytest.raises(aboard.HubError, match="'cifar10' is more than one run") as raised:
         client.run("cifar10")
     assert raised.value.code == "ambiguous"
-    with pytest.raises(aboard.NotFound, match="there is no run"):
+    with pytest.raises(aboard.NotFound, match="not found"):
         client.run(f"{run['id']}0")
 
 

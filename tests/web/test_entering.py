@@ -183,7 +183,7 @@ class TestLogin:
     def test_a_wrong_one_gets_the_form_again(self) -> None:
         response = self.log_in("wrong-secret-here")
         assert response.status_code == 401
-        assert "This token is not valid." in response.text
+        assert "Invalid token." in response.text
         assert 'value="/b/x/?a=1"' in response.text
         assert 'action="../_aboard/login"' in response.text
         assert "wrong-secret-here" not in response.text

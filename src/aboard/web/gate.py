@@ -259,7 +259,7 @@ class Gate:
         if visitor is None and not is_open:
             if request.bearer is None:
                 return self._ask(request)
-            return await self._refuse(request, scope, "This token is not valid.")
+            return await self._refuse(request, scope, "Invalid token.")
         if not request.path_is_clean:
             return pages.BAD_PATH
         return pages.CROSS_ORIGIN if _is_cross_origin_write(request, visitor) else self._app

@@ -164,7 +164,7 @@ class TokenAccess:
         secret = form.get("token", "").strip()
         if self.is_key(pasted_key(secret)) or await self._check_token(secret):
             return self.open_session()
-        raise WrongSecret("This token is not valid.")
+        raise WrongSecret("Invalid token.")
 
     def is_open(self, path: str) -> bool:  # noqa: ARG002
         return False

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 router = api_router("events")
-_LONGEST_SECONDS = 300.0  # then a client comes back, and shows its secret again
+_LONGEST_SECONDS = 300.0  # then the client reconnects and authenticates again
 _HEARTBEAT_SECONDS = 15.0
-_READY_SECONDS = 30.0  # for the first look, also of a client that does not wait for events
-_SLOW_SECONDS = 30.0  # then a client that takes nothing is dropped
+_READY_SECONDS = 30.0  # for the first scan, also if the client does not wait for events
+_SLOW_SECONDS = 30.0  # then a client that reads nothing is dropped
 
 
 class EventStream(Response):
-    """Sends events to one listener until it leaves, its time is up or its rights may be others."""
+    """Sends events until the client leaves, the time is over, or permissions change."""
 
     media_type = "text/event-stream"
 
@@ -45,7 +45,7 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send_all(send, leaving)
-        except TimeoutError:  # aborted, or the rest would wait in memory for a client that is gone
+        except TimeoutError:  # abort, or the rest would stay in memory for a client that is gone
             connection = scope.get(CONNECTION)
             if connection is not None:
                 connection.abort()
@@ -106,18 +106,18 @@ async def listen(
     follow: Annotated[
         list[str],
         Query(
-            description="Ids of runs: read their new points, and send `points` of these alone.",
+            description="Ids of runs: read their new points, and send `points` only for these.",
             max_length=MOST_FOLLOWED,
         ),
     ] = [],  # noqa: B006
     seconds: Annotated[
-        float, Query(description="End after so long; a client comes back.", ge=0, le=300)
+        float, Query(description="End the stream after this time.", ge=0, le=300)
     ] = _LONGEST_SECONDS,
     last_event_id: Annotated[
-        str | None, Header(description="Go on after this event.", max_length=100)
+        str | None, Header(description="Continue after this event.", max_length=100)
     ] = None,
 ) -> EventStream:
-    """Send what happens to runs, boards and jobs, and which runs have new points."""
+    """Send changes of runs, boards and jobs, and the runs that have new points."""
     runs = await asyncio.to_thread(lambda: [hub.runs.get(one) for one in follow])
     followed = {run.id: run.uri for run in runs}
     listener = hub.events.listen(user, frozenset(kind or Kind), followed, last_event_id)
