@@ -149,7 +149,7 @@ def test_a_link_opens_once(user, new_visitor, complaints):
     late = new_visitor()
     late.goto(board.link)
     complaints.expect("401")
-    assert late.get_by_role("heading").inner_text() == "This link was used already."
+    assert late.get_by_role("heading").inner_text() == "This link was already used."
 
 
 def test_a_board_with_a_process_of_its_own_has_a_log_and_can_be_killed(

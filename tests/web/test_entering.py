@@ -75,7 +75,7 @@ class TestKey:
             now[0] += 365 * 86400.0
         other = Visitor(gate_to(access=access_with())).get(link, **PAGE)
         assert other.status_code == 401
-        assert "This link is not valid." in other.text
+        assert "Invalid link." in other.text
         assert "Aboard may have restarted since" in other.text
         assert "set-cookie" not in other.headers
 
