@@ -53,7 +53,7 @@ def served(*trials: str) -> dict[str, list[tuple[int, float]]]:
 
 def test_the_first_board_brings_a_hub_with_it_and_shows_the_experiment(user, new_visitor):
     done = user.does("aboard start cifar10 --no-browser")
-    assert done.err.startswith("aboard: started a hub of your own (http://localhost:")
+    assert done.err.startswith("aboard: started your own hub (http://localhost:")
     board = read_link(done.out)
     page = new_visitor()
     with page.expect_response(lambda answer: "timeSeries" in answer.url) as fetched:

@@ -209,7 +209,7 @@ def test_a_hub_that_is_not_there_is_said_with_its_address(closed_port):
         aboard.Client(f"http://localhost:{closed_port}").me()
     with pytest.raises(Unreachable, match="not the address of a hub"):
         aboard.Client("file:///etc/passwd")
-    with pytest.raises(Unreachable, match="no hub runs"):
+    with pytest.raises(Unreachable, match="no hub is running"):
         aboard.Client(start=False)
 
 
