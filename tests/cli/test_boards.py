@@ -38,9 +38,7 @@ def started(aboard, *arguments):
 def test_the_first_start_starts_a_hub_and_says_so(no_hub, aboard, root, tmp_path):
     done = aboard("start", root, "--name", "first", "--no-browser", ABOARD_ROOT=str(root))
     assert done.code == 0, done.err
-    assert re.fullmatch(
-        r"aboard: started your own hub \(http://localhost:\d+\); .*\n", done.err
-    )
+    assert re.fullmatch(r"aboard: started your own hub \(http://localhost:\d+\); .*\n", done.err)
     found = re.fullmatch(r"first \((\w{12})\): (http://localhost:\d+/b/\1/)\?key=\S+\n", done.out)
     token = no_hub / "hub-token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600

@@ -131,7 +131,10 @@ def test_nothing_said_is_a_hub_for_this_machine(tmp_path):
         ({"boards": {"colour": 1}}, "boards: there is no setting 'colour'"),
         ({"roots": [{"url": "x"}]}, "roots: there is no setting 'url'. Did you mean 'uri'?"),
         ({"roots": [{}]}, "roots.0.uri is missing"),
-        ({"roots": [{"uri": "/a", "name": "x"}, {"uri": "/b", "name": "x"}]}, "two roots are named 'x'"),
+        (
+            {"roots": [{"uri": "/a", "name": "x"}, {"uri": "/b", "name": "x"}]},
+            "two roots are named 'x'",
+        ),
         ({"roots": ["ftp://x"]}, "not a storage"),
         ({"port": 70000}, "port: 70000 should be less than or equal to 65535"),
         ({"port": True}, "port: True should be a valid integer"),

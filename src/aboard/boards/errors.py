@@ -41,9 +41,7 @@ class Ambiguous(BoardsError):  # noqa: N818 - named by what is wrong
     def __init__(self, text: str, matches: Sequence[BoardRecord]) -> None:
         named = ", ".join(f"{board.id} ({board.name})" for board in matches[:5])
         more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
-        super().__init__(
-            f"{text!r} matches several boards: {named}{more}.", "Use a longer prefix."
-        )
+        super().__init__(f"{text!r} matches several boards: {named}{more}.", "Use a longer prefix.")
         self.matches = tuple(matches)
 
 

@@ -233,9 +233,7 @@ class BoardFields:
         0.0, "How many processors it may use; 0 for no limit.", create=True, example=1.5
     )
     visibility: Visibility = _field(Visibility.PRIVATE, "Who sees it.", create=True, change=True)
-    runs: int | None = _field(
-        None, "How many runs it shows; null if unknown.", stored=False
-    )
+    runs: int | None = _field(None, "How many runs it shows; null if unknown.", stored=False)
     version: int = _field(1, "Counts its changes; an update names the version it saw.", fixed=True)
 
 

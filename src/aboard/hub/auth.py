@@ -365,9 +365,7 @@ class Auth:
                 self._accounts.revoke(Share, share)
                 self._forget_secret(known.digest)
                 return
-        raise NoSuchName(
-            f"link {share[:80]!r} not found.", "List them: aboard share BOARD --list"
-        )
+        raise NoSuchName(f"link {share[:80]!r} not found.", "List them: aboard share BOARD --list")
 
     # One-time keys.
 

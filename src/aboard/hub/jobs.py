@@ -259,7 +259,7 @@ class HubLog:
 
 
 class _Queue:
-    """Makes calls to an engine one after another, in a thread that exits when the queue is empty."""
+    """Makes calls to an engine one after another, in a thread that exits when there are none."""
 
     def __init__(self, engine: str, patience: float) -> None:
         self._engine = engine

@@ -389,7 +389,7 @@ class Hub:
                 continue
             if not self.personal:
                 raise BadValue(
-                    f"{one.text[:200]!r} is outside the roots of this hub, so its runs are unknown.",
+                    f"{one.text[:200]!r} is outside the hub's roots, so its runs are unknown.",
                     "Leave out where, sort and limit, or select runs below a root.",
                 )
             self.add_root(one.place)
@@ -722,9 +722,7 @@ def _question_options(record: BoardRecord) -> list[str]:
 
 def _check_instant(engine: Engine, given: Mapping[str, Any]) -> None:
     if engine is Engine.STOCK:
-        raise BadValue(
-            "the stock engine needs its own process.", "Start it with --on process."
-        )
+        raise BadValue("the stock engine needs its own process.", "Start it with --on process.")
     for name, what in (("memory", "memory"), ("cpus", "processor")):
         if given.get(name):
             raise BadValue(

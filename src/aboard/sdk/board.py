@@ -36,7 +36,7 @@ class Board(BoardFields):
         new: bool = False,
         **options: Unpack[BoardOptions],
     ) -> Board:
-        """Start a board of paths, URIs or selectors, or return the live one with the same selection.
+        """Start a board of paths, URIs or selectors, or return the live board of the selection.
 
         Args:
             selectors: a path, a URI, a selector, or several.

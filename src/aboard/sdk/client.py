@@ -309,7 +309,7 @@ class Client:
         return Board(self, self._document("POST", path, {"roots": roots}))
 
     def trial(self, engine: str, board: str | Board) -> Document:
-        """Return how the hub reaches a trial, its status without a token, and what remains of it."""
+        """Return how the hub reaches a trial, its status without a token, and what remains."""
         ref = board if isinstance(board, str) else board.id
         return self._document("GET", f"/engines/{_quoted(engine)}/trials/{_quoted(ref)}")
 

@@ -32,9 +32,7 @@ router = api_router("jobs")
 _UNCACHED = {"cache-control": "no-store"}
 _MOST_MEMBERS = 100_000
 
-JobId = Annotated[
-    str, Path(description="An id, or a prefix of one.", min_length=1, max_length=128)
-]
+JobId = Annotated[str, Path(description="An id, or a prefix of one.", min_length=1, max_length=128)]
 InRoot = Annotated[
     str | None, Query(description="Only in this root of the hub.", max_length=4096, min_length=1)
 ]

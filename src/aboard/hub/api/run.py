@@ -638,9 +638,7 @@ class MediumDocument(BaseModel):
     steps: list[int] = Field(description="The steps of the tag, at most a thousand.")
     step: int
     time: str | None
-    blobs: list[str] = Field(
-        description="The URLs of images and clips, relative to the hub's."
-    )
+    blobs: list[str] = Field(description="The URLs of images and clips, relative to the hub's.")
     texts: list[str]
     buckets: list[tuple[float, float, float]] = Field(
         description="Of a histogram: from, to, and how many values."

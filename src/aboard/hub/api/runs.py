@@ -147,9 +147,7 @@ def list_runs(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     cursor: Annotated[
         str | None,
-        Query(
-            description="The `next` of a page, or an index from 0.", max_length=_LONGEST_CURSOR
-        ),
+        Query(description="The `next` of a page, or an index from 0.", max_length=_LONGEST_CURSOR),
     ] = None,
 ) -> Response:
     """List runs, in their natural order by default."""

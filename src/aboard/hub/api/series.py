@@ -77,9 +77,7 @@ class SeriesSpec(RequestDocument):
         examples=[["loss", "eval/acc"]],
     )
     x: Axis = Field(Axis.STEP, description="The x axis.")
-    metric: str = Field(
-        "", max_length=1000, description="With `x` = `metric`: its name."
-    )
+    metric: str = Field("", max_length=1000, description="With `x` = `metric`: its name.")
     start: float | None = Field(None, description="The least x.", allow_inf_nan=False)
     stop: float | None = Field(None, description="The greatest x.", allow_inf_nan=False)
     samples: int = Field(1000, ge=1, le=MOST_POINTS, description="The most points per curve.")
