@@ -233,7 +233,7 @@ class TestTime:
     def test_extending_is_limited_and_needless_without_an_end(self, registry, executor, clock):
         hub = Hub(registry, executor, clock, limits=lambda _: Limits(timeout=100))
         board = hub.running(timeout=60.0)
-        with pytest.raises(BoardLimitExceeded, match="may run for 100s in all"):
+        with pytest.raises(BoardLimitExceeded, match="may run for 100s in total"):
             hub.lifecycle.extend(board.id, 41)
         for wrong in (-1, float("nan")):
             with pytest.raises(BadValue):

@@ -76,6 +76,6 @@ def test_more_than_the_ceiling_is_refused(values, said):
 def test_extending_stops_at_the_ceiling():
     running = board(1, started=100.0, expires=160.0)
     check_extension(running, 3700.0, Limits(timeout=3600))
-    with pytest.raises(BoardLimitExceeded, match="may run for 1h in all"):
+    with pytest.raises(BoardLimitExceeded, match="may run for 1h in total"):
         check_extension(running, 3701.0, Limits(timeout=3600))
     check_extension(running, 1e9, Limits())

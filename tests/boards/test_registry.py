@@ -99,7 +99,9 @@ def test_a_repeated_wish_makes_one_board(registry, clock):
     assert registry.create(wanted, new=True, key="k1") == (first.board, False)
     assert registry.create(wanted, new=True, key="k2").is_new
     assert registry.create(BoardRecord(owner="bob", selectors=("a",)), new=True, key="k1").is_new
-    with pytest.raises(IdempotencyMismatch, match=f"was used for board {first.board.id}"):
+    with pytest.raises(
+        IdempotencyMismatch, match=f"was used for a different board, {first.board.id}"
+    ):
         registry.create(BoardRecord(owner="ann", selectors=("b",)), new=True, key="k1")
     run(registry, first.board, BoardState.STOPPED)
     ended = registry.create(wanted, new=True, key="k1")

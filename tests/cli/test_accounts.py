@@ -165,7 +165,7 @@ def test_a_password_is_changed_by_an_administrator_and_by_oneself(hub, told, var
 
 def test_no_other_password_than_a_good_one_is_taken(hub, told):
     for name, secret, expected, said in (
-        ("nobody-at-all", SECRET, 1, "no user 'nobody-at-all'"),
+        ("nobody-at-all", SECRET, 1, "user 'nobody-at-all' not found"),
         (USER, "short", 2, "Use 8 to 1024 characters."),
     ):
         code, out, err = told(secret, "user", "password", name, "--password-stdin")

@@ -149,7 +149,7 @@ def test_whoever_logs_out_is_a_stranger_again(team, graces, new_visitor, complai
     log_in(page, "grace", GRACES)
     page.wait_for_url(f"{team.url}/")
     (cookie,) = page.context.cookies()
-    page.get_by_title("You", exact=True).click()
+    page.get_by_title("Account", exact=True).click()
     page.get_by_role("menuitem", name="Log out").click()
     page.wait_for_url(f"{team.url}/login")
     complaints.expect("401")

@@ -119,7 +119,7 @@ def test_a_key_opens_nothing_on_another_board(ours):
     assert open_image(ours, "mine", key).kind == "image/png"
     elsewhere = open_image(ours, "yours", key)
     assert elsewhere.status == 404
-    assert "no such blob on this board" in elsewhere.text
+    assert "blob not found on this board" in elsewhere.text
 
 
 @pytest.mark.parametrize("change", [lambda key: key[:-1], lambda key: key[1:], str.swapcase,

@@ -230,7 +230,7 @@ def test_one_odd_value_hides_no_other(tmp_path, serve, caplog):
 def test_a_blob_is_read_in_a_request_to_its_board(provider, request_to):
     key = SIGNER.sign(BlobKey("board", ".", "pictures", 5, 2))
     request_to("empty")
-    with pytest.raises(errors.NotFoundError, match="no such blob on this board"):
+    with pytest.raises(errors.NotFoundError, match="blob not found on this board"):
         provider.read_blob(blob_key=key)
     request_to("board")
     assert provider.read_blob(blob_key=key).startswith(b"\x89PNG")
