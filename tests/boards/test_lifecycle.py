@@ -616,10 +616,10 @@ class TestTwoHubs:
         board = hub.make()
         starting = hub.registry.transition(board, Transition(BoardState.STARTING))
         first = hub.executor.start(hub.executor.specify(starting))
-        hub.lifecycle._keep(hub.executor, starting, first)
+        hub.lifecycle._store_handle(hub.executor, starting, first)
         other.executor.stop(other.executor.start(other.executor.specify(starting)), now=True)
         second = other.executor.start(other.executor.specify(starting))
         assert second != first
-        other.lifecycle._keep(other.executor, starting, second)
+        other.lifecycle._store_handle(other.executor, starting, second)
         assert hub.registry.get(board.id).handle == first
         assert (hub.executor.alive(board.id), other.executor.alive(board.id)) == (1, 0)

@@ -296,7 +296,7 @@ class TestTokens:
         for _ in range(5):
             assert hub.auth.token(hub.auth.create_token(bob).secret)
             hub.now += 31
-        assert len(hub.auth._noted) == 2
+        assert len(hub.auth._recorded_uses) == 2
 
     def test_it_ends_after_its_time(self, hub):
         secret = hub.auth.create_token(hub.auth.user("bob"), lasts=100).secret

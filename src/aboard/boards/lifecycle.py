@@ -320,7 +320,7 @@ class Lifecycle:
             because = Transition(state, why_stopping(reason, record.executor, problem))
             return self._registry.transition(record, because, urgent=int(now))
 
-        return self._insist(board_id, step)
+        return self._retry_on_conflict(board_id, step)
 
     def restart(self, board_id: str, *, reason: str = "") -> BoardRecord:
         """Stop a board if it is live, and start it again; its history is kept."""
@@ -343,7 +343,7 @@ class Lifecycle:
             )
             return self._begin(again)
 
-        return self._insist(board_id, step)
+        return self._retry_on_conflict(board_id, step)
 
     def extend(self, board_id: str, seconds: float) -> BoardRecord:
         """Extend the time limit of a board; a board without one does not change.
@@ -368,7 +368,7 @@ class Lifecycle:
             )
             return self._registry.transition(record, again, expires=expires, timeout=expires - now)
 
-        return self._insist(board_id, step)
+        return self._retry_on_conflict(board_id, step)
 
     def change(
         self,
@@ -394,7 +394,7 @@ class Lifecycle:
                 return self._registry.transition(record, stopping, **values)
             return self._registry.update(record, **values) if values else record
 
-        return self._insist(board_id, step)
+        return self._retry_on_conflict(board_id, step)
 
     def touch(self, board_id: str) -> None:
         """Record that a board is used; cheap enough for every request."""
@@ -417,7 +417,7 @@ class Lifecycle:
             self._live.update(record)
             if record.is_isolated and record.state is BoardState.RUNNING:
                 work = (("address", record.id), self._find_address, record)
-                self._do(*work, pool=self._probes)
+                self._submit(*work, pool=self._probes)
         return record
 
     def is_unhealthy(self, record: BoardRecord) -> bool:
@@ -476,7 +476,7 @@ class Lifecycle:
             self._wake.clear()
             try:
                 self.tick()
-            except Exception:  # noqa: BLE001 - whatever it was, the other boards go on
+            except Exception:  # noqa: BLE001 - must not affect other boards
                 _log.exception("the boards could not be checked; trying again")
             now = self._clock()
             soon = any(
@@ -498,28 +498,28 @@ class Lifecycle:
             return
         for record in live:
             if not record.is_isolated and self._due(record, None) is not None:
-                self._do(record.id, self._decided, record, None)
+                self._submit(record.id, self._advance, record, None)
         held: dict[str, list[BoardRecord]] = {}
         for record in filter(self._leases.holds, isolated):
             held.setdefault(record.executor, []).append(record)
         for name, place in self._places.items():
             searches = place.is_search_due(self._clock(), self._settings.orphans)
             if name in held or place.orphans or searches:
-                self._do((name,), self._poll, place, held.get(name, []))
+                self._submit((name,), self._poll, place, held.get(name, []))
         for record in isolated:
             if record.state is BoardState.RUNNING and not self._leases.holds(record):
                 work = (("address", record.id), self._find_address, record)
-                self._do(*work, pool=self._probes)  # an engine that hangs must not delay starts
+                self._submit(*work, pool=self._probes)  # an engine that hangs must not delay starts
         unreached = [record for record in isolated if not self.reaches(record)]
         if unreached:
-            self._do("unreached", self._give_up, unreached)
+            self._submit("unreached", self._end_unreached, unreached)
 
     def _poll(self, place: _Place, records: list[BoardRecord]) -> None:
         """Query an executor once for all its boards and take the steps that are due."""
         executor, now = place.executor, self._clock()
         for record in records:
             if record.handle is None:
-                self._do(record.id, self._launch, executor, record)
+                self._submit(record.id, self._launch, executor, record)
         # A stop requested since the last failure is tried at once: the engine may be back.
         stops = any(
             record.state is BoardState.STOPPING and record.changed > place.failed
@@ -548,13 +548,13 @@ class Lifecycle:
         self, executor: Executor, record: BoardRecord, handle: Handle, status: Status | None
     ) -> None:
         """Take the step that is due after a poll."""
-        if self._decided(record, status):
+        if self._advance(record, status):
             return
         if record.state is BoardState.STOPPING:
             problem = "" if status is None else why_unanswered(executor.name, status)
             reason = why_stopping(record.reason, executor.name, problem)
             self._explain(record, reason, record.changed)
-            self._do(record.id, self._send_stop, executor, record, handle)
+            self._submit(record.id, self._send_stop, executor, record, handle)
             return
         if status is not None:
             # The start timeout begins after the engine has stopped waiting.
@@ -563,7 +563,7 @@ class Lifecycle:
             self._explain(record, why_waiting(executor.name, status), changed)
         if record.state is BoardState.RUNNING and self._probe is not None:
             probing = (executor, record, self._probe, self._clock())
-            self._do(("probe", record.id), self._check_health, *probing, pool=self._probes)
+            self._submit(("probe", record.id), self._check_health, *probing, pool=self._probes)
 
     def _explain(self, record: BoardRecord, reason: str, changed: float) -> None:
         """Store what a board waits for, if it changed."""
@@ -619,7 +619,7 @@ class Lifecycle:
         except ExecutorError as error:
             _log.info("board %s cannot be opened here: %s", record.id, error)
 
-    def _give_up(self, records: list[BoardRecord]) -> None:
+    def _end_unreached(self, records: list[BoardRecord]) -> None:
         """Mark boards that no hub reaches as failed or lost."""
         lost = self._leases.take_unreached(
             [record.id for record in records], self._settings.unreached
@@ -629,17 +629,17 @@ class Lifecycle:
                 continue
             if record.state is BoardState.PENDING:
                 reason = f"this hub has no executor {record.executor!r}"
-                self._move(record, Transition(BoardState.FAILED, reason))
+                self._transition(record, Transition(BoardState.FAILED, reason))
             else:
                 reason = f"no hub has reached it for {span(self._settings.unreached)}"
-                self._decided(record, Status(CommandState.ENDED, None, reason))
+                self._advance(record, Status(CommandState.ENDED, None, reason))
 
-    def _decided(self, record: BoardRecord, status: Status | None) -> bool:
+    def _advance(self, record: BoardRecord, status: Status | None) -> bool:
         """Take the step that is due, if any; return whether there was one."""
         due = self._due(record, status)
         if due is None:
             return False
-        self._move(record, due)
+        self._transition(record, due)
         return True
 
     def _due(self, record: BoardRecord, status: Status | None) -> Transition | None:
@@ -669,7 +669,7 @@ class Lifecycle:
         """Start a board that has no handle, or adopt what a killed hub started for it."""
         started: BoardRecord | None = record
         if record.state is BoardState.PENDING:
-            started = self._move(record, Transition(BoardState.STARTING))
+            started = self._transition(record, Transition(BoardState.STARTING))
         if started is None or not self._leases.holds(record):
             return
         try:
@@ -678,13 +678,13 @@ class Lifecycle:
             # A killed hub may have started it: retry until the adoption timeout.
             waited = self._clock() - started.changed
             if record.state is BoardState.PENDING or waited >= self._settings.adoption_timeout:
-                self._not_started(started, str(error))
+                self._fail_start(started, str(error))
             elif record.state is BoardState.STARTING:
                 self._explain(record, str(error), record.changed)
             return
-        self._keep(executor, started, handle)
+        self._store_handle(executor, started, handle)
 
-    def _keep(self, executor: Executor, started: BoardRecord, handle: Handle) -> None:
+    def _store_handle(self, executor: Executor, started: BoardRecord, handle: Handle) -> None:
         """Store a handle, or stop the command if its board is gone."""
         for _ in range(_ATTEMPTS):
             try:
@@ -706,14 +706,14 @@ class Lifecycle:
             self._wake.set()
             return
 
-    def _not_started(self, started: BoardRecord, reason: str) -> None:
+    def _fail_start(self, started: BoardRecord, reason: str) -> None:
         for _ in range(_ATTEMPTS):
             record = self._registry.get(started.id)
             if record.attempt != started.attempt or not record.is_live:
                 return
             stopping = record.state is BoardState.STOPPING
             due = Transition(record.outcome if stopping else BoardState.FAILED, reason)
-            if self._move(record, due) is not None:
+            if self._transition(record, due) is not None:
                 return
 
     def _send_stop(self, executor: Executor, record: BoardRecord, handle: Handle) -> None:
@@ -741,7 +741,9 @@ class Lifecycle:
             self._wake.set()
         return record
 
-    def _insist(self, board_id: str, step: Callable[[BoardRecord], BoardRecord]) -> BoardRecord:
+    def _retry_on_conflict(
+        self, board_id: str, step: Callable[[BoardRecord], BoardRecord]
+    ) -> BoardRecord:
         """Take a step that a user requested; retry if the board changes in between."""
         for attempt in range(_ATTEMPTS):
             record = self._registry.get(board_id)
@@ -756,7 +758,7 @@ class Lifecycle:
             return record
         raise AssertionError("unreachable")
 
-    def _move(self, record: BoardRecord, transition: Transition) -> BoardRecord | None:
+    def _transition(self, record: BoardRecord, transition: Transition) -> BoardRecord | None:
         """Change the state of a board; return None if it changed in between."""
         changes: dict[str, Any] = {}
         if transition.state in ENDED and record.handle is not None and self.reaches(record):
@@ -778,7 +780,7 @@ class Lifecycle:
         self._registry.touch(used)
         self._live.saved(used)
 
-    def _do(
+    def _submit(
         self,
         key: Hashable,
         work: Callable[..., object],
@@ -792,7 +794,7 @@ class Lifecycle:
                 work(*arguments)
             except DatabaseUnavailable as error:
                 _log.warning("%s", error)
-            except Exception:  # noqa: BLE001 - whatever it was, the other boards go on
+            except Exception:  # noqa: BLE001 - must not affect other boards
                 _log.exception("a board could not be checked; trying again")
             finally:
                 with self._lock:

@@ -413,9 +413,9 @@ class Registry:
                 f"Stop it first: aboard stop {record.id}",
             )
         with self._database.write() as connection:
-            done = connection.execute(sa.delete(_board).where(*_as_seen(record)))
+            done = connection.execute(sa.delete(_board).where(*_same_version(record)))
             if not done.rowcount:
-                raise _changed_meanwhile(connection, record)
+                raise _conflict(connection, record)
 
 
 def _live(connection: sa.Connection, owner: str | None = None) -> list[BoardRecord]:
@@ -458,7 +458,7 @@ class _LiveNames(Container[str]):
 
 def _check_free(connection: sa.Connection, owner: str, name: str) -> None:
     if name in _LiveNames(connection, owner):
-        raise _taken(owner, name)
+        raise _name_taken(owner, name)
 
 
 def _find_creation(
@@ -498,18 +498,18 @@ def _replace(connection: sa.Connection, before: BoardRecord, after: BoardRecord)
     if after.state is not BoardState.PENDING:
         del values["last_request"]  # `touch` stores it; only a restart resets it
     try:
-        done = connection.execute(sa.update(_board).where(*_as_seen(before)).values(values))
+        done = connection.execute(sa.update(_board).where(*_same_version(before)).values(values))
     except exc.IntegrityError as error:
-        raise _taken(after.owner, after.name) from error
+        raise _name_taken(after.owner, after.name) from error
     if not done.rowcount:
-        raise _changed_meanwhile(connection, before)
+        raise _conflict(connection, before)
 
 
-def _as_seen(record: BoardRecord) -> tuple[sa.ColumnElement[bool], ...]:
+def _same_version(record: BoardRecord) -> tuple[sa.ColumnElement[bool], ...]:
     return (_board.c.id == record.id, _board.c.version == record.version)
 
 
-def _changed_meanwhile(connection: sa.Connection, record: BoardRecord) -> Conflict | NoSuchName:
+def _conflict(connection: sa.Connection, record: BoardRecord) -> Conflict | NoSuchName:
     state = connection.scalar(sa.select(_board.c.state).where(_board.c.id == record.id))
     if state is None:
         return no_such_board(record.id)
@@ -537,7 +537,7 @@ def _visible(seen_by: str | None) -> list[sa.ColumnElement[bool]]:
     return [sa.or_(_board.c.owner == seen_by, _board.c.visibility == str(Visibility.TEAM))]
 
 
-def _taken(owner: str, name: str) -> NameTaken:
+def _name_taken(owner: str, name: str) -> NameTaken:
     return NameTaken(
         f"{owner} has a live board named {name!r}.", "Choose another name, or stop that board."
     )

@@ -161,7 +161,7 @@ class HubAccess:
         )
 
     async def identify(self, request: Request) -> HubVisitor | None:
-        async with _refusing():
+        async with _errors_as_refusals():
             if request.bearer is not None:
                 return await self._find(Credential.TOKEN, (request.bearer,))
             if sessions := tuple(filter(self._is_for_us, request.sessions)):
@@ -188,13 +188,13 @@ class HubAccess:
             return BadKey.ELSEWHERE if self._for_boards else BadKey.UNKNOWN
         opened = self._auth.new_session(boards=self._for_boards)
         session = opened.record if visitor is None else None
-        async with _refusing():
+        async with _errors_as_refusals():
             problem = await query(self._auth.redeem, key, session)
         return problem or _new_session(opened)
 
     async def log_in(self, form: Mapping[str, str], client: str = "") -> NewSession:
         """Open a session with a password, a token or a pasted link."""
-        async with _refusing():
+        async with _errors_as_refusals():
             if self._personal or "user" not in form:
                 return await self._with_token(form.get("token", "").strip())
             try:
@@ -469,7 +469,7 @@ def _is_trusted(address: str, config: Config) -> bool:
 
 
 @asynccontextmanager
-async def _refusing() -> AsyncIterator[None]:
+async def _errors_as_refusals() -> AsyncIterator[None]:
     try:
         yield
     except BoardsError as error:

@@ -95,7 +95,7 @@ class Auth:
         self._turns = Turns(self.throttle)
         self._link: tuple[str, User] | None = None
         self._lock = Lock()  # guards the four below
-        self._noted: dict[str, float] = {}
+        self._recorded_uses: dict[str, float] = {}
         self._remembered: OrderedDict[str, tuple[Token | Session | Share, User, float]] = (
             OrderedDict()
         )
@@ -229,7 +229,7 @@ class Auth:
         if user is None or not is_right:
             if not await self.throttle.hold():
                 raise TooManyAttempts
-            raise _wrong()
+            raise _wrong_password()
         give_back()
         if user.password is not None and self._passwords.is_outdated(user.password):
             with suppress(TooManyAttempts):  # the next login renews it
@@ -314,19 +314,19 @@ class Auth:
         if found is None or not found[0].is_good(now):
             return None
         identity = found[0].id
-        noted = max(found[0].last_used or 0.0, self._noted.get(identity, 0.0))
-        if now - noted >= _LAST_USED_SECONDS:
-            self._note(identity, now)  # before the write, so that the next request does not wait
+        recorded = max(found[0].last_used or 0.0, self._recorded_uses.get(identity, 0.0))
+        if now - recorded >= _LAST_USED_SECONDS:
+            self._record_use(identity, now)  # before the write: the next request must not wait
             with suppress(DatabaseUnavailable):
                 self._accounts.note_use(found[0], now)
         return found
 
-    def _note(self, identity: str, now: float) -> None:
+    def _record_use(self, identity: str, now: float) -> None:
         with self._lock:
-            self._noted.pop(identity, None)
-            self._noted[identity] = now
-            while now - next(iter(self._noted.values())) >= _LAST_USED_SECONDS:
-                del self._noted[next(iter(self._noted))]
+            self._recorded_uses.pop(identity, None)
+            self._recorded_uses[identity] = now
+            while now - next(iter(self._recorded_uses.values())) >= _LAST_USED_SECONDS:
+                del self._recorded_uses[next(iter(self._recorded_uses))]
 
     def tokens(self, user: User) -> Sequence[Token]:
         """Return the tokens that a user may manage: the user's own, or all of them for an admin."""
@@ -415,7 +415,7 @@ class Auth:
         try:
             found = self._accounts.opened_by(kind, digest)
         except DatabaseUnavailable:
-            return self._known_before(kind, digest, now)
+            return self._recently_known(kind, digest, now)
         is_right = found is not None and hmac.compare_digest(found[0].digest, digest)
         with self._lock:
             self._remembered.pop(digest, None)
@@ -426,7 +426,7 @@ class Auth:
                 self._remembered.popitem(last=False)
         return found
 
-    def _known_before(
+    def _recently_known(
         self, kind: type[Secret], digest: str, now: float
     ) -> tuple[Secret, User] | None:
         with self._lock:
@@ -465,5 +465,5 @@ def _end(now: float, lasts: float | None) -> float | None:
     return now + check_number(lasts, "lasts")
 
 
-def _wrong() -> AuthError:
+def _wrong_password() -> AuthError:
     return AuthError("wrong user name or password.", "Try again, or ask an admin.")

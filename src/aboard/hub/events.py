@@ -228,14 +228,14 @@ class Events:
                 self._publish(events, wake=is_more)
             except Exception:  # noqa: BLE001 - the next scan may succeed
                 _log.exception("the scan for changes failed; trying again")
-                self._closed_within(1.0)
+                self._wait_closed(1.0)
             with self._lock:
                 self._lock.wait_for(lambda: self._closed or bool(self._fresh), _SCAN_SECONDS)
             if self._fresh:
-                self._closed_within(_GATHER_SECONDS)
+                self._wait_closed(_GATHER_SECONDS)
         self._hub.follower.follow(())
 
-    def _closed_within(self, seconds: float) -> None:
+    def _wait_closed(self, seconds: float) -> None:
         with self._lock:
             self._lock.wait_for(lambda: self._closed, seconds)
 

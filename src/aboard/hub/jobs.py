@@ -195,8 +195,8 @@ class HubJobs:
         for record in filter(_is_open, records):
             engines.setdefault(record.engine, []).append(record)
         answers = {
-            engine: self._queue(engine).put_statuses(jobs, asked)
-            for engine, asked in engines.items()
+            engine: self._queue(engine).put_statuses(jobs, batch)
+            for engine, batch in engines.items()
         }
         for engine, answer in answers.items():
             try:

@@ -199,7 +199,7 @@ class Hub:
         except DatabaseUnavailable:
             mine = [
                 board
-                for board in self._remembered(user)
+                for board in self._live_boards(user)
                 if board.id.startswith(ref) or board.name.startswith(ref)
             ]
             with suppress(NoSuchName):
@@ -243,14 +243,14 @@ class Hub:
                 raise
             found = [
                 board
-                for board in self._remembered(user)
+                for board in self._live_boards(user)
                 if (not states or board.state in states)
                 and owner in {None, board.owner}
                 and name in {None, board.name}
             ]
             return Page(found[:limit], len(found), None)
 
-    def _remembered(self, user: User) -> list[BoardRecord]:
+    def _live_boards(self, user: User) -> list[BoardRecord]:
         boards = self.lifecycle.snapshot().boards.values()
         seen = [board for board in boards if may(user, Action.SEE, board)]
         return sorted(seen, key=lambda board: (board.created, board.id), reverse=True)
@@ -299,7 +299,7 @@ class Hub:
             return None, []
         if record.on == INSTANT:
             if closely:
-                self.probe_buckets(self._shown(record))
+                self.probe_buckets(self._served(record))
             runs = self.follower.count(record.id, now=closely)
             problems = self.follower.conditions(record.id)
             if problems:  # check again for the next description
@@ -373,16 +373,16 @@ class Hub:
         values = fill(values, self.config.limits)
         draft = BoardRecord(owner=user.name, **values)
         if (question := question_of(draft)) is not None:
-            self._know_runs(selectors)
+            self._ensure_known(selectors)
             members = self.library.members(selectors, question)
         draft = replace(draft, sources=_sources(members))
         created = self.lifecycle.create(draft, new=new, key=key)
         if not created.is_new:
-            created = Created(self._updated(created.board, given), False)
-        self._shown(created.board)
+            created = Created(self._update_existing(created.board, given), False)
+        self._served(created.board)
         return created
 
-    def _know_runs(self, selectors: Sequence[Selector]) -> None:
+    def _ensure_known(self, selectors: Sequence[Selector]) -> None:
         """Make sure that the library knows the runs below paths, for a question about them."""
         for one in selectors:
             if not one.place or self._roots_above(one.place):
@@ -394,7 +394,7 @@ class Hub:
                 )
             self.add_root(one.place)
 
-    def _updated(self, record: BoardRecord, given: Mapping[str, Any]) -> BoardRecord:
+    def _update_existing(self, record: BoardRecord, given: Mapping[str, Any]) -> BoardRecord:
         for name, what in (("memory", "memory limit"), ("cpus", "number of processors")):
             if given.get(name, getattr(record, name)) != getattr(record, name):
                 raise BadValue(
@@ -413,10 +413,10 @@ class Hub:
     ) -> BoardRecord:
         """Change fields of a board, and extend its time limit."""
         if changes := parse_request(request):
-            record = self.lifecycle.change(record.id, lambda now: self._with_end(now, changes))
+            record = self.lifecycle.change(record.id, lambda now: self._with_expiry(now, changes))
         if extend is not None:
             record = self.lifecycle.extend(record.id, parse_duration(extend))
-        return self._shown(record)
+        return self._served(record)
 
     def select(self, record: BoardRecord, add: Sequence[str], remove: Sequence[str]) -> BoardRecord:
         """Add and remove selectors of a board; an isolated one restarts with them."""
@@ -433,7 +433,7 @@ class Hub:
             return {"selectors": texts, "sources": _sources(members)}
 
         after = self.lifecycle.change(record.id, changed, restart="its selection changed")
-        return self._shown(after)
+        return self._served(after)
 
     def delete(self, record: BoardRecord) -> None:
         """Delete a board; an instant one is stopped first."""
@@ -442,7 +442,7 @@ class Hub:
         self.registry.delete(record)
         shutil.rmtree(self._directory(record.id), ignore_errors=True)
 
-    def _with_end(self, record: BoardRecord, changes: dict[str, Any]) -> dict[str, Any]:
+    def _with_expiry(self, record: BoardRecord, changes: dict[str, Any]) -> dict[str, Any]:
         if "timeout" not in changes:
             return changes
         seconds = changes["timeout"]
@@ -465,7 +465,7 @@ class Hub:
             )
         )
 
-    def _shown(self, record: BoardRecord) -> BoardRecord:
+    def _served(self, record: BoardRecord) -> BoardRecord:
         if _is_served(record):
             self.show(record)
             self.follower.requested(record.id, wait=False)

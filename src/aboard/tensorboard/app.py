@@ -214,9 +214,9 @@ class _BoardApp:
         self._later = asyncio.Semaphore(_LATER_SLICES)
         self._page: Response | None = None
         self._get: dict[str, Callable[[Listing], Iterator[bytes]]] = {
-            "data/environment": partial(_in_one, hot.environment),
-            "data/runs": partial(_in_one, hot.runs),
-            STATUS: partial(_in_one, self._status),
+            "data/environment": partial(_in_one_part, hot.environment),
+            "data/runs": partial(_in_one_part, hot.runs),
+            STATUS: partial(_in_one_part, self._status),
         }
         described = hot.described.items()
         self._get |= {path: partial(self._unless_described, parts) for path, parts in described}
@@ -447,8 +447,8 @@ def _json_response(body: bytes) -> Response:
     return Response(body, headers=dict(json_headers(compressed=is_compressed)))
 
 
-def _in_one(whole: Callable[[Listing], bytes], listing: Listing) -> Iterator[bytes]:
-    yield whole(listing)
+def _in_one_part(respond: Callable[[Listing], bytes], listing: Listing) -> Iterator[bytes]:
+    yield respond(listing)
 
 
 class _Answering:

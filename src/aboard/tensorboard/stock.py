@@ -278,7 +278,7 @@ class _Loading:
         self._expected = len(mirrors)
         self._thread = threading.Thread(target=self._run, name="aboard-stock", daemon=True)
         for number, mirror in enumerate(mirrors):
-            follower = MirrorUpdater(mirror, seconds, self._noting(number), self.unwatched)
+            follower = MirrorUpdater(mirror, seconds, self._on_update(number), self.unwatched)
             self._mirrors.append(follower)
         self._thread.start()
 
@@ -308,7 +308,7 @@ class _Loading:
             mirror.close()
         self._thread.join()
 
-    def _noting(self, number: int) -> Callable[[Update], None]:
+    def _on_update(self, number: int) -> Callable[[Update], None]:
         def note(update: Update) -> None:
             is_first = number not in self._updates
             self._updates[number] = update

@@ -158,14 +158,14 @@ class _ForkServer:
                 with suppress(BlockingIOError):
                     self._woken.recv(4096)
             self._reap()
-            is_done = self._control.fileno() in ready and not self._obey()
+            is_done = self._control.fileno() in ready and not self._execute_order()
             if is_done or not (ready or self._pids):
                 break
         signal.set_wakeup_fd(-1)  # workers exit after the socket was closed
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
 
-    def _obey(self) -> bool:
+    def _execute_order(self) -> bool:
         """Execute one order; return whether there may be more."""
         try:
             order, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 1)
@@ -192,19 +192,19 @@ class _ForkServer:
         except OSError:
             pid = -1  # the hub notices that the socket is closed
         if pid == 0:
-            self._be_worker(descriptor, above)
+            self._run_worker(descriptor, above)
         os.close(descriptor)
         if pid > 0:
             self._pids[number] = pid
 
-    def _be_worker(self, descriptor: int, above: int) -> NoReturn:
+    def _run_worker(self, descriptor: int, above: int) -> NoReturn:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for one in (self._control, self._woken, self._wake):
                 one.close()
-            _end_with(above)
+            _exit_with_parent(above)
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             work(socket.socket(fileno=descriptor))
@@ -228,7 +228,7 @@ class _ForkServer:
             self._pids = {number: one for number, one in self._pids.items() if one != pid}
 
 
-def _end_with(above: int) -> None:
+def _exit_with_parent(above: int) -> None:
     """Make the kernel kill this process when its parent exits, on Linux."""
     with suppress(AttributeError, OSError):
         death_signal = 1  # PR_SET_PDEATHSIG

@@ -258,7 +258,7 @@ class Gate:
         is_open = request.path_is_clean and self._access.is_open(request.path)
         if visitor is None and not is_open:
             if request.bearer is None:
-                return self._ask(request)
+                return self._login_page(request)
             return await self._refuse(request, scope, "Invalid token.")
         if not request.path_is_clean:
             return pages.BAD_PATH
@@ -276,11 +276,11 @@ class Gate:
         if visitor is not None:
             return redirect(request.own_address)
         if isinstance(redeemed, NewSession):
-            return self._let_in(request.own_address, request, scope, redeemed)
+            return self._open_session(request.own_address, request, scope, redeemed)
         message, code = redeemed.value
         if redeemed is BadKey.UNKNOWN:
             return await self._refuse(request, scope, message, self._access.login.wrong_link)
-        return self._ask(request, message, code=code)
+        return self._login_page(request, message, code=code)
 
     async def _log_in(
         self, request: Request, scope: Scope, receive: Receive, visitor: Visitor | None
@@ -290,7 +290,7 @@ class Gate:
         path = self._access.login.path
         up = "/".join([".."] * (path.count("/") - 1)) or "."
         if request.method != "POST":
-            return self._ask(request) if visitor is None else redirect(f"{up}/")
+            return self._login_page(request) if visitor is None else redirect(f"{up}/")
         form = await _read_form(receive)
         target = local_target(form.get("next", "")) or "/"
         if target.startswith(path):
@@ -299,11 +299,13 @@ class Gate:
             session = await self._access.log_in(form, _client(scope))
         except WrongSecret as error:
             if error.delayed:
-                return self._ask(request, str(error), code="wrong_secret", target=target)
+                return self._login_page(request, str(error), code="wrong_secret", target=target)
             return await self._refuse(request, scope, str(error), target=target)
-        return self._let_in(f"{up}{target}", request, scope, session)
+        return self._open_session(f"{up}{target}", request, scope, session)
 
-    def _let_in(self, location: str, request: Request, scope: Scope, session: NewSession) -> Reply:
+    def _open_session(
+        self, location: str, request: Request, scope: Scope, session: NewSession
+    ) -> Reply:
         trust(scope)
         secret, seconds = session
         return redirect(
@@ -316,9 +318,9 @@ class Gate:
         _logger.info("refused a wrong secret from %s", _client(scope))
         if not await self._access.throttle.hold():
             raise Refused(pages.TOO_MANY)
-        return self._ask(request, message, hint, "wrong_secret", target)
+        return self._login_page(request, message, hint, "wrong_secret", target)
 
-    def _ask(
+    def _login_page(
         self,
         request: Request,
         message: str = "",

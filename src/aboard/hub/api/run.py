@@ -287,9 +287,9 @@ def get_facet(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> Response:
     """Count the values of a field; many different numbers are counted in bins."""
-    asked = parse_field(field)
-    runs = _selected(hub, selector, where, [asked])
-    found = hub.runs.facet(runs, asked, limit)
+    parsed = parse_field(field)
+    runs = _selected(hub, selector, where, [parsed])
+    found = hub.runs.facet(runs, parsed, limit)
     return _json(
         {
             "field": field,
