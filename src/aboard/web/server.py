@@ -101,8 +101,8 @@ def listen_beside(
 ) -> list[socket.socket]:
     """Open a second port of a host: the given one if it is free, or one after the first."""
     first: int = sockets[0].getsockname()[1]
-    wanted = [] if port is None else [port]
-    for candidate in [*wanted, *range(first + 1, min(first + 100, 65535))]:
+    preferred = [] if port is None else [port]
+    for candidate in [*preferred, *range(first + 1, min(first + 100, 65535))]:
         with suppress(ListenError):
             return listen(host, candidate)
     return listen(host, 0)

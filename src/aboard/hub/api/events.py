@@ -56,18 +56,18 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send, leaving: Sequence[asyncio.Task[None]]) -> None:
         events, listener = self._events, self._listener
-        text, is_told = b"retry: 2000\n\n", False
+        text, has_greeted = b"retry: 2000\n\n", False
         while events.is_current(listener):
             listener.wake.clear()
             left = self._ends - time.monotonic()
-            if not is_told and events.is_ready(listener):
+            if not has_greeted and events.is_ready(listener):
                 text += b"" if listener.reset else events.hello(listener)
-                is_told = True
-            if is_told:
+                has_greeted = True
+            if has_greeted:
                 text += events.take(listener)
             if text:
                 await self._send(send, text)
-            is_over = left <= 0 and (is_told or left < -_READY_SECONDS)
+            is_over = left <= 0 and (has_greeted or left < -_READY_SECONDS)
             if is_over or any(task.done() for task in leaving):
                 break
             try:

@@ -454,9 +454,9 @@ def get_file(
     tag = f'"{hashlib.blake2b(found.version.encode(), digest_size=12).hexdigest()}"'
     begin, end, status = 0, found.size, 200
     headers = {**_FILE_HEADERS, "etag": tag, "content-disposition": _attachment(name)}
-    wanted = _RANGE.fullmatch(range or "") if if_range in {None, tag} else None
-    if wanted is not None and (wanted[1] or wanted[2]):
-        begin, end = _bounds(wanted[1], wanted[2], found.size)
+    requested = _RANGE.fullmatch(range or "") if if_range in {None, tag} else None
+    if requested is not None and (requested[1] or requested[2]):
+        begin, end = _bounds(requested[1], requested[2], found.size)
         if begin >= end:
             headers["content-range"] = f"bytes */{found.size}"
             return Response(status_code=416, media_type=_ANY_BYTES, headers=headers)
@@ -530,10 +530,10 @@ def get_run_log(
     if follow:
         pieces = hub.runs.follow_log(run, log, tail)
         return StreamingResponse(pieces, media_type="text/plain; charset=utf-8", headers=_UNCACHED)
-    wanted = _RANGE.fullmatch(range or "") if tail is None and offset is None else None
-    if wanted is not None and (wanted[1] or wanted[2]):
+    requested = _RANGE.fullmatch(range or "") if tail is None and offset is None else None
+    if requested is not None and (requested[1] or requested[2]):
         size = log.size()
-        begin, end = _bounds(wanted[1], wanted[2], size)
+        begin, end = _bounds(requested[1], requested[2], size)
         if begin >= end:
             headers = {**_UNCACHED, "content-range": f"bytes */{size}"}
             return Response(status_code=416, media_type="text/plain", headers=headers)
