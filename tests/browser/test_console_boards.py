@@ -133,7 +133,7 @@ def test_a_limit_says_what_to_stop_with_the_button(visit, hub, complaints):
 
 def test_the_form_of_a_new_board_is_read_to_its_end(visit, hub):
     page = visit("/boards?new=1")
-    box = page.get_by_role("checkbox", name="Another one")
+    box = page.get_by_role("checkbox", name="Create a board even")
     box.scroll_into_view_if_needed()
     start = page.get_by_role("button", name="Start")
     box.check()  # not below the button

@@ -63,7 +63,7 @@ def test_a_member_logs_in_and_comes_to_the_board_that_was_asked_for(
     complaints.expect("401")
     assert heading(page) == "Log in to this hub."
     log_in(page, "grace", "not the password")
-    page.get_by_role("heading", name="The name or the password is wrong.").wait_for()
+    page.get_by_role("heading", name="Wrong user name or password.").wait_for()
     complaints.expect("401")
     log_in(page, "grace", GRACES)
     page.wait_for_url(graces.url + "**")

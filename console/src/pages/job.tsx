@@ -238,7 +238,7 @@ function Members(props: { job: Job; path: string; root: string | undefined }) {
             key={chosen}
             path={`${path}/logs`}
             query={{ root, member: chosen }}
-            label={`Log of member ${chosen}`}
+            label={`Output of member ${chosen}`}
           />
         </Section>
       ) : (
