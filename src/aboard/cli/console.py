@@ -173,8 +173,13 @@ def printable(text: str) -> str:
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
     """Align rows below their heads: the first `left` columns to the left, others to the right."""
-    cells = [heads, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
+    # By columns, as a listing may have very many rows.
+    columns = [
+        column if all(map(str.isprintable, column)) else [*map(printable, column)]
+        for column in zip(heads, *rows, strict=True)
+    ]
+    is_ascii = all(all(map(str.isascii, column)) for column in columns)
+    widths = [max(map(len if is_ascii else width_of, column)) for column in columns]
     sides = ["<" if i < left else ">" for i in range(len(widths))]
 
     def form(widths: Sequence[int]) -> str:
@@ -182,14 +187,14 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> 
         return (" " * _GAP).join(f"{{:{side}{width}}}" for side, width in columns)
 
     def line(row: Sequence[str]) -> str:
-        if all(map(str.isascii, row)):
+        if is_ascii or all(map(str.isascii, row)):
             return usual.format(*row)
         # A column of characters that take two places has fewer of them.
         columns = zip(widths, row, strict=True)
         return form([width - width_of(cell) + len(cell) for width, cell in columns]).format(*row)
 
     usual = form(widths)
-    lines = [line(row).rstrip() for row in cells]
+    lines = [line(row).rstrip() for row in zip(*columns, strict=True)]
     lines[0] = strong(lines[0])
     return "\n".join(lines)
 
