@@ -38,9 +38,7 @@ def started(aboard, *arguments):
 def test_the_first_start_starts_a_hub_and_says_so(no_hub, aboard, root, tmp_path):
     done = aboard("start", root, "--name", "first", "--no-browser", ABOARD_ROOT=str(root))
     assert done.code == 0, done.err
-    assert re.fullmatch(
-        r"aboard: started a hub of your own \(http://localhost:\d+\); .*\n", done.err
-    )
+    assert re.fullmatch(r"aboard: started your own hub \(http://localhost:\d+\); .*\n", done.err)
     found = re.fullmatch(r"first \((\w{12})\): (http://localhost:\d+/b/\1/)\?key=\S+\n", done.out)
     token = no_hub / "hub-token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
@@ -68,7 +66,7 @@ def test_projects_with_equal_names_of_roots_share_a_hub(no_hub, aboard, tmp_path
     process = hub_file(no_hub)["pid"]
     done = aboard("start", "second", *options, cwd=tmp_path / "b")
     where = tmp_path / "b" / "runs"
-    assert done.err == f"aboard: your hub looks for runs below {where} too from now on.\n"
+    assert done.err == f"aboard: added to the roots of your hub: {where}.\n"
     assert hub_file(no_hub)["pid"] == process
     assert list(served(no_hub, done.json).values()) == [[2.0]]
     assert list(served(no_hub, first).values()) == [[1.0]]
@@ -104,7 +102,7 @@ def test_a_hub_that_ran_before_comes_back_with_its_boards_on_its_port(no_hub, ab
     (no_hub / "last-hub.json").write_text(json.dumps({"port": free_port()}))
     first = started(aboard, root, "--name", "mine")
     address = hub_file(no_hub)["url"]
-    note = f"aboard: started your hub again ({address}). 'aboard hub stop' ends it.\n"
+    note = f"aboard: started your hub again ({address}). Stop it with: aboard hub stop\n"
     aboard("hub", "stop")
     listed = aboard("list")
     assert (listed.code, listed.err, first["id"] in listed.out) == (0, note, True)
@@ -200,7 +198,7 @@ def test_a_hub_that_cannot_start_says_why(no_hub, aboard, root):
 def test_without_a_hub_a_question_starts_none(no_hub, aboard):
     done = aboard("list")
     assert done.code == 1
-    assert done.err.startswith("aboard: no hub runs, and none is configured. Start a board")
+    assert done.err.startswith("aboard: no hub is running, and none is configured. Start a board")
     assert not (no_hub / "hub.json").exists()
 
 
@@ -356,7 +354,7 @@ def test_open_starts_a_hub_with_the_runs_that_are_here(no_hub, aboard, tmp_path)
     log_run(tmp_path / "more", "mnist/run1", [1.0])
     first = aboard("open", "--json")
     assert first.code == 0
-    assert "started a hub of your own" in first.err
+    assert "started your own hub" in first.err
     assert roots_of(no_hub) == [str(tmp_path / "runs")]
     again = aboard("open", "--root", "more", "--json")
     assert again.json["url"] == first.json["url"]
@@ -396,7 +394,7 @@ def test_one_that_cannot_be_stopped_does_not_spare_the_others(hub, aboard, comma
     assert [(one["board"], one["code"]) for one in done.json["errors"]] == [
         ("nowhere", "not_found")
     ]
-    assert done.err == ("aboard: there is no board 'nowhere'. List them: aboard list --all\n")
+    assert done.err == ("aboard: board 'nowhere' not found. List them: aboard list --all\n")
 
 
 def test_a_board_is_restarted_at_its_address_and_deleted(hub, aboard):
@@ -567,7 +565,7 @@ def test_links_are_listed_and_revoked_once(board, aboard):
         (["start", "mnist", "--memory", "lots"], "'lots' is not a size. Write bytes, or"),
         (["start", "mnist", "--timeout", "never"], "'never' is not a duration. Write seconds, or"),
         (["start", "mnist", "--template", "{"], "{"),
-        (["describe", ""], "no board is named."),
+        (["describe", ""], "the board's name is empty."),
     ],
 )
 def test_wrong_values_are_wrong_usage(hub, aboard, arguments, said):
@@ -583,7 +581,7 @@ def test_a_beginning_of_several_names_asks_for_more(hub, aboard):
     assert aboard("describe", "alike-1").code == 0
     done = aboard("describe", "alike")
     assert done.code == 1
-    assert done.err.endswith("Write more of the name or id.\n")
+    assert done.err.endswith("Use a longer prefix.\n")
 
 
 # Waiting for data.

@@ -42,7 +42,7 @@ def test_what_is_wrong_with_an_engine_is_said_with_what_to_do(no_hub, aboard, tm
 def test_engines_start_a_hub_of_the_user_where_there_is_none(no_hub, aboard):
     done = aboard("engines", "--json")
     assert done.json["engines"][0]["name"] == "process"
-    assert "started a hub of your own" in done.err
+    assert "started your own hub" in done.err
 
 
 def test_an_engine_is_tried_from_start_to_end(hub, root, aboard):

@@ -85,7 +85,7 @@ def test_a_token_that_opens_nothing_leads_to_the_login(no_hub, aboard, tmp_path)
             f" Log in again: aboard login {hub.url}\n"
         )
         named = aboard("list", ABOARD_HUB=hub.url, ABOARD_HUB_TOKEN="x" * 40)
-        assert "Set ABOARD_HUB_TOKEN to a valid one, or unset it." in named.err
+        assert "Set ABOARD_HUB_TOKEN to a valid token, or unset it." in named.err
         (no_hub / "login.json").unlink()
         nobody = aboard("list", ABOARD_HUB=hub.url)
         assert nobody.err == (

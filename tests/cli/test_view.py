@@ -272,7 +272,7 @@ def test_the_next_free_port_is_taken(viewing, tree):
         (["logs", "--template", "{lr}"], 2, "there is no field 'lr'"),
         (["logs", "--port", "99999"], 2, "99999 is not in the range"),
         (["logs", "--token", "x"], 2, "a token is 16 to 512 letters"),
-        (["logs", "--token", "ab" * 20], 2, "this token repeats the same few characters"),
+        (["logs", "--token", "ab" * 20], 2, "the token repeats the same few characters"),
         (["logs", "--token", "a" * 30, "--token-file", "f"], 2, "--token or --token-file"),
         (["logs", "--token-file", "missing"], 2, "missing"),
         (["logs", "--samples", "-1"], 2, "--samples -1: '-1' is not a number of values."),

@@ -183,7 +183,7 @@ def test_a_wish_for_a_board_that_is_there_changes_how_it_is_kept(hub):
 @pytest.mark.parametrize(
     ("wish", "text"),
     [
-        ({"on": "instant", "engine": "stock"}, "the stock engine needs a process of its own"),
+        ({"on": "instant", "engine": "stock"}, "the stock engine needs its own process"),
         ({"on": "instant", "memory": "1GiB"}, "an instant board is part of the hub"),
         ({"memory": "1GiB"}, "an instant board is part of the hub"),
     ],

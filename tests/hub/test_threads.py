@@ -119,7 +119,7 @@ def test_a_look_for_runs_that_takes_long_holds_no_turn(hub, go_on, monkeypatch):
         go_on.wait(180)
 
     monkeypatch.setattr(Library, "look_again", look)
-    monkeypatch.setattr("aboard.hub.api._LOOK_SECONDS", 180.0)
+    monkeypatch.setattr("aboard.hub.api._SCAN_SECONDS", 180.0)
     wrong = "/api/v1/runs?selector=nothere"
     with ThreadPoolExecutor(3) as senders, hub.client("vera") as client, ExitStack() as closing:
         names = ("anna", "max", "mia")
