@@ -139,7 +139,7 @@ def test_too_many_failures_are_not_tried_again(gate, tmp_path):
     (tmp_path / "test_many.py").write_text(many)
     done = gate()
     assert done.returncode == 1
-    assert "once more, alone" not in done.stdout
+    assert "again, alone" not in done.stdout
     assert "More than 10 tests failed" in done.stdout
 
 

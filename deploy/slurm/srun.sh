@@ -1,6 +1,6 @@
 #!/bin/bash
-# A training of which srun starts every rank, one per GPU. One line is Aboard's: "aboard run". It records
-# rank 0; to record each rank in a directory of its own, write "aboard run --ranks all".
+# A training whose ranks are started by srun, one per GPU. Only the line with "aboard run" is specific to
+# Aboard. It records rank 0; "aboard run --ranks all" records each rank in its own directory.
 #SBATCH --job-name=vit
 #SBATCH --account=project_465000001
 #SBATCH --partition=standard-g

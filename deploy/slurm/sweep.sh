@@ -1,7 +1,7 @@
 #!/bin/bash
-# A sweep as an array, one run per task: they are the runs of one experiment, and "aboard view job:ID"
-# shows those of this array. One line is Aboard's: "aboard run". A task that Slurm requeues continues
-# its run.
+# A sweep as a job array, one run per task. All are runs of one experiment; "aboard view job:ID" shows
+# those of this array. Only the line with "aboard run" is specific to Aboard. A task that Slurm requeues
+# continues its run.
 #SBATCH --job-name=sweep
 #SBATCH --account=project_465000001
 #SBATCH --partition=small-g

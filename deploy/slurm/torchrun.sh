@@ -1,6 +1,6 @@
 #!/bin/bash
-# A training with torchrun on several nodes. One line is Aboard's: "aboard run". Of the processes that
-# srun starts, one per node, the first records the run; of the workers, rank 0 logs.
+# A training with torchrun on several nodes. Only the line with "aboard run" is specific to Aboard. srun
+# starts one process per node: the first records the run. Of the workers, rank 0 logs.
 #SBATCH --job-name=vit
 #SBATCH --account=project_465000001
 #SBATCH --partition=standard-g
