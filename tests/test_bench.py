@@ -1,4 +1,4 @@
-"""The benchmark runs, on trees too small to tell anything, and says what it should."""
+"""The benchmark runs on tiny trees and reports every case and contender."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def measured(place, names):
 
 
 def _running_below(place):
-    """Return the processes that work below a directory, as hubs do."""
+    """Return the processes whose working directory is below a directory."""
     return [one for one in Path("/proc").glob("[0-9]*/cwd") if _is_below(one, place)]
 
 

@@ -1,4 +1,4 @@
-"""Aboard beside other versions of its dependencies, in environments of `tools/environments.py`."""
+"""Aboard with other versions of its dependencies, in environments of `tools/environments.py`."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The command that runs other projects' tests against ours, with a suite of our own."""
+"""`tools/foreign_suites.py`, with a small suite in place of another project's."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The check: parts are installed once and whole, and a test that fails is tried once more."""
+"""`tools/gate.py` runs a failed test again; `tools/cache.py` builds a part once and completely."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Who visits: the protocol that a gate asks, kept by one token and by a hub's accounts."""
+"""The access protocol of the gate, implemented by a single token and by a hub's accounts."""
 
 import asyncio
 from types import SimpleNamespace

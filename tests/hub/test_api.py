@@ -1,4 +1,4 @@
-"""The API over HTTP: what boards show, and what is said when something is wrong."""
+"""The REST API over HTTP: boards, their selections, and errors."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who somebody is: passwords, sessions, tokens and links, over each kind of database."""
+"""Authentication: passwords, sessions, tokens and links, over each kind of database."""
 
 import asyncio
 import re

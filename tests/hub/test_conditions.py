@@ -1,4 +1,4 @@
-"""A board whose source cannot be read says so, everywhere, and recovers by itself."""
+"""A board whose source cannot be read reports it everywhere, and recovers by itself."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The hub's settings: read, checked to the last key, and documented."""
+"""The hub's settings are read, validated to the last key, and documented."""
 
 import re
 import sys

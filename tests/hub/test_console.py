@@ -1,4 +1,4 @@
-"""The console as a hub serves it: its page, its files, and neither of them without a login."""
+"""The hub serves the page and the files of the console only after a login."""
 
 import gzip
 import json

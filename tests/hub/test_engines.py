@@ -1,4 +1,4 @@
-"""The engines of a hub: probed side by side, and tried with a small board."""
+"""The engines of a hub: probed in parallel, and tested with a small board."""
 
 import http.server
 import json

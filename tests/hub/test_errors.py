@@ -1,4 +1,4 @@
-"""Errors of invalid requests, as the client reads them."""
+"""Errors of invalid requests, as a client receives them."""
 
 import pytest
 

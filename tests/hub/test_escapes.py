@@ -1,4 +1,4 @@
-"""Ways out of what somebody may see on a team's hub: links, spellings, keys and redirects."""
+"""Attempts to get around permissions on a team's hub: links, spellings, keys and redirects."""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""The change stream over HTTP: what listeners hear, who hears what, and what many of them cost."""
+"""The change stream over HTTP: its events, their visibility, and the cost of many listeners."""
 
 import asyncio
 import json

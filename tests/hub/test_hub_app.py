@@ -1,4 +1,4 @@
-"""The hub in a browser and behind a proxy: sessions, links, cookies, and signs of life."""
+"""The hub in a browser and behind a proxy: sessions, links, cookies and health."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""A whole hub over PostgreSQL, and any hub whose database is gone for a while."""
+"""A hub over PostgreSQL, and hubs whose database is unavailable for a while."""
 
 import json
 import os

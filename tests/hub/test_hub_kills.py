@@ -1,4 +1,4 @@
-"""Whole hubs, killed at any moment, again and again: no board lost, doubled or orphaned."""
+"""Hubs killed at any moment, again and again: no board is lost, duplicated or orphaned."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""A real hub, killed, stopped and without its database: what is there afterwards."""
+"""A real hub that is killed, stopped or loses its database: its boards afterwards."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the process of an isolated board knows of the hub it was started by, as the kernel tells."""
+"""The process of an isolated board has no secrets of its hub, according to the kernel."""
 
 from pathlib import Path
 

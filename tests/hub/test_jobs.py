@@ -1,4 +1,4 @@
-"""Jobs on a hub: what is listed, who may change them, and an engine that does not answer."""
+"""Jobs on a hub: lists, permissions, and an engine that does not respond."""
 
 import asyncio
 import shutil

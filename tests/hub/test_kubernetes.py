@@ -1,4 +1,4 @@
-"""The hub as deploy/kubernetes installs it, on a real cluster, with boards beside it."""
+"""The hub installed with deploy/kubernetes on a real cluster, with its boards."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One-time keys: how many there are, and what becomes of one when something goes wrong."""
+"""One-time keys: their number, and their state after an error."""
 
 import pytest
 import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""The OpenAPI document is complete; `test_openapi_fuzz` has what a fuzzer makes of it."""
+"""The OpenAPI document is complete; `test_openapi_fuzz` sends requests generated from it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Running a hub: what its log says and does not, what outlives it, and the files that start it."""
+"""Operating a hub: its log, what survives a restart, and the files of its service."""
 
 import concurrent.futures
 import json

@@ -1,4 +1,4 @@
-"""Boards at an origin of their own: what opens where, and every way back to the hub refused."""
+"""Boards at their own origin: links lead there, and the hub refuses requests from it."""
 
 import socket
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The lane of passwords: bounded, and of no consequence to clients that hold a token."""
+"""Password hashing is bounded, and does not delay clients with a token."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Who may do what: every action for every role and every board, as a table to read."""
+"""Permissions: every action for every role and every board, as a table."""
 
 import pytest
 

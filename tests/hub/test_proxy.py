@@ -1,4 +1,4 @@
-"""Boards behind the hub's address: what passes, what does not, and what breaks."""
+"""Requests to boards through the hub: headers, errors, and boards that fail."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What flows through the proxy: bodies of any size, in pieces or cut off, and WebSockets."""
+"""Bodies through the proxy, of any size, chunked or truncated; and WebSockets."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Questions over HTTP: which runs are listed, and boards that show what is best now."""
+"""Queries over HTTP: the listed runs, and boards that always show the current result."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the hub says of its roots: damage, requests to buckets, problems and what to do."""
+"""The roots of a hub: damage, requests to buckets, and problems with their remedies."""
 
 import struct
 

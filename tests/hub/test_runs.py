@@ -1,4 +1,4 @@
-"""One run over the API: what is said of it, its log, its edits, its deletion; facets of many."""
+"""Runs over the API: details, logs, edits and deletion of one; facets of many."""
 
 import json
 import threading

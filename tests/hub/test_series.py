@@ -1,4 +1,4 @@
-"""Curves over HTTP: which runs and metrics, over what, how smooth, and what is too much."""
+"""Curves over HTTP: selection of runs and metrics, axes, smoothing and limits."""
 
 import asyncio
 import json

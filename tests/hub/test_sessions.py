@@ -1,4 +1,4 @@
-"""Sessions and limits over the API: whom they concern, and who ends them."""
+"""Sessions and limits over the API, and who may see and revoke them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Isolated boards that die, grow, hang or never answer: what is said of them, and what to do."""
+"""Isolated boards that die, use too much memory, hang or never respond, and their messages."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whatever hangs, others go on: who visits is found out, boards open, tables are listed."""
+"""A request that hangs does not block others: logins, boards and lists still work."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

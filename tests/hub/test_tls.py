@@ -1,4 +1,4 @@
-"""A real hub behind TLS, by its own certificate or by a reverse proxy that ends it."""
+"""A real hub with TLS, with its own certificate or behind a reverse proxy that terminates it."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Saved views: whose they are, who sees them, and who may change them."""
+"""Saved views: owners, visibility and permissions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A hub over a scripted engine: what boards are started with, and what they say while they wait."""
+"""A hub over a scripted engine: the settings of started boards, and why boards wait."""
 
 import os
 import re
