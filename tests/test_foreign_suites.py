@@ -36,7 +36,7 @@ def test_of_something_else():
 
 
 @pytest.mark.slow
-def test_what_passes_with_theirs_and_fails_with_ours_is_named(tmp_path):
+def test_tests_that_fail_only_with_our_class_are_listed(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_writer.py").write_text(SUITE)
     command = [sys.executable, "-m", "tools.foreign_suites", "tensorboardx", tmp_path]

@@ -17,7 +17,7 @@ def hub(tmp_path_factory):
         yield found
 
 
-def test_the_document_is_served_and_says_which_secret_a_route_needs(hub):
+def test_the_document_is_served_and_names_the_secret_of_each_route(hub):
     with hub.client("vera") as client:
         assert client.get("/openapi.json").json() == DOCUMENT
     for path, methods in DOCUMENT["paths"].items():
