@@ -51,7 +51,7 @@ def elsewhere(tmp_path):
 
 @pytest.fixture
 def trapped(root, elsewhere):
-    """A root in which somebody has put links to everything that he is curious about."""
+    """A root with symbolic links to everything outside that a user might want to read."""
     runs = root / "trapped"
     good = log_run(root, "trapped/good", [5.0])
     # A run is a link; its event file is one; a directory in it is one.

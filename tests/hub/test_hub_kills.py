@@ -246,7 +246,7 @@ def all_boards(client):
 
 
 def check(life, client, visitors, *, thoroughly=False):
-    """Check all that was promised, and what nobody was told."""
+    """Check all acknowledged changes, and that unacknowledged ones are consistent."""
     for visitor in visitors:
         visitor.repeat(client)
     listed = all_boards(client)

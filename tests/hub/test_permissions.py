@@ -21,7 +21,7 @@ def board(owner: str, visibility: str = "private", identity: str = "abc") -> Boa
 
 MINE, TEAMS, HERS = board("me"), board("she", "team"), board("she")
 
-# What is allowed with one's own board, one shown to the team, and somebody else's.
+# What is allowed with one's own board, one shown to the team, and another user's.
 ON_BOARDS = {
     "viewer": {
         "SEE": "own team",

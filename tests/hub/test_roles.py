@@ -96,7 +96,7 @@ def test_routes_without_a_board(hub, method, path, user):
     with hub.client(user) as client:
         answer = ask(client, method, path)
     if rule is Open.SELF:
-        allowed = ROLES[user] is Role.ADMIN  # it is about somebody else
+        allowed = ROLES[user] is Role.ADMIN  # the request is about another user
     else:
         allowed = isinstance(rule, Open) or bool(TABLE[rule][ROLES[user]])
     assert (answer.status_code == 403) is not allowed, answer.text
