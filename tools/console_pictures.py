@@ -1,8 +1,8 @@
-"""Makes docs/pictures/console-*.png: every page of the console, light and dark, full and empty.
+"""Generate docs/pictures/console-*.png: every page of the console, light and dark, full and empty.
 
     .venv/bin/python tools/console_pictures.py [DIRECTORY]
 
-A personal hub shows a sweep that was logged with Aboard itself. Needs Chromium and `make console`.
+A personal hub shows a sweep logged with Aboard. Needs Chromium and `make console`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 400
 
 
 def train(root: Path, lr: float, depth: int, seed: int) -> None:
-    """Log a training that fails if its rate is too high for its depth."""
+    """Log a training that fails if its learning rate is too high for its depth."""
     dice = random.Random(f"{lr} {depth} {seed}")
     hparams = {"lr": lr, "depth": depth, "seed": seed, "optimizer": "adam" if seed else "sgd"}
     fails = lr * depth > 0.5
@@ -66,7 +66,7 @@ def settle(page: Any) -> None:
 
 
 def take(browser: Any, place: Path, root: Path | None, folder: Path) -> None:
-    """Take pictures of a hub with these runs, or with none."""
+    """Take pictures of a hub with the runs below `root`, or without runs."""
     found = root or place / "empty"
     found.mkdir(exist_ok=True)
     command = (sys.executable, "-m", "aboard", "serve", "--personal", "--root", found)
@@ -98,7 +98,7 @@ EMPTY = {f"{name}-empty": f"/{name}" for name in ("runs", "boards", "jobs", "com
 
 
 def pages(page: Any, address: str) -> dict[str, str]:
-    """Start a board, and return the path of every page by its name."""
+    """Start a board, and return the path of every page by name."""
     headers = {"x-aboard-csrf": "1", "content-type": "application/json"}
     body = json.dumps({"selectors": ["cifar10"], "name": "cifar10-sweep"})
     script = """async ([url, headers, body]) =>

@@ -1,4 +1,4 @@
-"""Boards with groups of runs: what they serve, on the hub and in a process, and what is refused."""
+"""Boards with groups of runs, instant and isolated, and invalid groups."""
 
 import pytest
 
