@@ -493,7 +493,7 @@ def test_an_index_that_had_to_move(tmp_path):
         (found,) = examine_index(index)
     assert found.severity == "warning"
     assert "kept in memory" in found.what
-    assert found.advice == "Set ABOARD_CACHE to a directory of your own on a local disk."
+    assert found.advice == "Set ABOARD_CACHE to your own directory on a local disk."
 
 
 def test_a_quick_index(index, tmp_path):
