@@ -234,7 +234,7 @@ def test_what_the_engine_refuses_leaves_nothing_behind(desk):
         ({"command": ["./no-such-script"]}, "no-such-script: no such program"),
         ({"name": "Not_a_name"}, "cannot be called"),
         ({"name": "2300"}, "cannot be called"),
-        ({"experiment": "a/b"}, "has the character '/'"),
+        ({"experiment": "a/b"}, "contains the character '/'"),
         ({"resources": Resources(gpus=-1)}, "gpus is -1"),
         ({"resources": Resources(cpus=0)}, "cpus is 0"),
         ({"resources": Resources(cpus=math.nan)}, "cpus is nan. Use a number"),
