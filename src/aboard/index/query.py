@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A span of bytes without a valid record."""
+    """A span of bytes without a good record."""
 
     uri: str
     offset: int
