@@ -305,7 +305,7 @@ def test_hyperparameters_of_a_run_are_listed_as_recorded(hub, root):
     [
         ("cifar11", 422, "nothing_matches", "The nearest is 'cifar10'"),
         ("cifar10/run7-run3", 422, "bad_selector", "ends before it begins"),
-        ("./logs", 422, "bad_selector", "does not know where you are"),
+        ("./logs", 422, "bad_selector", "does not know your working directory"),
         ("/etc", 403, "outside_roots", "not below a root"),
         ("s3://elsewhere/logs", 403, "outside_roots", "not below a root"),
         ("ftp://host/logs", 422, "bad_selector", "is not supported"),

@@ -111,12 +111,12 @@ def test_columns_and_groups(client):
 @pytest.mark.parametrize(
     ("query", "message", "picture"),
     [
-        ({"where": "stat == 1"}, "there is no field 'stat'.", "stat == 1\n^^^^"),
+        ({"where": "stat == 1"}, "unknown field 'stat'.", "stat == 1\n^^^^"),
         ({"where": "run and hparams.lrr > 1"}, "no run has a hyperparameter 'lrr'.",
          "run and hparams.lrr > 1\n        ^^^^^^^^^^^"),
         ({"sort": "-metrics"}, "'metrics' needs a name.", "metrics\n^^^^^^^"),
-        ({"group_by": "x"}, "there is no field 'x'.", "x\n^"),
-        ({"columns": "run,x"}, "there is no field 'x'.", "x\n^"),
+        ({"group_by": "x"}, "unknown field 'x'.", "x\n^"),
+        ({"columns": "run,x"}, "unknown field 'x'.", "x\n^"),
     ],
 )  # fmt: skip
 def test_an_invalid_query_is_a_bad_request_with_a_caret(client, query, message, picture):
