@@ -118,12 +118,24 @@ export function importance(
   return found.sort((one, other) => other.strength - one.strength);
 }
 
+const LOG_FACTOR = 20;
+
+/** Whether numbers are better seen by magnitude: all are positive, and far apart. */
+export function spansMagnitudes(low: number, high: number): boolean {
+  return low > 0 && high / low >= LOG_FACTOR;
+}
+
+const MOST_MARKED = 8; // values that were chosen, which are marked themselves
+const isChosen = (one: number) => Number.isInteger(one) || Number(one.toPrecision(2)) === one;
+const LEAST_GAP = 0.06; // of an axis, between marks
+
 /** An axis of any values: numbers by magnitude or as they are, anything else in even places. */
 export interface ValueAxis {
   name: string;
   kind: "number" | "log" | "word";
   range: readonly [number, number];
   isWhole: boolean; // of whole numbers alone
+  numbers: readonly number[]; // all of them in order, if they are few and of few digits
   words: readonly string[];
 }
 
@@ -138,15 +150,20 @@ export function axisOf(name: string, values: readonly unknown[]): ValueAxis {
       low = Math.min(low, one);
       high = Math.max(high, one);
     }
-    const isLog = low > 0 && high / low >= 50;
+    const isLog = spansMagnitudes(low, high);
+    const distinct = [...new Set(held)].sort((one, other) => one - other);
     if (low === high) [low, high] = [low - Math.abs(low || 1) / 2, high + Math.abs(high || 1) / 2];
     const isWhole = held.every(Number.isInteger);
-    return { name, kind: isLog ? "log" : "number", range: [low, high], isWhole, words: [] };
+    const kind = isLog ? "log" : "number";
+    const isFew = distinct.length <= MOST_MARKED && distinct.every(isChosen);
+    const few = isFew ? distinct : [];
+    return { name, kind, range: [low, high], isWhole, numbers: few, words: [] };
   }
   const words = [...new Set(there.map(word))].sort((one, other) =>
     one.localeCompare(other, "en", { numeric: true }),
   );
-  return { name, kind: "word", range: [0, Math.max(1, words.length - 1)], isWhole: false, words };
+  const range = [0, Math.max(1, words.length - 1)] as const;
+  return { name, kind: "word", range, isWhole: false, numbers: [], words };
 }
 
 /** Where a value lies on an axis, from 0 to 1; undefined for one that is missing. */
@@ -170,13 +187,22 @@ export function valueOn(axis: ValueAxis, part: number): number | string {
   return axis.kind === "log" ? low * (high / low) ** part : low + (high - low) * part;
 }
 
-/** What stands beside an axis: a few round numbers, or all words that fit. */
+/** What stands beside an axis: its numbers if they are few, else round ones, or all words that fit. */
 export function marks(axis: ValueAxis): [number, string][] {
   if (axis.kind === "word") {
     const every = Math.ceil(axis.words.length / 12);
     return axis.words.flatMap((one, at): [number, string][] =>
       at % every === 0 ? [[placeOn(axis, one) ?? 0, one || "(empty)"]] : [],
     );
+  }
+  if (axis.numbers.length > 0) {
+    let last = Number.NEGATIVE_INFINITY;
+    return axis.numbers.flatMap((one): [number, string][] => {
+      const part = placeOn(axis, one) ?? 0;
+      if (part - last < LEAST_GAP) return [];
+      last = part;
+      return [[part, format.number(one)]];
+    });
   }
   return ticks(axis.range, 5, axis.kind === "log")
     .filter((one) => !axis.isWhole || Number.isInteger(one))

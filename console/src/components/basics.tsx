@@ -54,6 +54,17 @@ export function StateMark(props: {
   );
 }
 
+/** How many are in a state: its sign with a number. */
+export function StateCount(props: { state: string; count: number }) {
+  const [sign, word, tone] = MARKS[props.state] ?? ["·", props.state, "idle"];
+  return (
+    <span class={`state ${tone}`} title={`${format.count(props.count)} ${word}`}>
+      <span aria-hidden="true">{sign}</span> {format.count(props.count)}
+      <span class="unseen"> {word}</span>
+    </span>
+  );
+}
+
 /** A time as people say it, exact on hover; it moves on by itself. */
 export function Time(props: { at: string | null; empty?: string }) {
   const now = useSignal(0);
@@ -148,6 +159,6 @@ export function Copy(props: { text: string; label?: string }) {
 }
 
 /** The line under the header: what the page shows on the left, what can be done on the right. */
-export function Bar(props: { children: ComponentChildren }) {
-  return <div class="bar">{props.children}</div>;
+export function Bar(props: { children: ComponentChildren; class?: string }) {
+  return <div class={`bar ${props.class ?? ""}`}>{props.children}</div>;
 }

@@ -229,7 +229,7 @@ export function FilterBox(props: {
         aria-activedescendant={list[chosen.value] ? `choice-${chosen.value}` : undefined}
         aria-invalid={error !== undefined}
         aria-describedby={error ? "filter-error" : undefined}
-        placeholder='Filter: cifar10 where state == "completed" and metrics["eval/acc"].max > 0.9'
+        placeholder="Filter runs by name or condition, such as hparams.lr < 0.1"
         spellcheck={false}
         autocomplete="off"
         value={text}

@@ -90,7 +90,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
         </nav>
         <Button kind="plain" onClick={find} title={`Find anything (${MODIFIER}K)`}>
           <span class="find">
-            <kbd>{`${MODIFIER}K`}</kbd> find…
+            find… <kbd>{`${MODIFIER}K`}</kbd>
           </span>
         </Button>
         <span class={`live ${connection.value}`} role="status">

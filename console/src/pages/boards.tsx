@@ -47,6 +47,7 @@ const COLUMNS: readonly Column<Board>[] = [
     key: "shows",
     title: "shows",
     width: 240,
+    grows: true,
     cell: (board) => <span title={shows(board)}>{shows(board)}</span>,
   },
   {
@@ -128,7 +129,10 @@ export function Boards() {
   ]);
   useActions("Boards", [
     ...(isMember() ? [{ label: "Start a board", hint: "n", run: start }] : []),
-    { label: all ? "Live boards only" : "Ended boards too", run: () => setQuery({ all: !all }) },
+    {
+      label: all ? "Show live boards only" : "Show ended boards",
+      run: () => setQuery({ all: !all }),
+    },
   ]);
   const count = format.plural(rows.length, all ? "board" : "live board");
   return (
@@ -153,7 +157,7 @@ export function Boards() {
               checked={all}
               onChange={() => setQuery({ all: all ? undefined : "1" })}
             />
-            Ended too
+            Show ended
           </label>
           {isMember() && (
             <Button kind="primary" onClick={start} title="Start a board (n)">

@@ -95,6 +95,9 @@ export function Compare() {
   if (!isAny) {
     return (
       <div class="page">
+        <Bar>
+          <h1>Compare</h1>
+        </Bar>
         <Offer />
       </div>
     );
@@ -456,6 +459,12 @@ function textOf(names: ReadonlyMap<string, RunLabel>, run: Run): string {
   return (names.get(run.id)?.before ?? "") + run.name;
 }
 
+/** The mark at the end of a run's curves: its state is seen where they stop. */
+function endOf({ state }: Run): Pick<PlotCurve, "end"> {
+  if (state === "running") return { end: "live" };
+  return state === "failed" || state === "killed" || state === "lost" ? { end: "broken" } : {};
+}
+
 /** The curves of a tag as they are drawn: of runs, or of groups with their bands. */
 function plotted(
   curves: readonly Curve[],
@@ -499,6 +508,7 @@ function plotted(
         dash: place ? dash(place) : own,
         x,
         y,
+        ...endOf(run),
       },
     ];
   });
@@ -525,7 +535,7 @@ function Toolbar(props: {
   ];
   const metrics = scalars.map((name): [string, string] => [name, name]);
   return (
-    <Bar>
+    <Bar class="compare-bar">
       <h1>Compare {format.plural(runs.length, "run")}</h1>
       <input
         class="tags"
@@ -908,13 +918,20 @@ function Legend(props: {
                   title={chosen.hidden.has(one.key) ? "Show" : "Hide"}
                   onClick={() => toggle(one.key)}
                 >
-                  <span
-                    class="swatch"
-                    style={{
-                      background: chosen.hidden.has(one.key) ? "transparent" : one.colour,
-                      borderColor: one.colour,
-                    }}
-                  />
+                  <svg class="sample" viewBox="0 0 20 8" aria-hidden="true">
+                    {chosen.hidden.has(one.key) ? (
+                      <circle cx="10" cy="4" r="3" fill="none" stroke={one.colour} />
+                    ) : (
+                      <line
+                        x2="20"
+                        y1="4"
+                        y2="4"
+                        stroke={one.colour}
+                        stroke-width="3"
+                        stroke-dasharray={looks.dashes.get(one.key)?.join(" ")}
+                      />
+                    )}
+                  </svg>
                 </button>
               </td>
               <td class="who">

@@ -1,7 +1,7 @@
 // The jobs below the hub's roots, the newest first, and the engines that run them and boards.
 
 import { type Engine, get, type Job } from "../api";
-import { Bar, Empty, ErrorNote, StateMark, Time } from "../components/basics";
+import { Bar, Empty, ErrorNote, StateCount, StateMark, Time } from "../components/basics";
 import { type Column, Table } from "../components/table";
 import * as format from "../format";
 import { useActions, useKeys } from "../keys";
@@ -53,8 +53,21 @@ const COLUMNS: readonly Column<Job>[] = [
   {
     key: "states",
     title: "members by state",
+    width: 168,
+    cell: (job) => (
+      <span class="counts" title={membersOf(job)}>
+        {Object.entries(job.states).map(([state, count]) => (
+          <StateCount key={state} state={state} count={count} />
+        ))}
+      </span>
+    ),
+  },
+  {
+    key: "command",
+    title: "command",
     width: 240,
-    cell: (job) => <span title={membersOf(job)}>{membersOf(job)}</span>,
+    grows: true,
+    cell: (job) => <code title={job.command.join(" ")}>{job.command.join(" ")}</code>,
   },
   { key: "on", title: "engine", width: 104, cell: (job) => job.on },
   { key: "user", title: "user", width: 96, cell: (job) => job.user },

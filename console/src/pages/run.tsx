@@ -117,7 +117,9 @@ function About(props: { run: RunInFull; path: string; onChange: () => void }) {
         </Fact>
         <Fact name="user">{run.user}</Fact>
         <Fact name="host">{run.host}</Fact>
-        <Fact name="commit">{run.git_commit}</Fact>
+        <Fact name="commit">
+          {run.git_commit && <code title={run.git_commit}>{run.git_commit.slice(0, 10)}</code>}
+        </Fact>
         <Fact name="job">
           {run.job && <a href={address("/jobs", { job: run.job, root: run.root })}>{run.job}</a>}
         </Fact>

@@ -85,6 +85,7 @@ const WIDTHS: Record<string, number> = {
   name: 160,
   root: 128,
   state: 112,
+  host: 88,
   uri: 320,
   tags: 160,
   reason: 200,
@@ -621,10 +622,11 @@ function isNumeric(value: unknown): boolean {
 }
 
 function widthOf({ field, isCurve }: ColumnSpec, title: string): number {
-  if (isCurve) return 112;
-  if (isTime(field)) return 104;
-  if (field === "run") return isPhone() ? 168 : 240;
-  return WIDTHS[field] ?? Math.min(180, Math.max(80, title.length * 8 + 28));
+  if (isCurve) return 116;
+  if (isTime(field)) return 92;
+  if (field === "run") return isPhone() ? 152 : 200;
+  if (field === "state" && isPhone()) return 60;
+  return WIDTHS[field] ?? Math.min(180, Math.max(64, title.length * 8 + 28));
 }
 
 /** A column of runs; whether it is of numbers is seen from one of its values. */
@@ -651,7 +653,7 @@ function runColumn(
       if (field === "state") {
         const detail = run.exit_code ? String(run.exit_code) : "";
         const title = [run.state, run.reason].filter(Boolean).join(": ");
-        return <StateMark state={run.state} detail={detail} title={title} />;
+        return <StateMark state={run.state} detail={detail} title={title} isShort={isPhone()} />;
       }
       if (field === "root") return <RootName uri={run.root} />;
       if (isTime(field)) return <Time at={typeof value === "string" ? value : null} />;

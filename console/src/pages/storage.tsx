@@ -31,6 +31,7 @@ const COLUMNS: readonly Column<Root>[] = [
     key: "uri",
     title: "place",
     width: 320,
+    grows: true,
     cell: (root) => <span title={root.uri}>{root.uri}</span>,
   },
   {
