@@ -204,7 +204,7 @@ export function marks(axis: ValueAxis): [number, string][] {
       return [[part, format.number(one)]];
     });
   }
-  return ticks(axis.range, 5, axis.kind === "log")
+  return ticks(axis.range, 7, axis.kind === "log")
     .filter((one) => !axis.isWhole || Number.isInteger(one))
     .map((one) => [placeOn(axis, one) ?? 0, format.number(one)]);
 }

@@ -134,7 +134,7 @@ def test_pick_logs_and_resources_launch_open_delete(tmp_path, new_visitor, compl
         assert "is stopped first" in asked.inner_text()
         asked.get_by_role("button", name="Delete").click()
         page.get_by_text("No live boards").wait_for()
-        page.get_by_label("Ended too").check()
+        page.get_by_label("Show ended").check()
         eventually(page, lambda: "of-frog" in words(page.locator("tbody")))
         assert "of-newt" not in words(page.locator("tbody"))
         page.close()

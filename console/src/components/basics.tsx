@@ -31,8 +31,8 @@ const MARKS: Record<string, [string, string, string]> = {
   stopping: ["◑", "stopping", "idle"],
   stopped: ["■", "stopped", "idle"],
   failed: ["✗", "failed", "bad"],
-  killed: ["✗", "killed", "bad"],
-  lost: ["✗", "lost", "bad"],
+  killed: ["⊘", "killed", "bad"],
+  lost: ["◌", "lost", "bad"],
   unknown: ["?", "unknown", "idle"],
 };
 

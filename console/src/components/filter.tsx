@@ -207,7 +207,7 @@ export function FilterBox(props: {
   };
   const said = text === shown ? undefined : checked.data?.error;
   // A condition that only lacks its end is not wrong yet, as long as there is something to add.
-  const isUnfinished = (said?.picture.split("\n")[1]?.indexOf("^") ?? -1) >= asked.where.length;
+  const isUnfinished = (said?.picture.split("\n")[1]?.indexOf("^") ?? -1) >= asked.where.length - 1;
   const error: ApiError | undefined = isUnfinished && choices.value.length > 0 ? undefined : said;
   const list = isOpen.value ? choices.value : [];
   return (

@@ -38,6 +38,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
   const pages = isAdmin() ? [...PAGES, PEOPLE] : PAGES;
   // A new page has the focus, so that its keys work at once and a screen reader says its title.
   const content = useRef<HTMLElement>(null);
+  const pagesList = useRef<HTMLElement>(null);
   const { path } = place.value;
   const shown = useRef(path);
   useRoots(path);
@@ -45,6 +46,8 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
   useLayoutEffect(() => {
     if (shown.current !== path) enter();
     shown.current = path;
+    // In a narrow window the pages scroll.
+    pagesList.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }, [path]);
   const find = () => {
     finds.value = true;
@@ -76,7 +79,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
         <a class="brand" href={address("/")}>
           <span aria-hidden="true">▣</span> aboard
         </a>
-        <nav aria-label="Pages">
+        <nav aria-label="Pages" ref={pagesList}>
           {pages.map(([path, name]) => (
             <a
               key={path}

@@ -144,24 +144,37 @@ function MediumView(props: { medium: Medium; label: string; span: Span; colour: 
 const WIDTH = 240;
 const HEIGHT = 96;
 
-/** The outline of a histogram: how dense the values are, not how wide a bucket is. */
+const BINS = 120;
+
+/**
+ * The outline of a histogram: how dense the values are, not how wide a bucket is. Buckets near
+ * zero may be far narrower than a pixel, so what is drawn are bins that share out their values.
+ */
 export function outline(
   buckets: readonly (readonly [number, number, number])[],
   span: readonly [number, number],
 ): string {
   const wide = span[1] - span[0] || 1;
-  const narrowest = wide / WIDTH;
-  const densities = buckets.map(([low, high, count]) => count / Math.max(high - low, narrowest));
-  const most = Math.max(...densities, 0) || 1;
-  const parts: string[] = [];
-  for (const [at, [low, high]] of buckets.entries()) {
-    const left = ((low - span[0]) / wide) * WIDTH;
-    const right = Math.max(left + 0.5, ((high - span[0]) / wide) * WIDTH);
-    const top = HEIGHT * (1 - (densities[at] ?? 0) / most);
-    const round = (value: number) => Math.round(value * 10) / 10;
-    parts.push(`M${round(left)} ${HEIGHT}V${round(top)}H${round(right)}V${HEIGHT}Z`);
+  const bins = new Float64Array(BINS);
+  for (const [low, high, count] of buckets) {
+    const [start, end] = [low, high].map((one) => ((one - span[0]) / wide) * BINS) as [
+      number,
+      number,
+    ];
+    const first = Math.max(0, Math.min(BINS - 1, Math.floor(start)));
+    const last = Math.max(first, Math.min(BINS - 1, Math.ceil(end) - 1));
+    for (let at = first; at <= last; at += 1) {
+      const part = end > start ? (Math.min(end, at + 1) - Math.max(start, at)) / (end - start) : 1;
+      bins[at] = (bins[at] ?? 0) + count * Math.max(0, part);
+    }
   }
-  return parts.join("");
+  const most = Math.max(...bins) || 1;
+  let path = `M0 ${HEIGHT}`;
+  for (const [at, value] of bins.entries()) {
+    const top = Math.round(HEIGHT * (1 - value / most) * 10) / 10;
+    path += `V${top}H${((at + 1) * WIDTH) / BINS}`;
+  }
+  return `${path}V${HEIGHT}Z`;
 }
 
 function Histogram(props: {

@@ -53,7 +53,7 @@ const COLUMNS: readonly Column<Board>[] = [
   {
     key: "reason",
     title: "reason",
-    width: 220,
+    width: 168,
     hasValue: (board) => reasonOf(board) !== "",
     cell: (board) => (
       <span class={board.condition ? "bad-text" : "soft"} title={reasonOf(board)}>

@@ -627,12 +627,14 @@ function Toolbar(props: {
         ]}
         onChange={(colour) => setQuery({ colour: colour || undefined })}
       />
-      <Choice
-        label="dash"
-        value={chosen.dash}
-        groups={[["", [["", "none"], ...fields]]]}
-        onChange={(next) => setQuery({ dash: next || undefined })}
-      />
+      {chosen.group.length === 0 && (
+        <Choice
+          label="dash"
+          value={chosen.dash}
+          groups={[["", [["", "none"], ...fields]]]}
+          onChange={(next) => setQuery({ dash: next || undefined })}
+        />
+      )}
       <Choice
         label="per row"
         value={chosen.per ? String(chosen.per) : ""}

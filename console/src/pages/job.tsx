@@ -168,6 +168,7 @@ const COLUMNS: readonly Column<Member>[] = [
     key: "hparams",
     title: "hyperparameters",
     width: 200,
+    grows: true,
     cell: (member) => <span title={hparamsOf(member)}>{hparamsOf(member)}</span>,
   },
 ];

@@ -36,7 +36,7 @@ const COLUMNS: readonly Column<Job>[] = [
   {
     key: "experiment",
     title: "experiment",
-    width: 160,
+    width: 128,
     cell: (job) => (
       <a href={address("/runs", { where: `experiment == ${JSON.stringify(job.experiment)}` })}>
         {job.experiment}
@@ -62,6 +62,9 @@ const COLUMNS: readonly Column<Job>[] = [
       </span>
     ),
   },
+  { key: "on", title: "engine", width: 104, cell: (job) => job.on },
+  { key: "user", title: "user", width: 96, cell: (job) => job.user },
+  { key: "created", title: "created", width: 104, cell: (job) => <Time at={job.created} /> },
   {
     key: "command",
     title: "command",
@@ -69,9 +72,6 @@ const COLUMNS: readonly Column<Job>[] = [
     grows: true,
     cell: (job) => <code title={job.command.join(" ")}>{job.command.join(" ")}</code>,
   },
-  { key: "on", title: "engine", width: 104, cell: (job) => job.on },
-  { key: "user", title: "user", width: 96, cell: (job) => job.user },
-  { key: "created", title: "created", width: 104, cell: (job) => <Time at={job.created} /> },
 ];
 
 export function Jobs() {

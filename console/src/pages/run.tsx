@@ -31,6 +31,7 @@ import { isDark } from "../theme";
 import "./run.css";
 
 const MOST_FILES = 200;
+const CHART_HEIGHT = 172; // so that what follows the curves is in sight
 const THREE_LINES = `import aboard
 
 with aboard.init("experiment", hparams={"lr": 0.1}) as run:
@@ -524,23 +525,27 @@ function Curves(props: { run: RunInFull; path: string }) {
       </div>
       {media.length > 0 && (
         <>
-          <h2>Images, text and histograms</h2>
-          <p class="soft">
-            Of the last step. <a href={address("/compare", { run: [id] })}>Choose a step</a>
-          </p>
-          {media.map((one) => (
-            <div key={one.name} ref={watch} data-see={one.name}>
-              {seen.has(one.name) ? (
-                <MediaRow
-                  tag={one.name}
-                  runs={[{ id, label: name, colour: own }]}
-                  step={undefined}
-                />
-              ) : (
-                <div class="placeholder" />
-              )}
-            </div>
-          ))}
+          <div class="tools">
+            <h2>Images, text and histograms</h2>
+            <p class="soft">
+              Of the last step. <a href={address("/compare", { run: [id] })}>Choose a step</a>
+            </p>
+          </div>
+          <div class="media-row">
+            {media.map((one) => (
+              <div key={one.name} ref={watch} data-see={one.name}>
+                {seen.has(one.name) ? (
+                  <MediaRow
+                    tag={one.name}
+                    runs={[{ id, label: name, colour: own }]}
+                    step={undefined}
+                  />
+                ) : (
+                  <div class="placeholder" />
+                )}
+              </div>
+            ))}
+          </div>
         </>
       )}
     </>
@@ -572,6 +577,7 @@ function Single(props: {
     <Chart
       title={tag}
       curves={curves}
+      height={CHART_HEIGHT}
       range={props.zoom}
       isLoading={props.isLoading}
       pointer={props.pointer}

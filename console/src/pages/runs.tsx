@@ -84,7 +84,7 @@ const WIDTHS: Record<string, number> = {
   experiment: 160,
   name: 160,
   root: 128,
-  state: 112,
+  state: 104,
   host: 88,
   uri: 320,
   tags: 160,
@@ -624,9 +624,9 @@ function isNumeric(value: unknown): boolean {
 function widthOf({ field, isCurve }: ColumnSpec, title: string): number {
   if (isCurve) return 116;
   if (isTime(field)) return 92;
-  if (field === "run") return isPhone() ? 152 : 200;
+  if (field === "run") return isPhone() ? 152 : 208;
   if (field === "state" && isPhone()) return 60;
-  return WIDTHS[field] ?? Math.min(180, Math.max(64, title.length * 8 + 28));
+  return WIDTHS[field] ?? Math.min(180, Math.max(64, title.length * 7 + 28));
 }
 
 /** A column of runs; whether it is of numbers is seen from one of its values. */

@@ -31,7 +31,6 @@ const COLUMNS: readonly Column<Root>[] = [
     key: "uri",
     title: "place",
     width: 320,
-    grows: true,
     cell: (root) => <span title={root.uri}>{root.uri}</span>,
   },
   {
