@@ -7,7 +7,7 @@ import * as format from "../format";
 import { useActions, useKeys } from "../keys";
 import { useLive, useLoaded } from "../loading";
 import { address, place, setQuery } from "../router";
-import { isMember } from "../session";
+import { isMember, me } from "../session";
 import { EngineList } from "./engines";
 import { JobPanel } from "./job";
 
@@ -81,8 +81,10 @@ export function Jobs() {
     get<{ jobs: Job[] }>("/jobs", { limit: MOST_JOBS }, signal),
   );
   useLive(["job", "jobs"], jobs.refresh);
-  const engines = useLoaded(`${tab} ${isMember()}`, async (signal) =>
-    tab === "engines" ? get<{ engines: Engine[] }>("/engines", {}, signal) : undefined,
+  // Viewers may not list engines: wait until the role is known.
+  const listsEngines = tab === "engines" && me.value !== undefined;
+  const engines = useLoaded(String(listsEngines), async (signal) =>
+    listsEngines ? get<{ engines: Engine[] }>("/engines", {}, signal) : undefined,
   );
   const rows = jobs.data?.jobs ?? [];
   const shown = query.get("job") ?? "";
