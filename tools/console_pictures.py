@@ -503,7 +503,8 @@ def take_full(browser: Any, place: Path, folder: Path) -> None:
         page.set_viewport_size({"width": 1280, "height": 800})
         for one in trainings()[:6]:
             shutil.copytree(root / one.label, place / "archive" / one.label)
-        hub.ask("POST", "/roots", {"uri": str(place / "archive")})
+        for name in ("archive", "scratch"):  # the second one is not there
+            hub.ask("POST", "/roots", {"uri": str(place / name)})
         picture(page, f"{hub.address}/storage", "storage", folder)
         context.close()
 

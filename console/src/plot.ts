@@ -497,6 +497,39 @@ export function curveAt(
   return best;
 }
 
+const BINS = 120;
+
+/**
+ * The outline of a histogram: how dense the values are, not how wide a bucket is. Buckets near
+ * zero may be far narrower than a pixel, so what is drawn are bins that share out their values.
+ */
+export function outline(
+  buckets: readonly (readonly [number, number, number])[],
+  span: Range,
+  width: number,
+  height: number,
+): string {
+  const wide = span[1] - span[0] || 1;
+  const placed = (value: number) => ((value - span[0]) / wide) * BINS;
+  const bins = new Float64Array(BINS);
+  for (const [low, high, count] of buckets) {
+    const [start, end] = [placed(low), placed(high)];
+    const first = Math.max(0, Math.min(BINS - 1, Math.floor(start)));
+    const last = Math.max(first, Math.min(BINS - 1, Math.ceil(end) - 1));
+    for (let at = first; at <= last; at += 1) {
+      const part = end > start ? (Math.min(end, at + 1) - Math.max(start, at)) / (end - start) : 1;
+      bins[at] = (bins[at] ?? 0) + count * Math.max(0, part);
+    }
+  }
+  const most = Math.max(...bins) || 1;
+  let path = `M0 ${height}`;
+  for (const [at, value] of bins.entries()) {
+    const top = Math.round(height * (1 - value / most) * 10) / 10;
+    path += `V${top}H${((at + 1) * width) / BINS}`;
+  }
+  return `${path}V${height}Z`;
+}
+
 /** Escape a text for XML. */
 function escaped(text: string): string {
   const names: Record<string, string> = { "<": "&lt;", ">": "&gt;", "&": "&amp;", '"': "&quot;" };

@@ -141,6 +141,22 @@ export function Code(props: { text: string; label?: string }) {
   );
 }
 
+/** A command line, broken between its words where it is long. */
+export function Command(props: { words: readonly string[] }) {
+  return (
+    <div class="code command">
+      <pre>
+        {props.words.map((word, at) => (
+          <>
+            <span key={at}>{word}</span>{" "}
+          </>
+        ))}
+      </pre>
+      <Copy text={props.words.join(" ")} label="Copy the command" />
+    </div>
+  );
+}
+
 /** Copies a text with one click. */
 export function Copy(props: { text: string; label?: string }) {
   const done = useSignal(false);

@@ -6,6 +6,7 @@ import { address } from "../address";
 import { get, type Medium } from "../api";
 import * as format from "../format";
 import { useLive, useLoaded } from "../loading";
+import { outline } from "../plot";
 import { ErrorNote } from "./basics";
 import "./media.css";
 
@@ -144,39 +145,6 @@ function MediumView(props: { medium: Medium; label: string; span: Span; colour: 
 const WIDTH = 240;
 const HEIGHT = 96;
 
-const BINS = 120;
-
-/**
- * The outline of a histogram: how dense the values are, not how wide a bucket is. Buckets near
- * zero may be far narrower than a pixel, so what is drawn are bins that share out their values.
- */
-export function outline(
-  buckets: readonly (readonly [number, number, number])[],
-  span: readonly [number, number],
-): string {
-  const wide = span[1] - span[0] || 1;
-  const bins = new Float64Array(BINS);
-  for (const [low, high, count] of buckets) {
-    const [start, end] = [low, high].map((one) => ((one - span[0]) / wide) * BINS) as [
-      number,
-      number,
-    ];
-    const first = Math.max(0, Math.min(BINS - 1, Math.floor(start)));
-    const last = Math.max(first, Math.min(BINS - 1, Math.ceil(end) - 1));
-    for (let at = first; at <= last; at += 1) {
-      const part = end > start ? (Math.min(end, at + 1) - Math.max(start, at)) / (end - start) : 1;
-      bins[at] = (bins[at] ?? 0) + count * Math.max(0, part);
-    }
-  }
-  const most = Math.max(...bins) || 1;
-  let path = `M0 ${HEIGHT}`;
-  for (const [at, value] of bins.entries()) {
-    const top = Math.round(HEIGHT * (1 - value / most) * 10) / 10;
-    path += `V${top}H${((at + 1) * WIDTH) / BINS}`;
-  }
-  return `${path}V${HEIGHT}Z`;
-}
-
 function Histogram(props: {
   buckets: readonly [number, number, number][];
   label: string;
@@ -193,7 +161,7 @@ function Histogram(props: {
         aria-label={`${props.label}: ${format.number(count)} values from ${format.number(span[0])} to ${format.number(span[1])}`}
         preserveAspectRatio="none"
       >
-        <path d={outline(buckets, span)} fill={props.colour} />
+        <path d={outline(buckets, span, WIDTH, HEIGHT)} fill={props.colour} />
       </svg>
       <div class="ends soft">
         <span>{format.number(span[0])}</span>

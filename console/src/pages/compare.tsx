@@ -653,7 +653,7 @@ function Toolbar(props: {
         onChange={(per) => setQuery({ per: per || undefined })}
       />
       {chosen.zoom && <Button onClick={() => zoomTo(undefined)}>Show all</Button>}
-      <a class="tool" href={address("/sweep", selectionOf())}>
+      <a class="button" href={address("/sweep", selectionOf())}>
         Sweep
       </a>
     </Bar>

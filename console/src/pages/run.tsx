@@ -8,6 +8,7 @@ import { passing, readZoom } from "../comparison";
 import {
   Bar,
   Button,
+  Command,
   Copy,
   Empty,
   ErrorNote,
@@ -76,7 +77,9 @@ export function RunPage(props: { id: string }) {
           </span>
         )}
         <span class="push">
-          <a href={address("/compare", { run: [id] })}>Compare</a>
+          <a class="button" href={address("/compare", { run: [id] })}>
+            Compare
+          </a>
         </span>
       </Bar>
       <ErrorNote error={run.error} />
@@ -93,7 +96,6 @@ export function RunPage(props: { id: string }) {
 
 function About(props: { run: RunInFull; path: string; onChange: () => void }) {
   const { run, path } = props;
-  const command = run.command.join(" ");
   return (
     <section class="about" aria-label="What it was">
       {run.reason && <p class="note">{run.reason}</p>}
@@ -131,14 +133,10 @@ function About(props: { run: RunInFull; path: string; onChange: () => void }) {
       </dl>
       <h2>Tags</h2>
       <Tags run={run} path={path} onChange={props.onChange} />
-      {command && (
+      {run.command.length > 0 && (
         <>
           <h2>Command</h2>
-          <div class="code">
-            {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls takes the focus */}
-            <pre tabIndex={0}>{command}</pre>
-            <Copy text={command} label="Copy the command" />
-          </div>
+          <Command words={run.command} />
         </>
       )}
       <Attempts run={run} />
