@@ -170,13 +170,15 @@ export function FilterBox(props: {
   const accept = (choice: Choice) => {
     const space = /[:(]$/.test(choice.text) ? "" : " ";
     const next = text.slice(0, from.current) + choice.text + space;
-    typed.value = next + text.slice(caret.value).replace(/^\s+/, "");
+    const whole = next + text.slice(caret.value).replace(/^\s+/, "");
+    typed.value = whole;
     caret.value = next.length;
     chosen.value = -1;
     const { input } = props;
     requestAnimationFrame(() => {
       input.current?.focus();
-      input.current?.setSelectionRange(next.length, next.length);
+      // Unless more was typed meanwhile.
+      if (input.current?.value === whole) input.current.setSelectionRange(next.length, next.length);
     });
   };
   const submit = () => {
