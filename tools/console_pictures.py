@@ -15,6 +15,7 @@ import math
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -410,7 +411,7 @@ def live_boards(hub: Hub) -> Iterator[None]:
         ("linus", {"selectors": ["*"], "name": "nightly", "on": "process", "memory": "2GiB"}),
         (
             "grace",
-            {"selectors": ["cifar10"], "name": "too-small", "on": "process", "memory": "48MiB"},
+            {"selectors": ["cifar10"], "name": "sweep-all", "on": "process", "memory": "24MiB"},
         ),
     ]
     made = {}
@@ -419,11 +420,27 @@ def live_boards(hub: Hub) -> Iterator[None]:
     for name in ("resnet50", "sweep-best", "running-now"):
         hub.users[ADMIN].get(f"/b/{made[name]}/", follow_redirects=True)
     hub.ask("POST", f"/boards/{made.pop('one-run')}/stop", {"now": True})
+    small = made.pop("sweep-all")  # in too little memory
+    hub.wait(lambda: hub.ask("GET", f"/boards/{small}")["state"] == "failed")
     try:
         yield
     finally:
         for board in made.values():  # one with a process outlives the hub
             hub.ask("POST", f"/boards/{board}/stop", {"now": True})
+
+
+def grow_old(database: Path) -> None:
+    """Let accounts, tokens, sessions and views of boards be of the last weeks, not seconds."""
+    old = {
+        "account": {"created": 17 * DAY},
+        "token": {"created": 5 * DAY, "expires": 5 * DAY, "last_used": 2.3 * HOUR},
+        "visit": {"created": 1.7 * DAY, "expires": 1.7 * DAY},
+        "board": {"last_request": 0.4 * HOUR},
+    }
+    with sqlite3.connect(database, timeout=60) as connection:
+        for table, columns in old.items():
+            shifts = ", ".join(f"{name} = {name} - {by} * rowid" for name, by in columns.items())
+            connection.execute(f"UPDATE {table} SET {shifts}")
 
 
 @contextmanager
@@ -488,6 +505,7 @@ def take_full(browser: Any, place: Path, folder: Path) -> None:
     ):
         hub.wait(lambda: hub.ask("GET", "/runs")["total"] == len(trainings()) + 2)
         hub.ask("POST", "/tokens", {"name": "nightly export", "lasts": "365d"})
+        grow_old(place / "hub" / "hub" / "hub.db")
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         page = context.new_page()
         log_in(page, hub.address)
