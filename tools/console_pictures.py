@@ -2,9 +2,9 @@
 
     .venv/bin/python tools/console_pictures.py [DIRECTORY]
 
-A team's hub shows invented trainings of three users. Needs Chromium and `make console`.
-The pages name the directory of the runs: it is `/data` if this user can create that, else a
-temporary one.
+The pages are those of a team's hub with synthetic runs of three users. The runs are written to
+`/data`, as the pictures show the path, or to a temporary directory if `/data` exists or cannot be
+created. Needs Chromium and `make console`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ HOUR, DAY = 3600.0, 86400.0
 ADMIN, PASSWORD = "ada", "correct horse battery"
 USERS = {"grace": "member", "linus": "member", "marie": "viewer"}
 EPOCHS, STEPS_PER_EPOCH = 60, 390
-BROKEN = (State.FAILED, State.KILLED, State.LOST)
 
 
 @dataclass
 class Training:
-    """A run to invent: how it goes follows from its hyperparameters."""
+    """A synthetic run; its curves follow from its hyperparameters."""
 
     experiment: str
     name: str
@@ -57,9 +56,9 @@ class Training:
     optimizer: str = "sgd"
     state: State = State.COMPLETED
     ago: float = DAY
-    """Seconds since it was started."""
+    """Seconds since it started."""
     share: float = 1.0
-    """How much of it is done."""
+    """The completed share of its steps."""
     user: str = ADMIN
     host: str = "gpu01"
     job: str = ""
@@ -101,7 +100,7 @@ class Training:
 
 
 def trainings() -> list[Training]:
-    """Return what the team has trained within a week; the sweep first, by its members."""
+    """Return the runs of a week, with the members of the sweep first."""
     found = []
     for number, (lr, depth) in enumerate(
         ((lr, depth) for lr in (0.1, 0.03, 0.01, 0.003) for depth in (4, 8, 16)), 1
@@ -198,7 +197,7 @@ def curves(one: Training) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def filters(seed: str, learned: float) -> np.ndarray:
-    """Return the filters of a first layer as one image: waves of all directions, out of noise."""
+    """Return an image like the filters of a first layer, which emerge from noise."""
     dice = random.Random(seed)
     noise = np.random.default_rng(crc32(seed.encode()))
     size, across, down = 11, 8, 4
@@ -274,7 +273,7 @@ def write_run(root: Path, one: Training) -> None:
         one.name,
         experiment=one.experiment,
         job=one.job,
-        # That a run is lost is seen from its heartbeat alone.
+        # A lost run is recorded as running, with an old heartbeat.
         state=State.RUNNING if one.state is State.LOST else one.state,
         exit_code=attempt.exit_code,
         reason=one.reason,
@@ -336,7 +335,7 @@ def write_all(root: Path) -> None:
 
 
 class Hub:
-    """A team's hub as a process, and what its users ask of it."""
+    """A client of each user of a team's hub."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -420,17 +419,17 @@ def live_boards(hub: Hub) -> Iterator[None]:
     for name in ("resnet50", "sweep-best", "running-now"):
         hub.users[ADMIN].get(f"/b/{made[name]}/", follow_redirects=True)
     hub.ask("POST", f"/boards/{made.pop('one-run')}/stop", {"now": True})
-    small = made.pop("sweep-all")  # in too little memory
+    small = made.pop("sweep-all")  # exceeds its memory limit
     hub.wait(lambda: hub.ask("GET", f"/boards/{small}")["state"] == "failed")
     try:
         yield
     finally:
-        for board in made.values():  # one with a process outlives the hub
+        for board in made.values():  # isolated ones outlive the hub
             hub.ask("POST", f"/boards/{board}/stop", {"now": True})
 
 
 def grow_old(database: Path) -> None:
-    """Let accounts, tokens, sessions and views of boards be of the last weeks, not seconds."""
+    """Move the times of accounts, tokens, sessions and boards into the past."""
     old = {
         "account": {"created": 17 * DAY},
         "token": {"created": 5 * DAY, "expires": 5 * DAY, "last_used": 2.3 * HOUR},
@@ -445,7 +444,7 @@ def grow_old(database: Path) -> None:
 
 @contextmanager
 def running_job(hub: Hub, root: Path, place: Path) -> Iterator[None]:
-    """Submit a job and stop it again; its members are given a past and points."""
+    """Submit a job, write points and earlier times for its running members, and stop it."""
     place.mkdir(exist_ok=True)
     (place / "train.py").write_text("import time\n\ntime.sleep(3600)\n")
     job = hub.ask(
@@ -510,7 +509,7 @@ def take_full(browser: Any, place: Path, folder: Path) -> None:
         page = context.new_page()
         log_in(page, hub.address)
         for name, path in pages(hub).items():
-            # A run has its output below its curves and images.
+            # The output of a run is below its curves and images.
             page.set_viewport_size({"width": 1280, "height": 1000 if name == "run" else 800})
             picture(page, f"{hub.address}{path}", name, folder)
         page.emulate_media(color_scheme="light")
@@ -521,7 +520,7 @@ def take_full(browser: Any, place: Path, folder: Path) -> None:
         page.set_viewport_size({"width": 1280, "height": 800})
         for one in trainings()[:6]:
             shutil.copytree(root / one.label, place / "archive" / one.label)
-        for name in ("archive", "scratch"):  # the second one is not there
+        for name in ("archive", "scratch"):  # scratch does not exist
             hub.ask("POST", "/roots", {"uri": str(place / name)})
         picture(page, f"{hub.address}/storage", "storage", folder)
         context.close()

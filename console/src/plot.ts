@@ -13,7 +13,7 @@ export interface PlotCurve extends Points {
   colour: string;
   dash?: readonly number[];
   band?: { lower: Points; upper: Points };
-  end?: "live" | "broken"; // a mark at its last point: of a run that runs, or that failed
+  end?: "live" | "broken"; // mark the last point: the run is running, or has failed
 }
 
 export type AxisKind = "number" | "time" | "duration";
@@ -297,7 +297,7 @@ export function draw(pen: Pen, plot: Plot): void {
   drawAxes(pen, plot, frame);
   pen.save();
   pen.beginPath();
-  pen.rect(frame.left, frame.top - 4, frame.width + 4, frame.height + 8); // with marks at the edge
+  pen.rect(frame.left, frame.top - 4, frame.width + 4, frame.height + 8); // room for marks at the edges
   pen.clip();
   pen.lineJoin = "round";
   for (const curve of plot.curves) {
@@ -346,7 +346,7 @@ function drawAxes(pen: Pen, plot: Plot, frame: Frame): void {
     pen.moveTo(at, bottom);
     pen.lineTo(at, bottom + 4);
     const label = tickLabel(value, plot.xKind, range);
-    // A label in the middle of its tick, except where the picture ends before it does.
+    // Labels are centered on their ticks, unless they would leave the picture.
     const isLast = at + label.length * 3.5 > left + width + MARGIN.right;
     pen.textAlign = isLast ? "right" : "center";
     pen.fillText(label, isLast ? left + width + MARGIN.right : at, bottom + 7);
@@ -356,7 +356,7 @@ function drawAxes(pen: Pen, plot: Plot, frame: Frame): void {
   pen.stroke();
   const [low, high] = plot.y.range;
   if (plot.y.isLog || low > 0 || high < 0) return;
-  // Zero is told from the other lines of the grid.
+  // The line at zero is darker than the grid.
   const zero = Math.round(bottom - share(plot.y, 0) * height) + 0.5;
   pen.strokeStyle = plot.ink;
   pen.globalAlpha = 0.5;
@@ -427,7 +427,7 @@ export function drawCurve(pen: Pen, plot: Plot, frame: Frame, curve: PlotCurve, 
   pen.globalAlpha = 1;
 }
 
-/** Mark the last point: a disc where the curve will grow, a cross where it broke off. */
+/** Mark the last point: a disc if the run is running, a cross if it failed. */
 function drawEnd(pen: Pen, plot: Plot, frame: Frame, curve: PlotCurve): void {
   const { x, y, end, colour } = curve;
   let last = x.length - 1;
@@ -446,7 +446,7 @@ function drawEnd(pen: Pen, plot: Plot, frame: Frame, curve: PlotCurve): void {
     pen.stroke();
     return;
   }
-  const [size, corners] = [3, 12]; // enough for a disc
+  const [size, corners] = [3, 12]; // a polygon that looks like a disc
   for (let at = 0; at < corners; at += 1) {
     const angle = (2 * Math.PI * at) / corners;
     const corner = [across + size * Math.cos(angle), down + size * Math.sin(angle)] as const;
@@ -500,8 +500,8 @@ export function curveAt(
 const BINS = 120;
 
 /**
- * The outline of a histogram: how dense the values are, not how wide a bucket is. Buckets near
- * zero may be far narrower than a pixel, so what is drawn are bins that share out their values.
+ * The SVG path of a histogram, by density. Buckets near zero may be narrower than a pixel, so their
+ * counts are first distributed over bins of equal width.
  */
 export function outline(
   buckets: readonly (readonly [number, number, number])[],

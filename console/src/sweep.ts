@@ -120,22 +120,22 @@ export function importance(
 
 const LOG_FACTOR = 20;
 
-/** Whether numbers are better seen by magnitude: all are positive, and far apart. */
+/** Whether a range suits a log scale: positive, and wide enough. */
 export function spansMagnitudes(low: number, high: number): boolean {
   return low > 0 && high / low >= LOG_FACTOR;
 }
 
-const MOST_MARKED = 8; // values that were chosen, which are marked themselves
-const isChosen = (one: number) => Number.isInteger(one) || Number(one.toPrecision(2)) === one;
-const LEAST_GAP = 0.06; // of an axis, between marks
+const MOST_MARKED = 8; // distinct values that are labels themselves
+const hasFewDigits = (one: number) => Number.isInteger(one) || Number(one.toPrecision(2)) === one;
+const LEAST_GAP = 0.06; // between labels, as a share of the axis
 
-/** An axis of any values: numbers by magnitude or as they are, anything else in even places. */
+/** An axis of any values: numbers on a log or linear scale, others evenly spaced. */
 export interface ValueAxis {
   name: string;
   kind: "number" | "log" | "word";
   range: readonly [number, number];
-  isWhole: boolean; // of whole numbers alone
-  numbers: readonly number[]; // all of them in order, if they are few and of few digits
+  isWhole: boolean; // only whole numbers
+  numbers: readonly number[]; // the distinct values in order, if few and with few digits
   words: readonly string[];
 }
 
@@ -155,7 +155,7 @@ export function axisOf(name: string, values: readonly unknown[]): ValueAxis {
     if (low === high) [low, high] = [low - Math.abs(low || 1) / 2, high + Math.abs(high || 1) / 2];
     const isWhole = held.every(Number.isInteger);
     const kind = isLog ? "log" : "number";
-    const isFew = distinct.length <= MOST_MARKED && distinct.every(isChosen);
+    const isFew = distinct.length <= MOST_MARKED && distinct.every(hasFewDigits);
     const few = isFew ? distinct : [];
     return { name, kind, range: [low, high], isWhole, numbers: few, words: [] };
   }
@@ -187,7 +187,7 @@ export function valueOn(axis: ValueAxis, part: number): number | string {
   return axis.kind === "log" ? low * (high / low) ** part : low + (high - low) * part;
 }
 
-/** What stands beside an axis: its numbers if they are few, else round ones, or all words that fit. */
+/** The labels of an axis: its numbers if they are few, else round ones, or all words that fit. */
 export function marks(axis: ValueAxis): [number, string][] {
   if (axis.kind === "word") {
     const every = Math.ceil(axis.words.length / 12);

@@ -21,7 +21,7 @@ export const MIN_WIDTH = 48;
 export const MAX_WIDTH = 800;
 const MOST_HPARAMS = 4;
 const MOST_METRICS = 2;
-const MOST_CURVES = 3; // of runs whose records have no metrics
+const MOST_CURVES = 3; // for runs without metrics in their records
 
 /** Read a column of the address: `hparams.lr`, `metrics.loss.min@96`, `~metrics.loss`. */
 export function readColumn(text: string): ColumnSpec | undefined {
@@ -96,9 +96,9 @@ function frequent(runs: readonly Run[], group: "hparams" | "metrics", most: numb
 }
 
 /**
- * The columns that suit some runs: how each goes, as a curve that stands where every window shows
- * it, what differs between them, how they did, when and where. Runs whose records have no metrics,
- * as of a plain log directory, get curves of what they have `logged`.
+ * The default columns for some runs: a curve, which is visible in every window, what differs
+ * between them, metrics, times and places. Runs without metrics in their records, such as a plain
+ * log directory, get curves of `logged` tags.
  */
 export function defaultColumns(runs: readonly Run[], logged: readonly string[] = []): ColumnSpec[] {
   const plain = (field: string): ColumnSpec => ({ field, isCurve: false, width: undefined });
@@ -204,13 +204,13 @@ export function csv(rows: readonly (readonly unknown[])[]): string {
   return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }
 
-/** Where the path of a sparkline ends. */
+/** The last point of the path of a sparkline. */
 export function sparkEnd(path: string): readonly [number, number] | undefined {
   const found = /([\d.]+) ([\d.]+)(?:h2)?$/.exec(path);
   return found ? [Number(found[1]), Number(found[2])] : undefined;
 }
 
-/** The points of a sparkline, as the path of an SVG of that size. */
+/** The SVG path of a sparkline of that size. */
 export function sparkPath(y: ArrayLike<number>, width: number, height: number): string {
   const finite = Array.from(y).filter(Number.isFinite);
   if (finite.length === 0) return "";

@@ -142,7 +142,7 @@ test("SVG holds texts as texts, and breaks a curve where a value is missing", ()
   assert.ok(!svg.includes("NaN"));
 });
 
-test("a mark shows how a curve ends, and a line where zero is", () => {
+test("a mark shows the state of a run, and a line marks zero", () => {
   const drawn = (end?: "live" | "broken", low = 0) => {
     const [first, second] = PLOT.curves;
     const curves = [{ ...(first as PlotCurve), ...(end ? { end } : {}) }, second as PlotCurve];
@@ -153,14 +153,14 @@ test("a mark shows how a curve ends, and a line where zero is", () => {
   assert.equal(drawn(undefined, 1), drawn() - 1);
 });
 
-/** How high the outline of a histogram is, from its left to its right. */
+/** The heights of the bins of a histogram. */
 function heights(buckets: [number, number, number][], span: [number, number]): number[] {
   return [...outline(buckets, span, 240, 96).matchAll(/V([\d.]+)H/g)].map(
     ([, top]) => 96 - Number(top),
   );
 }
 
-test("many narrow buckets are as high as the wide one that they make", () => {
+test("narrow buckets are as high as a wide one of the same density", () => {
   const narrow = Array.from({ length: 1000 }, (_, at): [number, number, number] => {
     return [at / 1e4, (at + 1) / 1e4, 1];
   });
@@ -169,7 +169,7 @@ test("many narrow buckets are as high as the wide one that they make", () => {
   assert.ok(found.every((one) => Math.abs(one - 96) < 1));
 });
 
-test("a bucket of one value and a histogram of nothing are drawn", () => {
+test("a bucket of width zero and an empty histogram are drawn", () => {
   assert.deepEqual(Math.max(...heights([[0, 0, 5]], [0, 0])), 96);
   assert.deepEqual(Math.max(...heights([], [0, 1])), 0);
 });

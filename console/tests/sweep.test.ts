@@ -71,18 +71,18 @@ test("an axis is of numbers, of magnitudes, or of words", () => {
   assert.equal(placeOn(axisOf("n", [1, 2]), undefined), undefined);
 });
 
-test("a range of a factor of 20 or more is seen by magnitude", () => {
+test("a positive range of a factor of 20 or more has a log scale", () => {
   assert.equal(axisOf("lr", [0.003, 0.1]).kind, "log");
   assert.equal(axisOf("lr", [0.01, 0.1]).kind, "number");
   assert.equal(axisOf("lr", [0, 0.1]).kind, "number");
 });
 
-test("an axis has its own numbers beside it if they are few, else round ones", () => {
+test("the labels of an axis are its numbers if they are few, else round ones", () => {
   const texts = (values: unknown[]) => marks(axisOf("depth", values)).map(([, text]) => text);
   assert.deepEqual(texts([2, 3, 3]), ["2", "3"]);
   assert.deepEqual(texts([2, 4, 8]), ["2", "4", "8"]);
   assert.deepEqual(texts([0.1, 0.003, 0.01, 0.1, 0.03]), ["0.003", "0.01", "0.03", "0.1"]);
-  assert.deepEqual(texts([1, 100, 101]), ["1", "100"]); // too near to the one before
+  assert.deepEqual(texts([1, 100, 101]), ["1", "100"]); // too close to the one before
   assert.deepEqual(texts([2.001, 2.5]), ["2.1", "2.2", "2.3", "2.4", "2.5"]);
   const many = Array.from({ length: 11 }, (_, at) => 2 ** at);
   assert.deepEqual(texts(many), ["1", "10", "100", "1,000"]);

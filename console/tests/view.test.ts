@@ -68,7 +68,7 @@ test("columns and facets suit the runs", () => {
   ) as unknown as Run[];
   const fields = defaultColumns(runs).map(writeColumn);
   assert.deepEqual(fields.slice(0, 2), ["run", "state"]);
-  assert.equal(fields[2], '~metrics["train/loss"]'); // in sight in every window
+  assert.equal(fields[2], '~metrics["train/loss"]'); // visible in every window
   assert.ok(fields.includes('hparams["a b"]'));
   assert.deepEqual(defaultFacets(runs), ["state", "hparams.lr", "hparams.seed"]);
   assert.deepEqual(defaultColumns([]).map(writeColumn), ["run", "state", "created", "host"]);

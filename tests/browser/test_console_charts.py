@@ -177,7 +177,7 @@ def test_curves_of_several_runs_share_charts(show, ids):
     page.close()
 
 
-def test_the_tools_of_a_comparison_take_one_line(show, ids):
+def test_the_toolbar_of_a_comparison_is_one_line(show, ids):
     page = show(compared(ids, "spirals/run0", "spirals/run1"))
     drawn(page, "loss", 2)
     bar = page.locator(".bar")

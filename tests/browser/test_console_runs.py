@@ -120,7 +120,7 @@ def test_columns_suit_the_runs(opened):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_sparkline_is_in_sight(opened, width):
+def test_a_sparkline_is_visible_without_scrolling(opened, width):
     page = opened("/runs?selector=cifar10")
     page.set_viewport_size({"width": width, "height": 800})
     page.reload()

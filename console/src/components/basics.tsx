@@ -54,7 +54,7 @@ export function StateMark(props: {
   );
 }
 
-/** How many are in a state: its sign with a number. */
+/** The number of items in a state, with the sign of the state. */
 export function StateCount(props: { state: string; count: number }) {
   const [sign, word, tone] = MARKS[props.state] ?? ["·", props.state, "idle"];
   return (
@@ -65,7 +65,7 @@ export function StateCount(props: { state: string; count: number }) {
   );
 }
 
-/** A time as people say it, exact on hover; it moves on by itself. */
+/** A relative time, exact on hover; it updates itself. */
 export function Time(props: { at: string | null; empty?: string }) {
   const now = useSignal(0);
   useEffect(() => {
@@ -141,7 +141,7 @@ export function Code(props: { text: string; label?: string }) {
   );
 }
 
-/** A command line, broken between its words where it is long. */
+/** A command line that wraps only between its words. */
 export function Command(props: { words: readonly string[] }) {
   return (
     <div class="code command">
@@ -174,7 +174,7 @@ export function Copy(props: { text: string; label?: string }) {
   );
 }
 
-/** The line under the header: what the page shows on the left, what can be done on the right. */
+/** The bar below the header: what the page shows on the left, actions on the right. */
 export function Bar(props: { children: ComponentChildren; class?: string }) {
   return <div class={`bar ${props.class ?? ""}`}>{props.children}</div>;
 }

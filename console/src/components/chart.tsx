@@ -76,7 +76,7 @@ export function plotOf(props: ChartProps, width: number, height: number, colours
     width,
     height,
     x: { range: x, isLog: xLog },
-    // What is never negative begins at zero at the lowest.
+    // The margin below non-negative values does not extend below zero.
     y: { range: [seen[0] >= 0 && low < 0 ? 0 : low, high], isLog: yLog },
     xKind: props.xKind ?? "number",
     emphasis: props.emphasis,

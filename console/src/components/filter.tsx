@@ -177,7 +177,7 @@ export function FilterBox(props: {
     const { input } = props;
     requestAnimationFrame(() => {
       input.current?.focus();
-      // Unless more was typed meanwhile.
+      // Keep the caret if the user has typed more since.
       if (input.current?.value === whole) input.current.setSelectionRange(next.length, next.length);
     });
   };

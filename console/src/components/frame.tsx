@@ -46,7 +46,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
   useLayoutEffect(() => {
     if (shown.current !== path) enter();
     shown.current = path;
-    // In a narrow window the pages scroll.
+    // In a narrow window the navigation scrolls.
     pagesList.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }, [path]);
   const find = () => {

@@ -17,7 +17,7 @@ export interface Column<Row> {
   width: number;
   isNumber?: boolean;
   isFixed?: boolean; // is not moved or resized
-  grows?: boolean; // takes the room that the others leave
+  grows?: boolean; // takes the remaining width
   sort?: string; // the field to sort by; a column without one cannot be sorted
   hasValue?: (row: Row) => boolean; // a column without it always has one
   cell: (row: Row, index: number) => ComponentChildren;
@@ -117,7 +117,7 @@ export function Table<Row>(props: TableProps<Row>) {
   const below = Math.max(0, count - 1 - last) * ROW_HEIGHT;
   const widthOf = (column: Column<Row>) =>
     resized.value?.key === column.key ? resized.value.width : column.width;
-  // What is left over has the column that grows, else an empty one at the end.
+  // The remaining width goes to the column that grows, or to an empty last column.
   const grows = columns.some((column) => column.grows);
   const least = columns.reduce((sum, column) => sum + widthOf(column), 0);
   return (

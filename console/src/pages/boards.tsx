@@ -130,7 +130,7 @@ export function Boards() {
   useActions("Boards", [
     ...(isMember() ? [{ label: "Start a board", hint: "n", run: start }] : []),
     {
-      label: all ? "Show live boards only" : "Show ended boards",
+      label: all ? "Show only live boards" : "Show ended boards",
       run: () => setQuery({ all: !all }),
     },
   ]);

@@ -459,7 +459,7 @@ function textOf(names: ReadonlyMap<string, RunLabel>, run: Run): string {
   return (names.get(run.id)?.before ?? "") + run.name;
 }
 
-/** The mark at the end of a run's curves: its state is seen where they stop. */
+/** The mark at the last point of a run's curves, which shows its state. */
 function endOf({ state }: Run): Pick<PlotCurve, "end"> {
   if (state === "running") return { end: "live" };
   return state === "failed" || state === "killed" || state === "lost" ? { end: "broken" } : {};

@@ -81,7 +81,7 @@ export function Jobs() {
     get<{ jobs: Job[] }>("/jobs", { limit: MOST_JOBS }, signal),
   );
   useLive(["job", "jobs"], jobs.refresh);
-  // Viewers may not list engines: wait until the role is known.
+  // Viewers may not list engines, so wait until the role is known.
   const listsEngines = tab === "engines" && me.value !== undefined;
   const engines = useLoaded(String(listsEngines), async (signal) =>
     listsEngines ? get<{ engines: Engine[] }>("/engines", {}, signal) : undefined,

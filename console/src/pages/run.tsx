@@ -32,7 +32,7 @@ import { isDark } from "../theme";
 import "./run.css";
 
 const MOST_FILES = 200;
-const CHART_HEIGHT = 172; // so that what follows the curves is in sight
+const CHART_HEIGHT = 172; // pixels; leaves room for images below the curves
 const THREE_LINES = `import aboard
 
 with aboard.init("experiment", hparams={"lr": 0.1}) as run:

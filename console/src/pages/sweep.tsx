@@ -329,7 +329,7 @@ function Parallel(props: {
   colourOf: (row: Row) => string;
   brushes: ReadonlyMap<string, Brush>;
   onBrush: (label: string, brush: Brush | undefined) => void;
-  hasResult: boolean; // the last axis is that of the metric
+  hasResult: boolean; // whether the last axis is the metric
 }) {
   const { axes, fields, rows } = props;
   const drawing = useSignal<{ at: number; brush: Brush } | undefined>(undefined);
@@ -350,7 +350,7 @@ function Parallel(props: {
           continue;
         }
         const [x, y] = [across(at, width), TOP + (1 - part) * inner];
-        // Lines that leave an axis level are told apart where straight ones would lie together.
+        // Curved lines that share a point of an axis are easier to follow than straight ones.
         const bend = isOpen ? (x - across(at - 1, width)) / 2 : 0;
         if (isOpen) pen.bezierCurveTo(x - bend, before, x - bend, y, x, y);
         else pen.moveTo(x, y);
@@ -369,7 +369,7 @@ function Parallel(props: {
       line(row);
     }
     pen.globalAlpha = 1;
-    // The last axis has the colours of its values.
+    // The colour scale of the metric.
     const scale = pen.createLinearGradient(0, TOP + inner, 0, TOP);
     for (const part of [0, 0.25, 0.5, 0.75, 1]) scale.addColorStop(part, ramp(part, isDark()));
     pen.fillStyle = scale;
