@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 _PATHS = {"page": "", "runs": "data/runs", "tags": "data/plugin/timeseries/tags"}
+_KEPT_ALIVE = 2.0  # seconds; servers close a connection that was idle for longer
 
 
 class Site:
@@ -20,6 +21,7 @@ class Site:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self._path = path
         self._headers = {"Accept-Encoding": "gzip", **(headers or {})}
+        self._used = 0.0
 
     def page(self) -> bytes:
         """Return the page itself."""
@@ -57,6 +59,8 @@ class Site:
 
     def _connect(self) -> None:
         """Connect to a server that may still be about to listen."""
+        if time.monotonic() - self._used > _KEPT_ALIVE:
+            self._connection.close()
         deadline = time.monotonic() + 60
         while self._connection.sock is None:
             try:
@@ -75,6 +79,7 @@ class Site:
             self._connection.request(method, self._path + path, body, headers)
             response = self._connection.getresponse()
             content = response.read()
+            self._used = time.monotonic()
         except http.client.HTTPException as error:
             self._connection.close()
             raise RuntimeError(f"{path}: {error!r}") from error

@@ -1,7 +1,7 @@
-// The output of a program as a terminal shows it: colours and weights, never markup.
+// Terminal output: parses colours and weights into pieces of text, never into markup.
 
 export interface Style {
-  colour?: string; // a name of the sixteen, or #rrggbb
+  colour?: string; // one of the sixteen names, or #rrggbb
   ground?: string;
   isBold?: boolean;
   isDim?: boolean;
@@ -15,12 +15,12 @@ export interface Piece {
 }
 
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
-// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
+// biome-ignore lint/suspicious/noControlCharactersInRegex: matches escape sequences
 const SEQUENCE = /\x1b\[([0-9;:?]*)[ -/]*([@-~])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]?/g;
-// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is removed
+// biome-ignore lint/suspicious/noControlCharactersInRegex: removes control characters
 const OTHERS = /[\u0000-\u0008\u000b-\u001f\u007f]/g;
 
-/** Split a line into pieces of one style each; the style goes on from the line before. */
+/** Split a line into pieces of one style each; the style continues from the previous line. */
 export function parseLine(line: string, before: Style = {}): { pieces: Piece[]; style: Style } {
   const pieces: Piece[] = [];
   let style = before;
@@ -39,13 +39,13 @@ export function parseLine(line: string, before: Style = {}): { pieces: Piece[]; 
   return { pieces, style };
 }
 
-/** What a line with carriage returns shows in the end, as that of a progress bar. */
+/** The final text of a line with carriage returns, such as a progress bar. */
 export function overwritten(line: string): string {
   const parts = line.replace(/\r+$/, "").split("\r");
   return parts.at(-1) ?? "";
 }
 
-/** A line without colours, as it is searched and copied. */
+/** A line without colours, for searching and copying. */
 export function plainLine(line: string): string {
   return overwritten(line).replace(SEQUENCE, "").replace(OTHERS, "");
 }
@@ -85,7 +85,7 @@ function without(style: Style, ...names: (keyof Style)[]): Style {
   return kept;
 }
 
-/** A colour of 256 (`5;n`) or of all (`2;r;g;b`), and how many codes it took. */
+/** A 256-colour (`5;n`) or true-colour (`2;r;g;b`) code, and how many numbers it has. */
 function extended(codes: readonly number[]): [string | undefined, number] {
   const hex = (parts: readonly number[]) =>
     `#${parts.map((one) => Math.max(0, Math.min(255, one)).toString(16).padStart(2, "0")).join("")}`;
@@ -109,7 +109,7 @@ export interface Line {
   plain: string;
 }
 
-/** The lines of an output that arrives in parts; only the last ones are kept. */
+/** The lines of output that arrives in chunks; only the last ones are kept. */
 export class Output {
   lines: Line[] = [];
   dropped = 0;
@@ -133,7 +133,7 @@ export class Output {
     }
   }
 
-  /** All lines, with one that has not ended yet. */
+  /** All lines, including an unfinished last one. */
   get all(): readonly Line[] {
     if (!this.rest) return this.lines;
     const { pieces } = parseLine(this.rest, this.style);
@@ -141,18 +141,18 @@ export class Output {
   }
 }
 
-/** Cut pieces so that each place where a text was found is one of its own; case does not matter. */
+/** Split pieces so that each match of a text is its own piece; case does not matter. */
 export function marked(pieces: readonly Piece[], sought: string): (Piece & { isFound: boolean })[] {
   const whole = pieces.map((piece) => piece.text).join("");
   const low = whole.toLowerCase();
-  const wanted = sought.toLowerCase();
+  const needle = sought.toLowerCase();
   const inside = new Uint8Array(whole.length);
-  // A letter whose small form has another length would shift the places.
-  for (let at = 0; wanted && low.length === whole.length; ) {
-    at = low.indexOf(wanted, at);
+  // A letter whose lower case has another length would shift the positions.
+  for (let at = 0; needle && low.length === whole.length; ) {
+    at = low.indexOf(needle, at);
     if (at < 0) break;
-    inside.fill(1, at, at + wanted.length);
-    at += wanted.length;
+    inside.fill(1, at, at + needle.length);
+    at += needle.length;
   }
   const found: (Piece & { isFound: boolean })[] = [];
   let offset = 0;

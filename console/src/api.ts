@@ -1,4 +1,4 @@
-// The client of the REST API, which docs/reference/api.md describes: requests, errors, documents.
+// The client of the REST API: requests, errors, documents. See docs/reference/api.md.
 
 import { signal } from "@preact/signals";
 import { address, type Query } from "./address";
@@ -6,7 +6,7 @@ import { decodeSeries, type SeriesAnswer } from "./series";
 
 const API = "/api/v1";
 
-/** What the server says of a failed request: what is wrong, and what to do. */
+/** The error of a failed request: what is wrong and what to do. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -20,7 +20,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Whether the session has ended: every request fails until the user logs in again. */
+/** Whether the session has ended; then all requests fail until the user logs in again. */
 export const sessionEnded = signal(false);
 
 export interface RequestOptions {
@@ -32,7 +32,7 @@ export interface RequestOptions {
 
 type Method = "GET" | "POST" | "PATCH" | "PUT" | "DELETE";
 
-/** Send a request; anything but success is an `ApiError`, and an abort the browser's own error. */
+/** Send a request; failures throw `ApiError`, an abort throws the browser's own error. */
 export async function send(method: Method, path: string, options: RequestOptions = {}) {
   const headers: Record<string, string> = { accept: "application/json", ...options.headers };
   if (method !== "GET") headers["x-aboard-csrf"] = "1";
@@ -47,7 +47,7 @@ export async function send(method: Method, path: string, options: RequestOptions
     response = await fetch(address(API + path, options.query), init);
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new ApiError(0, "unreachable", "The hub does not answer.", "It is tried again.");
+    throw new ApiError(0, "unreachable", "The hub does not answer.", "Trying again.");
   }
   if (!response.ok) throw await errorOf(response);
   return response;
@@ -61,7 +61,7 @@ async function errorOf(response: Response): Promise<ApiError> {
     const sentence = String(message).charAt(0).toUpperCase() + String(message).slice(1);
     return new ApiError(status, code, sentence, hint ?? "", picture ?? "", boards ?? []);
   } catch {
-    return new ApiError(status, "refused", `The hub answered with status ${status}.`);
+    return new ApiError(status, "refused", `The hub responded with status ${status}.`);
   }
 }
 
@@ -69,7 +69,7 @@ export async function get<T>(path: string, query?: Query, signal?: AbortSignal):
   return (await send("GET", path, { query: query ?? {}, signal })).json();
 }
 
-/** Change something; answers without content are undefined. */
+/** Send a change; responses without content are undefined. */
 export async function change<T = void>(
   method: Exclude<Method, "GET">,
   path: string,
@@ -80,7 +80,7 @@ export async function change<T = void>(
   return (response.status === 204 ? undefined : response.json()) as Promise<T>;
 }
 
-/** Read text as it arrives, such as a log that is followed. */
+/** Read text as it arrives, for example while following a log. */
 export async function readText(
   path: string,
   query: Query,
@@ -108,14 +108,14 @@ export interface SeriesRequest {
   band?: string;
 }
 
-export async function series(wish: SeriesRequest, signal?: AbortSignal): Promise<SeriesAnswer> {
-  const body = { ...wish, format: "binary" };
+export async function series(request: SeriesRequest, signal?: AbortSignal): Promise<SeriesAnswer> {
+  const body = { ...request, format: "binary" };
   const headers = { accept: "application/vnd.aboard.series, application/json" };
   const response = await send("POST", "/series", { body, signal, headers });
   return decodeSeries(await response.arrayBuffer());
 }
 
-// Documents. Times are RFC 3339; numbers that JSON lacks are the words NaN, Infinity, -Infinity.
+// Documents. Times are RFC 3339; NaN, Infinity and -Infinity are strings.
 
 export type Value = string | number | boolean | null;
 export type Role = "viewer" | "member" | "admin";

@@ -1,4 +1,4 @@
-// Which page is where. A page is one entry here and one in `CONSOLE_PATHS` of hub/pages.py.
+// The routes of the console. Each page has an entry here and one in `CONSOLE_PATHS` of hub/pages.py.
 
 import type { VNode } from "preact";
 import { Empty } from "./components/basics";
@@ -45,7 +45,7 @@ export function App() {
   return (
     <Frame title={title}>
       {found?.page() ?? (
-        <Empty title="There is no such page">
+        <Empty title="Page not found">
           <p>
             Go to <a href={address("/runs")}>the runs</a>.
           </p>

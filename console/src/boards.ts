@@ -1,4 +1,4 @@
-// Boards without their page: what a user may do with one, and what is sent to start one.
+// Boards apart from their page: permissions, and the request that creates one.
 
 import type { Query } from "./address";
 import type { Board, BoardState, Me } from "./api";
@@ -9,24 +9,24 @@ export function isLive(board: Pick<Board, "state">): boolean {
   return LIVE.has(board.state);
 }
 
-/** Whether a board has a process of its own. */
+/** Whether a board has its own process. */
 export function isIsolated(board: Pick<Board, "on">): boolean {
   return board.on !== "instant";
 }
 
-/** Why a board is as it is: what its engine or its sources say. */
+/** The reason for a board's state, from its engine or its sources. */
 export function reasonOf(board: Pick<Board, "state" | "reason" | "condition">): string {
   if (board.condition) return board.condition;
   return board.state === "running" ? "" : board.reason;
 }
 
 export interface Rights {
-  change: boolean; // also restart and share
+  change: boolean; // including restart and share
   end: boolean; // stop and delete
   logs: boolean;
 }
 
-/** What the hub would not refuse. */
+/** The actions that the hub allows. */
 export function rightsOn(board: Pick<Board, "owner">, me: Me | undefined): Rights {
   const isAdmin = me?.role === "admin";
   const isOwn = me !== undefined && board.owner === me.user;
@@ -53,7 +53,7 @@ const TEXTS = [
 ] as const;
 
 export type NewBoardField = (typeof TEXTS)[number] | "sort" | "limit" | "group_by" | "cpus" | "new";
-/** Everything that the form of a new board writes into the address. */
+/** All parameters that the form of a new board writes into the URL. */
 export const NEW_BOARD_FIELDS: readonly (NewBoardField | "selector")[] = [
   ...TEXTS,
   "sort",
@@ -64,17 +64,17 @@ export const NEW_BOARD_FIELDS: readonly (NewBoardField | "selector")[] = [
   "selector",
 ];
 
-/** Split fields at commas outside of brackets and quotes: `hparams.lr, metrics["a,b"].max`. */
+/** Split fields at commas outside brackets and quotes: `hparams.lr, metrics["a,b"].max`. */
 export function splitFields(text: string): string[] {
   const found = text.match(/(?:"(?:\\.|[^"\\])*"|[^,"])+/g) ?? [];
   return found.map((one) => one.trim()).filter(Boolean);
 }
 
-/** The body of a request for a new board, from the address of the form. */
+/** The body of a request for a new board, from the form's URL. */
 export function newBoard(query: URLSearchParams): Record<string, unknown> {
   const body: Record<string, unknown> = {};
   const selectors = query.getAll("selector");
-  // A question alone is asked of all runs.
+  // A condition without selectors applies to all runs.
   body.selectors = selectors.length > 0 ? selectors : ["*"];
   for (const name of TEXTS) {
     const text = query.get(name)?.trim();
@@ -86,7 +86,7 @@ export function newBoard(query: URLSearchParams): Record<string, unknown> {
   }
   for (const name of ["limit", "cpus"]) {
     const text = query.get(name)?.trim();
-    // What is not a number is sent as it is: the hub says what is wrong with it.
+    // A value that is not a number is sent unchanged, so that the hub reports the error.
     if (text) body[name] = Number.isFinite(Number(text)) ? Number(text) : text;
   }
   if (query.get("new") === "again") body.new = true;
@@ -102,10 +102,10 @@ export function preview(query: URLSearchParams): Query | undefined {
   return { selector, where, sort, count: true };
 }
 
-/** What the deletion of a board loses, as a sentence for its user. */
+/** A sentence for the user about what the deletion of a board deletes. */
 export function lostWith(board: Board): string {
   const parts = ["its address", "its history", "its shared links"];
   if (isIsolated(board)) parts.push("its log");
   const last = parts.pop();
-  return `Lost with it: ${parts.join(", ")} and ${last}. The runs that it shows stay.`;
+  return `This deletes ${parts.join(", ")} and ${last}. Its runs are kept.`;
 }

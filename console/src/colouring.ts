@@ -1,23 +1,23 @@
-// Which colour and which dash a run has on a page: its own, or that of a value it shares.
+// The colour and dash of a run on a page: its own, or that of a field's value.
 
 import { COLOURS, colour, slots } from "./palette";
 import { numeric, spansMagnitudes, word } from "./sweep";
 
-/** From low to high, on a light and on a dark ground. */
+/** From low to high, for light and dark backgrounds. */
 const RAMPS = {
   light: ["#c9a200", "#2fa06b", "#1f7d99", "#3b4fa3", "#3d1a66"],
   dark: ["#5a56c8", "#3f8fd0", "#2fc2a0", "#a5dc4b", "#fff06a"],
 };
 const GREY = { light: "#8b94a3", dark: "#6c7686" };
 const DASHES: readonly (readonly number[])[] = [[], [6, 4], [2, 3], [10, 3, 2, 3], [12, 5]];
-const MOST_NUMBERS = 6; // different ones; more than these are a ramp
+const MOST_NUMBERS = 6; // more different numbers than this become a ramp
 
 export interface Run {
   id: string;
   values: Readonly<Record<string, unknown>>;
 }
 
-/** A colour between those of a ramp, at a share from 0 to 1. */
+/** The colour of a ramp at a fraction from 0 to 1. */
 export function ramp(part: number, dark: boolean): string {
   const stops = dark ? RAMPS.dark : RAMPS.light;
   const at = Math.max(0, Math.min(1, part)) * (stops.length - 1);
@@ -83,7 +83,7 @@ export function dashesBy(
   return found;
 }
 
-/** The dash of the first, second … of something; the first is a whole line. */
+/** The dash by index; the first is a solid line. */
 export function dash(place: number): readonly number[] {
   return DASHES[Math.max(0, place) % DASHES.length] ?? [];
 }
@@ -94,7 +94,7 @@ function distinctWords(values: readonly unknown[]): string[] {
   );
 }
 
-/** The names of hyperparameters that are not the same for all runs. */
+/** The names of hyperparameters that differ between runs. */
 export function differing(runs: readonly { hparams: Record<string, unknown> }[]): string[] {
   const names = new Set(runs.flatMap((run) => Object.keys(run.hparams)));
   return [...names].filter((name) => {

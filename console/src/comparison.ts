@@ -1,4 +1,4 @@
-// What a comparison shows, without a page: what its address says, its charts, its tables.
+// A comparison apart from its page: its URL parameters, charts and tables.
 
 import { csvOf, type Range } from "./plot";
 import type { Curve } from "./series";
@@ -9,7 +9,7 @@ export const AXES: readonly [string, string][] = [
   ["relative_time", "relative time"],
 ];
 
-/** What the address says; every choice of the page is here. */
+/** The parameters of the URL, which has all choices of the page. */
 export function choices(query: URLSearchParams) {
   const x = query.get("x") ?? "step";
   const isAxis = AXES.some(([name]) => name === x);
@@ -42,7 +42,7 @@ function readHeight(text: string | null): number | undefined {
 
 export type Choices = ReturnType<typeof choices>;
 
-/** The tags of a chart, between bars; a bar in a name is written %7C. */
+/** The tags of a chart, separated by bars; a bar in a name is written %7C. */
 export function readChart(text: string): string[] {
   return text.split("|").map((one) => one.replace(/%7C/g, "|").replace(/%25/g, "%"));
 }
@@ -64,9 +64,9 @@ export function writeZoom(range: Range | undefined): string | undefined {
 const HEIGHT = 220; // of one of many charts
 const MOST_HEIGHT = 560;
 const LEAST_WIDTH = 340; // as in compare.css
-const AROUND = 44; // pixels of a chart's title, of its lower edge and of the gap below it
+const AROUND = 44; // pixels for a chart's title, its lower edge and the gap below it
 
-/** How few charts fill the room that there is: `per` row, or 0 for as many as fit. */
+/** The charts `per` row, 0 for as many as fit, and their height, to fill the room. */
 export function layOut(
   count: number,
   room: { width: number; height: number },
@@ -78,13 +78,13 @@ export function layOut(
   return { per, height: Math.max(HEIGHT, Math.min(MOST_HEIGHT, Math.round(width * 0.75), height)) };
 }
 
-/** Whether a tag has all words of a filter. */
+/** Whether a tag contains all words of a filter. */
 export function passing(filter: string): (tag: string) => boolean {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   return (tag) => words.every((word) => tag.toLowerCase().includes(word));
 }
 
-/** Pinned charts first, then one for each other tag that the filter lets pass. */
+/** Pinned charts first, then one for each other tag that matches the filter. */
 export function chartsOf(
   chosen: { charts: readonly string[][]; filter: string },
   scalars: readonly string[],

@@ -1,2 +1,2 @@
-// Style sheets are imported for their effect alone: the bundler collects them.
+// Style sheets are imported only for the bundler, which collects them.
 declare module "*.css";

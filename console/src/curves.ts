@@ -1,6 +1,5 @@
-// The curves that a page shows, tag by tag: loaded when they come into sight, again in full
-// resolution for a window, and for the runs that have new points. What is there stays until the
-// new has come.
+// The curves of a page, by tag. They are loaded when they become visible, in full resolution after
+// a zoom, and again for runs with new points. Old curves stay until new ones have arrived.
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -12,7 +11,7 @@ import type { Curve } from "./series";
 export type CurveOptions = Omit<SeriesRequest, "tags" | "start" | "stop">;
 
 interface Held {
-  key: string; // of the options it was loaded with
+  key: string; // of the options with which it was loaded
   whole: Curve[];
   window?: { range: Range; curves: Curve[] } | undefined;
 }
@@ -25,13 +24,13 @@ export interface Curves {
   refresh: () => void;
 }
 
-const GATHER_MILLISECONDS = 20; // charts that come into sight together are one request
+const GATHER_MILLISECONDS = 20; // charts that become visible together are one request
 const LIVE_MILLISECONDS = 500;
 const UNREAD_MILLISECONDS = 500;
-const MOST_TAGS = 12; // of one request
+const MOST_TAGS = 12; // per request
 const SPARE = 0.02; // of a window, on both sides
 
-/** How many points a curve needs, by how many there are. */
+/** How many points each curve needs, by the number of curves. */
 export function samplesFor(runs: number): number {
   return runs <= 10 ? 1000 : runs <= 50 ? 500 : 300;
 }
@@ -40,7 +39,7 @@ function identity(curve: Curve): string {
   return JSON.stringify([curve.uri, curve.run, curve.line, curve.tag]);
 }
 
-/** Curves of a window drawn into those of everything. */
+/** Curves with the points of a window replaced by more detailed ones. */
 export function composed(held: Held | undefined, range: Range | undefined): Curve[] {
   if (!held?.window || !range) return held?.whole ?? [];
   const { window } = held;
@@ -55,7 +54,7 @@ export function composed(held: Held | undefined, range: Range | undefined): Curv
   });
 }
 
-/** Curves with those of some runs replaced by newer ones. */
+/** Curves with those of some runs replaced. */
 export function replaced(before: readonly Curve[], newer: readonly Curve[]): Curve[] {
   const found = new Map(newer.map((curve) => [identity(curve), curve]));
   const kept = before.map((curve) => {
@@ -68,8 +67,8 @@ export function replaced(before: readonly Curve[], newer: readonly Curve[]): Cur
 }
 
 /**
- * Load the curves of the tags in sight. `ids` are the runs, by `selectors` of the options;
- * `range` is the window in which they are wanted in full resolution.
+ * Load the curves of the visible tags. `ids` are the runs, by `selectors` of the options; `range` is
+ * the window to load in full resolution.
  */
 export function useCurves(
   ids: readonly string[],
@@ -85,7 +84,7 @@ export function useCurves(
   const again = useSignal(0);
   const changed = useRef(new Set<string>());
   const key = JSON.stringify(options);
-  const wanted = JSON.stringify([key, range ?? null, tags, again.value]);
+  const loadKey = JSON.stringify([key, range ?? null, tags, again.value]);
   const latest = useRef({ ids, options, tags, range, key });
   latest.current = { ids, options, tags, range, key };
 
@@ -94,7 +93,7 @@ export function useCurves(
     version.value += 1;
   };
 
-  // What is in sight and not there yet, or not in this window.
+  // Load visible curves that are missing, or missing for this window.
   useEffect(() => {
     const controller = new AbortController();
     const { signal } = controller;
@@ -137,9 +136,9 @@ export function useCurves(
       clearTimeout(timer);
       controller.abort();
     };
-  }, [wanted]);
+  }, [loadKey]);
 
-  // What the hub has not read yet is requested again.
+  // Request again what the hub has not read yet.
   useEffect(() => {
     if (unread.value === 0) return;
     const timer = setTimeout(() => {
@@ -149,7 +148,7 @@ export function useCurves(
     return () => clearTimeout(timer);
   }, [unread.value, version.value]);
 
-  // New points: only the runs that have them, unless groups are drawn.
+  // After new points, load only the runs that have them, unless groups are drawn.
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
   const running = useRef<AbortController | undefined>(undefined);
   const refreshChanged = async () => {
@@ -165,8 +164,8 @@ export function useCurves(
     running.current = controller;
     try {
       for (const part of parts(shown)) {
-        const wish = { ...now.options, selectors, tags: part };
-        const answer = await series(wish, controller.signal);
+        const request = { ...now.options, selectors, tags: part };
+        const answer = await series(request, controller.signal);
         for (const tag of part) {
           const before = held.current.get(tag);
           if (before?.key !== now.key) continue;
@@ -177,7 +176,7 @@ export function useCurves(
         const { range } = now;
         if (!range) continue;
         const detail = await series(
-          { ...wish, start: range[0], stop: range[1] },
+          { ...request, start: range[0], stop: range[1] },
           controller.signal,
         );
         for (const tag of part) {
@@ -207,7 +206,7 @@ export function useCurves(
     [],
   );
 
-  version.value; // what is drawn depends on it
+  version.value; // subscribes to changes
   return {
     of: (tag) => {
       const from = held.current.get(tag);
@@ -237,7 +236,7 @@ function covers(held: Held | undefined, key: string, range: Range): boolean {
   if (!window || held.key !== key) return false;
   const wide = range[1] - range[0];
   const isInside = window.range[0] <= range[0] && window.range[1] >= range[1];
-  // One that is much wider has fewer points than could be shown.
+  // A much wider window would have too few points.
   return isInside && window.range[1] - window.range[0] <= wide * (1 + 4 * SPARE);
 }
 
@@ -247,9 +246,9 @@ function parts(tags: readonly string[]): string[][] {
   return found;
 }
 
-// What is in sight.
+// Visibility.
 
-/** Which of a list of things are in sight of the user; an element says which with `data-see`. */
+/** The keys of the elements that are visible; each element has its key in `data-see`. */
 export function useSeen(): [ReadonlySet<string>, (element: HTMLElement | null) => void] {
   const seen = useSignal<ReadonlySet<string>>(new Set());
   const observer = useRef<IntersectionObserver | undefined>(undefined);

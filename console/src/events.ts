@@ -1,8 +1,7 @@
-// The change stream: one connection for the whole page, handed on to whatever listens.
+// The change stream: one connection per page, shared by all listeners.
 //
-// A hidden page lets go of its connection, of which browsers allow six to a host for all tabs.
-// After every new connection the stream says `hello`, which listeners get as `reset`: what was
-// missed is listed again.
+// A hidden page closes its connection, because browsers allow six per host for all tabs. A new
+// connection begins with `hello`, which listeners get as `reset`, so that they load everything again.
 
 import { signal } from "@preact/signals";
 import { address } from "./address";
@@ -22,11 +21,11 @@ export type HubEvent =
 export type Kind = HubEvent["kind"];
 export type Connection = "connecting" | "live" | "reconnecting";
 
-/** How the connection stands, for the mark in the header. */
+/** The state of the connection, for the mark in the header. */
 export const connection = signal<Connection>("connecting");
 
 const KINDS: readonly Kind[] = ["run", "runs", "board", "points", "job", "jobs"];
-const CALM_MILLISECONDS = 3000; // a connection that comes back sooner was never lost
+const CALM_MILLISECONDS = 3000; // shorter interruptions are not shown
 const FIRST_RETRY = 1000;
 const LONGEST_RETRY = 30_000;
 
@@ -37,13 +36,13 @@ let retry = FIRST_RETRY;
 let pending: ReturnType<typeof setTimeout> | undefined;
 let worried: ReturnType<typeof setTimeout> | undefined;
 
-/** Call `handle` for events of some kinds, and always for `reset`; returns how to stop. */
+/** Call `handle` for events of some kinds, and always for `reset`; returns a function that stops it. */
 export function listen(kinds: readonly Kind[], handle: (event: HubEvent) => void): () => void {
   listeners.set(handle, new Set<Kind>([...kinds, "reset"]));
   return () => listeners.delete(handle);
 }
 
-/** Have the hub read these runs and report their new points; returns how to stop. */
+/** Make the hub read these runs and report new points; returns a function that stops it. */
 export function follow(ids: readonly string[]): () => void {
   const count = (step: number) => {
     const before = followed.size;
@@ -93,14 +92,14 @@ function open(): void {
       connection.value = "reconnecting";
     }, CALM_MILLISECONDS);
     if (opened.readyState !== EventSource.CLOSED || source !== opened) return;
-    // Refused, and the browser does not try again; `get` notes a session that has ended.
+    // Refused, and the browser does not retry; `get` detects a session that has ended.
     get<Me>("/me").catch(() => undefined);
     schedule(retry);
     retry = Math.min(retry * 2, LONGEST_RETRY);
   };
 }
 
-/** Connect, and keep the connection as long as the page is in sight. */
+/** Connect, and keep the connection while the page is visible. */
 export function startEvents(): void {
   open();
   document.addEventListener("visibilitychange", () => {

@@ -1,4 +1,4 @@
-// Values as people read them. The full value belongs into the title of what shows it.
+// Formats values for display. The full value belongs in the title of the element.
 
 const DIGITS = 4;
 const FIGURE_SPACE = "\u2007";
@@ -19,7 +19,7 @@ export function number(value: number): string {
   return rounded.toLocaleString("en-US", { maximumSignificantDigits: DIGITS });
 }
 
-/** Any value of a hyperparameter or metric; the words for what JSON lacks are numbers too. */
+/** Any value of a hyperparameter or metric; the strings NaN and ±Infinity are numbers too. */
 export function text(value: unknown): string {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return number(value);
@@ -29,7 +29,7 @@ export function text(value: unknown): string {
   return String(value);
 }
 
-/** How many signs follow the whole part of a number, with its point; undefined for other texts. */
+/** The length of a number's fraction, with its point; undefined for other texts. */
 function fraction(one: string): number | undefined {
   const found = /^[−-]?[\d,]+(\.\d+)?$/.exec(one);
   return found ? (found[1]?.length ?? 0) : undefined;
@@ -40,7 +40,7 @@ export function longestFraction(texts: readonly string[]): number {
   return texts.reduce((most, one) => Math.max(most, fraction(one) ?? 0), 0);
 }
 
-/** Pad a number so that right-aligned ones stand with their points below each other. */
+/** Pad a number so that the points of right-aligned numbers line up. */
 export function aligned(one: string, longest: number): string {
   const has = fraction(one);
   if (has === undefined || has >= longest) return one;
@@ -48,7 +48,7 @@ export function aligned(one: string, longest: number): string {
   return has === 0 ? one + POINT_SPACE + digits : one + digits;
 }
 
-/** A whole count: 1,204. */
+/** A count: 1,204. */
 export function count(value: number): string {
   return value.toLocaleString("en-US");
 }
@@ -89,7 +89,7 @@ export function duration(seconds: number): string {
   return parts.filter(Boolean).join(" ");
 }
 
-/** How long ago, or in how long: "2 min ago", "in 3 h", "just now". */
+/** A relative time: "2 min ago", "in 3 h", "just now". */
 export function relative(time: string, now: number = Date.now()): string {
   const seconds = (now - Date.parse(time)) / 1000;
   if (Number.isNaN(seconds)) return time;
@@ -100,7 +100,7 @@ export function relative(time: string, now: number = Date.now()): string {
   return seconds > 0 ? `${shown} ago` : `in ${shown}`;
 }
 
-/** The exact time, in the zone of the browser. */
+/** The exact time, in the browser's time zone. */
 export function exact(time: string): string {
   const parsed = new Date(time);
   if (Number.isNaN(parsed.getTime())) return time;

@@ -1,10 +1,10 @@
-// Keyboard shortcuts and the actions of the ⌘K box: pages add theirs while they are shown.
+// Keyboard shortcuts and the actions of the ⌘K palette; pages add theirs while they are shown.
 
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 
 const platform = typeof navigator === "undefined" ? "" : navigator.platform;
-/** The key before a letter: ⌘ of a Mac is Ctrl elsewhere. */
+/** The modifier of shortcuts: ⌘ on a Mac, Ctrl elsewhere. */
 export const MODIFIER = /mac|iphone|ipad/i.test(platform) ? "⌘" : "Ctrl ";
 
 export interface Shortcut {
@@ -24,7 +24,7 @@ interface Group<T> {
   entries: () => readonly T[];
 }
 
-/** What is registered now, for the overlay and for the box; the last group comes first. */
+/** The current shortcuts and actions, for the overlay and the palette; the last group comes first. */
 export const shortcutGroups = signal<readonly Group<Shortcut>[]>([]);
 export const actionGroups = signal<readonly Group<Action>[]>([]);
 
@@ -50,7 +50,7 @@ export function useKeys(name: string, shortcuts: readonly Shortcut[]): void {
   useGroup(shortcutGroups, name, shortcuts);
 }
 
-/** Add actions to the ⌘K box while the component is shown. */
+/** Add actions to the ⌘K palette while the component is shown. */
 export function useActions(name: string, actions: readonly Action[]): void {
   useGroup(actionGroups, name, actions);
 }

@@ -1,4 +1,4 @@
-// Loading what a page shows: old data stays until new data is there, and errors stand beside it.
+// Loads the data of a page; old data stays until new data arrives, and errors are shown beside it.
 
 import { useSignal } from "@preact/signals";
 import { useCallback, useEffect, useRef } from "preact/hooks";
@@ -12,19 +12,19 @@ export interface Loaded<T> {
   refresh: () => void;
 }
 
-const AGAIN_MILLISECONDS = 1000; // at most one request a second follows events
+const AGAIN_MILLISECONDS = 1000; // between requests that follow events
 const RETRY_MILLISECONDS = 5000;
-const SCROLL_MILLISECONDS = 60; // rows that are scrolled past are not loaded
+const SCROLL_MILLISECONDS = 60; // so that rows are not loaded while scrolling past
 
 export function asError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   const message = error instanceof Error ? error.message : String(error);
-  return new ApiError(0, "console", message, "This is an error of the console: please report it.");
+  return new ApiError(0, "console", message, "This is a bug in the console. Please report it.");
 }
 
 /**
- * Load something, and again when `key` changes. A request that is overtaken is aborted; one that
- * the hub could not answer (it restarts, it is busy) is repeated.
+ * Load data, and again when `key` changes. A request that is superseded is aborted; one that the hub
+ * could not answer, because it restarts or is busy, is retried.
  */
 export function useLoaded<T>(key: string, load: (signal: AbortSignal) => Promise<T>): Loaded<T> {
   const state = useSignal<Omit<Loaded<T>, "refresh">>({
@@ -101,7 +101,7 @@ export interface Paged<T> {
   total: number;
   at: (index: number) => T | undefined;
   show: (first: number, last: number) => void;
-  patch: (change: (row: T) => T) => void; // what is loaded, in its place
+  patch: (change: (row: T) => T) => void; // changes loaded rows in place
   error: ApiError | undefined;
   isLoading: boolean;
   refresh: () => void;
@@ -113,8 +113,8 @@ interface Answer<T> {
 }
 
 /**
- * A long list of which the visible part is loaded, in pages. `key` says which list; the rows of the
- * one before stay until those of the new one have come.
+ * A long list whose visible part is loaded in pages. `key` identifies the list; rows of the previous
+ * list stay until those of the new one arrive.
  */
 export function usePaged<T>(
   key: string,
@@ -129,7 +129,7 @@ export function usePaged<T>(
   const extra = useSignal(0);
   const more = useRef(0);
   const loaded = useLoaded(`${key} ${extra.value}`, async (signal) => {
-    // Where only the rows in sight are others, those that are loaded stay; else all are loaded.
+    // If only the visible rows changed, loaded rows are kept; otherwise all are loaded again.
     const isMore = shown.current === key && more.current !== extra.peek();
     more.current = extra.peek();
     if (isMore) await new Promise((resolve) => setTimeout(resolve, SCROLL_MILLISECONDS));
@@ -162,7 +162,7 @@ export function usePaged<T>(
     for (const [page, rows] of pages.current) pages.current.set(page, rows.map(change));
     version.value += 1;
   }, []);
-  version.value; // what is drawn depends on the pages
+  version.value; // subscribes to changes of the pages
   return {
     total: total.value,
     at: (index) => pages.current.get(Math.floor(index / size))?.[index % size],

@@ -1,7 +1,7 @@
-// Colours of runs: ten that people with any kind of colour vision can tell apart, then lighter and
-// darker ones of the same. A run has the same colour on every page.
+// Colours of runs: ten that are distinct for all kinds of colour vision, then lighter and darker
+// variants. A run has the same colour on every page.
 
-/** For a light and a dark ground; most places have a similar hue in both. */
+/** For light and dark backgrounds; most slots have a similar hue in both. */
 export const COLOURS = {
   light: [
     "#1218f3",
@@ -32,7 +32,7 @@ export const COLOURS = {
 const VARIANTS = [0, 0.35, -0.3]; // of lightness: towards white, towards black
 const SLOTS = COLOURS.light.length * VARIANTS.length;
 
-/** A number of 32 bits for a text, the same in every browser (FNV-1a). */
+/** A 32-bit hash of a text, the same in every browser (FNV-1a). */
 export function hash(text: string): number {
   let value = 0x811c9dc5;
   for (let index = 0; index < text.length; index += 1) {
@@ -42,8 +42,8 @@ export function hash(text: string): number {
 }
 
 /**
- * Give each run a slot. A run gets its own one unless another of these runs has it, so that ten
- * runs always have ten hues and a run alone always looks the same.
+ * Assign a slot to each run. A run gets its own slot unless another of these runs has it, so that
+ * ten runs always have ten hues and a single run always has the same colour.
  */
 export function slots(ids: readonly string[]): Map<string, number> {
   const hues = COLOURS.light.length;

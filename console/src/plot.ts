@@ -1,4 +1,4 @@
-// Curves as a picture, without a page: scales, ticks, and a drawing on a canvas or as SVG.
+// Draws curves on a canvas or as SVG, apart from any page: scales, ticks, lines.
 
 import * as format from "./format";
 
@@ -8,7 +8,7 @@ export interface Points {
 }
 
 export interface PlotCurve extends Points {
-  key: string; // which run or group; curves of several tags may share it
+  key: string; // the run or group; curves of several tags may share it
   label: string;
   colour: string;
   dash?: readonly number[];
@@ -34,8 +34,8 @@ export interface Plot {
   ink: string;
   line: string;
   paper?: string;
-  title?: string; // of a picture that stands alone
-  emphasis?: string | undefined; // the key of the curves that the others step back for
+  title?: string; // of an exported picture
+  emphasis?: string | undefined; // the key of the curves to emphasize; the others are dimmed
 }
 
 export const MARGIN = { left: 52, right: 10, top: 8, bottom: 22 };
@@ -44,14 +44,14 @@ const FADED = 0.15;
 
 // Scales.
 
-/** Where a value lies between the ends of a scale, from 0 to 1. */
+/** The fraction of a scale, from 0 to 1, at a value. */
 export function share(scale: Scale, value: number): number {
   const [low, high] = scale.range;
   if (!scale.isLog) return (value - low) / (high - low || 1);
   return Math.log(value / low) / (Math.log(high / low) || 1);
 }
 
-/** The value at a share of a scale. */
+/** The value at a fraction of a scale. */
 export function valueAt(scale: Scale, part: number): number {
   const [low, high] = scale.range;
   return scale.isLog ? low * (high / low) ** part : low + (high - low) * part;
@@ -75,7 +75,7 @@ export function extent(arrays: readonly Float64Array[], isLog: boolean): Range |
   return low <= high ? [low, high] : undefined;
 }
 
-/** Widen a range: one of a single value, and by a little so that no curve touches the edge. */
+/** Widen a range a little, so that no curve touches the edge; a single value becomes a range. */
 export function widened([low, high]: Range, isLog: boolean, by = 0): Range {
   if (isLog) {
     const factor = high > low ? (high / low) ** by : 1.5;
@@ -85,7 +85,7 @@ export function widened([low, high]: Range, isLog: boolean, by = 0): Range {
   return [low - margin, high + margin];
 }
 
-/** The range of y of what is in sight: the points between two x, and where lines enter. */
+/** The visible range of y: of the points between two x, and where lines cross the edges. */
 export function extentWithin(
   curves: readonly Points[],
   range: Range,
@@ -111,7 +111,7 @@ export function extentWithin(
   return low <= high ? [low, high] : undefined;
 }
 
-/** The place of the last x that is not greater; -1 if all are. x ascends. */
+/** The index of the last x that is not greater; -1 if all are. `x` ascends. */
 export function placeOf(x: Float64Array, value: number): number {
   let low = 0;
   let high = x.length;
@@ -123,7 +123,7 @@ export function placeOf(x: Float64Array, value: number): number {
   return low - 1;
 }
 
-/** The height of a curve's line at x; undefined outside of it. */
+/** The interpolated y of a curve at x; undefined outside of it. */
 export function interpolated({ x, y }: Points, value: number): number | undefined {
   const at = placeOf(x, value);
   const last = x.length - 1;
@@ -134,7 +134,7 @@ export function interpolated({ x, y }: Points, value: number): number | undefine
   return before + ((y[at + 1] as number) - before) * part;
 }
 
-/** The value of the point that is nearest to x; undefined if the curve ends well before. */
+/** The value of the point nearest to x; undefined if the curve ends well before it. */
 export function nearest({ x, y }: Points, value: number, slack = 0): number | undefined {
   const at = placeOf(x, value);
   const next = at + 1;
@@ -144,7 +144,7 @@ export function nearest({ x, y }: Points, value: number, slack = 0): number | un
   return value - (x[at] as number) <= (x[next] as number) - value ? y[at] : y[next];
 }
 
-/** Whether x never falls, so that places in it can be looked up. */
+/** Whether x never decreases, so that it can be searched. */
 export function ascends(x: Float64Array): boolean {
   for (let at = 1; at < x.length; at += 1) {
     if ((x[at] as number) < (x[at - 1] as number)) return false;
@@ -152,7 +152,7 @@ export function ascends(x: Float64Array): boolean {
   return true;
 }
 
-/** A curve with more points inside a window: those of `detail` there, the others around it. */
+/** A curve with the points of `detail` inside a window and its own points around it. */
 export function refined(whole: Points, detail: Points, window: Range): Points {
   const before = placeOf(whole.x, window[0]);
   let start = before + 1;
@@ -219,7 +219,7 @@ export function timeTicks([low, high]: Range, most: number, isLocal: boolean): n
   return multiples(low - shift, high - shift, step).map((one) => one + shift);
 }
 
-/** What stands at a tick. */
+/** The label of a tick. */
 export function tickLabel(value: number, kind: AxisKind, range: Range): string {
   if (kind === "number") return format.number(value);
   if (kind === "duration") return value === 0 ? "0" : format.duration(value);
@@ -232,7 +232,7 @@ export function tickLabel(value: number, kind: AxisKind, range: Range): string {
   return at.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
 }
 
-/** A value of the axis in full, as beside the cursor. */
+/** The full value on an axis, for the cursor. */
 export function axisText(value: number, kind: AxisKind): string {
   if (kind === "number") return format.number(value);
   if (kind === "duration") return format.duration(value);
@@ -244,7 +244,7 @@ export function axisText(value: number, kind: AxisKind): string {
 
 // Drawing.
 
-/** What drawing needs of a canvas, which an SVG document gives too. */
+/** The canvas methods that drawing needs; SVG implements them too. */
 export type Pen = Pick<
   CanvasRenderingContext2D,
   | "beginPath"
@@ -388,7 +388,7 @@ function drawBand(pen: Pen, plot: Plot, frame: Frame, curve: PlotCurve): void {
   pen.globalAlpha = 1;
 }
 
-/** Draw one curve; it is broken where a value is not finite. */
+/** Draw one curve; it has gaps at values that are not finite. */
 export function drawCurve(pen: Pen, plot: Plot, frame: Frame, curve: PlotCurve, width = 1.5): void {
   const { x, y } = curve;
   const isFaded = plot.emphasis !== undefined && plot.emphasis !== curve.key;
@@ -460,7 +460,7 @@ function drawEnd(pen: Pen, plot: Plot, frame: Frame, curve: PlotCurve): void {
 
 const FAR = 1e5; // pixels; further out, canvases lose precision
 
-/** Where a point lies in the picture; undefined for one that cannot be drawn. */
+/** The position of a point in the picture; undefined if it cannot be drawn. */
 export function spot(
   plot: Plot,
   frame: Frame,
@@ -473,7 +473,7 @@ export function spot(
   return [Math.max(-FAR, Math.min(FAR, across)), Math.max(-FAR, Math.min(FAR, down))];
 }
 
-/** Which curve's line is nearest to a place of the picture, within some pixels. */
+/** The curve nearest to a position of the picture, within some pixels. */
 export function curveAt(
   plot: Plot,
   across: number,
@@ -535,7 +535,7 @@ function escaped(text: string): string {
   const names: Record<string, string> = { "<": "&lt;", ">": "&gt;", "&": "&amp;", '"': "&quot;" };
   return (
     text
-      // biome-ignore lint/suspicious/noControlCharactersInRegex: XML has none of them
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: not allowed in XML
       .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, " ")
       .replace(/[<>&"]/g, (one) => names[one] ?? "")
   );
@@ -613,7 +613,7 @@ function short(value: number): string {
 const LEGEND_LINE = 16;
 const MOST_LEGEND = 20;
 
-/** The picture with its title and the names of its curves below it, on any pen. */
+/** Draw the picture with its title and a legend, on any pen. */
 export function drawAlone(pen: Pen, plot: Plot): void {
   draw(pen, plot);
   for (const [at, curve] of legendOf(plot).entries()) {
@@ -656,7 +656,7 @@ export function svgOf(plot: Plot): string {
 
 // Tables.
 
-/** A cell of CSV; a text that a spreadsheet would compute gets an apostrophe. */
+/** A cell of CSV; a text that a spreadsheet would evaluate gets an apostrophe. */
 export function csvCell(value: string | number): string {
   if (typeof value === "number") return Number.isNaN(value) ? "NaN" : String(value);
   const safe = /^[=+\-@\t\r]/.test(value) && Number.isNaN(Number(value)) ? `'${value}` : value;

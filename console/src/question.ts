@@ -1,4 +1,4 @@
-// The query language, as far as the console writes and completes it. The hub parses it:
+// The part of the query language that the console writes and completes. The hub parses it; see
 // docs/reference/questions.md.
 
 export const RUN_FIELDS = [
@@ -42,7 +42,7 @@ const ESCAPES: Record<string, string> = {
 };
 const STATISTIC = /\.(last|min|max|mean|first|count)$/;
 
-/** A text as the language writes it. */
+/** A string literal of the language. */
 export function quoted(text: string): string {
   return `"${text.replace(/[\\"\n\t\r]/g, (one) => ESCAPES[one] ?? one)}"`;
 }
@@ -54,7 +54,7 @@ function unquoted(text: string): string {
   );
 }
 
-/** A value as the language writes it; what JSON has no number for is written as none. */
+/** A literal of the language; numbers that JSON lacks become `none`. */
 export function literal(value: unknown): string {
   if (value === null || value === undefined) return "none";
   if (typeof value === "number") return String(value);
@@ -68,7 +68,7 @@ export function writeField({ group, name, statistic }: Field): string {
   return statistic && statistic !== "last" ? `${named}.${statistic}` : named;
 }
 
-/** Read a field that `writeField`, the hub or a user wrote; undefined if it is none. */
+/** Parse a field; undefined if it is invalid. */
 export function readField(text: string): Field | undefined {
   const found = /^(hparams|metrics|tags)([.[])/.exec(text);
   if (!found) {
@@ -93,13 +93,13 @@ export interface Token {
   text: string;
   start: number;
   end: number;
-  isOpen: boolean; // a text whose quote is still to come
+  isOpen: boolean; // a string without its closing quote
 }
 
 const TOKEN =
   /(?<text>"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?)|(?<field>(?:hparams|metrics|tags)(?:\[(?:"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?)?\]?(?:\.\w*)?|\.[\w/.:-]*))|(?<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))|(?<word>[^\s"'()[\],=!<>~]+)|(?<sign>==|!=|<=|>=|[<>=~()[\],])/gsy;
 
-/** Split a condition; what cannot be read is skipped. */
+/** Split a condition into tokens; invalid text is skipped. */
 export function tokens(text: string): Token[] {
   const found: Token[] = [];
   let at = 0;
@@ -128,7 +128,7 @@ export function tokens(text: string): Token[] {
   return found;
 }
 
-/** What may stand at the end of a condition that is being typed. */
+/** What may come next in a condition that is being typed. */
 export type Expected =
   | { kind: "field"; typed: string; start: number }
   | { kind: "sign"; typed: string; start: number; field: string }
@@ -138,7 +138,7 @@ export type Expected =
 const SIGNS = new Set(["==", "!=", "<", "<=", ">", ">=", "=", "~", "in"]);
 const JOINS = new Set(["and", "or"]);
 
-/** Tell what is being typed before the caret: a field, a sign, a value, or what joins two. */
+/** What is being typed before the caret: a field, an operator, a value, or `and`/`or`. */
 export function expected(text: string): Expected {
   const all = tokens(text);
   const last = all.at(-1);
@@ -172,7 +172,7 @@ export function expected(text: string): Expected {
   return { kind: "join", typed, start };
 }
 
-/** In a list after `in (` a value is next, else a field. */
+/** In a list after `in (` a value is next, otherwise a field. */
 function afterBracket(all: readonly Token[], start: number): Expected {
   let at = all.length - 1;
   while (at >= 0 && all[at]?.text !== "(" && all[at]?.text !== "[") at -= 1;
@@ -183,7 +183,7 @@ function afterBracket(all: readonly Token[], start: number): Expected {
   return { kind: "field", typed: "", start };
 }
 
-/** The conditions that `and` joins at the top; one alone if something else joins them. */
+/** The conditions joined by `and` at the top level; a single one if it is not a conjunction. */
 export function conjuncts(where: string): string[] {
   const text = where.trim();
   if (!text) return [];
@@ -204,7 +204,7 @@ export function conjuncts(where: string): string[] {
   return parts.filter(Boolean);
 }
 
-/** Join conditions with `and`; one that has an `or` gets parentheses. */
+/** Join conditions with `and`; those with an `or` get parentheses. */
 export function conjunction(parts: readonly string[]): string {
   if (parts.length < 2) return parts[0] ?? "";
   return parts.map((part) => (hasOr(part) ? `(${part})` : part)).join(" and ");
@@ -220,7 +220,7 @@ function hasOr(part: string): boolean {
   return false;
 }
 
-/** The values of a field that a condition such as `field in (1, 2)` allows, as they are written. */
+/** The values, as literals, that a condition such as `field in (1, 2)` allows for a field. */
 function allowed(condition: string, field: string): string[] | undefined {
   const all = tokens(condition);
   const [name, sign, ...rest] = all;
@@ -241,7 +241,7 @@ export function choice(where: string, field: string): { values: string[]; rest: 
   return { values: allowed(parts[at] ?? "", field) ?? [], rest };
 }
 
-/** Allow a value of a field, or no longer, as it is written; `none` goes with no other. */
+/** Add or remove an allowed value of a field, as a literal; `none` excludes the others. */
 export function toggled(where: string, field: string, value: string): string {
   const { values, rest } = choice(where, field);
   const others = values.filter((one) => one !== value && one !== "none");
@@ -254,7 +254,7 @@ export function toggled(where: string, field: string, value: string): string {
   return conjunction([rest, condition ?? ""].filter(Boolean));
 }
 
-/** Which runs: names and the like, and a condition. */
+/** A filter of runs: selectors and a condition. */
 export interface Filter {
   selectors: readonly string[];
   where: string;
@@ -263,8 +263,8 @@ export interface Filter {
 const CONDITION_WORDS = new Set(["and", "or", "not", "in", "true", "false", "none"]);
 
 /**
- * Read what is typed into the filter: `SELECTOR… where CONDITION`, or one of the two alone.
- * Without the word, a text of names only is selectors.
+ * Parse the text of the filter: `SELECTOR… where CONDITION`, or only one of the two. Without
+ * `where`, a text with only names is selectors.
  */
 export function readFilter(text: string): Filter {
   const found = /^((?:[^"'\s]+\s+)*?)where(?:\s+([\s\S]*))?$/.exec(text.trim());
@@ -279,7 +279,7 @@ export function readFilter(text: string): Filter {
   return { selectors: [], where: text.trim() };
 }
 
-/** Whether a word is a field, or the beginning of one in a group. */
+/** Whether a word is a field, or the prefix of one in a group. */
 function isField(word: string): boolean {
   return readField(word) !== undefined || /^(hparams|metrics|tags)[.[]/.test(word);
 }
@@ -288,7 +288,7 @@ function words(text: string): string[] {
   return text.split(/[\s,]+/).filter(Boolean);
 }
 
-/** Write a filter so that `readFilter` reads the same. */
+/** Format a filter; the inverse of `readFilter`. */
 export function writeFilter({ selectors, where }: Filter): string {
   const names = selectors.join(" ");
   if (!where) return names;

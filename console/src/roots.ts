@@ -1,4 +1,4 @@
-// The names of the hub's roots, and what tells some runs apart.
+// The names of the hub's roots, and the shortest distinct names of runs.
 
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -7,7 +7,7 @@ import { useLive, useLoaded } from "./loading";
 
 const roots = signal<readonly Pick<Root, "uri" | "name" | "runs">[]>([]);
 
-/** Keep the names up to date; `key` changes when it is time to look again. */
+/** Load the names, and again when `key` changes. */
 export function useRoots(key: string): void {
   const loaded = useLoaded(key, (signal) => get<{ roots: Root[] }>("/roots", {}, signal));
   useLive(["runs"], loaded.refresh);
@@ -16,22 +16,22 @@ export function useRoots(key: string): void {
   }, [loaded.data]);
 }
 
-/** Whether runs lie below more than one root. */
+/** Whether runs are below more than one root. */
 export function hasSeveralRoots(): boolean {
   return roots.value.filter((root) => root.runs > 0).length > 1;
 }
 
-/** The hub's name of a root: the shortest that no other root has. */
+/** The hub's name of a root: the shortest unique one. */
 export function rootName(uri: string): string {
   return roots.value.find((root) => root.uri === uri)?.name ?? uri;
 }
 
 export interface RunLabel {
-  before: string; // the root and the experiment, where they are not the same for all
+  before: string; // the root and the experiment, if they differ between runs
   name: string;
 }
 
-/** The shortest names that tell runs apart, by their ids; or with their experiments anyway. */
+/** The shortest distinct names of runs, by id; optionally always with their experiments. */
 export function labelsOf(
   runs: readonly Pick<Run, "id" | "root" | "experiment" | "name">[],
   withExperiments = false,

@@ -1,4 +1,4 @@
-// The URL is the state: path and query as signals, changed with `go` and `setQuery`.
+// The URL as the state of the page: path and query are signals, changed with `go` and `setQuery`.
 
 import { signal } from "@preact/signals";
 import { address, front, pathOf, type Query, search } from "./address";
@@ -13,12 +13,12 @@ function here(): Place {
   return { path: pathOf(url) ?? "/", query: url.searchParams };
 }
 
-/** Where the user is; changes with every navigation. */
+/** The current path and query; changes with every navigation. */
 export const place = signal<Place>(here());
 
 let isPage: (path: string) => boolean = () => false;
 
-/** Go to a page of the console. `replace` leaves no entry in the history. */
+/** Go to a page of the console. `replace` adds no entry to the history. */
 export function go(path: string, query: Query = {}, replace = false): void {
   const target = address(path, query);
   if (replace) window.history.replaceState(null, "", target);
@@ -28,7 +28,7 @@ export function go(path: string, query: Query = {}, replace = false): void {
   if (moved && !replace) window.scrollTo(0, 0);
 }
 
-/** Change some parameters of the present page; undefined and empty ones are removed. */
+/** Change some parameters of the current page; undefined and empty ones are removed. */
 export function setQuery(changes: Query, replace = false): void {
   const { path, query } = place.value;
   const kept: Record<string, string[]> = {};
@@ -38,13 +38,13 @@ export function setQuery(changes: Query, replace = false): void {
 
 export { address, search };
 
-/** Match a path with a pattern such as `/runs/:id`; returns its parameters. */
+/** Match a path against a pattern such as `/runs/:id`; returns its parameters. */
 export function match(pattern: string, path: string): Record<string, string> | undefined {
-  const wanted = pattern.split("/");
+  const expected = pattern.split("/");
   const given = path.split("/");
-  if (wanted.length !== given.length) return undefined;
+  if (expected.length !== given.length) return undefined;
   const found: Record<string, string> = {};
-  for (const [index, part] of wanted.entries()) {
+  for (const [index, part] of expected.entries()) {
     const value = given[index] ?? "";
     if (part.startsWith(":") && value) found[part.slice(1)] = decoded(value);
     else if (part !== value) return undefined;
@@ -60,7 +60,7 @@ function decoded(text: string): string {
   }
 }
 
-/** Follow links between pages without loading them; other addresses of the hub are left alone. */
+/** Follow links between pages of the console without reloading; other links are not changed. */
 export function startRouter(pages: (path: string) => boolean): void {
   isPage = pages;
   window.addEventListener("popstate", () => {

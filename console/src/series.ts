@@ -1,4 +1,4 @@
-// Curves as the server sends them: a header of JSON, then all numbers as 64-bit floats.
+// The binary format of curves: a JSON header, then all numbers as 64-bit floats.
 
 export interface Curve {
   run: string;
@@ -18,10 +18,10 @@ export interface SeriesAnswer {
 
 const MAGIC = "ABS1";
 
-/** Decode an answer of `POST /series`; the curves share the buffer, and nothing is copied. */
+/** Decode a response of `POST /series`; the curves share its buffer without copying. */
 export function decodeSeries(buffer: ArrayBuffer): SeriesAnswer {
   const magic = new TextDecoder().decode(buffer.slice(0, 4));
-  if (magic !== MAGIC) throw new Error("The hub sent curves in a format that is not known.");
+  if (magic !== MAGIC) throw new Error("The hub sent curves in an unknown format.");
   const end = 8 + new DataView(buffer).getUint32(4, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, end - 8)));
   let offset = end;

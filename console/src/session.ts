@@ -1,4 +1,4 @@
-// Who uses the console. Roles decide on the server; the console only hides what would be refused.
+// The user of the console. The server checks roles; the console only hides what it would refuse.
 
 import { signal } from "@preact/signals";
 import { address } from "./address";
@@ -8,12 +8,12 @@ export const me = signal<Me | undefined>(undefined);
 
 const RETRY_MILLISECONDS = 5000;
 
-/** Load who the user is, and try again until the hub has answered. */
+/** Load the user, and retry until the hub answers. */
 export async function loadMe(): Promise<void> {
   try {
     me.value = await get<Me>("/me");
   } catch (error) {
-    // The page says what is wrong: its other requests fail too.
+    // The page shows the error, because its other requests fail too.
     if (!(error instanceof ApiError && error.status === 401))
       setTimeout(loadMe, RETRY_MILLISECONDS);
   }
@@ -24,8 +24,8 @@ export function isAdmin(): boolean {
 }
 
 /**
- * Whether the user may start boards and change runs. Most may: until the hub has answered, nothing
- * is hidden, so that keys work at once and buttons do not move the page.
+ * Whether the user may start boards and change runs. Most users may, so nothing is hidden until the
+ * hub answers: keys work at once, and buttons do not move the page.
  */
 export function isMember(): boolean {
   return me.value?.role !== "viewer";

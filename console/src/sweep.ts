@@ -1,23 +1,23 @@
-// Many runs as numbers: which hyperparameters matter for a metric, and axes of any values.
+// Statistics of many runs: the importance of hyperparameters for a metric, and axes of any values.
 
 import * as format from "./format";
 import { ticks } from "./plot";
 
 export type Cell = string | number | boolean | null | undefined;
 
-/** A number, or undefined for anything else; the words for what JSON lacks are not numbers. */
+/** A finite number, or undefined for anything else. */
 export function numeric(value: unknown): number | undefined {
   if (typeof value === "number" && Number.isFinite(value)) return value;
   return undefined;
 }
 
-/** A value as a text to compare and sort by; lists and objects as JSON. */
+/** A value as a text for comparing and sorting; lists and objects as JSON. */
 export function word(value: unknown): string {
   if (value === null || value === undefined) return "";
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-/** The ranks of numbers from 1; equal ones share the mean of theirs. */
+/** The ranks of numbers from 1; equal numbers share their mean rank. */
 export function ranks(values: readonly number[]): number[] {
   const order = values.map((_, at) => at).sort((one, other) => at(values, one) - at(values, other));
   const found = new Array<number>(values.length).fill(0);
@@ -40,7 +40,7 @@ function at(values: readonly number[], place: number): number {
   return values[place] ?? Number.NaN;
 }
 
-/** Spearman's rank correlation; undefined where one of both does not vary, or for two runs. */
+/** Spearman's rank correlation; undefined if a variable is constant, or for fewer than three runs. */
 export function correlation(one: readonly number[], other: readonly number[]): number | undefined {
   if (one.length < 3) return undefined;
   const [a, b] = [ranks(one), ranks(other)];
@@ -58,8 +58,8 @@ export function correlation(one: readonly number[], other: readonly number[]): n
 }
 
 /**
- * How much of the ranks of a metric the values of a category explain, from 0 to 1: the root of the
- * share of their variance that lies between the categories.
+ * How much of the ranks of a metric a category explains, from 0 to 1: the square root of the share
+ * of variance between the categories.
  */
 export function separation(
   words: readonly string[],
@@ -84,11 +84,11 @@ export function separation(
 export interface Importance {
   name: string;
   strength: number; // from 0 to 1
-  sign: number; // 1 if the metric rises with it, -1 if it falls, 0 for categories
+  sign: number; // 1 if the metric increases with it, -1 if it decreases, 0 for categories
   runs: number;
 }
 
-/** How strongly each hyperparameter goes with a metric, the strongest first. */
+/** How strongly each hyperparameter correlates with a metric, strongest first. */
 export function importance(
   rows: readonly Record<string, unknown>[],
   names: readonly string[],
@@ -166,7 +166,7 @@ export function axisOf(name: string, values: readonly unknown[]): ValueAxis {
   return { name, kind: "word", range, isWhole: false, numbers: [], words };
 }
 
-/** Where a value lies on an axis, from 0 to 1; undefined for one that is missing. */
+/** The position of a value on an axis, from 0 to 1; undefined if it is missing. */
 export function placeOn(axis: ValueAxis, value: unknown): number | undefined {
   if (value === null || value === undefined) return undefined;
   const [low, high] = axis.range;
@@ -180,7 +180,7 @@ export function placeOn(axis: ValueAxis, value: unknown): number | undefined {
   return (number - low) / (high - low);
 }
 
-/** The value at a share of an axis: a number, or the nearest word. */
+/** The value at a position of an axis: a number, or the nearest word. */
 export function valueOn(axis: ValueAxis, part: number): number | string {
   const [low, high] = axis.range;
   if (axis.kind === "word") return axis.words[Math.round(part * (axis.words.length - 1))] ?? "";
@@ -209,7 +209,7 @@ export function marks(axis: ValueAxis): [number, string][] {
     .map((one) => [placeOn(axis, one) ?? 0, format.number(one)]);
 }
 
-/** A part of an axis, by its shares: those of runs inside it are chosen. */
+/** A range of an axis, by positions; it selects the runs inside. */
 export type Brush = readonly [number, number];
 
 export function passes(part: number | undefined, brush: Brush): boolean {
@@ -220,7 +220,7 @@ export function writeBrush(name: string, brush: Brush): string {
   return `${brush.map((one) => Number(one.toFixed(4))).join("~")}~${name}`;
 }
 
-/** The name of an axis and its part; nothing for a text that is not one. */
+/** Parse the name of an axis and its range; undefined if the text is invalid. */
 export function readBrush(text: string): [string, Brush][] {
   const [low, high, ...name] = text.split("~");
   const brush = [Number(low), Number(high)] as const;

@@ -1,4 +1,4 @@
-// Light or dark: as the system says, unless the user has chosen.
+// Light or dark: the system's setting, unless the user has chosen.
 
 import { effect, signal } from "@preact/signals";
 
@@ -18,7 +18,7 @@ function remembered(): Theme {
 
 export const theme = signal<Theme>(remembered());
 
-/** Whether the page is dark now; charts redraw when it changes. */
+/** Whether the page is dark; charts redraw when it changes. */
 export function isDark(): boolean {
   return theme.value === "system" ? systemIsDark.value : theme.value === "dark";
 }

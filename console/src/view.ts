@@ -1,17 +1,17 @@
-// The table of runs as the address describes it: which runs, in which order, with which columns.
+// The table of runs as its URL describes it: filter, order, columns.
 
 import type { Run, Value } from "./api";
 import { type Filter, readField, TIMES, writeField } from "./question";
 
 export interface ColumnSpec {
-  field: string; // as the query language writes it
-  isCurve: boolean; // a sparkline of the metric, in the place of its value
+  field: string; // in the query language
+  isCurve: boolean; // a sparkline of the metric instead of its value
   width: number | undefined;
 }
 
 export interface View extends Filter {
   sort: readonly string[];
-  columns: readonly ColumnSpec[] | undefined; // undefined: chosen by what the runs have
+  columns: readonly ColumnSpec[] | undefined; // undefined: chosen by the runs' fields
   groupBy: readonly string[];
   facets: readonly string[] | undefined;
 }
@@ -23,7 +23,7 @@ const MOST_HPARAMS = 4;
 const MOST_METRICS = 2;
 const MOST_CURVES = 3; // for runs without metrics in their records
 
-/** Read a column of the address: `hparams.lr`, `metrics.loss.min@96`, `~metrics.loss`. */
+/** Parse a column of the URL: `hparams.lr`, `metrics.loss.min@96`, `~metrics.loss`. */
 export function readColumn(text: string): ColumnSpec | undefined {
   const found = /^(~?)(.*?)(?:@(\d{1,4}))?$/s.exec(text);
   const field = readField(found?.[2] ?? "");
@@ -37,7 +37,7 @@ export function readColumn(text: string): ColumnSpec | undefined {
   };
 }
 
-/** What tells columns apart. */
+/** The unique key of a column. */
 export function columnKey(spec: ColumnSpec): string {
   return (spec.isCurve ? "~" : "") + spec.field;
 }
@@ -61,7 +61,7 @@ export function readView(query: URLSearchParams): View {
   };
 }
 
-/** Sort by a field, or the other way round, or no longer; `adds` keeps the other fields. */
+/** Sort by a field, reverse its order, or stop sorting by it; `adds` keeps the other fields. */
 export function sortedBy(sort: readonly string[], field: string, adds: boolean): string[] {
   const others = adds ? sort.filter((one) => one.replace(/^-/, "") !== field) : [];
   if (sort.includes(`-${field}`)) return [...others, field];
@@ -69,7 +69,7 @@ export function sortedBy(sort: readonly string[], field: string, adds: boolean):
   return [...others, `-${field}`];
 }
 
-/** Move an entry of a list so that it stands at another place. */
+/** Move an entry of a list to another position. */
 export function moved<T>(list: readonly T[], from: number, to: number): T[] {
   const next = [...list];
   const [one] = next.splice(from, 1);
@@ -77,7 +77,7 @@ export function moved<T>(list: readonly T[], from: number, to: number): T[] {
   return next;
 }
 
-/** The names of the hyperparameters or metrics that most of some runs have; those that differ first. */
+/** The hyperparameters or metrics that most of some runs have; those that differ first. */
 function frequent(runs: readonly Run[], group: "hparams" | "metrics", most: number): string[] {
   const found = new Map<string, { count: number; first: string; differs: boolean }>();
   for (const run of runs) {
@@ -122,7 +122,7 @@ export function defaultColumns(runs: readonly Run[], logged: readonly string[] =
   ];
 }
 
-/** Metrics with those first that most users look at first. */
+/** Metrics, with losses and accuracies first. */
 function likely(names: readonly string[]): string[] {
   const rank = (name: string) => [/loss/i, /acc/i].findIndex((one) => one.test(name)) >>> 0;
   return [...names].sort((one, other) => rank(one) - rank(other));
@@ -138,7 +138,7 @@ export function defaultFacets(runs: readonly Run[]): string[] {
   return ["state", ...fields.map((one) => writeField({ ...one, statistic: "" }))];
 }
 
-/** What a listed run does not have, and the hub returns with `columns`. */
+/** The fields that listed runs lack, and that the hub returns with `columns`. */
 export function isExtra(field: string): boolean {
   const known = readField(field);
   if (!known) return false;
@@ -147,10 +147,10 @@ export function isExtra(field: string): boolean {
 }
 
 export interface Row extends Run {
-  more: Readonly<Record<string, Value>>; // by field: what `columns` has returned
+  more: Readonly<Record<string, Value>>; // values that `columns` returned, by field
 }
 
-/** The value of a field of a row; undefined where it has none. */
+/** The value of a field of a row; undefined if it has none. */
 export function fieldValue(row: Row, field: string): unknown {
   if (Object.hasOwn(row.more, field)) return row.more[field] ?? undefined;
   const known = readField(field);
@@ -164,7 +164,7 @@ export function fieldValue(row: Row, field: string): unknown {
   return inside(row[known.group], known.name);
 }
 
-/** A value by its name, which may lead into nested ones: `optimizer.lr`. */
+/** A value by its name, which may be nested: `optimizer.lr`. */
 function inside(held: Readonly<Record<string, unknown>>, name: string): unknown {
   if (Object.hasOwn(held, name)) return held[name] ?? undefined;
   let found: unknown = held;
@@ -176,7 +176,7 @@ function inside(held: Readonly<Record<string, unknown>>, name: string): unknown 
   return found ?? undefined;
 }
 
-/** The heading of a column: the name alone, as its cells say the rest. */
+/** The heading of a column: only the name. */
 export function titleOf(field: string): string {
   const known = readField(field);
   if (!known) return field;
@@ -190,8 +190,8 @@ export function isTime(field: string): boolean {
 }
 
 /**
- * A table as comma-separated values (RFC 4180). A text that a spreadsheet would compute gets an
- * apostrophe before it, as anybody can name a run `=HYPERLINK(…)`.
+ * A table as comma-separated values (RFC 4180). A text that a spreadsheet would evaluate gets an
+ * apostrophe, because any user can name a run `=HYPERLINK(…)`.
  */
 export function csv(rows: readonly (readonly unknown[])[]): string {
   const cell = (value: unknown) => {

@@ -59,6 +59,6 @@ test("a board says why it waits, and what its deletion loses", () => {
     reasonOf({ state: "running", reason: "", condition: "waiting for data" }),
     "waiting for data",
   );
-  assert.match(lostWith({ on: "slurm" } as Board), /its shared links and its log\. The runs/);
+  assert.match(lostWith({ on: "slurm" } as Board), /its shared links and its log\. Its runs/);
   assert.match(lostWith({ on: "instant" } as Board), /its history and its shared links\./);
 });

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A training of which srun starts every rank, one per GPU. One line is Aboard's: "aboard run". It records
-# rank 0; to record each rank in a directory of its own, write "aboard run --ranks all".
+# srun starts every rank of a training, one per GPU. Only the "aboard run" line is Aboard's. It records
+# rank 0; with "aboard run --ranks all", each rank is recorded in its own directory.
 #SBATCH --job-name=vit
 #SBATCH --account=project_465000001
 #SBATCH --partition=standard-g

@@ -1,7 +1,6 @@
 #!/bin/bash
-# A sweep as an array, one run per task: they are the runs of one experiment, and "aboard view job:ID"
-# shows those of this array. One line is Aboard's: "aboard run". A task that Slurm requeues continues
-# its run.
+# A sweep as an array, one run per task, all in one experiment. "aboard view job:ID" shows the runs of
+# this array. Only the "aboard run" line is Aboard's. A task that Slurm requeues continues its run.
 #SBATCH --job-name=sweep
 #SBATCH --account=project_465000001
 #SBATCH --partition=small-g

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A training with torchrun on several nodes. One line is Aboard's: "aboard run". Of the processes that
-# srun starts, one per node, the first records the run; of the workers, rank 0 logs.
+# A training with torchrun on several nodes. Only the "aboard run" line is Aboard's. srun starts one
+# "aboard run" per node, of which the first records the run; of the workers, rank 0 logs.
 #SBATCH --job-name=vit
 #SBATCH --account=project_465000001
 #SBATCH --partition=standard-g

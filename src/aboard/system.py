@@ -1,13 +1,13 @@
 """This machine: processes, mounts, locks, the cache directory, and which packages are installed.
 
 The only reader of `/proc`. A process is identified by its id together with its start time, which no
-later process of the same id shares. Where `/proc` cannot be read, only the existence of a process
-is known: `find_process`, `process_ids`, `processes_by_group`, `path_of_descriptor` and `boot_id`
-raise `OSError`.
+later process with the same id has. Without `/proc`, only the existence of a process is known:
+`find_process`, `process_ids`, `processes_by_group`, `path_of_descriptor` and `boot_id` raise
+`OSError`.
 """
 
 # ruff: noqa: PTH110, PTH115, PTH116, PTH123, PTH208
-# Strings throughout: some functions run for every process of the machine.
+# Strings instead of Path objects: some functions run for every process of the machine.
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
-    from pathlib import Path  # it imports urllib, which opening a directory does not need
+    from pathlib import Path  # imports urllib, which opening a directory does not need
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DEAD = (b"Z", b"X", b"x")
-_EXEC_SECONDS = 0.05  # that a process may take to become another program
+_EXEC_SECONDS = 0.05  # how long `exec` may take
 _RESET_SIGNALS = (
     *(signal.SIGPIPE, signal.SIGXFSZ),
     *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
@@ -39,7 +39,7 @@ _NETWORK_FILE_SYSTEMS = (
     "9p afs beegfs ceph cifs coda glusterfs gpfs lustre ncpfs nfs nfs4 orangefs panfs pvfs2 smb3 "
     "smbfs virtiofs weka wekafs"
 )
-# In user space and yet on this machine; of the others there are too many to name.
+# FUSE file systems on local disks; all others count as network file systems.
 _LOCAL_IN_USER_SPACE = (
     "fuse.bindfs fuse.cryfs fuse.encfs fuse.exfat fuse.ext2 fuse.fuse-overlayfs fuse.gocryptfs "
     "fuse.lxcfs fuse.mergerfs fuse.ntfs fuse.ntfs-3g fuse.portal fuse.securefs fuse.squashfuse "
@@ -54,7 +54,7 @@ class Process(NamedTuple):
     started: int  # in clock ticks since the machine started
     resident: int  # bytes, shared pages included
     computed: float  # seconds of processor time
-    is_alive: bool  # false if only its exit code is left
+    is_alive: bool  # false for a zombie
 
 
 def find_process(pid: int) -> Process | None:
@@ -88,7 +88,7 @@ def processes_by_group() -> dict[int, list[Process]]:
 
 
 def families(groups: Collection[int]) -> dict[int, list[Process]]:
-    """Return the processes of each group, and all that they started and that left it since."""
+    """Return the processes of each group, with descendants that have left the group."""
     by_group = processes_by_group()
     by_parent: dict[int, list[Process]] = {}
     for members in by_group.values():
@@ -110,7 +110,7 @@ def families(groups: Collection[int]) -> dict[int, list[Process]]:
 def start_ticks(pid: int) -> int:
     """Return the start time of a process in clock ticks since the machine started.
 
-    0 if the process does not run. Where there is no `/proc`, 1 if it does.
+    0 if the process is not running. Without `/proc`, 1 if it is running.
     """
     try:
         process = find_process(pid)
@@ -132,7 +132,7 @@ def _exists(pid: int) -> int:
 
 
 def process_identity() -> str:
-    """Return what identifies this process among all machines; see `has_ended`."""
+    """Return an identity of this process that is unique across machines; see `has_ended`."""
     pid = os.getpid()
     try:
         known = (boot_id(), os.readlink("/proc/self/ns/pid"), str(pid), str(start_ticks(pid)))
@@ -142,19 +142,19 @@ def process_identity() -> str:
 
 
 def has_ended(identity: str) -> bool:
-    """Return whether a process is known to have ended; of other machines nothing is known."""
+    """Return whether a process is known to have exited; False for one on another machine."""
     _, boot, namespace, pid, started = identity.split("/")
     try:
         here = (boot_id(), os.readlink("/proc/self/ns/pid"))
         process = find_process(int(pid))
     except OSError:
         return False
-    lives = process is not None and process.is_alive and process.started == int(started)
-    return here == (boot, namespace) and not lives
+    alive = process is not None and process.is_alive and process.started == int(started)
+    return here == (boot, namespace) and not alive
 
 
 def seconds_since_boot() -> float:
-    """Return a time that only goes on, also while the machine sleeps where that is counted."""
+    """Return a monotonic time, which includes suspend where the system can count it."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -170,7 +170,7 @@ def own_start_time() -> float | None:
 def proportional_memory(processes: Iterable[Process]) -> int:
     """Return the bytes of memory of several processes, counting each shared page once.
 
-    The kernel needs far longer for this than for the resident size of each.
+    This is far slower than reading the resident size of each.
     """
     total = 0
     for process in processes:
@@ -207,11 +207,11 @@ def spawn(
     stderr: str | None = None,
     kept: Iterable[int] = (),
 ) -> int:
-    """Start a program in a session of its own, and return its process id.
+    """Start a program in its own session, and return its process id.
 
-    It reads from the descriptor `stdin` and appends to files; standard error goes to that of
-    standard output by default. It inherits the descriptors in `kept`. Signals that this process
-    blocks or ignores do there what they usually do.
+    It reads from the descriptor `stdin` and appends its output to files; standard error goes to
+    the file of standard output by default. It inherits the descriptors in `kept`. Signals that
+    this process blocks or ignores have their default action there.
     """
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
@@ -221,7 +221,8 @@ def spawn(
         if stderr is None
         else (os.POSIX_SPAWN_OPEN, 2, stderr, append, 0o600),
     ]
-    actions += [(os.POSIX_SPAWN_DUP2, one, one) for one in kept]  # onto itself: not closed
+    # Duplicated onto itself, a descriptor stays open.
+    actions += [(os.POSIX_SPAWN_DUP2, one, one) for one in kept]
     return os.posix_spawn(
         words[0],
         words,
@@ -254,9 +255,9 @@ def start_environment(pid: int) -> dict[str, str]:
 
 
 def marked_processes(name: str) -> Iterator[tuple[int, str]]:
-    """Yield the processes of this user that an environment variable was set for, and its value.
+    """Yield each process of this user started with an environment variable, and its value.
 
-    Those that they start have it too.
+    Their descendants inherit it, and are included.
     """
     for pid in process_ids():
         with contextlib.suppress(OSError):
@@ -268,10 +269,10 @@ def marked_processes(name: str) -> Iterator[tuple[int, str]]:
 
 
 def _await_environment(pid: int) -> None:
-    """Wait a moment for a process that is becoming another program: it shows none meanwhile."""
+    """Wait a moment for a process that is in `exec`: its environment is empty until then."""
     patience = time.monotonic() + _EXEC_SECONDS
     while not _read(f"/proc/{pid}/environ") and time.monotonic() < patience:
-        os.readlink(f"/proc/{pid}/exe")  # threads of the kernel and what has ended have none
+        os.readlink(f"/proc/{pid}/exe")  # fails for kernel threads and exited processes
         time.sleep(0.001)
 
 
@@ -284,7 +285,7 @@ def children(pid: int) -> list[int]:
 
 
 def open_files(pid: int) -> Iterator[tuple[int, str]]:
-    """Yield descriptor and path of each open file; that of a pipe or a deleted file names none."""
+    """Yield descriptor and path of each open file; for pipes and deleted files no real path."""
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -306,7 +307,7 @@ def _is_writable(pid: int, descriptor: int) -> bool:
 
 
 def has_pending_signal(pid: int, number: int) -> bool | None:
-    """Tell whether a signal was sent to a process that blocks it; None if that is unknown."""
+    """Return whether a signal that a process blocks is pending; None if unknown."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         pending = _number(f"/proc/{pid}/status", "ShdPnd", base=16)
         return bool(pending >> (number - 1) & 1)
@@ -322,7 +323,7 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> int:
-    """Return the number of the namespace in which process ids of this process hold, or 0."""
+    """Return the inode of this process's PID namespace, or 0 if unknown."""
     with contextlib.suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino
     return 0
@@ -358,11 +359,11 @@ def is_fuse(path: Path, mounts: str | None = None) -> bool:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading; raise `OSError` for a pipe, which would block without end."""
+    """Open a file for reading; raise `OSError` for a pipe, which could block forever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "this is not a regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return open(descriptor, "rb")
 
 
@@ -374,7 +375,7 @@ def signal_name(number: int) -> str:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; return whether no other process holds the lock.
+    """Lock an open file until it is closed; return False if another process holds the lock.
 
     Raises:
         OSError: the file system has no locks.
@@ -388,9 +389,9 @@ def try_lock(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def file_lock(path: Path) -> Iterator[int]:
-    """Wait until no other process holds the lock of a file, and hold it while the context lasts.
+    """Hold the lock of a file; wait while another process holds it.
 
-    Yields the descriptor: a child that inherits it holds the lock too, until it ends.
+    Yields the descriptor: a child that inherits it holds the lock too, until it exits.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -401,7 +402,7 @@ def file_lock(path: Path) -> Iterator[int]:
 
 
 def _number(path: str, field: str, base: int = 10) -> int:
-    """Read a field that is not the first; IndexError if it is missing."""
+    """Read a field other than the first; raise `IndexError` if it is missing."""
     return int(_read(path).partition(f"\n{field}:".encode())[2].split()[0], base)
 
 
@@ -413,7 +414,7 @@ def _read(path: str) -> bytes:
 def require(*packages: str, install: str = "aboard") -> None:
     """Raise `ImportError` if one of the packages is missing; none is imported.
 
-    Tracking needs numpy, and obstore for buckets: an image for trainings may have nothing else.
+    Tracking needs only numpy, and obstore for buckets; an image for training may have no more.
     """
     from importlib.util import find_spec
 
@@ -424,7 +425,7 @@ def require(*packages: str, install: str = "aboard") -> None:
 
 @contextlib.contextmanager
 def requires(*packages: str, install: str = "aboard") -> Iterator[None]:
-    """Raise the same if an import in the block fails because one of the packages is missing."""
+    """Raise the error of `require` if an import in the block needs a missing package."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -445,7 +446,7 @@ class CachePlace(NamedTuple):
 
 
 def cache_place() -> CachePlace:
-    """Choose where our own files are: ABOARD_CACHE, the user's cache, or node-local space.
+    """Choose the cache directory: ABOARD_CACHE, the user's cache, or a node-local directory.
 
     The index needs shared memory between processes and the spool needs locks, which some network
     file systems lack.
@@ -473,8 +474,8 @@ def is_network(kind: str) -> bool:
     return kind in _NETWORK_FILE_SYSTEMS.split()
 
 
-class NotPrivate(PermissionError):  # noqa: N818 - named by what is wrong
-    """Other users can change a directory; `remedy` is empty where another one is needed."""
+class NotPrivate(PermissionError):  # noqa: N818 - named after the problem
+    """Other users can write to a directory; `remedy` is empty if only another one helps."""
 
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(problem)
@@ -495,7 +496,7 @@ def make_private(directory: Path) -> None:
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file that only its user can read; readers see all of it, or the one before."""
+    """Replace a file atomically; only its owner can read it."""
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -42,7 +42,7 @@ def test_a_newer_database_is_refused_and_left_alone(database):
     with newer.write() as connection:
         connection.execute(sa.insert(schema.migration).values(number=99))
     newer.close()
-    said = r"was used by a newer version of aboard \(its tables are number 99, this version knows"
+    said = r"was used by a newer version of aboard \(schema version 99, this version supports"
     with pytest.raises(BadDatabase, match=said):
         Registry(database)
 
@@ -164,7 +164,7 @@ class TestSqlite:
     def test_what_is_no_database_is_refused_and_kept(self, tmp_path):
         path = tmp_path / "hub.db"
         path.write_bytes(b"these are my notes " * 1000)
-        with pytest.raises(BadDatabase, match="is not a sound database"):
+        with pytest.raises(BadDatabase, match="is damaged or not a database"):
             Registry(path)
         assert path.read_bytes().startswith(b"these are my notes")
 

@@ -38,8 +38,8 @@ def board(state: BoardState, **values) -> BoardRecord:
             BROKEN,
             Transition(BoardState.FAILED, "exit code 1: no such directory"),
         ),
-        (BoardState.STARTING, FINE, Transition(BoardState.FAILED, "it ended with exit code 0")),
-        (BoardState.STARTING, KILLED, Transition(BoardState.FAILED, "it was ended by signal 9")),
+        (BoardState.STARTING, FINE, Transition(BoardState.FAILED, "it exited with code 0")),
+        (BoardState.STARTING, KILLED, Transition(BoardState.FAILED, "it was killed by signal 9")),
         (BoardState.STARTING, GONE, Transition(BoardState.LOST, "process no longer knows it")),
         (BoardState.RUNNING, RUNNING, None),
         (
@@ -52,8 +52,8 @@ def board(state: BoardState, **values) -> BoardRecord:
             Status(Seen.STARTING, reason="Priority"),
             Transition(BoardState.STARTING, "Priority"),
         ),
-        (BoardState.RUNNING, FINE, Transition(BoardState.STOPPED, "it ended by itself")),
-        (BoardState.RUNNING, KILLED, Transition(BoardState.FAILED, "it was ended by signal 9")),
+        (BoardState.RUNNING, FINE, Transition(BoardState.STOPPED, "it exited by itself")),
+        (BoardState.RUNNING, KILLED, Transition(BoardState.FAILED, "it was killed by signal 9")),
         (
             BoardState.RUNNING,
             BROKEN,

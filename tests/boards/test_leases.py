@@ -214,7 +214,7 @@ class TestTwoHubs:
             raise DatabaseUnavailable("the database does not answer.")
 
         with monkeypatch.context() as patch:
-            patch.setattr(first.lifecycle, "_keep", gone)
+            patch.setattr(first.lifecycle, "_store_handle", gone)
             first.lifecycle.tick()
         assert second.tick(made).handle is None
         end_leases(first.registry)

@@ -79,7 +79,7 @@ def test_where_there_is_no_such_executor_a_board_is_refused(hub, registry, execu
     board = hub.make()
     without = Hub(registry, executor, clock, executors={})
     board = without.tick(board)
-    assert (board.state, board.reason) == (BoardState.FAILED, "there is no 'process' here")
+    assert (board.state, board.reason) == (BoardState.FAILED, "this hub has no executor 'process'")
 
 
 def test_a_board_of_an_executor_that_is_switched_off_waits(hub, registry, executor, clock):
@@ -214,7 +214,7 @@ class TestTime:
         clock.pass_by(50)
         extended = hub.lifecycle.extend(board.id, 100)
         assert (extended.state, extended.expires) == (BoardState.STOPPING, board.expires + 100)
-        assert extended.reason == "its time was extended"
+        assert extended.reason == "its time limit was extended"
         hub.tick(board, 4)
         hub.executor.is_ready(board.id)
         again = hub.tick(board)
@@ -233,7 +233,7 @@ class TestTime:
     def test_extending_is_limited_and_needless_without_an_end(self, registry, executor, clock):
         hub = Hub(registry, executor, clock, limits=lambda _: Limits(timeout=100))
         board = hub.running(timeout=60.0)
-        with pytest.raises(BoardLimitExceeded, match="may run for 100s in all"):
+        with pytest.raises(BoardLimitExceeded, match="may run for 100s in total"):
             hub.lifecycle.extend(board.id, 41)
         for wrong in (-1, float("nan")):
             with pytest.raises(BadValue):
@@ -616,10 +616,10 @@ class TestTwoHubs:
         board = hub.make()
         starting = hub.registry.transition(board, Transition(BoardState.STARTING))
         first = hub.executor.start(hub.executor.specify(starting))
-        hub.lifecycle._keep(hub.executor, starting, first)
+        hub.lifecycle._store_handle(hub.executor, starting, first)
         other.executor.stop(other.executor.start(other.executor.specify(starting)), now=True)
         second = other.executor.start(other.executor.specify(starting))
         assert second != first
-        other.lifecycle._keep(other.executor, starting, second)
+        other.lifecycle._store_handle(other.executor, starting, second)
         assert hub.registry.get(board.id).handle == first
         assert (hub.executor.alive(board.id), other.executor.alive(board.id)) == (1, 0)

@@ -145,7 +145,7 @@ class TestSilentEngine:
         hub.executor.is_deaf = True
         hub.lifecycle.stop(board.id, reason="stopped by ann")
         said = "stopped by ann; not yet: slurm does not answer: no such socket"
-        said += "; it ends when slurm answers"
+        said += "; it stops when slurm answers"
         for seconds in (1, 100, 10_000):
             waiting = hub.tick(board)
             assert (waiting.state, waiting.reason) == (BoardState.STOPPING, said)

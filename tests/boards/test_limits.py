@@ -57,11 +57,11 @@ def test_ceilings_are_for_processes_only():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"memory": 2048}, "memory: 2KiB is more than the 1KiB"),
+        ({"memory": 2048}, "memory: 2KiB is more than the limit of 1KiB"),
         ({"memory": 0}, "memory: no limit is more than"),
-        ({"cpus": 2.5}, "cpus: 2.5 is more than the 2 that one board may have. Request at most 2."),
-        ({"cpus": 0.0}, "cpus: no limit is more than the 2"),
-        ({"timeout": 61.0}, "timeout: 61s is more than the 1m"),
+        ({"cpus": 2.5}, "cpus: 2.5 is more than the limit of 2 per board. Request at most 2."),
+        ({"cpus": 0.0}, "cpus: no limit is more than the limit of 2"),
+        ({"timeout": 61.0}, "timeout: 61s is more than the limit of 1m"),
         ({"timeout": 0.0}, "timeout: no limit is more than"),
     ],
 )
@@ -76,6 +76,6 @@ def test_more_than_the_ceiling_is_refused(values, said):
 def test_extending_stops_at_the_ceiling():
     running = board(1, started=100.0, expires=160.0)
     check_extension(running, 3700.0, Limits(timeout=3600))
-    with pytest.raises(BoardLimitExceeded, match="may run for 1h in all"):
+    with pytest.raises(BoardLimitExceeded, match="may run for 1h in total"):
         check_extension(running, 3701.0, Limits(timeout=3600))
     check_extension(running, 1e9, Limits())

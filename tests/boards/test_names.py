@@ -40,5 +40,5 @@ def test_a_name_that_can_be_typed_is_kept(name):
     "name", ["", "-a", "a-", "a b", "a/b", "ä", "a\n", "a\0b", "x" * 65, "..", "\ud800"]
 )
 def test_a_name_that_cannot_be_in_an_address_is_refused(name):
-    with pytest.raises(BadValue, match="cannot be a board's name"):
+    with pytest.raises(BadValue, match="is not a valid board name"):
         check_name(name)

@@ -136,7 +136,7 @@ def test_a_run_shows_what_it_was_and_its_curve_grows(new_visitor, link, root):
     assert {"lr", "0.01", "optimizer", "adam"} <= set(words(page.locator(".about")))
     page.reload()
     eventually(page, lambda: page.locator("figure.chart").count() == 1)
-    nothing = page.get_by_text("Nothing was written.")
+    nothing = page.get_by_text("No output.")
     nothing.wait_for()
     assert page.get_by_role("region", name="Output").bounding_box()["height"] < 40
     assert page.get_by_label("Follow").count() == 0 or not page.get_by_label("Follow").is_visible()

@@ -56,7 +56,7 @@ def test_a_board_is_started_opened_changed_and_deleted(visit, hub):
     form.get_by_label("where", exact=True).fill("hparams.lr < 0.5")
     form.get_by_text("2 runs").wait_for()
     form.get_by_label("name", exact=True).fill("otter")
-    form.get_by_label("ends after").fill("8h")
+    form.get_by_label("stops after").fill("8h")
     page.reload()  # the address has the form
     assert form.get_by_label("where", exact=True).input_value() == "hparams.lr < 0.5"
     form.get_by_role("button", name="Start").click()
@@ -77,7 +77,7 @@ def test_a_board_is_started_opened_changed_and_deleted(visit, hub):
         before = client.get("/api/v1/boards/otter").json()
     assert (before["selectors"], before["visibility"]) == (["cifar10"], "team")
     about.get_by_role("button", name="Extend").click()
-    page.get_by_role("menuitem", name="A day more").click()
+    page.get_by_role("menuitem", name="One more day").click()
     with hub.client("max") as client:
         eventually(
             page, lambda: client.get("/api/v1/boards/otter").json()["expires"] > before["expires"]
@@ -110,7 +110,7 @@ def test_links_are_made_shown_once_and_revoked(visit, hub, new_visitor):
     wait_for_words(guest.locator("body"), "Time Series")
     guest.close()
     links.get_by_role("button", name="Revoke").click()
-    links.get_by_text("Nobody has a link").wait_for()
+    links.get_by_text("No links to this board").wait_for()
     with hub.client() as client:
         assert client.get(link).status_code == 404
 
@@ -133,7 +133,7 @@ def test_a_limit_says_what_to_stop_with_the_button(visit, hub, complaints):
 
 def test_the_form_of_a_new_board_is_read_to_its_end(visit, hub):
     page = visit("/boards?new=1")
-    box = page.get_by_role("checkbox", name="Another one")
+    box = page.get_by_role("checkbox", name="Create a board even")
     box.scroll_into_view_if_needed()
     start = page.get_by_role("button", name="Start")
     box.check()  # not below the button

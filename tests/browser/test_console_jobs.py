@@ -71,7 +71,7 @@ def test_a_job_is_followed_retried_and_deleted(visit, hub, tmp_path):
     page.get_by_role("cell", name=job, exact=True).click()
     about = panel(page)
     about.get_by_label("Members of the job").get_by_role("cell", name="2", exact=True).click()
-    log = about.get_by_role("region", name="What member 2 wrote")
+    log = about.get_by_role("region", name="Output of member 2")
     eventually(page, lambda: "lr is 0.01" in log.inner_text())
     about.get_by_role("button", name="Retry 1 member").wait_for()
     about.get_by_role("button", name="Retry 1 member").click()
@@ -90,7 +90,7 @@ def test_an_engine_is_tried(visit, hub):
     place = page.get_by_role("region", name="process", exact=True)
     eventually(page, lambda: "answers" in " ".join(words(place)))
     place.get_by_role("button", name="Try process").click()
-    eventually(page, lambda: "without a token it answers 401" in " ".join(words(place)))
+    eventually(page, lambda: "status 401 without a token" in " ".join(words(place)))
     place.get_by_role("button", name="End the trial").click()
     eventually(page, lambda: "stopped" in words(place))
     assert serious_problems(page) == []

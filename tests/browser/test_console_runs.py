@@ -368,7 +368,7 @@ def test_views_are_saved_and_shared(opened):
     page.get_by_role("button", name="Views").click()
     page.get_by_role("menuitem", name="Save or delete views…").click()
     page.get_by_role("textbox", name="Name").fill(HOSTILE)
-    page.get_by_role("checkbox", name="Share it with the team").check()
+    page.get_by_role("checkbox", name="Share with the team").check()
     page.get_by_role("button", name="Save", exact=True).click()
     eventually(page, lambda: HOSTILE in words(page.locator(".bar")))
     other = opened("/runs", user="mia")

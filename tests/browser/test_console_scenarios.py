@@ -83,7 +83,7 @@ def test_running_and_finished_runs_under_a_name_template(tmp_path, new_visitor):
         assert [text.split()[1] for text in states] == ["completed", "running"]
         page.get_by_role("checkbox", name="Select all runs").click()
         page.get_by_role("button", name="Board…").click()
-        names = page.get_by_role("textbox", name="Names of the runs")
+        names = page.get_by_role("textbox", name="Run names")
         names.fill("{experiment}_{run}_lr={hparams.lr}")
         names.press("Enter")
         page.wait_for_url("**/b/*/**")
@@ -131,7 +131,7 @@ def test_pick_logs_and_resources_launch_open_delete(tmp_path, new_visitor, compl
 
         panel.get_by_role("button", name="Delete…").click()
         asked = page.get_by_role("dialog")
-        assert "is stopped first" in asked.inner_text()
+        assert "will be stopped first" in asked.inner_text()
         asked.get_by_role("button", name="Delete").click()
         page.get_by_text("No live boards").wait_for()
         page.get_by_label("Show ended").check()
@@ -164,7 +164,7 @@ def test_pick_a_directory_and_resources_and_launch_on_slurm(
             panel.get_by_label("engine", exact=True).select_option("slurm")
             panel.get_by_label("memory", exact=True).fill("1GiB")
             panel.get_by_label("processors").fill("1")
-            panel.get_by_label("ends after").fill("30m")
+            panel.get_by_label("stops after").fill("30m")
             panel.get_by_role("button", name="Start").click()
             eventually(page, lambda: "running" in words(panel.locator("h2").first))
             assert "job" in " ".join(words(panel))

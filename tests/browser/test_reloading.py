@@ -139,7 +139,7 @@ def test_a_banner_names_a_source_that_cannot_be_read(new_visitor, site: Site, co
     away = site.second.with_name("away")
     site.second.rename(away)
     banner = page.locator("#aboard-problems")
-    problem = f"{site.second}: there is no such file or directory. Check the path."
+    problem = f"{site.second}: file or directory not found. Check the path."
     wait_for_words(banner, problem)
     away.rename(site.second)
     eventually(page, lambda: banner.count() == 0)

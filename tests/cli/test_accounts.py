@@ -165,7 +165,7 @@ def test_a_password_is_changed_by_an_administrator_and_by_oneself(hub, told, var
 
 def test_no_other_password_than_a_good_one_is_taken(hub, told):
     for name, secret, expected, said in (
-        ("nobody-at-all", SECRET, 1, "no user 'nobody-at-all'"),
+        ("nobody-at-all", SECRET, 1, "user 'nobody-at-all' not found"),
         (USER, "short", 2, "Use 8 to 1024 characters."),
     ):
         code, out, err = told(secret, "user", "password", name, "--password-stdin")
@@ -247,7 +247,7 @@ def test_others_see_and_revoke_their_own_tokens_only(hub, told, aboard):
     assert {one["user"] for one in listed} == {"own"}
     done = aboard("token", "revoke", foreign["id"], ABOARD_HUB_TOKEN=token)
     assert done.code == 1
-    assert done.err.startswith(f"aboard: there is no token '{foreign['id']}'.")
+    assert done.err.startswith(f"aboard: token '{foreign['id']}' not found.")
     assert Client(hub, foreign["token"]).me()["user"] == USER
 
 

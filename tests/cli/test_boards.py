@@ -38,9 +38,7 @@ def started(aboard, *arguments):
 def test_the_first_start_starts_a_hub_and_says_so(no_hub, aboard, root, tmp_path):
     done = aboard("start", root, "--name", "first", "--no-browser", ABOARD_ROOT=str(root))
     assert done.code == 0, done.err
-    assert re.fullmatch(
-        r"aboard: started a hub of your own \(http://localhost:\d+\); .*\n", done.err
-    )
+    assert re.fullmatch(r"aboard: started your own hub \(http://localhost:\d+\); .*\n", done.err)
     found = re.fullmatch(r"first \((\w{12})\): (http://localhost:\d+/b/\1/)\?key=\S+\n", done.out)
     token = no_hub / "hub-token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
@@ -68,7 +66,7 @@ def test_projects_with_equal_names_of_roots_share_a_hub(no_hub, aboard, tmp_path
     process = hub_file(no_hub)["pid"]
     done = aboard("start", "second", *options, cwd=tmp_path / "b")
     where = tmp_path / "b" / "runs"
-    assert done.err == f"aboard: your hub looks for runs below {where} too from now on.\n"
+    assert done.err == f"aboard: added to the roots of your hub: {where}.\n"
     assert hub_file(no_hub)["pid"] == process
     assert list(served(no_hub, done.json).values()) == [[2.0]]
     assert list(served(no_hub, first).values()) == [[1.0]]
@@ -104,7 +102,7 @@ def test_a_hub_that_ran_before_comes_back_with_its_boards_on_its_port(no_hub, ab
     (no_hub / "last-hub.json").write_text(json.dumps({"port": free_port()}))
     first = started(aboard, root, "--name", "mine")
     address = hub_file(no_hub)["url"]
-    note = f"aboard: started your hub again ({address}). 'aboard hub stop' ends it.\n"
+    note = f"aboard: started your hub again ({address}). Stop it with: aboard hub stop\n"
     aboard("hub", "stop")
     listed = aboard("list")
     assert (listed.code, listed.err, first["id"] in listed.out) == (0, note, True)
@@ -200,7 +198,7 @@ def test_a_hub_that_cannot_start_says_why(no_hub, aboard, root):
 def test_without_a_hub_a_question_starts_none(no_hub, aboard):
     done = aboard("list")
     assert done.code == 1
-    assert done.err.startswith("aboard: no hub runs, and none is configured. Start a board")
+    assert done.err.startswith("aboard: no hub is running, and none is configured. Start a board")
     assert not (no_hub / "hub.json").exists()
 
 
@@ -290,6 +288,14 @@ def test_a_board_keeps_its_question(hub, aboard):
     assert (refused.code, refused.json["errors"][0]["code"]) == (2, "bad_question")
 
 
+def test_a_name_in_a_question_that_no_run_has_is_reported(hub, aboard):
+    done = aboard("start", "cifar10", "--sort=-metrics.los", "--limit", "1", "--json")
+    assert done.code == 0
+    assert "no run has a metric 'los'. Did you mean 'loss'?" in done.err
+    done = aboard("start", "cifar10", "--group-by", "hparams.lrr", "--json")
+    assert "no run has a hyperparameter 'lrr'" in done.err
+
+
 def test_a_board_tells_its_groups(hub, aboard):
     options = ("--group-by", "experiment", "--band", "minmax", "--show", "both", "--new")
     board = started(aboard, "cifar10", *options)
@@ -348,7 +354,7 @@ def test_open_starts_a_hub_with_the_runs_that_are_here(no_hub, aboard, tmp_path)
     log_run(tmp_path / "more", "mnist/run1", [1.0])
     first = aboard("open", "--json")
     assert first.code == 0
-    assert "started a hub of your own" in first.err
+    assert "started your own hub" in first.err
     assert roots_of(no_hub) == [str(tmp_path / "runs")]
     again = aboard("open", "--root", "more", "--json")
     assert again.json["url"] == first.json["url"]
@@ -388,7 +394,7 @@ def test_one_that_cannot_be_stopped_does_not_spare_the_others(hub, aboard, comma
     assert [(one["board"], one["code"]) for one in done.json["errors"]] == [
         ("nowhere", "not_found")
     ]
-    assert done.err == ("aboard: there is no board 'nowhere'. List them: aboard list --all\n")
+    assert done.err == ("aboard: board 'nowhere' not found. List them: aboard list --all\n")
 
 
 def test_a_board_is_restarted_at_its_address_and_deleted(hub, aboard):
@@ -492,11 +498,11 @@ def board(hub, aboard):
 def test_a_change_says_who_sees_a_board_and_until_when_it_runs(board, aboard):
     name, identity = board
     done = aboard("boards", "change", name, "--team")
-    assert done.out == f"{name} ({identity}): every user of the hub sees it; it has no end\n"
+    assert done.out == f"{name} ({identity}): every user of the hub sees it; it has no time limit\n"
     done = aboard("boards", "change", name, "--private", "--timeout", "8h", "--idle-timeout", "30m")
     assert re.fullmatch(
         rf"{name} \({identity}\): only its owner sees it; it runs until \d{{4}}-\S+ \S+,"
-        r" and ends after 30 min 00 s without a request\n",
+        r" and stops after 30 min 00 s without a request\n",
         done.out,
     )
     done = aboard("boards", "change", name, "--name", f"{name}-2")
@@ -505,7 +511,7 @@ def test_a_change_says_who_sees_a_board_and_until_when_it_runs(board, aboard):
 
 def test_what_has_no_end_cannot_be_extended(board, aboard):
     done = aboard("boards", "change", board[0], "--extend", "8h")
-    assert "it has no end" in done.out
+    assert "it has no time limit" in done.out
     assert done.err == (
         f"aboard: {board[0]} has no time limit to extend. Set one with --timeout.\n"
     )
@@ -559,7 +565,7 @@ def test_links_are_listed_and_revoked_once(board, aboard):
         (["start", "mnist", "--memory", "lots"], "'lots' is not a size. Write bytes, or"),
         (["start", "mnist", "--timeout", "never"], "'never' is not a duration. Write seconds, or"),
         (["start", "mnist", "--template", "{"], "{"),
-        (["describe", ""], "no board is named."),
+        (["describe", ""], "the board's name is empty."),
     ],
 )
 def test_wrong_values_are_wrong_usage(hub, aboard, arguments, said):
@@ -575,7 +581,7 @@ def test_a_beginning_of_several_names_asks_for_more(hub, aboard):
     assert aboard("describe", "alike-1").code == 0
     done = aboard("describe", "alike")
     assert done.code == 1
-    assert done.err.endswith("Write more of the name or id.\n")
+    assert done.err.endswith("Use a longer prefix.\n")
 
 
 # Waiting for data.
@@ -600,7 +606,7 @@ def test_whoever_waits_without_a_terminal_is_told_and_may_leave(hub, variables, 
         out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (130, "")
     assert re.fullmatch(
-        r"aboard: board late goes on without you; end it with: aboard stop \w{12}\n", err
+        r"aboard: board late keeps running; stop it with: aboard stop \w{12}\n", err
     )
 
 

@@ -105,9 +105,9 @@ def test_a_metric_that_is_missing_does_not_pass(aboard, root):
     result = aboard("compare", "old", "bare", "--fail-if", 'metrics["eval/acc"] < 0')
     assert result.code == 1
     assert "B has no value of it." in result.err
-    result = aboard("compare", "old", "bare", "--fail-if", 'metrics["eval/f1"] < 0')
-    assert result.code == 1
-    assert "no run has a metric 'eval/f1'" in result.err
+    result = aboard("compare", "old", "bare", "--fail-if", 'metrics["eval/ac"] < 0')
+    assert result.code == 2
+    assert "no run has a metric 'eval/ac'. Did you mean 'eval/acc'?" in result.err
 
 
 def test_wrong_usage(aboard, root):

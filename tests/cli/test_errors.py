@@ -29,7 +29,7 @@ def test_a_missing_path(aboard, tmp_path):
     assert aboard("index", "missing") == (
         1,
         "",
-        f"aboard: {tmp_path}/missing: there is no such file or directory. Check the path.\n",
+        f"aboard: {tmp_path}/missing: file or directory not found. Check the path.\n",
     )
 
 
@@ -39,7 +39,7 @@ def test_a_file_that_is_no_event_file_by_name(aboard, tmp_path):
         1,
         "",
         (
-            f"aboard: {tmp_path}/notes.txt: this is not an event file, whose name contains"
+            f"aboard: {tmp_path}/notes.txt: not an event file, whose name contains"
             " 'tfevents'. Name a directory or an event file.\n"
         ),
     )
@@ -51,8 +51,8 @@ def test_a_file_that_is_no_event_file_by_content(aboard, tmp_path):
         1,
         "",
         (
-            f"aboard: {tmp_path}/tfevents: there is no good record in its 1.40 kB; it is not an"
-            " event file, or is damaged beyond reading.\n"
+            f"aboard: {tmp_path}/tfevents: no valid record in 1.40 kB; it is not an event"
+            " file, or is damaged.\n"
         ),
     )
 
@@ -60,9 +60,9 @@ def test_a_file_that_is_no_event_file_by_content(aboard, tmp_path):
 @pytest.mark.parametrize(
     ("uri", "line"),
     [
-        ("s3:/bucket", "s3:/bucket: there is no '://' in it. Did you mean s3://bucket?"),
+        ("s3:/bucket", "s3:/bucket: '://' is missing. Did you mean s3://bucket?"),
         ("s3://", "s3://: the bucket is missing. Write s3://bucket/path."),
-        ("", "'': this is not a path or URI. Give a directory or a bucket."),
+        ("", "'': not a path or URI. Give a directory or a bucket."),
     ],
 )
 def test_a_bad_uri_is_wrong_usage(aboard, uri, line):
@@ -93,7 +93,7 @@ def test_json_is_printed_also_when_nothing_could_be_read(aboard):
     result = aboard("index", "missing", "--json")
     assert result.code == 1
     assert result.json["sources"] == []
-    assert "no such file or directory" in result.json["errors"][0]["message"]
+    assert "file or directory not found" in result.json["errors"][0]["message"]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_files_that_cannot_be_read_are_not_called_absent(powerless_aboard, tree,
     assert "no event files" not in said
     assert all(str(path) in said for path in files)
     if command != "doctor":
-        count = f"of {len(files)} event files none can be read. See the reasons above."
+        count = f"none of {len(files)} event files can be read. See the reasons above."
         assert done.stderr.splitlines()[-1] == f"aboard: {tree}: {count}"
 
 
@@ -216,7 +216,7 @@ def test_a_traceback_only_when_asked_for(aboard, tree, changed):
     output = tree / "a"
     result = aboard("export", tree, "--format", "csv", "-o", output, **changed)
     assert result.code == 1
-    assert f"{output}: this is a directory. Name a file in it." in result.err
+    assert f"{output}: is a directory. Name a file in it." in result.err
     assert ("Traceback" in result.err) == bool(changed)
 
 

@@ -36,8 +36,8 @@ def test_a_stopped_hub_says_which_boards_go_on_and_how_they_end(isolated, aboard
     assert done.code == 0, done.err
     assert done.out.startswith("stopped your hub at http://localhost:")
     assert done.err == (
-        "aboard: 1 board with a process of its own goes on: apart. 'aboard hub stop --boards' ends"
-        " it too; the next hub has it again.\n"
+        "aboard: 1 board with its own process keeps running: apart. 'aboard hub stop --boards'"
+        " stops it too; the next hub manages it again.\n"
     )
     assert runs(isolated)
     ended = aboard("hub", "stop", "--boards", "--json").json
@@ -85,7 +85,7 @@ def test_a_token_that_opens_nothing_leads_to_the_login(no_hub, aboard, tmp_path)
             f" Log in again: aboard login {hub.url}\n"
         )
         named = aboard("list", ABOARD_HUB=hub.url, ABOARD_HUB_TOKEN="x" * 40)
-        assert "Set ABOARD_HUB_TOKEN to a valid one, or unset it." in named.err
+        assert "Set ABOARD_HUB_TOKEN to a valid token, or unset it." in named.err
         (no_hub / "login.json").unlink()
         nobody = aboard("list", ABOARD_HUB=hub.url)
         assert nobody.err == (
@@ -102,7 +102,7 @@ def test_a_viewer_is_told_one_thing_of_a_board_without_a_log(no_hub, aboard, tmp
         done = aboard("logs", "shown", **viewer)
         assert (done.code, done.out) == (0, "")
         assert done.err == (
-            "aboard: shown is an instant board: the hub serves it, and it has no log of its own.\n"
+            "aboard: shown is an instant board: the hub serves it, so it has no log.\n"
         )
         refused = aboard("stop", "shown", **viewer)
         assert refused.err.endswith("as viewer. Ask its owner, or an administrator.\n")

@@ -48,7 +48,7 @@ def test_a_source_is_forgotten_also_when_it_is_gone(aboard, tree, tmp_path):
         1,
         "",
         (
-            f"aboard: the index knows nothing of {tree}. Name it as it was when it was read;"
+            f"aboard: {tree} is not in the index. Name it as it was when it was read;"
             " 'aboard index' without --forget reads it.\n"
         ),
     )

@@ -43,7 +43,7 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
         "--memory", "1GiB", "--time", "2h", "--", "true", "--lr", "{lr}", "--depth={depth}",
     )  # fmt: skip
     assert (code, err) == (0, "")
-    assert out == "first: 4 members on process; see how it goes: aboard jobs show first\n"
+    assert out == "first: 4 members on process; check it with: aboard jobs show first\n"
     batch = desk.engine.batches["aboard-first-1"]
     assert batch.resources.memory == 1 << 30
     assert batch.resources.time == 7200
@@ -71,19 +71,19 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--on", "slrum", "--", "true"], "there is no engine 'slrum'. Did you mean 'slurm'?"),
-        (["--", "true", "{missing}"], "{missing} is not known here. Known: number, job;"),
-        (["--sweep", "lr=", "--", "true"], "a sweep of nothing"),
+        (["--on", "slrum", "--", "true"], "unknown engine 'slrum'. Did you mean 'slurm'?"),
+        (["--", "true", "{missing}"], "unknown placeholder {missing}. Known: number, job;"),
+        (["--sweep", "lr=", "--", "true"], "there are no values"),
         (["--memory", "much", "--", "true"], "'much' is not a size"),
         (["--env", "A=1", "--env", "A=2", "--", "true"], "A is given twice"),
         (["--env", "NOT_SET_HERE", "--", "true"], "--env 'NOT_SET_HERE' is not set here"),
         (["--env", "=1", "--", "true"], "--env '=1' has no name"),
-        (["--hparam", "lr=1", "--sweep", "lr=1,2", "--", "true"], "'lr' is swept"),
-        (["--name", "A B", "--", "true"], "a job cannot be called 'A B'"),
-        (["--", "no-such-program"], "no-such-program: no such program"),
+        (["--hparam", "lr=1", "--sweep", "lr=1,2", "--", "true"], "'lr' has a sweep"),
+        (["--name", "A B", "--", "true"], "invalid name of a job: 'A B'"),
+        (["--", "no-such-program"], "no-such-program: program not found"),
         (["--gpus", "-1", "--", "true"], "-1"),
         (["--cpus", "nan", "--", "true"], "cpus is nan. Use a number."),
-        (["--", ""], "'': no such program"),
+        (["--", ""], "'': program not found"),
         ([], "COMMAND"),
     ],
 )
@@ -101,7 +101,7 @@ def test_wrong_usage_is_one_line_and_leaves_nothing(desk, types, words, problem)
 def test_a_name_that_is_taken_is_wrong_usage_and_a_refusal_a_failure(desk, types):
     types("submit", "--name", "a", "--", "true")
     code, _, err = types("submit", "--name", "a", "--", "true")
-    assert (code, "has a job 'a' already" in err) == (2, True)
+    assert (code, "already has a job 'a'" in err) == (2, True)
     desk.engine.refusal = "slurm: there is no partition 'gpu'."
     code, _, err = types("submit", "--name", "b", "--", "true")
     assert (code, err) == (1, "aboard: slurm: there is no partition 'gpu'.\n")
@@ -112,7 +112,7 @@ def test_invalid_settings_of_an_engine_are_wrong_usage(desk, types, tmp_path):
     (tmp_path / "aboard.toml").write_text("[executors.slrum]\n")
     code, _, err = types("submit", "--", "true")
     assert code == 2
-    assert "there is no engine 'slrum'. Did you mean 'slurm'?" in err
+    assert "unknown engine 'slrum'. Did you mean 'slurm'?" in err
     assert not desk.root.exists()
 
 
@@ -165,7 +165,7 @@ def test_waiting_exits_with_the_code_of_the_worst_member(desk, types):
     code, out, _ = types("jobs", "wait", "a")
     assert (code, out) == (3, "a: failed (1 completed, 2 failed): exit code 3\n")
     code, out, _ = types("jobs", "retry", "a", "2")
-    assert (code, out) == (0, "a: submitted 1 member again\n")
+    assert (code, out) == (0, "a: resubmitted 1 member\n")
     code, _, err = types("jobs", "wait", "a", "--timeout", "0.01")
     assert (code, "job a is running after 0.01 s" in err) == (1, True)
 
@@ -177,7 +177,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(desk, types, monkeypatch):
     monkeypatch.setattr(time, "sleep", interrupt)
     code, _, err = types("submit", "--name", "a", "--wait", "--", "true")
     assert code == 130
-    assert err == "aboard: job a goes on without you; end it with: aboard jobs stop a\n"
+    assert err == "aboard: job a keeps running; stop it with: aboard jobs stop a\n"
     assert desk.engine.cancelled == []
 
 
@@ -186,7 +186,7 @@ def test_stopping_some_reports_those_that_cannot_be(desk, types):
     code, out, err = types("jobs", "stop", "a", "nothing")
     assert code == 1
     assert out == "stopping a (killed)\n"
-    assert "there is no job 'nothing'" in err
+    assert "job 'nothing' not found" in err
     assert types("jobs", "stop", "a")[1] == "already stopped: a (killed)\n"
     document = json.loads(types("jobs", "stop", "nothing", "--json")[1])
     assert document["errors"][0]["code"] == "not_found"
@@ -199,7 +199,7 @@ def test_deleting_some_reports_those_that_cannot_be(desk, types):
     desk.tell("b", 1, RUNNING)
     code, out, err = types("jobs", "delete", "a", "b")
     assert (code, out) == (1, "deleted a (completed)\n")
-    assert err == "aboard: job b is running. Stop it first, or wait for its end.\n"
+    assert err == "aboard: job b is running. Stop it first, or wait until it ends.\n"
     assert [one["id"] for one in json.loads(types("jobs", "--json")[1])["jobs"]] == ["b"]
     desk.tell("b", 1, ended(0))
     document = json.loads(types("jobs", "delete", "b", "--json")[1])
@@ -225,7 +225,7 @@ def test_jobs_are_found_from_another_directory(desk, types, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert "a" in types("jobs", "show", "a")[1]
     code, _, err = types("jobs", "show", "b")
-    assert (code, "there is no job 'b'" in err) == (1, True)
+    assert (code, "job 'b' not found" in err) == (1, True)
     monkeypatch.setenv("ABOARD_STATE", str(tmp_path / "another"))
     assert "no jobs were found" in types("jobs")[2]
 
@@ -243,7 +243,7 @@ def test_a_job_goes_on_without_a_board(desk, types, monkeypatch):
     code, out, err = types("submit", "--name", "a", "--board", "--", "true")
     assert code == 0
     assert out.startswith("a: 1 member on process")
-    assert "job a goes on without a board" in err
+    assert "job a continues without a board" in err
     assert isinstance(desk.engine, ScriptedEngine)
 
 

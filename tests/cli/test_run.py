@@ -100,7 +100,7 @@ def test_resume(aboard: Aboard, tmp_path: Path) -> None:
         (["--hparam", "lr", "--", "true"], "--hparam 'lr': write KEY=VALUE, such as --hparam lr="),
         (["--tag", "=x", "--", "true"], "--tag '=x': write NAME or NAME=VALUE."),
         (["--ranks", "some", "--", "true"], "--ranks some: write 'first' or 'all'."),
-        (["--resume", "--", "true"], "--resume needs the name of a run. Add --name."),
+        (["--resume", "--", "true"], "--resume requires --name."),
         (["--name", "a/b", "--", "true"], "the name of the run, 'a/b', has the character '/' in"),
         (["--nope", "--", "true"], "no such option: --nope"),
     ],
@@ -115,7 +115,7 @@ def test_wrong_usage(aboard: Aboard, tmp_path: Path, arguments: list[str], probl
 
 def test_a_program_that_is_not_there_leaves_no_run(aboard: Aboard, tmp_path: Path) -> None:
     done = aboard("run", "--", "nope", "--lr", "1")
-    expected = "aboard: nope: no such program. Check the command.\n"
+    expected = "aboard: nope: program not found. Check the command.\n"
     assert done == (127, "", expected)
     assert not (tmp_path / "runs").exists()
 
@@ -202,7 +202,7 @@ def test_other_ranks_are_silent(aboard: Aboard, tmp_path: Path) -> None:
 def test_all_ranks_have_directories(aboard: Aboard, tmp_path: Path) -> None:
     for rank in "01":
         done = aboard("run", "-q", "--ranks", "all", "--", *PYTHON, LOG, RANK=rank, **TWO)
-        said = "aboard: this run is default/run1, as the environment has it, not"
+        said = "aboard: this run is default/run1, as set by the environment, not"
         assert (done.code, done.err) == (0, f"{said} mine/other.\n" if rank == "0" else "")
     run = tmp_path / "runs/default/run1"
     assert record(tmp_path, "default/run1")["state"] == "completed"

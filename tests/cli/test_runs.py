@@ -205,7 +205,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
     assert len(result.out.splitlines()) == 6
     lines = result.err.splitlines()
     assert any("run2/run.json: this is not JSON" in line for line in lines)
-    assert any("missing: there is no such file or directory" in line for line in lines)
+    assert any("missing: file or directory not found" in line for line in lines)
     assert len(lines) == 2
 
 
@@ -220,8 +220,8 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
         (["--limit", "x"], 2, "invalid value for '--limit': 'x' must be a whole number."),
         (["--limit", "0"], 2, "invalid value for '--limit': 0 must be at least 1."),
         (["--sort", "-creatd"], 2, "there is no field 'creatd'. Did you mean 'created'?"),
-        (["--root", "nowhere"], 1, "nowhere: there is no such file or directory."),
-        (["./nowhere"], 1, "nowhere: there is no such file or directory."),
+        (["--root", "nowhere"], 1, "nowhere: file or directory not found."),
+        (["./nowhere"], 1, "nowhere: file or directory not found."),
         (["show", "cifar10"], 1, "'cifar10' is 3 runs: cifar10/run1, cifar10/run2, cifar10/run10."),
         (["show", "cifar10/run3"], 1, "The nearest are 'cifar10/run1' and 'cifar10/run2'."),
         (["delete", "run1", "--yes"], 1, "'run1' is the name of cifar10/run1, mnist/run1."),

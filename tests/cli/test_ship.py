@@ -89,7 +89,7 @@ def test_a_training_that_runs_is_left_alone(aboard, left):
     spool = left(boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     result = aboard("ship")
     assert result.code == 0
-    assert f"the training, process {spool.owner().pid}, still runs and sends it" in result.err
+    assert f"the training, process {spool.owner().pid}, is still running and sends it" in result.err
     assert (spool.files / "notes.txt").exists()
 
 
@@ -132,7 +132,7 @@ def test_what_a_process_may_still_write_to_is_left(aboard, tmp_path, left):
         done = aboard("ship")
         writer.kill()
     assert done.code == 1
-    assert f"process {writer.pid} may still write to it; try again when it has ended." in done.err
+    assert f"process {writer.pid} may still write to it; try again when it has exited." in done.err
     assert not (tmp_path / "target").exists()
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_can_never_be_sent_is_named(aboard, left, variables, s3_buck
     done = aboard("ship")
     assert done.code == 1
     assert done.err == (
-        f"aboard: '{spool.files}/bad\\x01name': the name has a character that a bucket cannot hold."
+        f"aboard: '{spool.files}/bad\\x01name': the name has a character that buckets do not allow."
         " Rename the file. All others arrived; 'aboard ship' then sends this one.\n"
     )
     assert open_storage(f"{s3_bucket}/refused").read("notes.txt") == b"hello"
@@ -156,7 +156,7 @@ def test_a_file_that_can_never_be_sent_is_named(aboard, left, variables, s3_buck
 def test_a_spool_of_another_machine_is_sent_only_when_named(aboard, tmp_path, left):
     spool = left(host="another")
     refused = aboard("ship")
-    assert "it belongs to a training on another; name it" in refused.err
+    assert "belongs to a training on another; name it" in refused.err
     assert refused.code == 1
     assert aboard("ship", "--list").code == 0
     assert not (tmp_path / "target").exists()

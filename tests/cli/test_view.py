@@ -123,7 +123,7 @@ def test_traffic_is_encrypted_with_the_given_certificate(viewing, tree, tmp_path
 def test_it_ends_when_its_time_is_up(viewing, tree, tmp_path):
     with viewing("view", tree, "--json", "--port", 0, "--timeout", "1s") as (process, _):
         assert process.wait(timeout=180) == 0
-    assert "the time is up: it ran for 1s." in (tmp_path / "errors").read_text()
+    assert "the time limit of 1s is reached." in (tmp_path / "errors").read_text()
 
 
 def test_one_board_does_not_open_another_by_header(viewing, tree):
@@ -266,13 +266,13 @@ def test_the_next_free_port_is_taken(viewing, tree):
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["nowhere"], 1, "nowhere: there is no such file or directory. Check the path."),
-        (["nothere/"], 1, "nothere: there is no such file or directory. Check the path."),
+        (["nowhere"], 1, "nowhere: file or directory not found. Check the path."),
+        (["nothere/"], 1, "nothere: file or directory not found. Check the path."),
         (["logs", "--engine", "slow"], 2, "unknown engine 'slow'. Choose 'fast' or 'stock'."),
         (["logs", "--template", "{lr}"], 2, "there is no field 'lr'"),
         (["logs", "--port", "99999"], 2, "99999 is not in the range"),
         (["logs", "--token", "x"], 2, "a token is 16 to 512 letters"),
-        (["logs", "--token", "ab" * 20], 2, "this token repeats the same few characters"),
+        (["logs", "--token", "ab" * 20], 2, "the token repeats the same few characters"),
         (["logs", "--token", "a" * 30, "--token-file", "f"], 2, "--token or --token-file"),
         (["logs", "--token-file", "missing"], 2, "missing"),
         (["logs", "--samples", "-1"], 2, "--samples -1: '-1' is not a number of values."),
@@ -384,7 +384,7 @@ def test_the_stock_engine_says_what_it_read_and_why_nothing_shows(viewing, tree,
         until(lambda: f"no event files below {tmp_path}/empty yet;" in errors.read_text())
         assert f"'aboard doctor {tmp_path}/empty' says" in errors.read_text()
     with viewing(*command, tree, "--include", "zzz*"):
-        hidden = "leave no run to show. There are runs such as 'a/train', 'b'."
+        hidden = "leave no run to show. Some runs: 'a/train', 'b'."
         until(lambda: hidden in errors.read_text())
 
 
@@ -470,7 +470,7 @@ def test_the_demo_trains_and_shows_it_live_on_a_board_and_in_the_console(viewing
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=180) == 0
     assert {(one.state, one.reason) for one in records(tmp_path / "demo-logs")} == {
-        (State.KILLED, "the demo was ended")
+        (State.KILLED, "the demo was stopped")
     }
     assert "Traceback" not in (tmp_path / "errors").read_text()
 
@@ -626,7 +626,7 @@ def test_a_path_that_exists_is_one_and_what_matches_nothing_is_said(viewing, abo
     assert (result.code, result.out) == (1, "")
     assert "'cifar1' matches no run. The nearest is 'cifar10'." in result.err
     result = aboard("view", "./cifar10", "--no-browser")
-    assert "cifar10: there is no such file or directory" in result.err
+    assert "cifar10: file or directory not found" in result.err
 
 
 def test_alone_it_shows_the_default_root(viewing, root):
@@ -673,7 +673,7 @@ def test_a_question_is_asked_again_as_points_come(viewing, tmp_path):
         log("run4", 9.0)
         expect(client, {"a/run2", "a/run4"})
     said = (tmp_path / "errors").read_text()
-    assert "no run has a metric 'losss'. Did you mean 'loss'? The board goes on" in said
+    assert "no run has a metric 'losss'. Did you mean 'loss'? The board starts anyway" in said
     assert "a/run4 joined the board." in said
     assert "a/run3 left the board." in said
 

@@ -208,8 +208,8 @@ def test_a_session_that_cannot_start_says_why(slurm_cluster, tmp_path):
     session = Session(slurm_cluster, tmp_path / "one", logdir=missing)
     until(lambda: session.state() == "FAILED")
     assert f"{missing}: " in session.log()
-    assert "aboard: the board did not start. Its messages are above." in session.log()
+    assert "aboard: the board did not start; see the messages above" in session.log()
     bare = {"setup": "PATH=/usr/bin:/bin"}
     session = Session(slurm_cluster, tmp_path / "two", logdir=str(tmp_path), **bare)
     until(lambda: session.state() == "FAILED")
-    assert "aboard: the command is not in the path on " in session.log()
+    assert "aboard: command not found on " in session.log()

@@ -222,7 +222,7 @@ def test_a_directory_of_event_files_may_be_called_what_it_likes(put, find):
 
 def test_a_uri_that_cannot_be(find):
     found = find("s4://bucket")["unreadable"]
-    assert found.what == "'s4://' is not a storage we read"
+    assert found.what == "'s4://' is not supported"
     assert found.where == ("s4://bucket",)
 
 
@@ -550,4 +550,4 @@ def test_nothing_in_a_bucket_and_some_beside(bucket, index):
 def test_a_bucket_that_does_not_exist(s3_bucket, index):
     (found,) = examine(index, "s3://no-such-bucket/logs").findings
     assert found.severity == "error"
-    assert found.what == "there is no bucket 'no-such-bucket'"
+    assert found.what == "the bucket 'no-such-bucket' does not exist"

@@ -261,6 +261,14 @@ def test_a_mesh_is_one_value_per_part():
         encode.mesh("bunny", vertices[0])
 
 
+@pytest.mark.parametrize(("value", "text"), [("caf\udce9", "caf\\udce9"), (10**400, str(10**400))])
+def test_hparams_that_protobuf_cannot_hold_become_texts(value, text):
+    found = parse(encode.hparams_start({"data": value, "na\udce9me": 1}))
+    info = hparams_metadata.parse_session_start_info_plugin_data(found.metadata.plugin_data.content)
+    assert info.hparams["data"].string_value == text
+    assert info.hparams["na\\udce9me"].number_value == 1
+
+
 def test_hparams_of_a_session_keep_their_types():
     value = parse(
         encode.hparams_start(

@@ -13,7 +13,7 @@ from aboard import system
 from aboard.executors import CommandState, ExecutorError, Spec
 from aboard.executors.docker.boards import DockerExecutor, DockerSettings
 from aboard.executors.queue import read_lines
-from aboard.executors.start import Start, last_words, read_json, read_log
+from aboard.executors.start import Start, last_output, read_json, read_log
 
 
 def started(tmp_path, **options):
@@ -32,7 +32,7 @@ def test_secrets_are_in_files_of_the_owner_and_gone_after_the_end(tmp_path):
     start.end(1, "it failed")
     assert not (start.place / "environment.json").exists()
     assert not (start.place / "certificate.pem").exists()
-    assert start.verdict().exit_code == 1
+    assert start.ended_status().exit_code == 1
 
 
 def test_an_address_counts_once_its_line_is_whole(tmp_path):
@@ -67,16 +67,16 @@ def test_a_hub_in_another_container_of_the_machine_reaches_its_containers(tmp_pa
     assert not executor.reaches(handle)
 
 
-@pytest.mark.parametrize("reads", ["log", "tail", "last words", "document", "journal"])
+@pytest.mark.parametrize("reads", ["log", "tail", "last output", "document", "journal"])
 def test_a_pipe_in_the_place_of_a_file_blocks_nobody(tmp_path, reads):
     """What a record names was perhaps made by another user."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    options = {"follow": False, "lives": lambda: False}
+    options = {"follow": False, "is_running": lambda: False}
     ways = {
         "log": lambda: list(read_log(pipe, tail=None, **options)),
         "tail": lambda: list(read_log(pipe, tail=3, **options)),
-        "last words": lambda: last_words(pipe),
+        "last output": lambda: last_output(pipe),
         "document": lambda: read_json(pipe),
         "journal": lambda: read_lines(pipe),
     }
@@ -92,4 +92,4 @@ def test_a_pipe_in_the_place_of_a_file_blocks_nobody(tmp_path, reads):
     thread.start()
     thread.join(180)
     assert len(found) == 1
-    assert found == [""] or "this is not a regular file" in found[0]
+    assert found == [""] or "not a regular file" in found[0]

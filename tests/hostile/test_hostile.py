@@ -270,7 +270,7 @@ def test_requests_for_many_series(attacked, entries, status):
         (found,) = await hub.attack([{"path": SERIES, "data": {"requests": body}}])
         assert found.status_code == status
         if status == 413:
-            text = f"'requests' has {entries:,} entries, and 2,000 are the most."
+            text = f"'requests' has {entries:,} entries: at most 2,000 are allowed."
             assert found.text == f"Invalid argument: {text} Send several requests"
         else:
             assert len(found.json()) == entries
@@ -286,7 +286,8 @@ def test_series_with_too_many_values(attacked, value):
         many = ",".join([value] * 50_000)
         bodies = [f"[{many}]", f'[{{"plugin":"scalars","tag":[{many}]}}]']
         requests = [{"path": SERIES, "data": {"requests": body}} for body in bodies]
-        text = "'requests' has too many values: 2,000 entries are the most. Send several requests"
+        text = "'requests' has too many values: at most 2,000 entries are allowed."
+        text += " Send several requests"
         for found in await hub.attack(requests):
             assert (found.status_code, found.text) == (413, f"Invalid argument: {text}")
 

@@ -64,7 +64,7 @@ def test_a_login_opens_a_session(known):
     for secret in (known.token, f" http://h/b/x/?a=1&key={known.key}#top\n"):
         opened = asyncio.run(known.access.log_in({"token": secret}))
         assert identify(known, cookie(opened.secret)).credential is Credential.SESSION
-    with pytest.raises(WrongSecret, match=r"This token is not valid\."):
+    with pytest.raises(WrongSecret, match=r"Invalid token\."):
         asyncio.run(known.access.log_in({"token": "wrong"}))
 
 

@@ -183,7 +183,7 @@ def test_a_wish_for_a_board_that_is_there_changes_how_it_is_kept(hub):
 @pytest.mark.parametrize(
     ("wish", "text"),
     [
-        ({"on": "instant", "engine": "stock"}, "the stock engine needs a process of its own"),
+        ({"on": "instant", "engine": "stock"}, "the stock engine needs its own process"),
         ({"on": "instant", "memory": "1GiB"}, "an instant board is part of the hub"),
         ({"memory": "1GiB"}, "an instant board is part of the hub"),
     ],
@@ -308,7 +308,7 @@ def test_what_a_run_was_given_is_listed_as_it_was_recorded(hub, root):
         ("./logs", 422, "bad_selector", "does not know where you are"),
         ("/etc", 403, "outside_roots", "not below a root"),
         ("s3://elsewhere/logs", 403, "outside_roots", "not below a root"),
-        ("ftp://host/logs", 422, "bad_selector", "not a storage"),
+        ("ftp://host/logs", 422, "bad_selector", "is not supported"),
         ("{root}/nothing", 422, "nothing_matches", "no such directory"),
         ("{root}/../secrets", 403, "outside_roots", "not below a root"),
         ("{root}/way-out", 403, "outside_roots", "not below a root"),

@@ -126,13 +126,16 @@ def test_nothing_said_is_a_hub_for_this_machine(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"hots": "x"}, "there is no setting 'hots'. Did you mean 'host'?"),
-        ({"limits": {"isolate": 1}}, "limits: there is no setting 'isolate'"),
-        ({"boards": {"colour": 1}}, "boards: there is no setting 'colour'"),
-        ({"roots": [{"url": "x"}]}, "roots: there is no setting 'url'. Did you mean 'uri'?"),
+        ({"hots": "x"}, "unknown setting 'hots'. Did you mean 'host'?"),
+        ({"limits": {"isolate": 1}}, "limits: unknown setting 'isolate'"),
+        ({"boards": {"colour": 1}}, "boards: unknown setting 'colour'"),
+        ({"roots": [{"url": "x"}]}, "roots: unknown setting 'url'. Did you mean 'uri'?"),
         ({"roots": [{}]}, "roots.0.uri is missing"),
-        ({"roots": [{"uri": "/a", "name": "x"}, {"uri": "/b", "name": "x"}]}, "two are called 'x'"),
-        ({"roots": ["ftp://x"]}, "not a storage"),
+        (
+            {"roots": [{"uri": "/a", "name": "x"}, {"uri": "/b", "name": "x"}]},
+            "two roots are named 'x'",
+        ),
+        ({"roots": ["ftp://x"]}, "is not supported"),
         ({"port": 70000}, "port: 70000 should be less than or equal to 65535"),
         ({"port": True}, "port: True should be a valid integer"),
         ({"host": 1}, "host: 1 should be a valid string"),
@@ -148,7 +151,7 @@ def test_nothing_said_is_a_hub_for_this_machine(tmp_path):
         ({"boards": {"engine": "slow"}}, "boards.engine: 'slow' should be 'fast' or 'stock'"),
         ({"boards": {"template": "{nothing}"}}, "boards.template: "),
         ({"boards": {"poll": 0}}, "boards.poll: 0 should be greater than or equal to 0.5"),
-        ({"certificate": "x"}, "go together"),
+        ({"certificate": "x"}, "need each other"),
         ({"roots": "x"}, "roots: 'x' should be a valid list"),
         ({"limits": 3}, "limits: 3 should be a table"),
         ({"any_path": "yes"}, "any_path: 'yes' should be a valid boolean"),
@@ -163,7 +166,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         read_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("host =")
-    with pytest.raises(ConfigError, match="not TOML"):
+    with pytest.raises(ConfigError, match="invalid TOML"):
         read_config(tmp_path / "bad.toml")
 
 
@@ -232,25 +235,28 @@ def test_files_of_kubernetes_are_relative_to_the_settings(tmp_path):
     ("tables", "message"),
     [
         (3, "executors: 3 should be a table"),
-        ({"fram": {}}, "executors: there is no engine 'fram'. Did you mean 'farm'? Known:"),
+        ({"fram": {}}, "executors: unknown engine 'fram'. Did you mean 'farm'? Known:"),
         ({"farm": 3}, "executors.farm: 3 should be a table"),
         (
             {"farm": {"queu": "x"}},
-            "executors.farm: there is no setting 'queu'. Did you mean 'queue'",
+            "executors.farm: unknown setting 'queu'. Did you mean 'queue'",
         ),
         ({"farm": {"most": "x"}}, "executors.farm: most: 'x' should be a valid integer"),
-        ({"process": {"most": 1}}, "executors.process: there is no setting 'most'."),
-        ({"farm": {"profile": {}}}, "executors.farm: there is no setting 'profile'. Did you"),
+        ({"process": {"most": 1}}, "executors.process: unknown setting 'most'."),
+        ({"farm": {"profile": {}}}, "executors.farm: unknown setting 'profile'. Did you"),
         ({"farm": {"profiles": 3}}, "executors.farm.profiles: 3 should be a table"),
         ({"farm": {"profiles": {"a": 3}}}, "executors.farm.profiles.a: 3 should be a table"),
-        ({"farm": {"profiles": {"a:b": {}}}}, "executors.farm.profiles.a:b: this is not the name"),
+        (
+            {"farm": {"profiles": {"a:b": {}}}},
+            "executors.farm.profiles.a:b: invalid name of a profile",
+        ),
         (
             {"farm": {"profiles": {"a": {"most": []}}}},
             "executors.farm.profiles.a: most: [] should be a valid integer",
         ),
         (
             {"farm": {"profiles": {"a": {"mots": 1}}}},
-            "executors.farm.profiles.a: there is no setting 'mots'. Did you mean 'most'?",
+            "executors.farm.profiles.a: unknown setting 'mots'. Did you mean 'most'?",
         ),
     ],
 )
@@ -279,7 +285,7 @@ def test_a_personal_hub_offers_every_engine_that_needs_no_settings(farm, tmp_pat
 def test_boards_run_by_default_on_an_engine_that_is_offered(farm, tmp_path):
     values = {"boards": {"on": "farm:lnog"}, "executors": {"farm": {"profiles": {"long": {}}}}}
     config = make_config(values, tmp_path, "x")
-    with pytest.raises(ConfigError, match=r"no place 'farm:lnog'. Did you mean 'farm:long'"):
+    with pytest.raises(ConfigError, match=r"unknown place 'farm:lnog'. Did you mean 'farm:long'"):
         config.engines(personal=False)
     elsewhere = make_config({"boards": {"on": "farm"}}, tmp_path, "x")
     assert elsewhere.engines(personal=True)

@@ -77,7 +77,7 @@ def test_an_engine_that_fails_says_why():
     assert (farm.answers, farm.problem) == (False, "the farm is closed. Open it.")
     assert (mill.answers, mill.problem) == (
         False,
-        "it cannot be queried: RuntimeError('unexpected').",
+        "the probe failed: RuntimeError('unexpected').",
     )
 
 

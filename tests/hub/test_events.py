@@ -131,7 +131,7 @@ def test_a_run_is_lost_when_its_heartbeat_stops(hub, root, listen, monkeypatch):
 
 
 def test_many_changes_at_once_are_one_event(hub, root, listen, monkeypatch):
-    monkeypatch.setattr(events_module, "_MOST_TOLD", 3)
+    monkeypatch.setattr(events_module, "_MOST_CHANGES", 3)
     ears = listen(kind="run")
     shelf = root.parent / "shelf"
     for number in range(20):
@@ -247,6 +247,31 @@ def test_a_stream_ends_after_its_time_and_without_waiting_for_events(hub):
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
 
 
+def test_a_followed_run_that_is_gone_does_not_end_the_stream_of_others(hub, root, listen):
+    followed = run_id(str(root), "cifar10/run1")
+    ears = listen(follow=[followed, run_id(str(root), "cifar10/run99")], kind="points")
+    ears.until("points", runs=[followed])
+
+
+def test_everything_is_listed_again_after_a_failed_scan(hub, root, listen, monkeypatch):
+    ears = listen(kind=["run", "board"])
+    failed = threading.Event()
+    boards = events_module._Scan._of_boards
+
+    def fail_once(self):
+        if len(self._hub.library.runs()) < 4 or failed.is_set():
+            return boards(self)
+        failed.set()
+        raise OSError("disk I/O error")
+
+    monkeypatch.setattr(events_module._Scan, "_of_boards", fail_once)
+    put_run(root, "cifar10/run7")
+    ears.until("reset")
+    assert failed.is_set()
+    put_run(root, "cifar10/run8")
+    assert ears.until("run", change="new", id=run_id(str(root), "cifar10/run8"))
+
+
 def test_signs_of_life_are_sent_where_nothing_happens(listen, monkeypatch):
     monkeypatch.setattr(stream_module, "_HEARTBEAT_SECONDS", 0.1)
     ears = listen(kind="board")
@@ -288,7 +313,7 @@ def test_hundreds_of_listeners_cost_one_look_and_may_leave_at_any_time(hub, root
     """Of 250 real connections 100 leave; the others hear the same, from one look each."""
     monkeypatch.setattr(events_module, "MOST_OF_USER", 250)
     looks = []
-    find = events_module._Look._changed_runs
+    find = events_module._Scan._changed_runs
 
     def counted(self):
         looks.append(self)
@@ -313,11 +338,11 @@ def test_hundreds_of_listeners_cost_one_look_and_may_leave_at_any_time(hub, root
         await asyncio.to_thread(until, lambda: not hub.hub.events._listeners)
         return heard
 
-    events_module._Look._changed_runs = counted
+    events_module._Scan._changed_runs = counted
     try:
         heard = asyncio.run(everyone())
     finally:
-        events_module._Look._changed_runs = find
+        events_module._Scan._changed_runs = find
     assert len(set(heard)) == 1
     assert b"run7" in heard[0]
     assert len(set(map(id, looks))) == 1
@@ -366,7 +391,7 @@ def test_the_listeners_of_one_user_leave_room_for_others(hub, listen, monkeypatc
     with hub.client("max") as client:
         refused = client.get(PATH, params={"seconds": 0})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
-        assert refused.json()["error"]["message"] == "2 of your clients listen already."
+        assert refused.json()["error"]["message"] == "2 of your clients already listen."
         listen("vera")
         first.leave()
         events_of_many(hub, 1)  # it leaves when it hears something

@@ -55,7 +55,7 @@ def test_other_groups_are_another_board(hub, seeds):
     [
         ({"group_by": ["metrics.loss"]}, "bad_question", "not grouped by 'metrics.loss'"),
         ({"group_by": ["hparms.lr"]}, "bad_question", "Did you mean 'hparams'"),
-        ({"group_by": ["hparams.lr"], "engine": "stock"}, "bad_value", "no groups"),
+        ({"group_by": ["hparams.lr"], "engine": "stock"}, "bad_value", "cannot group runs"),
         ({"group_by": ["hparams.lr"], "band": "wide"}, "invalid", "band"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_link_opens_a_board_once(hub):
     with hub.client(headers=PAGE) as late:
         used = late.get(link)
         assert used.status_code == 401
-        assert "used already" in used.text
+        assert "already used" in used.text
         assert late.get(f"/b/{board}/?key=wrong").status_code == 401
 
 

@@ -20,7 +20,7 @@ from tests.waiting import until
 LIVE = {"pending", "starting", "running"}
 STATES = {*LIVE, "stopping", "stopped"}
 VISITORS = 3
-STARTING = ("_launch", "_start", "_spawn", "_write_json", "_keep")
+STARTING = ("_launch", "_start", "_spawn", "_write_json", "_store_handle")
 
 
 @dataclass

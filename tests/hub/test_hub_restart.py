@@ -134,7 +134,7 @@ def test_a_personal_hub_is_found_through_its_file_and_is_the_only_one(tmp_path, 
         env = {**os.environ, "ABOARD_STATE": str(hub.state)}
         second = run_command(["serve", "--personal"], env=env, cwd=tmp_path)
         assert second.code == 1
-        assert f"your hub runs already at {document['url']}" in second.err
+        assert f"your hub is already running at {document['url']}" in second.err
         with httpx.Client(
             follow_redirects=True, headers={"accept": "text/html"}, **QUICK
         ) as browser:

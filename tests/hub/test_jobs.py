@@ -98,11 +98,11 @@ def test_jobs_are_filtered_and_come_in_pages(hub, root, jobs):
 @pytest.mark.parametrize(
     ("path", "status", "code", "message"),
     [
-        ("/none", 404, "not_found", "there is no job 'none'"),
+        ("/none", 404, "not_found", "job 'none' not found"),
         ("/first?root=/elsewhere", 422, "bad_value", "'/elsewhere' is not a root of this hub."),
         ("/first/logs", 422, "bad_value", "job first has 3 members."),
         ("/first/logs?member=7", 422, "bad_value", "job first has members 1 to 3, not 7."),
-        ("?cursor=x", 422, "bad_value", "the cursor is invalid."),
+        ("?cursor=x", 422, "bad_value", "invalid cursor."),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(hub, jobs, path, status, code, message):
@@ -204,7 +204,7 @@ def test_a_teams_hub_changes_no_jobs_unless_its_settings_say_so(hub, jobs):
     for who, reason in (
         ("vera", "vera may not submit and stop jobs as viewer."),
         ("max", "max may not submit and stop jobs as member."),
-        ("anna", "this hub submits, stops and deletes no jobs."),
+        ("anna", "this hub may not submit, stop or delete jobs."),
     ):
         with hub.client(who) as client:
             for path, body in CHANGES:
@@ -227,12 +227,12 @@ def test_administrators_change_jobs_where_the_settings_say_so(tmp_path, root, jo
         assert listed(client) == (["second", "first"], None)
         assert refusal("", **COMMAND, on="docker") == (
             422,
-            "this hub submits no jobs to 'docker'.",
+            "this hub does not submit jobs to 'docker'.",
         )
         assert refusal("", **COMMAND, root="/elsewhere")[0] == 422
         assert refusal("", command=["true"], workdir="here") == (
             422,
-            "workdir is 'here', a relative path.",
+            "workdir 'here' is a relative path.",
         )
         with hub.client("max") as member:
             assert member.post("/api/v1/jobs", json=COMMAND).status_code == 403
@@ -246,7 +246,7 @@ def test_a_session_of_a_browser_submits_no_jobs(tmp_path, root):
         with hub.client(headers=headers, cookies={cookie: opened}) as client:
             assert client.get("/api/v1/me").json()["user"] == "anna"
             answer = client.post("/api/v1/jobs", json=COMMAND)
-    refusal = (403, "a session does not submit jobs.")
+    refusal = (403, "a session may not submit jobs.")
     assert (answer.status_code, answer.json()["error"]["message"]) == refusal
 
 
@@ -354,7 +354,7 @@ def test_many_questions_of_a_user_take_one_thread_and_leave_room_for_others(hub,
     assert Counter(one.status_code for one in answers) == {200: answered + 1, 503: 90 - answered}
     refusal = next(one for one in answers if one.status_code == 503).json()["error"]
     assert refusal["code"] == "busy"
-    assert refusal["message"] == "too many of your requests wait already."
+    assert refusal["message"] == "too many of your requests are waiting."
     assert answers[-1].text == "line\n"
 
 
@@ -371,9 +371,9 @@ def test_so_many_questions_wait_for_an_engine_and_no_more(monkeypatch):
         asked = [queue.put(first, 120.0)]
         assert began.wait(180)
         asked += [queue.put(lambda n=n: n, 120.0) for n in range(3)]
-        with pytest.raises(Busy, match=r"3 questions wait for slurm already\."):
-            await queue.put(first, 120.0).awaited()
+        with pytest.raises(Busy, match=r"3 calls are waiting for slurm\."):
+            await queue.put(first, 120.0).wait()
         goes_on.set()
-        return [await one.awaited() for one in asked]
+        return [await one.wait() for one in asked]
 
     assert asyncio.run(answers()) == [True, 0, 1, 2]

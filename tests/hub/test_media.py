@@ -134,7 +134,7 @@ def test_text_and_histograms(hub, logged):
 @pytest.mark.parametrize(
     ("path", "status", "text"),
     [
-        ("media?tag=none", 404, "has not logged 'none'"),
+        ("media?tag=none", 404, "has no tag 'none'"),
         ("media?tag=loss", 422, "is not an image, audio, text or histogram"),
         ("blob?tag=eval/samples&step=3", 404, "has no value 0 at step 3"),
         ("blob?tag=eval/samples&step=10&place=1", 404, "has no value 1 at step 10"),

@@ -161,10 +161,10 @@ def test_what_is_too_much(hub, monkeypatch):
     with hub.client("max") as client:
         assert len(curves(client, "cifar10")) == 2
         for name, text, more in (
-            ("MOST_SERIES", "2 curves; 1 are", {}),
-            ("MOST_POINTS", "4 points; 1 are", {}),
-            ("MOST_READ", "takes 4 points to compute", {"smoothing": 0.5}),
-            ("MOST_OF_ONE", "has 2 points; 1 can be smoothed", {"smoothing": 0.5}),
+            ("MOST_SERIES", "2 curves are more than 1", {}),
+            ("MOST_POINTS", "4 points are more than 1", {}),
+            ("MOST_READ", "has to read 4 points", {"smoothing": 0.5}),
+            ("MOST_OF_ONE", "has 2 points; at most 1 can be smoothed", {"smoothing": 0.5}),
         ):
             with monkeypatch.context() as patched:
                 patched.setattr(module, name, 1)

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from aboard.boards.errors import NoSuchName
+from aboard.hub.runs import HubRuns
 from aboard.index.library import Library
 from aboard.jobs.logs import RunLog
 from aboard.runs.manifest import State
@@ -52,6 +54,55 @@ def test_logs_that_cannot_be_read_keep_nobody_out(hub, go_on, monkeypatch):
         assert anna.get(f"/b/{board}/data/runs").json() == ["cifar10/run1"]
 
 
+def test_jobs_of_a_root_that_hangs_keep_nobody_out(hub, go_on, monkeypatch):
+    hanging = []
+
+    def find(jobs):
+        hanging.append(1)
+        go_on.wait(180)
+        return []
+
+    monkeypatch.setattr("aboard.hub.jobs._records", find)
+    with hub.client("anna") as anna, ExitStack() as closing:
+        board = create(anna, "cifar10")["id"]
+        senders = closing.enter_context(ThreadPoolExecutor(MANY))
+        closing.callback(go_on.set)
+        for _ in range(MANY):
+            senders.submit(list_jobs, hub)
+        until(lambda: len(hanging) >= 8)
+        assert len(anna.get("/api/v1/boards").json()["boards"]) == 1
+        assert anna.get(f"/b/{board}/data/runs").json() == ["cifar10/run1"]
+
+
+def list_jobs(hub):
+    with hub.client("max") as client:
+        client.get("/api/v1/jobs")
+
+
+def test_streams_that_wait_for_a_root_keep_nobody_out(hub, go_on, monkeypatch):
+    hanging = []
+
+    def get(self, identity):
+        hanging.append(1)
+        go_on.wait(180)
+        raise NoSuchName(identity, "")
+
+    with hub.client("anna") as anna, ExitStack() as closing:
+        board = create(anna, "cifar10")["id"]
+        monkeypatch.setattr(HubRuns, "get", get)
+        senders = closing.enter_context(ThreadPoolExecutor(MANY))
+        closing.callback(go_on.set)
+        for _ in range(MANY):
+            senders.submit(listen, hub)
+        until(lambda: len(hanging) >= 8)
+        assert anna.get(f"/b/{board}/data/runs").json() == ["cifar10/run1"]
+
+
+def listen(hub):
+    with hub.client("max") as client:
+        client.get("/api/v1/events?follow=00000000:x")
+
+
 def follow(hub, run):
     with (
         hub.client("max") as client,
@@ -68,7 +119,7 @@ def test_a_look_for_runs_that_takes_long_holds_no_turn(hub, go_on, monkeypatch):
         go_on.wait(180)
 
     monkeypatch.setattr(Library, "look_again", look)
-    monkeypatch.setattr("aboard.hub.api._LOOK_SECONDS", 180.0)
+    monkeypatch.setattr("aboard.hub.api._SCAN_SECONDS", 180.0)
     wrong = "/api/v1/runs?selector=nothere"
     with ThreadPoolExecutor(3) as senders, hub.client("vera") as client, ExitStack() as closing:
         names = ("anna", "max", "mia")

@@ -76,7 +76,7 @@ def test_what_cannot_be_saved(hub, name, query):
 
 
 def test_too_many_views(hub, monkeypatch):
-    monkeypatch.setattr("aboard.boards.views.MOST_VIEWS", 2)
+    monkeypatch.setattr("aboard.boards.accounts.MOST_VIEWS", 2)
     with hub.client("max") as client:
         assert save(client, "one").status_code == save(client, "two").status_code == 200
         answer = save(client, "three")

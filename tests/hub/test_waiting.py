@@ -72,7 +72,7 @@ def test_a_stop_says_that_the_engine_does_not_answer_and_goes_on(tmp_path, root,
         until(lambda: hub.hub.registry.get(board).handle)
         engine.is_deaf = True
         said = "stopped by max; not yet: slurm does not answer: no such socket"
-        said += "; it ends when slurm answers"
+        said += "; it stops when slurm answers"
         sdk = Client(hub.url, hub.tokens["max"])
         with pytest.raises(NotReady, match=r"^board otter is still stopping after 0 s"):
             sdk.stop(board, seconds=0)
@@ -85,7 +85,7 @@ def test_a_stop_says_that_the_engine_does_not_answer_and_goes_on(tmp_path, root,
             text=True,
         ) as process:
             line = process.stderr.readline()
-            assert line == f"aboard: board otter is stopping ({said}); waiting until it ends.\n"
+            assert line == f"aboard: board otter is stopping ({said}); waiting until it stops.\n"
             assert described(client, board)["state"] == "stopping"
             engine.is_deaf = False
             out, _ = process.communicate(timeout=180)
@@ -168,4 +168,4 @@ def test_an_instant_board_has_no_processors_of_its_own(tmp_path, root):
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
         body = {"selectors": ["cifar10"], "on": "instant", "cpus": 2}
         error = client.post("/api/v1/boards", json=body).json()["error"]
-        assert "has no processor limit of its own" in error["message"]
+        assert "cannot have its own processor limit" in error["message"]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from aboard.index import Source
-from aboard.index.catalog import parse_record
-from aboard.runs.catalog import find_runs
+from aboard.runs.catalog import find_runs, parse_record
 from aboard.runs.manifest import Attempt, BadManifest, Manifest, State
 from aboard.storage import NoSuchPath, StorageError, local, open_storage
 from aboard.storage.local import LocalStorage, scan

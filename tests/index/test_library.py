@@ -129,7 +129,7 @@ def test_a_selector_that_cannot_be_parsed_is_refused(library):
         ("cifar10/run7-run3", "ends before it begins"),
         ("./logs", "does not know where you are"),
         ("new=/data/logs", "does not know where you are"),
-        ("ftp://host/logs", "not a storage"),
+        ("ftp://host/logs", "is not supported"),
         ("", "an empty selector"),
     ]:
         with pytest.raises(BadSelector, match=message) as raised:
@@ -373,3 +373,30 @@ def test_members_follow_a_record_that_this_process_wrote(library):
     assert len(library.members(chosen)) == 2
     library.index.put_record(library.uris[0], "cifar10/run2", Manifest("run2", "svhn"))
     assert [one.name for one in library.members(library.parse(["svhn"]))] == ["svhn/run2"]
+
+
+def test_a_link_that_hangs_holds_no_other_root(index, tmp_path, monkeypatch):
+    roots = [tmp_path / "one", tmp_path / "two"]
+    for root in roots:
+        root.mkdir()
+    library = Library(index, map(str, roots))
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def hang(self):
+        hangs.set()
+        go_on.wait(180)
+        return shown(self)
+
+    shown = Library._shown_rows
+    monkeypatch.setattr(Library, "_shown_rows", hang)
+    thread = threading.Thread(target=library.table)
+    thread.start()
+    try:
+        assert hangs.wait(180)
+        free = threading.Thread(target=library.state, args=(str(roots[1]),))
+        free.start()
+        free.join(60)
+        assert not free.is_alive()
+    finally:
+        go_on.set()
+        thread.join()

@@ -146,7 +146,7 @@ def test_a_data_frame_of_nothing_has_the_columns_of_one_of_something(tree):
 
 
 def test_what_open_raises_is_public(tmp_path):
-    with pytest.raises(aboard.StorageError, match="there is no such file or directory"):
+    with pytest.raises(aboard.StorageError, match="file or directory not found"):
         aboard.open(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError) as missing:
         aboard.open(tmp_path / "nothing")

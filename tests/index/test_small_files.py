@@ -115,7 +115,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_goes_on(tree, index, monkeypat
     monkeypatch.setattr(reader, "scan_small_files", scan)
     report = index.refresh(Source(str(tree)))
     [problem] = report.problems
-    assert str(problem).startswith(f"{gone}: there is no such file")
+    assert str(problem).startswith(f"{gone}: file or directory not found")
     assert report.files_read == 198
 
 

@@ -31,7 +31,7 @@ def launch(trainings, tmp_path):
             timeout=300,
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        assert "the job of this run is not known" not in done.stderr
+        assert "the job of this run is unknown" not in done.stderr
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
 
     return launch

@@ -307,7 +307,7 @@ def test_what_goes_wrong_in_a_hook_is_told_once_and_the_training_goes_on(
     assert not training.model._forward_hooks
     assert len(training.optimizer._optimizer_step_pre_hooks) == 1
     watched.close()
-    told = "the training is not watched any more. KeyError: 'no such\\ngroup'"
+    told = "the training is no longer watched. KeyError: 'no such\\ngroup'"
     assert capsys.readouterr().err == f"aboard: {told}\n"
 
 

@@ -128,7 +128,7 @@ def test_a_board_shows_an_experiment_which_completes_although_its_board_is_kille
 def test_a_board_ends_by_itself(begin, docker_engine):
     experiment = begin(2)
     experiment.end()
-    assert "the time is up" in experiment.said
+    assert "the time limit of" in experiment.said
     assert experiment.records() == [(0.01, "completed"), (0.1, "completed")]
     assert docker_engine.docker("ps", "--all", "--quiet") == ""
 
@@ -149,13 +149,13 @@ def test_what_cannot_be_added_is_said_in_one_line(docker_engine, xmanager_python
         "time": "ValueError: timeout_secs is -1: give seconds, or 0 for no limit",
         "image": f"RuntimeError: Docker has no image nothing:1. {build}",
         "default image": f"RuntimeError: Docker has no image aboard:{aboard.__version__}. {build}",
-        "port": "ValueError: docker_options.ports[6006] is None: give the port of this machine, or"
-        " the board has no known address",
-        "path": "ValueError: 'logs' is not a path in a container: write the whole path",
+        "port": "ValueError: docker_options.ports[6006] is None: give a port of this machine,"
+        " because the board needs a known address",
+        "path": "ValueError: 'logs' is not an absolute path in a container",
         "executor": "TypeError: a board cannot run on object. Use xm_local.Local or"
         " xm_local.Kubernetes.",
         "command": "RuntimeError: with --xm_subprocess_docker_impl the secret of the board would be"
-        " in the list of processes: leave it out",
+        " in the list of processes: omit it",
     }
     assert docker_engine.docker("ps", "--all", "--quiet") == ""
 

@@ -87,6 +87,6 @@ def test_only_the_beginning_of_what_an_engine_has_is_read(tmp_path, monkeypatch)
     *lines, last = read(log, to_end=False).splitlines()
     assert lines == [b"line %d" % number for number in range(len(lines))]
     assert 900 < sum(len(one) + 1 for one in lines) <= 1000
-    assert last.startswith(b"aboard: the log of the engine goes on")
+    assert last.startswith(b"aboard: the rest of the engine's log is not shown")
     assert len(read_pieces) == len(lines) + 1
     assert read(log, to_end=False) == b""

@@ -55,6 +55,19 @@ def test_the_reason_of_a_job_is_that_of_the_member_whose_exit_code_it_has():
     assert (status.exit_code, status.reason) == (3, "exit code 3")
 
 
+def test_a_record_holds_what_that_of_a_run_does():
+    record = JobRecord(
+        id="a",
+        experiment="e",
+        run="{job}",
+        command=["echo", "caf\udce9"],
+        on="process",
+        members=[{"seed": 2**70}],
+    )
+    read = JobRecord.from_json(record.to_json(), "")
+    assert (read.command, read.members) == (record.command, record.members)
+
+
 def test_a_record_in_a_bucket_may_arrive_after_the_task_has_ended():
     run = Manifest("a", heartbeat=100.0)
     for shipped, now, final in [(False, 101, True), (True, 101, False), (True, 10_000, True)]:

@@ -221,19 +221,19 @@ def test_what_the_engine_refuses_leaves_nothing_behind(desk):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"on": "slrum"}, "there is no engine 'slrum'. Did you mean 'slurm'"),
+        ({"on": "slrum"}, "unknown engine 'slrum'. Did you mean 'slurm'"),
         ({"on": "process:long"}, "process has no profile 'long'"),
-        ({"command": ["true", "{missing}"]}, r"\{missing\} is not known here"),
-        ({"environment": {"A": "{missing}"}}, r"the variable A: \{missing\}"),
-        ({"environment": {"A=B": "1"}}, "cannot be a variable"),
-        ({"sweep": {"lr": []}}, "a sweep of nothing"),
+        ({"command": ["true", "{missing}"]}, r"unknown placeholder \{missing\}"),
+        ({"environment": {"A": "{missing}"}}, r"the variable A: unknown placeholder \{missing\}"),
+        ({"environment": {"A=B": "1"}}, "is not a valid name of an environment variable"),
+        ({"sweep": {"lr": []}}, "the sweep of 'lr' is empty"),
         ({"sweep": {"lr": "0.1,0.2"}}, "Write a list of values"),
-        ({"members": []}, "a job of no members"),
-        ({"command": []}, "there is no command"),
-        ({"command": ["no-such-program"]}, "no-such-program: no such program"),
-        ({"command": ["./no-such-script"]}, "no-such-script: no such program"),
-        ({"name": "Not_a_name"}, "cannot be called"),
-        ({"name": "2300"}, "cannot be called"),
+        ({"members": []}, "the job has no members"),
+        ({"command": []}, "the command is missing"),
+        ({"command": ["no-such-program"]}, "no-such-program: program not found"),
+        ({"command": ["./no-such-script"]}, "no-such-script: program not found"),
+        ({"name": "Not_a_name"}, "invalid name of a job"),
+        ({"name": "2300"}, "invalid name of a job"),
         ({"experiment": "a/b"}, "has the character '/'"),
         ({"resources": Resources(gpus=-1)}, "gpus is -1"),
         ({"resources": Resources(cpus=0)}, "cpus is 0"),
@@ -243,7 +243,7 @@ def test_what_the_engine_refuses_leaves_nothing_behind(desk):
         ({"parallel": 0}, "parallel is 0"),
         ({"repeat": 0}, "repeat is 0"),
         ({"repeat": "twice"}, "repeat is 'twice'. Use a number"),
-        ({"workdir": Path("/no/such/place")}, "/no/such/place: there is no such directory"),
+        ({"workdir": Path("/no/such/place")}, "/no/such/place: working directory not found"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing_behind(desk, options, problem):
@@ -257,7 +257,7 @@ def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing_behind(desk, optio
 def test_a_job_that_has_ended_can_be_deleted_and_its_runs_stay(desk):
     desk.submit(name="a", sweep={"x": [1, 2]})
     desk.tell("a", 1, RUNNING)
-    with pytest.raises(BadJob, match=r"job a is running\. Stop it first, or wait for its end"):
+    with pytest.raises(BadJob, match=r"job a is running\. Stop it first, or wait until it ends"):
         desk.jobs.delete("a")
     with pytest.raises(BadJob, match="job a is running"):
         desk.jobs.delete("a", force=True)
@@ -270,9 +270,9 @@ def test_a_job_that_has_ended_can_be_deleted_and_its_runs_stay(desk):
     assert desk.engine.released == ["aboard-a-1"]
     assert not (desk.root / ".jobs").exists()
     assert (desk.root / "default/a-1/run.json").exists()
-    with pytest.raises(NoSuchJob, match="there is no job 'a'"):
+    with pytest.raises(NoSuchJob, match="job 'a' not found"):
         desk.jobs.delete("a")
-    with pytest.raises(JobExists, match=r"has a run 'default/a-1' already\. Choose another name"):
+    with pytest.raises(JobExists, match=r"already has a run 'default/a-1'\. Choose another name"):
         desk.submit(name="a", sweep={"x": [1, 2]})
     assert not (desk.root / ".jobs").exists()
     expected = (
@@ -312,7 +312,7 @@ def test_only_its_submitter_deletes_a_job(desk, monkeypatch):
 
 def test_a_name_is_taken_once(desk):
     desk.submit(name="a")
-    with pytest.raises(JobExists, match="has a job 'a' already"):
+    with pytest.raises(JobExists, match="already has a job 'a'"):
         desk.submit(name="a")
     assert desk.jobs.get("a").state == "pending"
 
@@ -338,7 +338,7 @@ def test_a_submitter_that_was_killed_is_found_by_the_next_look(desk):
     with pytest.raises(KeyboardInterrupt):
         desk.submit(name="a", sweep={"x": [1, 2]})
     desk.engine.before_answer = lambda: None
-    assert str(desk.problems.pop()).endswith("end it with: aboard jobs stop a")
+    assert str(desk.problems.pop()).endswith("stop it with: aboard jobs stop a")
     status = desk.look_anew().get("a")
     assert states(status) == ["pending", "pending"]
     assert status.record.submissions[0].handle == {"name": "aboard-a-1"}
@@ -364,7 +364,7 @@ def test_a_batch_that_the_engine_has_is_found_although_its_handle_could_not_be_n
     desk, monkeypatch
 ):
     accepted = failing_after(monkeypatch, desk)
-    with pytest.raises(JobError, match=r"no answer.*end it with: aboard jobs stop a$"):
+    with pytest.raises(JobError, match=r"no answer.*stop it with: aboard jobs stop a$"):
         desk.submit(name="a", sweep={"x": [1, 2]})
     assert states(desk.jobs.get("a")) == ["pending", "pending"]  # still without a handle
     accepted.clear()
@@ -379,7 +379,7 @@ def test_a_retry_that_the_engine_has_is_not_undone(desk, monkeypatch):
     desk.tell("a", 1, ended(1))
     desk.jobs.get("a")
     accepted = failing_after(monkeypatch, desk)
-    with pytest.raises(JobError, match="is submitted nevertheless"):
+    with pytest.raises(JobError, match="was submitted anyway"):
         desk.jobs.retry("a")
     accepted.clear()
     desk.engine.before_answer = lambda: None
@@ -549,7 +549,7 @@ def test_another_machine_leaves_an_interrupted_submission_alone(bucket_desk, tmp
     bucket_desk.engine.before_answer = lambda: None
     monkeypatch.setenv("ABOARD_STATE", str(tmp_path / "another machine"))
     assert [one.id for one in bucket_desk.look_anew().list()] == ["a"]
-    assert "can be submitted again only on" in str(bucket_desk.problems[-1])
+    assert "can be retried only on" in str(bucket_desk.problems[-1])
     monkeypatch.setenv("ABOARD_STATE", str(tmp_path / "state"))
     assert [one.id for one in bucket_desk.look_anew().list()] == ["a"]
     assert bucket_desk.jobs.stop("a").state == "stopped"
@@ -589,7 +589,7 @@ def test_a_record_that_names_another_job_is_damaged(desk):
     desk.submit(name="b")
     (desk.root / ".jobs/b/job.json").write_bytes((desk.root / ".jobs/a/job.json").read_bytes())
     assert [one.id for one in desk.jobs.list()] == ["a"]
-    assert "this is the record of another job" in str(desk.problems[0])
+    assert "the record of another job" in str(desk.problems[0])
 
 
 def test_another_process_that_submits_just_now_is_left_alone(desk):
@@ -610,7 +610,7 @@ def test_jobs_are_found_by_the_beginning_of_their_ids(desk):
     with pytest.raises(NoSuchJob, match="abc, abd"):
         desk.jobs.find("ab")
     for wrong in ("x", "", "../a"):
-        with pytest.raises(NoSuchJob, match="there is no job"):
+        with pytest.raises(NoSuchJob, match="not found below"):
             desk.jobs.find(wrong)
 
 
@@ -783,4 +783,4 @@ def test_without_its_engine_a_member_is_unknown_until_its_run_has_completed(desk
     desk.record("a", 1, State.COMPLETED, 0)
     status = Jobs([str(desk.root)], {}).get("a")
     assert states(status) == ["completed", "unknown"]
-    assert status.reason == "jobs on process cannot be looked after from here."
+    assert status.reason == "jobs on process cannot be managed from here."

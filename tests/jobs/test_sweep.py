@@ -32,10 +32,10 @@ def test_lists_and_ranges_become_values():
     [
         ("lr", "NAME=VALUES"),
         ("=1", "NAME=VALUES"),
-        ("lr=", "a sweep of nothing"),
-        ("lr= , ", "a sweep of nothing"),
+        ("lr=", "there are no values"),
+        ("lr= , ", "there are no values"),
         ("lr=1,,2", "one of the values is empty"),
-        ("lr=4..2", "a sweep of nothing. Write 2..4."),
+        ("lr=4..2", "the range 4..2 is empty. Write 2..4."),
         ("lr=1..5..0", "step 0"),
         ("lr=0.1..0.5", "whole numbers"),
         ("lr=1..x", "a range has whole numbers, as in 2..4. List the values."),
@@ -68,13 +68,13 @@ def test_a_sweep_is_the_product_of_its_lists_and_the_last_changes_fastest():
 @pytest.mark.parametrize(
     ("sweep", "options", "problem"),
     [
-        ({"lr": []}, {}, "a sweep of nothing"),
+        ({"lr": []}, {}, "the sweep of 'lr' is empty"),
         ({"lr": [1, 1]}, {}, "has 1 twice"),
         ({"number": [1]}, {}, "every job has"),
         ({"repeat": [1]}, {"repeat": 2}, "every job has"),
-        ({"a b": [1]}, {}, "cannot be swept"),
-        ({"lr": [1]}, {"hparams": {"lr": 2}}, "swept, and has one value"),
-        ({"a": list(range(1000)), "b": list(range(1000))}, {}, "at most 100,000"),
+        ({"a b": [1]}, {}, "is not a valid name"),
+        ({"lr": [1]}, {"hparams": {"lr": 2}}, "has a sweep and a single value"),
+        ({"a": list(range(1000)), "b": list(range(1000))}, {}, "At most 100,000"),
     ],
 )
 def test_a_sweep_that_cannot_be_says_why(sweep, options, problem):
@@ -99,7 +99,7 @@ def test_a_placeholder_for_nothing_is_an_error_that_lists_the_known():
     with pytest.raises(BadJob) as error:
         check(["--lr", "{lr} {missing}"], ["lr"], "the command")
     assert str(error.value) == (
-        "the command: {missing} is not known here. Known: lr, number, job;"
+        "the command: unknown placeholder {missing}. Known: lr, number, job;"
         " write {{missing}} for the text {missing}."
     )
     check(["{{missing}}", "${HOME}", '{"a": 1}', "{a.b}"], [], "the command")

@@ -361,3 +361,27 @@ def test_what_has_no_names_is_refused(given: Any) -> None:
         TypeError, match=r"an argparse\.Namespace or an instance of a dataclass, not"
     ):
         plain_values(given)
+
+
+def test_a_record_whose_storage_hangs_holds_no_other(tmp_path: Path) -> None:
+    storages = []
+    for name in ("one", "two"):
+        storages.append(open_storage(str(tmp_path / name)))
+        storages[-1].write("run.json", Manifest("run1").to_json())
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def hang(_: Manifest) -> None:
+        hangs.set()
+        go_on.wait(180)
+
+    first = threading.Thread(target=manifest.update, args=(storages[0], hang))
+    second = threading.Thread(target=manifest.update, args=(storages[1], lambda _: None))
+    first.start()
+    try:
+        assert hangs.wait(180)
+        second.start()
+        second.join(60)
+        assert not second.is_alive()
+    finally:
+        go_on.set()
+        first.join()

@@ -53,7 +53,7 @@ def served(*trials: str) -> dict[str, list[tuple[int, float]]]:
 
 def test_the_first_board_brings_a_hub_with_it_and_shows_the_experiment(user, new_visitor):
     done = user.does("aboard start cifar10 --no-browser")
-    assert done.err.startswith("aboard: started a hub of your own (http://localhost:")
+    assert done.err.startswith("aboard: started your own hub (http://localhost:")
     board = read_link(done.out)
     page = new_visitor()
     with page.expect_response(lambda answer: "timeSeries" in answer.url) as fetched:
@@ -149,7 +149,7 @@ def test_a_link_opens_once(user, new_visitor, complaints):
     late = new_visitor()
     late.goto(board.link)
     complaints.expect("401")
-    assert late.get_by_role("heading").inner_text() == "This link was used already."
+    assert late.get_by_role("heading").inner_text() == "This link was already used."
 
 
 def test_a_board_with_a_process_of_its_own_has_a_log_and_can_be_killed(
@@ -225,4 +225,4 @@ def test_one_wrong_id_does_not_spare_the_other_boards(user):
         f"stopped {first.name} ({first.id})",
         f"stopped {second.name} ({second.id})",
     ]
-    assert done.err.startswith("aboard: there is no board 'nowhere'.")
+    assert done.err.startswith("aboard: board 'nowhere' not found.")

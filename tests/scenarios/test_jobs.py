@@ -66,7 +66,7 @@ def test_a_sweep_with_a_board_fails_in_part_and_is_tried_again(someone):
     done = someone.types(f"aboard submit {sweep} --board --wait -- python train.py {{lr}}")
     assert done.code == 1, done.err
     submitted, link, ended = done.out.splitlines()
-    assert submitted == "sweep: 2 members on process; see how it goes: aboard jobs show sweep"
+    assert submitted == "sweep: 2 members on process; check it with: aboard jobs show sweep"
     assert ended == "sweep: failed (1 completed, 1 failed): exit code 1"
     board = read_link(f"{link}\n")
     points = {"cifar10/sweep-1": [(0, 0.2)], "cifar10/sweep-2": [(0, 0.02)]}
@@ -85,7 +85,7 @@ def test_a_sweep_with_a_board_fails_in_part_and_is_tried_again(someone):
 
     someone.writes("enough-memory", "")
     again = someone.does("aboard jobs retry sweep --wait").out
-    assert again == "sweep: submitted 1 member again\nsweep: completed (2 completed)\n"
+    assert again == "sweep: resubmitted 1 member\nsweep: completed (2 completed)\n"
     assert someone.types("aboard jobs wait sweep").code == 0
     record = json.loads((someone.place / "runs/cifar10/sweep-2/run.json").read_text())
     assert [one["state"] for one in record["attempts"]] == ["failed", "completed"]

@@ -63,7 +63,7 @@ def test_a_member_logs_in_and_comes_to_the_board_that_was_asked_for(
     complaints.expect("401")
     assert heading(page) == "Log in to this hub."
     log_in(page, "grace", "not the password")
-    page.get_by_role("heading", name="The name or the password is wrong.").wait_for()
+    page.get_by_role("heading", name="Wrong user name or password.").wait_for()
     complaints.expect("401")
     log_in(page, "grace", GRACES)
     page.wait_for_url(graces.url + "**")
@@ -93,7 +93,7 @@ def test_only_boards_that_one_may_see_are_listed_and_opened(
 
     done = team.grace.types("aboard open adas --no-browser")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("aboard: there is no board 'adas'.")
+    assert done.err.startswith("aboard: board 'adas' not found.")
 
 
 def test_a_board_that_is_shared_with_the_team_is_seen_by_all(team, new_visitor):
@@ -149,7 +149,7 @@ def test_whoever_logs_out_is_a_stranger_again(team, graces, new_visitor, complai
     log_in(page, "grace", GRACES)
     page.wait_for_url(f"{team.url}/")
     (cookie,) = page.context.cookies()
-    page.get_by_title("You", exact=True).click()
+    page.get_by_title("Account", exact=True).click()
     page.get_by_role("menuitem", name="Log out").click()
     page.wait_for_url(f"{team.url}/login")
     complaints.expect("401")

@@ -63,6 +63,21 @@ def test_the_same_selection_is_the_same_board_unless_told(client):
     assert aboard.Board.create("cifar10", new=True).id != first.id
 
 
+def test_a_source_that_cannot_be_read_is_not_waited_for(client, monkeypatch):
+    board = client.create("mnist")
+    problems = ["s3://nowhere/x: no credentials were found. Set AWS_ACCESS_KEY_ID."]
+    unread = aboard.Board(client, board.document | {"runs": 0, "problems": problems})
+    monkeypatch.setattr(client, "get", lambda _: unread)
+    with pytest.raises(aboard.NotReady, match="no credentials were found"):
+        client.wait(board, seconds=600)
+
+
+@pytest.mark.parametrize("limit", [0, -1, "x"])
+def test_a_limit_is_checked(client, limit):
+    with pytest.raises(ValueError, match="limit is a number"):
+        client.runs(limit=limit)
+
+
 def test_waiting_ends_when_there_is_data(client, tmp_path):
     board = aboard.Board.create(tmp_path, wait=False)
     with pytest.raises(aboard.NotReady, match=r"waiting for data.*aboard describe"):
@@ -188,7 +203,7 @@ def test_names_are_looked_for_where_the_program_is(tmp_path, monkeypatch, root):
 
 
 def test_an_error_carries_what_the_hub_said(client):
-    with pytest.raises(aboard.NotFound, match=r"no board 'nowhere'.*aboard list") as raised:
+    with pytest.raises(aboard.NotFound, match=r"board 'nowhere' not found.*aboard list") as raised:
         aboard.Board.get("nowhere")
     assert (raised.value.code, raised.value.status) == ("not_found", 404)
     with pytest.raises(aboard.HubError, match="nearest is 'cifar10/run1'") as raised:
@@ -207,9 +222,9 @@ def test_a_wrong_token_is_an_authentication_error(client):
 def test_a_hub_that_is_not_there_is_said_with_its_address(closed_port):
     with pytest.raises(Unreachable, match=rf"localhost:{closed_port}: .*refused.*aboard serve"):
         aboard.Client(f"http://localhost:{closed_port}").me()
-    with pytest.raises(Unreachable, match="not the address of a hub"):
+    with pytest.raises(Unreachable, match="not a valid hub address"):
         aboard.Client("file:///etc/passwd")
-    with pytest.raises(Unreachable, match="no hub runs"):
+    with pytest.raises(Unreachable, match="no hub is running"):
         aboard.Client(start=False)
 
 
@@ -282,7 +297,7 @@ def test_a_team_hub_is_entered_with_a_password_and_keeps_its_limits(tmp_path, ro
         assert client.me() == {"user": USER, "role": "admin", "personal": False}
         client.add_user("grace")
         assert client.set_role("grace", "viewer")["role"] == "viewer"
-        with pytest.raises(aboard.HubError, match="role cannot be 'queen': choose 'viewer'"):
+        with pytest.raises(aboard.HubError, match="role cannot be 'queen': use 'viewer'"):
             client.set_role("grace", "queen")
         board = aboard.Board.create("mnist", on="process", client=client)
         assert list(served(board).values()) == [[3.0]]
@@ -310,7 +325,7 @@ def test_a_job_is_submitted_followed_and_tried_again(client, root, tmp_path):
     job = client.submit(command, root=root, workdir=tmp_path, **swept)
     assert (job["id"], job["count"], job["root"]) == ("swept", 2, str(root))
     board = client.create("job:swept", name="of-a-job")
-    with pytest.raises(aboard.HubError, match="has a job 'swept' already") as raised:
+    with pytest.raises(aboard.HubError, match="already has a job 'swept'") as raised:
         client.submit(command, root=root, workdir=tmp_path, **swept)
     assert (raised.value.status, raised.value.code) == (409, "name_taken")
     with pytest.raises(aboard.NotReady, match="job swept is"):
@@ -335,10 +350,10 @@ def test_a_job_is_submitted_followed_and_tried_again(client, root, tmp_path):
 
     assert asyncio.run(listed()) == (["swept"], b"lr 0.1\n")
     client.delete_job("swept")
-    with pytest.raises(aboard.HubError, match="there is no job 'swept'"):
+    with pytest.raises(aboard.HubError, match="job 'swept' not found"):
         client.job("swept")
     assert len(client.runs("job:swept")) == 2
-    with pytest.raises(aboard.HubError, match="has a run 'jobs/swept-1' already") as raised:
+    with pytest.raises(aboard.HubError, match="already has a run 'jobs/swept-1'") as raised:
         client.submit(command, root=root, workdir=tmp_path, **swept)
     assert (raised.value.status, raised.value.code) == (409, "name_taken")
 

@@ -27,7 +27,7 @@ def test_starts_at_once_give_one_hub_with_one_log(root):
     assert stopped is not None
     assert stopped.pid == hubs[0].pid
     assert not (state_directory() / "hub.log.old").exists()
-    assert "runs already" not in (state_directory() / "hub.log").read_text()
+    assert "already running" not in (state_directory() / "hub.log").read_text()
 
 
 def test_the_port_of_boards_is_remembered_beside_that_of_the_hub(root):

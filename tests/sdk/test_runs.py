@@ -23,10 +23,10 @@ def test_a_run_is_found_by_its_id_its_document_and_a_selector(client, run, root)
     assert client.run(run["id"]) == client.run(run) == client.run("svhn/run1")
     assert client.run(str(root / "svhn/run1"))["id"] == run["id"]
     assert client.run(run)["hparams"] == {"lr": 0.5}
-    with pytest.raises(aboard.HubError, match="'cifar10' is more than one run") as raised:
+    with pytest.raises(aboard.HubError, match="'cifar10' matches several runs") as raised:
         client.run("cifar10")
     assert raised.value.code == "ambiguous"
-    with pytest.raises(aboard.NotFound, match="there is no run"):
+    with pytest.raises(aboard.NotFound, match="not found"):
         client.run(f"{run['id']}0")
 
 

@@ -83,7 +83,7 @@ def test_an_unknown_authority_is_named_as_the_reason(endpoint: str) -> None:
         open_storage("s3://bucket/logs").read("x")
     assert str(caught.value) == (
         f"s3://bucket/logs/x: the certificate of {endpoint} is not trusted (UnknownIssuer)."
-        " If its authority is your own, set SSL_CERT_FILE to a file with that one's certificate."
+        " For a private authority, set SSL_CERT_FILE to a file with its certificate."
     )
 
 

@@ -72,9 +72,9 @@ def test_what_is_no_file_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
     assert names(tmp_path) == ["events"]
-    with pytest.raises(NoSuchPath, match="pipe: this is not a regular file"):
+    with pytest.raises(NoSuchPath, match="pipe: not a regular file"):
         open_storage(str(tmp_path)).read("pipe")
-    with pytest.raises(NoSuchPath, match="this is not a regular file"):
+    with pytest.raises(NoSuchPath, match="not a regular file"):
         open_storage(str(tmp_path.parent)).read(tmp_path.name)
 
 
@@ -87,7 +87,7 @@ def test_a_directory_that_vanishes_is_reported_and_the_rest_goes_on(tmp_path: Pa
     assert [entry.name for entry in listing] == ["c/events"]
     [problem] = problems
     assert isinstance(problem, NoSuchPath)
-    assert str(problem) == f"{tmp_path}/b: there is no such file or directory. Check the path."
+    assert str(problem) == f"{tmp_path}/b: file or directory not found. Check the path."
 
 
 def test_without_on_error_a_vanished_directory_raises(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_full_disk_keeps_what_was_there(tiny_disk: Path) -> None:
     for write in (storage.write, storage.create_new):
         with pytest.raises(StorageFull) as caught:
             write("run.json", b"x" * 200_000)
-        message = "no space is left on the device. Delete files or move."
+        message = "no space left on the device. Delete files or use another disk."
         assert str(caught.value) == f"{tiny_disk}/run.json: {message}"
     assert directory(tiny_disk) == ["run.json"]
     assert storage.read("run.json") == b"old"

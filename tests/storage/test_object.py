@@ -54,7 +54,7 @@ def test_a_bucket_that_does_not_exist(request: pytest.FixtureRequest, bucket: st
     for ask in every_verb(storage):
         message = refusal(ask, NoSuchBucket)
         assert message.endswith(
-            ": there is no bucket 'no-such-bucket'. Check its name and the account."
+            ": the bucket 'no-such-bucket' does not exist. Check its name and the account."
         )
     with pytest.raises(NoSuchPath):
         storage.delete("run.json")
@@ -97,7 +97,7 @@ def test_nobody_listens(
 def test_a_host_that_is_not_known(s3_bucket: str, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("AWS_ENDPOINT_URL", "http://s3.invalid")
     message = refusal(lambda: open_storage("s3://bucket").read("x"), Unreachable)
-    assert message.startswith("s3://bucket/x: the name of s3.invalid is not known.")
+    assert message.startswith("s3://bucket/x: the host name s3.invalid is unknown.")
 
 
 @pytest.mark.usefixtures("hasty")
@@ -174,8 +174,8 @@ def test_google_refuses_the_bucket(gcs_bucket: str) -> None:
     for ask in every_verb(open_storage("gs://forbidden/logs")):
         message = refusal(ask, PermissionDenied)
         assert message.endswith(
-            "these credentials may not do this."
-            " Ask for the right to read and write in the bucket 'forbidden'."
+            "the credentials do not allow this."
+            " Ask for permission to read and write in the bucket 'forbidden'."
         )
 
 
@@ -225,7 +225,7 @@ def test_amazon_knows_its_users(
 ) -> None:
     storage = open_storage(s3_bucket)
     message = refusal(lambda: storage.read("guarded"), NoCredentials)
-    assert "the access key is not known. Set AWS_ACCESS_KEY_ID" in message
+    assert "the access key is unknown. Set AWS_ACCESS_KEY_ID" in message
 
     access_key, secret_key = guarded_s3
     environment.setenv("AWS_ACCESS_KEY_ID", access_key)
@@ -243,8 +243,8 @@ def test_amazon_knows_its_users(
     assert storage.read("guarded") == b"content"
     message = refusal(lambda: storage.write("guarded", b""), PermissionDenied)
     assert message == (
-        f"s3://{BUCKET}/guarded: these credentials may not do this."
-        f" Ask for the right to read and write in the bucket '{BUCKET}'."
+        f"s3://{BUCKET}/guarded: the credentials do not allow this."
+        f" Ask for permission to read and write in the bucket '{BUCKET}'."
     )
 
 
@@ -298,7 +298,7 @@ def test_names_that_buckets_cannot_hold(s3_bucket: str, name: str) -> None:
     storage = open_storage(s3_bucket)
     for ask in (lambda: storage.write(name, b""), lambda: storage.read(name)):
         message = refusal(ask, BadUri)
-        assert "the name has a character that a bucket cannot hold. Use another name." in message
+        assert "the name has a character that buckets do not allow. Use another name." in message
 
 
 def test_memory_is_shared_by_name() -> None:

@@ -212,10 +212,10 @@ def test_azure_clouds_of_their_own(home: Path, host: str, endpoint: str) -> None
 
 
 def test_azure_problems_are_named(home: Path) -> None:
-    with pytest.raises(NoCredentials, match=r"az://box/logs: no storage account is named\. Set"):
+    with pytest.raises(NoCredentials, match=r"az://box/logs: no storage account is set\. Set"):
         settings.azure(AZURE, {}, home)
     bad = {"AZURE_STORAGE_ACCOUNT": "acme", "AZURE_STORAGE_KEY": "not a key!"}
-    with pytest.raises(NoCredentials, match="the account key is not in base 64"):
+    with pytest.raises(NoCredentials, match="the account key is not base64"):
         settings.azure(AZURE, bad, home)
 
 
@@ -272,7 +272,7 @@ def test_oss_problems_are_named(home: Path) -> None:
     with pytest.raises(Unreachable) as unknown:
         settings.oss(OSS, OSS_PAIR, home)
     assert str(unknown.value) == (
-        "oss://bucket/logs: the OSS endpoint is not known."
+        "oss://bucket/logs: the OSS endpoint is unknown."
         " Set OSS_ENDPOINT, or OSS_REGION such as cn-hangzhou."
     )
     with pytest.raises(NoCredentials, match=r"no credentials were found\. Set OSS_ACCESS_KEY_ID"):

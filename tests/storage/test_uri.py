@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aboard.storage import BadUri, UnknownScheme, canonical, is_remote, join, split
 from aboard.storage.uri import SCHEMES
 
-KNOWN = "Known: plain paths and file://, s3://, gs://, az://, oss://."
+KNOWN = "Supported: plain paths and file://, s3://, gs://, az://, oss://."
 
 part = st.text(
     st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=12
@@ -87,13 +87,13 @@ def test_symbolic_links_are_kept(tmp_path: Path) -> None:
     [
         (
             "gcs://bucket/logs",
-            f"'gcs://' is not a storage we read. Did you mean gs://bucket/logs? {KNOWN}",
+            f"'gcs://' is not supported. Did you mean gs://bucket/logs? {KNOWN}",
         ),
         ("s3a://b/x", "Did you mean s3://b/x?"),
         ("azz://b/x", "Did you mean az://b/x?"),
         (
             "hdfs://node/logs",
-            f"hdfs://node/logs: 'hdfs://' is not a storage we read. {KNOWN}",
+            f"hdfs://node/logs: 'hdfs://' is not supported. {KNOWN}",
         ),
     ],
 )
@@ -107,16 +107,16 @@ def test_unknown_schemes_list_the_known(typed: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("s3:/bucket/x", "s3:/bucket/x: there is no '://' in it. Did you mean s3://bucket/x?"),
-        ("gcs:bucket", "gcs:bucket: there is no '://' in it. Did you mean gs://bucket?"),
+        ("s3:/bucket/x", "s3:/bucket/x: '://' is missing. Did you mean s3://bucket/x?"),
+        ("gcs:bucket", "gcs:bucket: '://' is missing. Did you mean gs://bucket?"),
         ("s3://", "s3://: the bucket is missing. Write s3://bucket/path."),
         ("s3:///logs", "s3:///logs: the bucket is missing. Write s3://bucket/path."),
-        ("s3://my bucket/x", "'my bucket' cannot be a bucket. Letters, digits, "),
+        ("s3://my bucket/x", "'my bucket' is not a valid bucket name. Bucket names "),
         ("s3://bucket/../x", "'.' and '..' have no meaning in a bucket. Write the path out."),
         ("file://logs/x", "a file URI names a path on this machine, not 'logs'. Write file:///"),
         ("abfss://box/x", "the container or the account is missing. Write abfss://container@acc"),
-        ("", "'': this is not a path or URI. Give a directory or a bucket."),
-        ("/logs\0", r"'/logs\x00': this is not a path or URI."),
+        ("", "'': not a path or URI. Give a directory or a bucket."),
+        ("/logs\0", r"'/logs\x00': not a path or URI."),
     ],
 )
 def test_bad_uris_say_what_was_meant(typed: str, message: str) -> None:

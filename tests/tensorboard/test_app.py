@@ -119,7 +119,7 @@ def test_a_key_opens_nothing_on_another_board(ours):
     assert open_image(ours, "mine", key).kind == "image/png"
     elsewhere = open_image(ours, "yours", key)
     assert elsewhere.status == 404
-    assert "no such blob on this board" in elsewhere.text
+    assert "blob not found on this board" in elsewhere.text
 
 
 @pytest.mark.parametrize("change", [lambda key: key[:-1], lambda key: key[1:], str.swapcase,
@@ -128,7 +128,7 @@ def test_a_key_opens_nothing_on_another_board(ours):
 def test_a_changed_key_opens_nothing(ours, change):
     answer = open_image(ours, "mine", change(image_key(ours, "mine")))
     assert answer.status == 404
-    assert "there is no such blob" in answer.text
+    assert "blob not found" in answer.text
     other = ours.ask("/b/mine/data/plugin/timeseries/imageData", params={"imageId": "x"})
     assert other.status == 404
 
@@ -291,7 +291,7 @@ def test_a_form_has_a_most_of_fields(ours):
     path = "/b/mine/data/plugin/scalars/scalars_multirun"
     headers = {"content-type": "application/x-www-form-urlencoded"}
     refused = ours.ask(path, method="POST", content=b"runs=a&" * 100_001, headers=headers)
-    text = "Invalid argument: the form has more than 100,000 fields. Request less"
+    text = "Invalid argument: the form has more than 100,000 fields. Request less data"
     assert (refused.status, refused.text) == (413, text)
 
 

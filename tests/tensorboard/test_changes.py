@@ -88,7 +88,7 @@ def test_a_file_that_vanished_is_not_asked_for_twice(logdir, serve, caplog):
         for key in keys * 2:
             answer = open_image(ours, key)
             assert answer.status == 404
-            assert "'image' of run '.' cannot be read any more at step" in answer.text
+            assert "'image' of run '.' can no longer be read at step" in answer.text
         shown = ours.get("data/plugin/text/text", run=".", tag="note").json
     assert [point["step"] for point in shown] == [2]
     assert sum("'image'" in message for message in caplog.messages) == 1

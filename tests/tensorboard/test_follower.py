@@ -663,3 +663,38 @@ def test_who_asks_for_metrics_after_a_pause_waits_for_new_points(tmp_path, follo
     followed.later += UNWATCHED_SECONDS + 1
     log_run(tmp_path, "cifar10/run1", "eval")
     assert tags() == 2
+
+
+def test_a_board_shows_all_runs_again_after_its_index_was_replaced(root, following):
+    followed = following(roots=[root]).show("cifar10")
+    known = {"cifar10/run23/train", "cifar10/run23/test", "cifar10/run24/train"}
+    until(lambda: followed.steps().keys() == known)
+    index = followed.library.index
+    for suffix in ("", "-wal", "-shm"):
+        index.path.with_name(index.path.name + suffix).unlink(missing_ok=True)
+    index._connections.generation += 1  # as a request that found no idle connection does
+    log_run(root, "cifar10/run25", "train")
+    until(lambda: followed.steps().keys() == {*known, "cifar10/run25/train"})
+
+
+def test_a_root_of_many_slow_runs_leaves_readers_to_others(tmp_path, following, monkeypatch):
+    slow, quick = tmp_path / "slow", tmp_path / "quick"
+    for number in range(40):
+        log_run(slow, f"many/run{number}", "")
+    log_run(quick, "few/run1", "")
+    go_on = threading.Event()
+    refresh = Index.refresh
+
+    def hang(self, source, **options):
+        if "/slow/" in source.uri:
+            go_on.wait(180)
+        return refresh(self, source, **options)
+
+    monkeypatch.setattr(Index, "refresh", hang)
+    try:
+        followed = following(roots=[slow, quick])
+        followed.show("many", board="slow")
+        followed.show("few")
+        until(lambda: len(followed.library.index.tags(Source(str(quick)))) == 1)
+    finally:
+        go_on.set()

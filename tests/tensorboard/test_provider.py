@@ -101,7 +101,7 @@ def test_a_plugin_sees_its_own_tags_of_the_class_it_asks_for(ask):
 
 
 def test_an_unknown_board_is_not_found(provider, ask):
-    with pytest.raises(errors.NotFoundError, match="there is no board 'other'"):
+    with pytest.raises(errors.NotFoundError, match="board 'other' not found"):
         ask("list_scalars", "scalars", board="other")
     for verb in ("list_runs", "list_plugins", "experiment_metadata"):
         with pytest.raises(errors.NotFoundError):
@@ -230,7 +230,7 @@ def test_one_odd_value_hides_no_other(tmp_path, serve, caplog):
 def test_a_blob_is_read_in_a_request_to_its_board(provider, request_to):
     key = SIGNER.sign(BlobKey("board", ".", "pictures", 5, 2))
     request_to("empty")
-    with pytest.raises(errors.NotFoundError, match="no such blob on this board"):
+    with pytest.raises(errors.NotFoundError, match="blob not found on this board"):
         provider.read_blob(blob_key=key)
     request_to("board")
     assert provider.read_blob(blob_key=key).startswith(b"\x89PNG")
@@ -250,7 +250,7 @@ def test_a_thread_of_a_plugin_reads_a_blob(provider, request_to):
 def test_a_blob_that_is_not_there(provider, request_to, change):
     key = BlobKey("board", ".", "pictures", 5, 2)._replace(**change)
     request_to("board")
-    with pytest.raises(errors.NotFoundError, match="cannot be read any more"):
+    with pytest.raises(errors.NotFoundError, match="can no longer be read"):
         provider.read_blob(blob_key=SIGNER.sign(key))
 
 

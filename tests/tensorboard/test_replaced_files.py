@@ -84,7 +84,7 @@ def test_what_is_gone_is_left_out(provider, read_anew, logdir):
         file.unlink()
     read_anew()
     assert list(answers(provider)) == [{"a": [1]}, {"a": [2]}, {"a": [3]}]
-    with pytest.raises(errors.NotFoundError, match="cannot be read any more at step 3"):
+    with pytest.raises(errors.NotFoundError, match="can no longer be read at step 3"):
         provider.read_blob(blob_key=key)
 
 

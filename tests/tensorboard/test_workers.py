@@ -147,7 +147,7 @@ def test_what_exceeds_its_deadline_is_ended_and_refused_while_others_go_on(opene
         assert found.status_code == 504
         assert error_of(found)["code"] == "too_slow"
         message = error_of(found)["message"]
-        assert "1 seconds of processor time, or 4 by the clock" in message
+        assert "1 seconds of CPU time, or 4 seconds in total" in message
         assert "data/plugin/odd/spin of board mine" in message
         assert "--engine stock" in error_of(found)["hint"]
         assert int(found.headers["retry-after"]) > 0
@@ -234,7 +234,7 @@ def test_more_than_can_wait_is_refused_at_once(opened, monkeypatch):
         assert {response.status_code for response in found} == {503}
         reasons = {error_of(response)["message"] for response in found}
         assert reasons == {
-            "Too many requests for TensorBoard's plugins wait already.",
+            "Too many requests for TensorBoard's plugins are waiting.",
             "All workers that board mine may use were busy for 0.3 seconds.",
         }
         assert all(response.headers["retry-after"] == "5" for response in found)
@@ -303,7 +303,7 @@ def test_what_takes_too_much_memory_is_ended(opened):
     async def test(client):
         found = await client.get("allocate:2000")
         assert (found.status_code, error_of(found)["code"]) == (503, "worker_ended")
-        limit = f"takes more than {MEMORY_BYTES >> 20} MB of memory"
+        limit = f"needs more than {MEMORY_BYTES >> 20} MB of memory"
         assert limit in error_of(found)["message"]
         assert (await client.get("allocate:100")).status_code == 200
         assert await client.is_prompt("mine")
@@ -349,7 +349,7 @@ def test_a_large_answer_comes_through_a_file_and_whole(opened, monkeypatch):
         assert (await client.get("large:12")).content == b"x" * (12 << 20)
         found = await client.get("large:21")
         assert (found.status_code, error_of(found)["code"]) == (503, "worker_ended")
-        assert "the answer is larger than 20 MB" in error_of(found)["message"]
+        assert "the response is larger than 20 MB" in error_of(found)["message"]
         again = await client.get("large:21")
         assert (again.status_code, error_of(again)) == (503, error_of(found))
         assert 0 < int(again.headers["retry-after"]) <= 60

@@ -93,7 +93,7 @@ def test_a_file_of_another_machine_is_reported(
 ) -> None:
     assert not adopted(tmp_path, "python", "train.py")
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"aboard: {tmp_path}/w/{ELSEWHERE}: not copied into the run, since ")
+    assert line.startswith(f"aboard: {tmp_path}/w/{ELSEWHERE}: not copied into the run, because ")
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_ranks_that_share_a_directory_are_reported_at_once(
     assert process.stderr
     line = process.stderr.readline()  # while the program runs
     run = tmp_path / "root/default/run1"
-    assert re.fullmatch(rf"aboard: {who} both write event files to {run}, where .*\n", line)
+    assert re.fullmatch(rf"aboard: {who} both write event files to {run}, which .*\n", line)
     assert process.communicate("\n", timeout=180)[1] == ""
 
 

@@ -230,7 +230,7 @@ def test_a_launcher_that_changed_does_not_stop_the_training(monkeypatch, capsys)
     monkeypatch.setitem(sys.modules, "ray", changed := ModuleType("ray"))
     changed.is_initialized = lambda: True
     assert find_launch() == Launch()
-    said = "the job of this run is not known. ray: AttributeError: module 'ray' has no attribute"
+    said = "the job of this run is unknown. ray: AttributeError: module 'ray' has no attribute"
     assert said in capsys.readouterr().err
 
 

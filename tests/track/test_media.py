@@ -213,7 +213,7 @@ def test_meshes(log, logged):
             lambda log: log.log_embedding("t", [1, 2]),
             "embedding 't': expected a matrix, one vector",
         ),
-        (lambda log: log.log_graph(None), "cannot make a graph of a builtins.NoneType; expected"),
+        (lambda log: log.log_graph(None), "cannot create a graph of a builtins.NoneType; expected"),
         (lambda log: log.log_figure("t", None), "figure 't': expected a matplotlib figure"),
     ],
 )
@@ -251,7 +251,7 @@ def test_graphs(log, logged):
 
 
 def test_an_unknown_model_is_an_error():
-    with pytest.raises(TypeError, match="cannot make a graph of a builtins"):
+    with pytest.raises(TypeError, match="cannot create a graph of a builtins"):
         graph_of("model")
 
 

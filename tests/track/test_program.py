@@ -208,7 +208,7 @@ def test_programs_are_looked_for(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="script: permission denied") as caught:
         check_program([f"{tmp_path}/script"])
     assert caught.value.exit_code == 126
-    with pytest.raises(CannotStart, match="nope: no such program") as caught:
+    with pytest.raises(CannotStart, match="nope: program not found") as caught:
         check_program(["nope"])
     assert caught.value.exit_code == 127
 

@@ -67,6 +67,6 @@ def test_a_bare_summary_writer_is_one_run(tmp_path: Path) -> None:
 def test_each_rank_below_torchrun_has_a_directory(tmp_path: Path) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     printed = record(tmp_path, *torchrun, options=("--ranks", "all"))
-    assert "cannot be told apart" not in printed
+    assert "mixes them up" not in printed
     assert listed(tmp_path, "ls", "runs") == ["default/run1/rank-0", "default/run1/rank-1"]
     assert listed(tmp_path, "runs") == ["default/run1"]

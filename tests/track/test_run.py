@@ -73,7 +73,7 @@ def test_stages_steps_and_counters(tmp_path: Path) -> None:
         (
             {"loss": 1, "acc": 2},
             {"step_name": "epoch"},
-            "there is no metric 'epoch' for the step; the metrics are loss, acc",
+            "no metric 'epoch' for the step; the metrics are loss, acc",
         ),
         ({"loss": 1}, {"stage": "../x"}, "the name of the stage, '..', begins with a dot. "),
     ],
@@ -147,7 +147,7 @@ def test_numbers_for_names_can_be_read_again(tmp_path: Path) -> None:
 
 def test_a_finished_run_says_so(tmp_path: Path) -> None:
     run = aboard.init(root=tmp_path)
-    with pytest.raises(ValueError, match="a run ends as completed, failed, killed, not as 'lost'"):
+    with pytest.raises(ValueError, match="one of completed, failed, killed, not 'lost'"):
         run.finish("lost")
     run.finish()
     run.finish("failed")
@@ -259,7 +259,7 @@ def test_the_fallback_is_said_once(
     monkeypatch.setattr(track, "_printed", set())
     for _ in range(2):
         aboard.init().finish()
-    expected = f"logs go to {tmp_path}/runs, since neither root= nor ABOARD_ROOT is set."
+    expected = f"logs go to {tmp_path}/runs, because neither root= nor ABOARD_ROOT is set."
     assert capfd.readouterr().err == f"aboard: {expected}\n"
     assert {path.name for path in (tmp_path / "runs/default").iterdir()} == {"run1", "run2"}
 
@@ -342,8 +342,8 @@ except TimeoutError as error:
 """
     assert train(script, tmp_path, "0").out == "old\n"
     assert train(script, tmp_path, "30").out == (
-        f"rank 1 waited 0 s for rank 0 to name its run in {tmp_path}/x. Does rank 0 call "
-        "aboard.init too, with the same root and ranks='all'?\n"
+        f"rank 1 waited 0 s for rank 0 to name its run in {tmp_path}/x. Call aboard.init "
+        "in rank 0 too, with the same root and ranks='all'.\n"
     )
 
 

@@ -130,7 +130,7 @@ def test_counters_of_a_bucket_that_the_environment_names_go_on(
 def test_a_killed_attempt_is_recorded_by_the_next(tmp_path: Path) -> None:
     assert train(log() + "run.flush()\nos._exit(1)", tmp_path).code == 1
     ended = train(log("'x', 'a', '.', resume=True"), tmp_path)
-    assert ended.err.startswith("aboard: a seems to run on ")
+    assert ended.err.startswith("aboard: a still seems to run on ")
     first, second = record(tmp_path / "x/a")["attempts"]
     assert (first["state"], first["reason"]) == ("killed", "another attempt began")
     assert second["state"] == "completed"
@@ -403,7 +403,7 @@ def test_names_that_the_code_gives_are_used(tmp_path: Path) -> None:
         assert record(there / f"trial{trial}")["name"] == f"trial{trial}"
     resumed = train("print(aboard.init('x', 'b').name)", tmp_path, ABOARD_LOGDIR=str(there))
     assert resumed.out == "trial0\n"
-    assert resumed.err == ("aboard: this run is x/trial0, as the environment has it, not x/b.\n")
+    assert resumed.err == ("aboard: this run is x/trial0, as set by the environment, not x/b.\n")
 
 
 def test_a_run_that_is_named_is_the_first(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_runs_below_aboard_run(tmp_path: Path, place: str, request: pytest.Fixtu
     assert done.out.splitlines() == expected
     overridden, several = done.err.splitlines()
     assert overridden == (
-        "aboard: this run is default/a, as the environment has it, not mine/trial0."
+        "aboard: this run is default/a, as set by the environment, not mine/trial0."
     )
     assert several + "\n" == f"aboard: the environment names one run, {whole}, {SAID}"
     for trial, run in enumerate(("a", "a/trial1", "a/trial2")):

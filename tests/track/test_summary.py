@@ -395,7 +395,7 @@ def test_models_without_a_graph(tmp_path):
         with pytest.raises(ValueError, match="graph of a Linear is found by running it: pass an"):
             writer.add_graph(torch.nn.Linear(1, 1))
         with pytest.raises(
-            TypeError, match=r"cannot make a graph of a builtins.int; expected a to"
+            TypeError, match=r"cannot create a graph of a builtins.int; expected a to"
         ):
             writer.add_graph(3)
 
@@ -438,7 +438,7 @@ def test_the_graph_of_an_onnx_file(twice, tmp_path, monkeypatch):
             "text 't': expected a text, or sequences of texts, got a int",
         ),
         (lambda w: w.add_mesh("t", [[1, 2]]), "mesh 't': expected vertices of the shape"),
-        (lambda w: w.add_pr_curve("t", [1], [0.5, 0.5]), "'t': expected as many labels as predict"),
+        (lambda w: w.add_pr_curve("t", [1], [0.5, 0.5]), "'t': expected a label for each predict"),
         (lambda w: w.add_figure("t", 3), "figure 't': expected a matplotlib figure, got a int"),
     ],
 )

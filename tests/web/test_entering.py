@@ -75,7 +75,7 @@ class TestKey:
             now[0] += 365 * 86400.0
         other = Visitor(gate_to(access=access_with())).get(link, **PAGE)
         assert other.status_code == 401
-        assert "This link is not valid." in other.text
+        assert "Invalid link." in other.text
         assert "Aboard may have restarted since" in other.text
         assert "set-cookie" not in other.headers
 
@@ -183,7 +183,7 @@ class TestLogin:
     def test_a_wrong_one_gets_the_form_again(self) -> None:
         response = self.log_in("wrong-secret-here")
         assert response.status_code == 401
-        assert "This token is not valid." in response.text
+        assert "Invalid token." in response.text
         assert 'value="/b/x/?a=1"' in response.text
         assert 'action="../_aboard/login"' in response.text
         assert "wrong-secret-here" not in response.text

@@ -64,7 +64,7 @@ def test_people_are_told_what_this_is_and_get_a_form() -> None:
     assert '<form method="post" action="../../_aboard/login">' in response.text
     assert 'value="/b/board/?tab=x"' in response.text
     wrong = Visitor(gate_to()).get("/b/board/?tab=x&key=", **PAGE)
-    assert "This link is not valid." in wrong.text
+    assert "Invalid link." in wrong.text
     assert 'value="/b/board/?tab=x"' in wrong.text
 
 

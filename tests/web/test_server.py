@@ -115,7 +115,7 @@ class TestListen:
             listen("localhost", free_range)
         assert str(caught.value) == (
             f"port {free_range} on localhost is in use. "
-            "Choose another one, or give none to use the first that is free."
+            "Choose another port, or give none to use the first free one."
         )
 
     def test_two_listeners_never_share_a_port(self) -> None:
@@ -177,7 +177,7 @@ class TestListen:
             (
                 "no.such.host.invalid",
                 0,
-                "'no.such.host.invalid' is not a known host. Use localhost",
+                "unknown host 'no.such.host.invalid'. Use localhost",
             ),
             ("192.0.2.1", 7777, "port 7777 on 192.0.2.1 cannot be used: this machine has no such"),
         ],
@@ -221,8 +221,8 @@ class TestAddresses:
         assert exposure("localhost") is None
         assert exposure("127.0.0.1") is None
         assert exposure("::1") is None
-        assert "every network of this machine" in (exposure("0.0.0.0") or "")
-        assert "every network of this machine" in (exposure("::") or "")
+        assert "all networks of this machine" in (exposure("0.0.0.0") or "")
+        assert "all networks of this machine" in (exposure("::") or "")
         assert "the network, as node7: every machine there can reach" in (exposure("node7") or "")
 
     def test_forwarding_hint(self, monkeypatch: pytest.MonkeyPatch) -> None:

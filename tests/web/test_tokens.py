@@ -45,7 +45,7 @@ def test_a_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> Non
         read_token_file(path)
     assert str(caught.value) == (
         f"{path}: other users can use this token file (mode {mode:o}). "
-        f"Close it with: chmod 600 {path}"
+        f"Restrict it with: chmod 600 {path}"
     )
 
 
@@ -62,7 +62,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, content: str) -> None:
     "weak", ["a" * 30, "ab" * 16, "secret-" * 4, "passwordpassword", "aaaaaaaaaaaabcdd"]
 )
 def test_a_token_that_repeats_itself_is_refused(weak: str) -> None:
-    with pytest.raises(TokenError, match=r"^the token: this token repeats .* openssl rand -hex 32"):
+    with pytest.raises(TokenError, match=r"^the token: the token repeats .* openssl rand -hex 32"):
         check_token(weak)
 
 

@@ -1,4 +1,4 @@
-// The small parts of every page: buttons, marks, times, notes.
+// Small parts of all pages: buttons, marks, times, notes.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -13,7 +13,7 @@ export function Button(props: {
   kind?: "plain" | "primary" | "danger" | "bare";
   disabled?: boolean;
   title?: string;
-  label?: string; // for screen readers, where the children are a sign
+  label?: string; // for screen readers, if the children are a symbol
 }) {
   const { kind = "plain", children, label, ...rest } = props;
   return (
@@ -36,7 +36,7 @@ const MARKS: Record<string, [string, string, string]> = {
   unknown: ["?", "unknown", "idle"],
 };
 
-/** A state as sign and word, with a `detail` such as an exit code; or as its sign alone. */
+/** A state as symbol and word, with a `detail` such as an exit code; or only its symbol. */
 export function StateMark(props: {
   state: string | null;
   detail?: string;
@@ -83,12 +83,12 @@ export function Time(props: { at: string | null; empty?: string }) {
   );
 }
 
-/** The place of runs by its name, in full on hover. */
+/** The name of a root, with its full URI on hover. */
 export function RootName(props: { uri: string }) {
   return <span title={props.uri}>{rootName(props.uri)}</span>;
 }
 
-/** A run by its name; what it has in common with some of the others is soft. */
+/** The name of a run; the part that it shares with other runs is dimmed. */
 export function RunName(props: { label: RunLabel | undefined }) {
   return (
     <>
@@ -105,7 +105,7 @@ export function ValueText(props: { value: unknown; shown?: string }) {
   return <span title={full === shown.trim() ? undefined : full}>{shown}</span>;
 }
 
-/** What failed, in the server's own words, next to what failed. */
+/** An error in the server's words, shown next to what failed. */
 export function ErrorNote(props: { error: ApiError | undefined; onRetry?: () => void }) {
   const { error, onRetry } = props;
   if (!error) return null;
@@ -120,7 +120,7 @@ export function ErrorNote(props: { error: ApiError | undefined; onRetry?: () => 
   );
 }
 
-/** A page with nothing on it says why, and teaches the next step. */
+/** The content of an empty page: why it is empty, and the next step. */
 export function Empty(props: { title: string; children?: ComponentChildren; code?: string }) {
   return (
     <div class="empty">
@@ -131,7 +131,7 @@ export function Empty(props: { title: string; children?: ComponentChildren; code
   );
 }
 
-/** Lines to type, copied with one click. */
+/** Commands or code, copied with one click. */
 export function Code(props: { text: string; label?: string }) {
   return (
     <div class="code">

@@ -1,7 +1,6 @@
-// Curves over one axis, on a canvas of our own: each curve has its own points, so a hundred runs
-// that were sampled at different steps need no common axis. Charts share the cursor and the curve
-// that is pointed at. A drag zooms, a drag with Shift or a sideways wheel pans, a double click
-// shows everything again.
+// Curves over one axis, on a canvas. Each curve has its own points, so a hundred runs that were
+// sampled at different steps need no common axis. Charts share the cursor and the hovered curve. A
+// drag zooms, a drag with Shift or a sideways wheel pans, a double click resets the zoom.
 
 import { effect, type Signal, useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -31,7 +30,7 @@ import {
 import { isDark } from "../theme";
 import "./chart.css";
 
-/** What charts of one page share: where the cursor is, and which curve it is near. */
+/** What charts of a page share: the cursor, and the curve near it. */
 export interface Pointer {
   x: number;
   chart: string;
@@ -44,11 +43,11 @@ export interface ChartProps {
   xKind?: AxisKind;
   xLog?: boolean;
   yLog?: boolean;
-  range?: Range | undefined; // of x; all of it by default
+  range?: Range | undefined; // of x; everything by default
   isLoading?: boolean;
-  onZoom?: (range: Range | undefined) => void; // undefined: all of it again
+  onZoom?: (range: Range | undefined) => void; // undefined: reset
   pointer?: Signal<Pointer | undefined>;
-  hovered?: Signal<string | undefined>; // the key of the curve that is pointed at
+  hovered?: Signal<string | undefined>; // the key of the hovered curve
   emphasis?: string | undefined;
   onPick?: (key: string) => void;
   children?: ComponentChildren; // beside the title
@@ -58,7 +57,7 @@ const CLICK_PIXELS = 4;
 const WHEEL_STEP = 0.0015;
 const SETTLE_MILLISECONDS = 150;
 
-/** The scales of a chart: x as wanted or all of it, y of what is in sight. */
+/** The scales of a chart: the requested range of x or all, and the visible range of y. */
 export function plotOf(props: ChartProps, width: number, height: number, colours: Colours): Plot {
   const { curves, xLog = false, yLog = false } = props;
   const all = extent(
@@ -119,7 +118,7 @@ export function Chart(props: ChartProps) {
   const plot = useRef<Plot | undefined>(undefined);
   const latest = useRef(props);
   latest.current = props;
-  const moved = useSignal<Range | undefined>(undefined); // while one pans, before the page knows
+  const moved = useSignal<Range | undefined>(undefined); // while panning, before the URL changes
   const drag = useSignal<{ from: number; to: number } | undefined>(undefined);
   const drawn = useRef(0);
 
@@ -129,14 +128,14 @@ export function Chart(props: ChartProps) {
     if (!element || !canvas) return;
     const width = element.clientWidth;
     const { ink, line } = coloursOf(element);
-    const wish = { ...latest.current, range: moved.peek() ?? latest.current.range };
-    const made = plotOf(wish, width, height, { ink, line });
+    const input = { ...latest.current, range: moved.peek() ?? latest.current.range };
+    const made = plotOf(input, width, height, { ink, line });
     const pen = prepared(canvas, width, height);
     if (pen) draw(pen, made);
     plot.current = made;
     drawn.current += 1;
     if (figure.current) {
-      // What was drawn, for whoever looks from outside.
+      // What was drawn, for tests.
       const points = made.curves.reduce((sum, curve) => sum + curve.x.length, 0);
       figure.current.dataset.curves = String(made.curves.length);
       figure.current.dataset.points = String(points);
@@ -295,7 +294,7 @@ export function Chart(props: ChartProps) {
     element.addEventListener("pointerup", onUp);
     element.addEventListener("pointercancel", onUp);
   };
-  // A wheel pans sideways, and zooms with Ctrl or ⌘; upwards and downwards it scrolls the page.
+  // The wheel pans sideways, zooms with Ctrl or ⌘, and otherwise scrolls the page.
   useEffect(() => {
     const element = box.current;
     if (!element) return;
@@ -412,7 +411,7 @@ export function savePng(props: ChartProps): void {
   canvas.toBlob((blob) => blob && save(blob, props.title, "png"));
 }
 
-/** Let the browser save a file; its name is the title with what names of files may have. */
+/** Make the browser save a file, named by the title without characters that names may not have. */
 export function save(blob: Blob, title: string, ending: string): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);

@@ -1,6 +1,6 @@
-// A small list to choose from, in a line of tools.
+// A select box for tool bars.
 
-/** A small list to choose from, with its label before it. */
+/** A select box with its label before it. */
 export function Choice(props: {
   label: string;
   value: string;

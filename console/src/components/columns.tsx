@@ -1,4 +1,4 @@
-// The columns of the table of runs, and what it is grouped by: chosen from all fields.
+// Dialogs that choose the columns of the table of runs, and the fields by which it is grouped.
 
 import { useSignal } from "@preact/signals";
 import { RUN_FIELDS, readField, writeField } from "../question";
@@ -9,12 +9,12 @@ import { type FieldCount, fieldsOf } from "./filter";
 import { matches } from "./find";
 
 const SHOWN_STATISTICS = ["last", "min", "max", "mean"] as const;
-const MOST_LISTED = 200; // of one group, until something is typed
+const MOST_LISTED = 200; // per group, until the user types
 
 export function ColumnsDialog(props: {
   columns: readonly ColumnSpec[];
   fields: readonly FieldCount[];
-  onChange: (columns: readonly ColumnSpec[] | undefined) => void; // undefined: as by default
+  onChange: (columns: readonly ColumnSpec[] | undefined) => void; // undefined: the default
   onClose: () => void;
 }) {
   const typed = useSignal("");
@@ -119,7 +119,7 @@ export function ColumnsDialog(props: {
         </ol>
       </div>
       <div class="buttons">
-        <Button onClick={() => props.onChange(undefined)}>As by default</Button>
+        <Button onClick={() => props.onChange(undefined)}>Reset</Button>
         <Button kind="primary" onClick={props.onClose}>
           Done
         </Button>
@@ -144,7 +144,7 @@ export function GroupDialog(props: {
   const found = props.fields.filter((field) => matches(field, typed.value)).slice(0, MOST_LISTED);
   return (
     <Dialog title="Group runs" onClose={props.onClose} class="columns-dialog">
-      <h2>Group runs that have the same</h2>
+      <h2>Group runs by</h2>
       <input
         type="text"
         class="text"

@@ -1,4 +1,4 @@
-// Asks before something is lost, and says what.
+// A dialog that asks before something is deleted or stopped.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -9,8 +9,8 @@ import { Dialog } from "./dialog";
 
 export function Confirm(props: {
   title: string;
-  action: string; // the word on the button
-  children: ComponentChildren; // what will be lost
+  action: string; // the label of the button
+  children: ComponentChildren; // the consequences
   run: () => Promise<void>;
   onClose: () => void;
 }) {

@@ -1,4 +1,4 @@
-// Dialogs and menus, on the browser's own `<dialog>`: focus stays inside, Esc closes.
+// Dialogs and menus, based on `<dialog>`: focus stays inside, Esc closes.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -11,12 +11,12 @@ export function Dialog(props: {
   class?: string;
 }) {
   const element = useRef<HTMLDialogElement>(null);
-  // At once, so that the next key goes into the dialog.
+  // Synchronously, so that the next key goes to the dialog.
   useLayoutEffect(() => {
     element.current?.showModal();
   }, []);
   return (
-    // biome-ignore lint/a11y/useKeyWithClickEvents: Esc closes a dialog by itself
+    // biome-ignore lint/a11y/useKeyWithClickEvents: the browser closes a dialog with Esc
     <dialog
       ref={element}
       class={`dialog ${props.class ?? ""}`}
@@ -34,11 +34,11 @@ export function Dialog(props: {
 export interface MenuEntry {
   label: string;
   run: () => void;
-  isOn?: boolean; // a mark before it
+  isOn?: boolean; // shows a check mark
   isDanger?: boolean;
 }
 
-/** A button with a list of things to do; arrows move, Esc closes. */
+/** A button with a menu; arrows move, Esc closes. */
 export function Menu(props: {
   label: ComponentChildren;
   title: string;

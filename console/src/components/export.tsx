@@ -1,4 +1,4 @@
-// The shown columns of runs as a file of comma-separated values, made from the pages of the API.
+// Exports the shown columns of runs as comma-separated values, loaded page by page.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -11,7 +11,7 @@ import { Button, ErrorNote } from "./basics";
 import { Dialog } from "./dialog";
 
 const PAGE = 1000;
-const MOST_SELECTORS = 25; // in one address
+const MOST_SELECTORS = 25; // per URL
 
 type Line = Record<string, Value>;
 
@@ -25,16 +25,16 @@ interface Page {
 /** Load fields of all runs of a filter, or of some runs, page by page. */
 async function* lines(
   fields: readonly string[],
-  wish: Filter & { sort: readonly string[]; runs: readonly Run[] | undefined },
+  request: Filter & { sort: readonly string[]; runs: readonly Run[] | undefined },
   signal: AbortSignal,
 ): AsyncGenerator<Page> {
   const columns = [...new Set(["uri", ...fields])].join(",");
-  if (!wish.runs) {
-    const asked = { selector: wish.selectors, where: wish.where, sort: wish.sort };
+  if (!request.runs) {
+    const listQuery = { selector: request.selectors, where: request.where, sort: request.sort };
     for (let cursor: string | null = "0"; cursor !== null; ) {
       const page: Page = await get<Page>(
         "/runs",
-        { ...asked, columns, limit: PAGE, cursor },
+        { ...listQuery, columns, limit: PAGE, cursor },
         signal,
       );
       yield page;
@@ -42,12 +42,12 @@ async function* lines(
     }
     return;
   }
-  for (let at = 0; at < wish.runs.length; at += MOST_SELECTORS) {
-    const some = wish.runs.slice(at, at + MOST_SELECTORS).map((run) => run.uri);
+  for (let at = 0; at < request.runs.length; at += MOST_SELECTORS) {
+    const some = request.runs.slice(at, at + MOST_SELECTORS).map((run) => run.uri);
     const page = await get<Page>("/runs", { selector: some, columns, limit: PAGE }, signal);
     const known = new Map(page.runs.map((line) => [line.uri, line]));
     const ordered = some.map((uri) => known.get(uri)).filter((one) => one !== undefined);
-    yield { ...page, runs: ordered, total: wish.runs.length };
+    yield { ...page, runs: ordered, total: request.runs.length };
   }
 }
 
@@ -55,7 +55,7 @@ export function ExportDialog(props: {
   fields: readonly string[];
   filter: Filter;
   sort: readonly string[];
-  runs: readonly Run[] | undefined; // undefined: all of the filter
+  runs: readonly Run[] | undefined; // undefined: all that match the filter
   onClose: () => void;
 }) {
   const progress = useSignal({ done: 0, total: props.runs?.length ?? 0, unread: 0 });
@@ -88,7 +88,7 @@ export function ExportDialog(props: {
     <Dialog title="Export" onClose={props.onClose} class="form">
       <h2>Export {total > 0 ? format.plural(total, "run") : "runs"}</h2>
       <p class="soft">
-        The shown columns as comma-separated values, each value in full, and the place of each run.
+        The shown columns as comma-separated values, with full values and the URI of each run.
       </p>
       <p class="progress" role="status">
         <progress value={done} max={Math.max(total, 1)} aria-label="Progress" />{" "}

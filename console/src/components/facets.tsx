@@ -1,4 +1,4 @@
-// Facets: the values of some fields with how many runs have them; a click narrows the filter.
+// Facets: the values of some fields with the number of runs; a click narrows the filter.
 
 import type { ComponentChildren } from "preact";
 import { type Facet, get } from "../api";
@@ -58,7 +58,7 @@ function OneFacet(props: {
   onRemove: () => void;
 }) {
   const { field, filter } = props;
-  // Counted over what the other conditions leave, so that another value can be added.
+  // Counted with the other conditions only, so that another value can be added.
   const { values: on, rest } = choice(filter.where, field);
   const key = JSON.stringify([field, filter.selectors, rest]);
   const facet = useLoaded(key, (signal) => {

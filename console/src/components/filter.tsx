@@ -1,4 +1,4 @@
-// The filter of runs: names and a condition, with what may come next and what the hub says of it.
+// The filter of runs: selectors and a condition, with completions and the hub's errors.
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -18,7 +18,7 @@ import {
   writeFilter,
 } from "../question";
 
-const PAUSE_MILLISECONDS = 150; // after a key, before the hub is asked
+const PAUSE_MILLISECONDS = 150; // between a key and the request to the hub
 const MOST_SHOWN = 12;
 const MOST_VALUES = 20;
 const SIGNS = ["==", "!=", "<", "<=", ">", ">=", "~", "in"];
@@ -55,7 +55,7 @@ export function fieldsOf(counts: readonly FieldCount[]): { field: string; runs: 
   return written.sort((one, other) => other.runs - one.runs);
 }
 
-/** What is typed, apart: before the word `where` names stand, after it the condition. */
+/** Split what is typed at `where`: names before it, the condition after it. */
 function parts(text: string): { head: string; condition: string } {
   const found = /^((?:[^"'\s]+\s+)*?where\s+|\s*)/.exec(text);
   const head = found?.[0] ?? "";
@@ -91,11 +91,11 @@ async function choicesFor(
 
 /** Those that begin with what was typed, then those that contain it. */
 export function fitting(choices: readonly Choice[], typed: string): Choice[] {
-  const wanted = typed.toLowerCase().replace(/^["']/, "");
+  const needle = typed.toLowerCase().replace(/^["']/, "");
   const rank = ({ text }: Choice) => {
     const low = text.toLowerCase().replace(/^["']/, "");
-    if (low.startsWith(wanted)) return 0;
-    return low.includes(wanted) ? 1 : 2;
+    if (low.startsWith(needle)) return 0;
+    return low.includes(needle) ? 1 : 2;
   };
   const found = choices.filter((one) => rank(one) < 2 && one.text !== typed);
   return found.sort((one, other) => rank(one) - rank(other)).slice(0, MOST_SHOWN);
@@ -120,14 +120,14 @@ export function FilterBox(props: {
   }, [shown]);
 
   const text = typed.value;
-  const asked = readFilter(text);
+  const typedFilter = readFilter(text);
   const checked = useLoaded(text, async (signal): Promise<Checked | undefined> => {
-    // Half a name is not worth a question: the list below has those that it may become.
-    if (text === shown || !asked.where) return undefined;
+    // Do not send half a name to the hub; the list below has its completions.
+    if (text === shown || !typedFilter.where) return undefined;
     await new Promise((resolve) => setTimeout(resolve, PAUSE_MILLISECONDS));
     if (signal.aborted) return undefined;
     try {
-      const query = { selector: asked.selectors, where: asked.where, count: true };
+      const query = { selector: typedFilter.selectors, where: typedFilter.where, count: true };
       const answer = await get<RunList>("/runs", query, signal);
       return { total: answer.total, error: undefined };
     } catch (error) {
@@ -145,7 +145,7 @@ export function FilterBox(props: {
     const next = expected(condition);
     from.current = head.length + next.start;
     const find = async () => {
-      const found = await choicesFor(next, props.fields, asked.selectors, controller.signal);
+      const found = await choicesFor(next, props.fields, typedFilter.selectors, controller.signal);
       const names = isNames
         ? [
             ...props.experiments.map((one) => ({ text: one, hint: "experiment" })),
@@ -207,10 +207,12 @@ export function FilterBox(props: {
     } else return;
     event.preventDefault();
   };
-  const said = text === shown ? undefined : checked.data?.error;
-  // A condition that only lacks its end is not wrong yet, as long as there is something to add.
-  const isUnfinished = (said?.picture.split("\n")[1]?.indexOf("^") ?? -1) >= asked.where.length - 1;
-  const error: ApiError | undefined = isUnfinished && choices.value.length > 0 ? undefined : said;
+  const hubError = text === shown ? undefined : checked.data?.error;
+  // An unfinished condition is not an error while there are completions.
+  const isUnfinished =
+    (hubError?.picture.split("\n")[1]?.indexOf("^") ?? -1) >= typedFilter.where.length - 1;
+  const error: ApiError | undefined =
+    isUnfinished && choices.value.length > 0 ? undefined : hubError;
   const list = isOpen.value ? choices.value : [];
   return (
     <form
@@ -266,12 +268,12 @@ export function FilterBox(props: {
               {error.message} <span class="soft">{error.hint}</span>
             </div>
           )}
-          {!said && checked.data && text !== shown && (
+          {!hubError && checked.data && text !== shown && (
             <div class="soft count">
               {format.plural(checked.data.total, "run")} — Enter shows them
             </div>
           )}
-          <div id="choices" role="listbox" aria-label="What may come next">
+          <div id="choices" role="listbox" aria-label="Completions">
             {list.map((choice, index) => (
               <div
                 key={choice.text}

@@ -1,4 +1,4 @@
-// The ⌘K box: runs, boards, pages and the actions of the page, found as one types.
+// The ⌘K palette: finds runs, boards, pages and actions of the page while typing.
 
 import { useSignal } from "@preact/signals";
 import { type Board, get, type RunList } from "../api";
@@ -13,10 +13,10 @@ const MOST_RUNS = 8;
 
 interface Entry extends Action {
   kind: string;
-  id?: string; // where several have the same label
+  id?: string; // if several have the same label
 }
 
-/** Whether all letters of `typed` stand in `label` in this order, without regard to case. */
+/** Whether `label` has all letters of `typed` in this order; case does not matter. */
 export function matches(label: string, typed: string): boolean {
   let at = 0;
   const text = label.toLowerCase();
@@ -109,7 +109,7 @@ export function Find(props: { onClose: () => void }) {
           </div>
         ))}
       </div>
-      {entries.length === 0 && !found.isLoading && <p class="soft">Nothing has that name.</p>}
+      {entries.length === 0 && !found.isLoading && <p class="soft">No results.</p>}
     </Dialog>
   );
 }

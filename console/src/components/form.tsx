@@ -1,4 +1,4 @@
-// Parts of forms: a label, a box to write or choose in, and what is worth knowing about it.
+// Parts of forms: fields with a label and a hint.
 
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
@@ -26,7 +26,7 @@ export function TextField(
       <label for={id}>{props.label}</label>
       <input
         id={id}
-        type={(props.type ?? "text") as "text"} // the types of Preact know one kind at a time
+        type={(props.type ?? "text") as "text"} // Preact's types need a literal
         class={props.isCode ? "mono" : ""}
         value={props.value}
         placeholder={props.placeholder}
@@ -73,7 +73,7 @@ export function SelectField(
   );
 }
 
-/** A form that is sent with its button or with Enter. */
+/** A form that is submitted with its button or with Enter. */
 export function Form(props: {
   label: string;
   submit: string;

@@ -1,4 +1,4 @@
-// The frame of every page: where one can go, whether it is live, who one is.
+// The frame of all pages: navigation, the state of the connection, the user.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -26,7 +26,7 @@ const PAGES: readonly [string, string][] = [
 ];
 const PEOPLE: readonly [string, string] = ["/people", "People"];
 const THEMES: readonly [Theme, string][] = [
-  ["system", "Theme of the system"],
+  ["system", "System theme"],
   ["light", "Light"],
   ["dark", "Dark"],
 ];
@@ -36,7 +36,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
   const finds = useSignal(false);
   const helps = useSignal(false);
   const pages = isAdmin() ? [...PAGES, PEOPLE] : PAGES;
-  // A new page has the focus, so that its keys work at once and a screen reader says its title.
+  // Focus a new page, so that its keys work at once and screen readers announce its title.
   const content = useRef<HTMLElement>(null);
   const pagesList = useRef<HTMLElement>(null);
   const { path } = place.value;
@@ -73,7 +73,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
   return (
     <>
       <a class="skip" href="#content">
-        Skip to the content
+        Skip to content
       </a>
       <header>
         <a class="brand" href={address("/")}>
@@ -100,7 +100,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
           <span aria-hidden="true">●</span> <span class="word">{LIVE[connection.value]}</span>
         </span>
         <Menu
-          title="You"
+          title="Account"
           label={<span class="user">{me.value?.user ?? "you"}</span>}
           entries={[
             { label: "Your account", run: () => go("/people") },

@@ -1,4 +1,4 @@
-// The overlay of `?`: every shortcut of the page, by what it belongs to.
+// The overlay of `?`: all shortcuts of the page, by group.
 
 import { MODIFIER, shortcutGroups } from "../keys";
 import { Dialog } from "./dialog";

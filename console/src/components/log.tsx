@@ -1,5 +1,5 @@
-// The output of a program as it grows, with the colours of its terminal and a search. It stays at
-// its end unless the user has scrolled up; only the lines in sight are in the page.
+// The output of a program as it grows, with terminal colours and a search. It stays scrolled to the
+// end unless the user has scrolled up; only visible lines are in the document.
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
@@ -24,7 +24,7 @@ export function Log(props: { path: string; query?: Query; label: string }) {
   const isDone = useSignal(false);
   const tail = useSignal(TAIL_LINES);
   const sought = useSignal("");
-  const found = useSignal(0); // which of the lines that have it
+  const found = useSignal(0); // the index among the matching lines
   const scroll = useSignal({ top: 0, height: 400 });
   const box = useRef<HTMLElement>(null);
   const atEnd = useRef(true);
@@ -58,7 +58,7 @@ export function Log(props: { path: string; query?: Query; label: string }) {
       cancelAnimationFrame(frame);
     };
   }, [key]);
-  version.value; // the lines depend on it
+  version.value; // subscribes to changes of the lines
   const lines = output.current.all;
   useLayoutEffect(() => {
     const element = box.current;
@@ -101,7 +101,7 @@ export function Log(props: { path: string; query?: Query; label: string }) {
   );
   const widest = lines.reduce((most, line) => Math.max(most, line.plain.length), 0);
   const isEmpty = lines.length === 0;
-  const isMute = isEmpty && isDone.value && follows.value; // and nothing will come
+  const isMute = isEmpty && isDone.value && follows.value; // and none will follow
   return (
     <div class="log">
       <div class="tools" hidden={isMute}>
@@ -149,7 +149,7 @@ export function Log(props: { path: string; query?: Query; label: string }) {
                 tail.value *= 10;
               }}
             >
-              Earlier lines
+              Show earlier lines
             </Button>
           )}
           <a
@@ -158,7 +158,7 @@ export function Log(props: { path: string; query?: Query; label: string }) {
             target="_blank"
             rel="noreferrer"
           >
-            All as text
+            Full log as text
           </a>
         </span>
       </div>
@@ -171,9 +171,7 @@ export function Log(props: { path: string; query?: Query; label: string }) {
         tabIndex={0}
         onScroll={look}
       >
-        {isEmpty && (
-          <p class="soft">{isDone.value ? "Nothing was written." : "Waiting for output…"}</p>
-        )}
+        {isEmpty && <p class="soft">{isDone.value ? "No output." : "Waiting for output…"}</p>}
         <pre style={{ height: `${lines.length * LINE_HEIGHT}px`, minWidth: `${widest}ch` }}>
           <div style={{ transform: `translateY(${first * LINE_HEIGHT}px)` }}>
             {lines.slice(first, last).map((line, at) => (
@@ -210,7 +208,7 @@ function LineView(props: { line: Line; sought: string; isCurrent: boolean }) {
   );
 }
 
-/** The classes and colours of a style; the sixteen colours are of the theme. */
+/** The classes and colours of a style; the theme defines the sixteen colours. */
 function looks(style: Style): { names: string; style?: Record<string, string> } {
   const names: string[] = [];
   const own: Record<string, string> = {};

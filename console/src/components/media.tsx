@@ -1,4 +1,4 @@
-// Images, audio, text and histograms of runs at a step. Texts stay texts; images are addresses.
+// Images, audio, text and histograms of runs at a step. Texts are never parsed; images are URLs.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -23,12 +23,12 @@ export const MEDIA_PLUGINS: ReadonlySet<string> = new Set([
   "histograms",
 ]);
 
-/** The name of a tag as it was logged: writers of text add an ending. */
+/** The name of a tag as it was logged, without the suffix that text writers add. */
 export function mediaName(tag: string): string {
   return tag.replace(/\/text_summary$/, "");
 }
 
-/** One tag of some runs, side by side, at or before a step. */
+/** A tag of some runs, side by side, at or before a step. */
 export function MediaRow(props: {
   tag: string;
   runs: readonly MediaRun[];
@@ -120,7 +120,7 @@ function MediumView(props: { medium: Medium; label: string; span: Span; colour: 
     return (
       <div class="clips">
         {medium.blobs.map((path) => (
-          // biome-ignore lint/a11y/useMediaCaption: clips that runs log have no captions
+          // biome-ignore lint/a11y/useMediaCaption: logged clips have no captions
           <audio key={path} controls preload="none" src={address(path)} aria-label={label} />
         ))}
       </div>

@@ -1,4 +1,4 @@
-// A panel beside a table: one row in full, or a form; Esc closes it.
+// A panel beside a table with the details of a row, or a form; Esc closes it.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
@@ -28,7 +28,7 @@ export function Panel(props: {
   );
 }
 
-/** A part of a panel with a heading of its own. */
+/** A part of a panel with its own heading. */
 export function Section(props: {
   title: string;
   children: ComponentChildren;

@@ -1,4 +1,4 @@
-// What is done with selected runs: a board, tags, a note, a file of values, deletion.
+// Actions on selected runs: open a board, tag, write a note, delete.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -19,8 +19,8 @@ const PLAIN = /^[^\s,/:*?[~.=][^,/:*?[=]*$/;
 const RANGE = /^\D*\d+-\D*\d+$/;
 
 /**
- * The selectors of runs: their names, under which a board shows them, where these can mean nothing
- * else; else their places.
+ * The selectors of runs: their names, which a board then shows, if they are unambiguous; otherwise
+ * their URIs.
  */
 export function selectorsOf(runs: readonly Pick<Run, "experiment" | "name" | "uri" | "root">[]) {
   const isOneRoot = new Set(runs.map((run) => run.root)).size === 1;
@@ -33,9 +33,9 @@ export function selectorsOf(runs: readonly Pick<Run, "experiment" | "name" | "ur
 
 const pathOf = (run: Run) => `/runs/${encodeURIComponent(run.id)}`;
 
-/** Start a board of some runs, or find the one that shows them, and go there. */
-export async function openBoard(runs: readonly Run[], wish: Record<string, unknown> = {}) {
-  const body = { selectors: selectorsOf(runs), ...wish };
+/** Start a board of some runs, or find the board that shows them, and go there. */
+export async function openBoard(runs: readonly Run[], options: Record<string, unknown> = {}) {
+  const body = { selectors: selectorsOf(runs), ...options };
   const board = await change<Board>("POST", "/boards", body);
   window.location.assign(address(`/b/${board.id}/`));
 }
@@ -50,7 +50,7 @@ interface Failure {
   error: ApiError;
 }
 
-/** Work on runs one after another, and tell how far it is and what failed. */
+/** Process runs one after another, with progress and errors. */
 function useWork(runs: readonly Run[]) {
   const done = useSignal<number | undefined>(undefined);
   const failures = useSignal<readonly Failure[]>([]);
@@ -103,8 +103,8 @@ export function BoardDialog(props: DialogProps) {
   const submit = async () => {
     isBusy.value = true;
     try {
-      const wish = { name: name.value || undefined, template: template.value || undefined };
-      await openBoard(props.runs, wish);
+      const options = { name: name.value || undefined, template: template.value || undefined };
+      await openBoard(props.runs, options);
     } catch (thrown) {
       error.value = asError(thrown);
       isBusy.value = false;
@@ -120,7 +120,7 @@ export function BoardDialog(props: DialogProps) {
         }}
       >
         <label>
-          Names of the runs
+          Run names
           <input
             type="text"
             class="text"
@@ -132,14 +132,14 @@ export function BoardDialog(props: DialogProps) {
           />
         </label>
         <p class="soft">
-          A template: fields of each run stand in braces. Without one, runs are called as here.
+          A template with fields of the run in braces. Without one, runs keep their names.
         </p>
         <label>
-          Name of the board
+          Board name
           <input
             type="text"
             class="text"
-            placeholder="any"
+            placeholder="generated"
             value={name.value}
             onInput={(event) => {
               name.value = event.currentTarget.value;
@@ -158,7 +158,7 @@ export function BoardDialog(props: DialogProps) {
   );
 }
 
-/** Read `name` or `name=value`; true and numbers are what they look like. */
+/** Parse `name` or `name=value`; `true` and numbers are typed values. */
 export function readTag(text: string): [string, string | number | boolean] {
   const at = text.indexOf("=");
   if (at < 0) return [text.trim(), true];
@@ -246,7 +246,7 @@ export function NoteDialog(props: DialogProps & { onChanged: () => void }) {
     if (!only || runs.length > 1) return;
     get<RunInFull>(pathOf(only)).then(
       (run) => {
-        note.value ||= run.note; // unless something was typed meanwhile
+        note.value ||= run.note; // unless the user has typed in the meantime
       },
       (thrown) => {
         error.value = asError(thrown);
@@ -272,7 +272,7 @@ export function NoteDialog(props: DialogProps & { onChanged: () => void }) {
         }}
       >
         <label>
-          {runs.length > 1 ? "It replaces the note of each" : "Note"}
+          {runs.length > 1 ? "Replaces the note of each run" : "Note"}
           <textarea
             class="text"
             rows={6}
@@ -371,14 +371,14 @@ export function DeleteDialog(props: DialogProps & { onDeleted: (ids: string[]) =
       <h2>Delete {format.plural(runs.length, "run")}?</h2>
       {doomed.value === undefined ? (
         <p class="soft" role="status">
-          Looking at what would be lost: {format.count(looked.value)} of {format.count(runs.length)}
+          Counting files: {format.count(looked.value)} of {format.count(runs.length)}
         </p>
       ) : (
         <>
           {found.length > 0 && (
             <p>
-              {format.plural(files, "file")}, {format.bytes(bytes)}, will be lost for ever: the
-              curves, logs and records of
+              {format.plural(files, "file")}, {format.bytes(bytes)}, will be deleted permanently:
+              the curves, logs and records of
             </p>
           )}
           <ul class="list">
@@ -411,7 +411,7 @@ export function DeleteDialog(props: DialogProps & { onDeleted: (ids: string[]) =
                   force.value = event.currentTarget.checked;
                 }}
               />{" "}
-              Also those that are still running
+              Include runs that are still running
             </label>
           )}
         </>

@@ -1,4 +1,4 @@
-// Sparklines: small curves of the rows in sight, loaded together and kept.
+// Sparklines: small curves of the visible rows, loaded together and cached.
 
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -9,7 +9,7 @@ import { isDark } from "../theme";
 import { sparkEnd, sparkPath } from "../view";
 
 const SAMPLES = 32;
-const SCROLL_MILLISECONDS = 120; // rows that are scrolled past are not loaded
+const SCROLL_MILLISECONDS = 120; // so that rows are not loaded while scrolling past
 const AGAIN_MILLISECONDS = 1000; // while the hub reads, and after new points
 const MOST_KEPT = 5000;
 const WIDTH = 96;
@@ -28,7 +28,7 @@ const outdated = new Set<string>();
 const version = signal(0);
 const keyOf = (uri: string, tag: string) => `${uri}\n${tag}`;
 
-/** Load curves; returns of how many runs the hub is still reading. */
+/** Load curves; returns the number of runs that the hub is still reading. */
 async function load(uris: readonly string[], tags: readonly string[], signal: AbortSignal) {
   const answer = await series({ selectors: uris, tags, samples: SAMPLES }, signal);
   if (paths.size > MOST_KEPT) paths.clear();
@@ -42,10 +42,10 @@ async function load(uris: readonly string[], tags: readonly string[], signal: Ab
   return answer.unread;
 }
 
-/** Load the curves of the rows in sight, and again where points are new. */
+/** Load the curves of the visible rows, and again after new points. */
 export function useSparklines(runs: readonly Drawn[], tags: readonly string[]): void {
   const latest = useRef({ runs, tags });
-  // A comma would make two selectors of a place.
+  // A comma would split a URI into two selectors.
   latest.current = { runs: runs.filter((run) => !run.uri.includes(",")), tags };
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
   const controller = useRef(new AbortController());
@@ -57,7 +57,7 @@ export function useSparklines(runs: readonly Drawn[], tags: readonly string[]): 
     const uris = runs.map((run) => run.uri).filter((uri) => keys(uri).some(isNeeded));
     if (uris.length === 0) return;
     for (const key of uris.flatMap(keys)) outdated.delete(key);
-    // A failure needs no message of its own: the table above says what is wrong with the hub.
+    // A failure needs no message, because the table shows the hub's error.
     const unread = await load(uris, tags, controller.current.signal).catch(() => 0);
     if (unread > 0) schedule(AGAIN_MILLISECONDS);
   };
@@ -89,7 +89,7 @@ export function useSparklines(runs: readonly Drawn[], tags: readonly string[]): 
 }
 
 export function Sparkline(props: { run: Drawn; tag: string }) {
-  version.value; // what is drawn depends on what was loaded
+  version.value; // subscribes to what was loaded
   const path = paths.get(keyOf(props.run.uri, props.tag));
   if (!path) return null;
   const tone = ENDS[props.run.state ?? ""];

@@ -1,4 +1,4 @@
-// A table of any length: rows of one height, of which those in sight are in the page.
+// A table of any length: rows have the same height, and only visible ones are in the document.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -8,22 +8,22 @@ export const ROW_HEIGHT = 28;
 const SPARE_ROWS = 8;
 const FIRST_ROWS = 40; // before the height is known
 const MIN_WIDTH = 48;
-const STEP = 16; // of a width that a key changes
+const STEP = 16; // pixels by which a key changes a width
 
 export interface Column<Row> {
   key: string;
   title: ComponentChildren;
-  label?: string; // the title as a text, where a column can be moved or resized
+  label?: string; // the title as text, if the column can be moved or resized
   width: number;
   isNumber?: boolean;
-  isFixed?: boolean; // is not moved or resized
+  isFixed?: boolean; // cannot be moved or resized
   grows?: boolean; // takes the remaining width
-  sort?: string; // the field to sort by; a column without one cannot be sorted
-  hasValue?: (row: Row) => boolean; // a column without it always has one
+  sort?: string; // the field to sort by; without one, the column cannot be sorted
+  hasValue?: (row: Row) => boolean; // by default every row has a value
   cell: (row: Row, index: number) => ComponentChildren;
 }
 
-/** The columns of which some row has a value. */
+/** The columns in which some row has a value. */
 export function filled<Row>(
   columns: readonly Column<Row>[],
   rows: readonly Row[],
@@ -38,19 +38,19 @@ export interface TableProps<Row> {
   at: (index: number) => Row | undefined; // undefined: not loaded yet
   keyOf: (row: Row) => string;
   onShow?: (first: number, last: number) => void;
-  sort?: string | readonly string[]; // fields, with "-" before those that go downwards
-  // Another sort: by the field of a heading alone, or `adds` it to the others.
+  sort?: string | readonly string[]; // fields, with "-" for descending order
+  // Sort by the field of a heading, or with `adds` also by it.
   onSort?: (sort: string, field: string, adds: boolean) => void;
-  active?: number; // the row of the keyboard
+  active?: number; // the row with the keyboard cursor
   onActive?: (index: number, event: MouseEvent) => void;
   onOpen?: (row: Row) => void;
   isSelected?: (row: Row) => boolean;
   onResize?: (key: string, width: number) => void;
-  onMove?: (key: string, before: string) => void; // to the place of another column
-  freshOf?: (row: Row, key: string) => number | undefined; // changes with a value that is new
+  onMove?: (key: string, before: string) => void; // to the position of another column
+  freshOf?: (row: Row, key: string) => number | undefined; // changes when the value does
 }
 
-/** Which rows are in sight of a scrolled box, with some to spare. */
+/** The rows that are visible in a scrolled box, with some to spare. */
 export function visible(top: number, height: number, count: number): [number, number] {
   const first = Math.max(0, Math.floor(top / ROW_HEIGHT) - SPARE_ROWS);
   const last = Math.min(count - 1, Math.ceil((top + height) / ROW_HEIGHT) + SPARE_ROWS);
@@ -82,7 +82,7 @@ export function Table<Row>(props: TableProps<Row>) {
     const element = box.current;
     if (!element || active === undefined || active < 0) return;
     const top = active * ROW_HEIGHT;
-    const inSight = element.clientHeight - 2 * ROW_HEIGHT; // less the header
+    const inSight = element.clientHeight - 2 * ROW_HEIGHT; // without the header
     if (top < element.scrollTop) element.scrollTop = top;
     else if (top > element.scrollTop + inSight) element.scrollTop = top - inSight;
   }, [active]);

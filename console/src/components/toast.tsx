@@ -1,4 +1,4 @@
-// Short messages at the foot of the page: what was done, or what failed where no place is near.
+// Short messages at the bottom of the page: what was done, or errors that have no other place.
 
 import { signal } from "@preact/signals";
 import { asError } from "../loading";
@@ -23,7 +23,7 @@ export function hush(): void {
   message.value = undefined;
 }
 
-/** Do something, and say what failed. */
+/** Run something, and show its error. */
 export async function attempt(work: () => Promise<void>): Promise<void> {
   try {
     await work();

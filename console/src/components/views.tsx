@@ -1,4 +1,4 @@
-// Saved views: the table as it is now, kept under a name, private or for the team.
+// Saved views: the current table under a name, private or for the team.
 
 import { useSignal } from "@preact/signals";
 import { type ApiError, change, get, type SavedView } from "../api";
@@ -18,7 +18,7 @@ function open(view: SavedView): void {
   go("/runs", query);
 }
 
-/** The query of the address, as views keep it: without what is selected. */
+/** The query of the URL for a view, without the selection. */
 function current(): string {
   const query = new URLSearchParams(place.value.query);
   query.delete("selected");
@@ -126,11 +126,11 @@ function ViewsDialog(props: {
                 isShared.value = event.currentTarget.checked;
               }}
             />{" "}
-            Share it with the team
+            Share with the team
           </label>
         )}
         <p class="soft">
-          It keeps the filter, order, columns, facets and groups.
+          A view has the filter, order, columns, facets and groups.
           {mine && ` Your view ${mine.name} is replaced.`}
         </p>
         <ErrorNote error={error.value} />
@@ -151,7 +151,7 @@ function ViewsDialog(props: {
               {view.name}
             </a>
             <span class="soft">
-              {view.owner} · {view.visibility === "team" ? "for the team" : "private"}
+              {view.owner} · {view.visibility === "team" ? "team" : "private"}
             </span>
             {mayDelete(view) && (
               <Button

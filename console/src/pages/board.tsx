@@ -1,4 +1,4 @@
-// One board beside the list: what it shows, how it stands, and what can be done with it.
+// The panel of one board: its selection, state, links, history and actions.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -18,7 +18,7 @@ import { me } from "../session";
 const EXTENSIONS: readonly [string, string][] = [
   ["1h", "1 hour more"],
   ["8h", "8 hours more"],
-  ["24h", "A day more"],
+  ["24h", "One more day"],
 ];
 const STOP_MILLISECONDS = 120_000;
 const POLL_MILLISECONDS = 500;
@@ -35,7 +35,7 @@ interface Share {
 export function BoardPanel(props: { id: string; onClose: () => void; onChange: () => void }) {
   const path = `/boards/${encodeURIComponent(props.id)}`;
   const board = useLoaded(props.id, (signal) => get<Board>(path, {}, signal));
-  const isGoing = useSignal(false); // what is being deleted is not asked for again
+  const isGoing = useSignal(false); // while it is being deleted, it is not loaded again
   useLive(
     ["board"],
     () => {
@@ -165,8 +165,8 @@ export function BoardPanel(props: { id: string; onClose: () => void; onChange: (
           }}
         >
           <p>
-            Its pages close for everybody who looks at it. Its address, its links and its history
-            stay: Restart brings it back.
+            Its pages close for all viewers. Its address, links and history are kept, and Restart
+            starts it again.
           </p>
         </Confirm>
       )}
@@ -179,7 +179,7 @@ export function BoardPanel(props: { id: string; onClose: () => void; onChange: (
             asks.value = "";
           }}
         >
-          {live && <p>It is {found.state}, and is stopped first.</p>}
+          {live && <p>It is {found.state} and will be stopped first.</p>}
           <p>{lostWith(found)}</p>
         </Confirm>
       )}
@@ -187,7 +187,7 @@ export function BoardPanel(props: { id: string; onClose: () => void; onChange: (
   );
 }
 
-/** Stop a board with a process of its own, and wait for its end. */
+/** Stop an isolated board and wait until it has stopped. */
 async function stopped(path: string): Promise<void> {
   await change("POST", `${path}/stop`, {});
   const ends = Date.now() + STOP_MILLISECONDS;
@@ -257,7 +257,7 @@ function Runs(props: {
         </form>
       )}
       {props.canChange && isIsolated(board) && (
-        <p class="soft">Another selection restarts this board.</p>
+        <p class="soft">Changing the selection restarts this board.</p>
       )}
     </Section>
   );
@@ -328,7 +328,7 @@ export function Fact(props: { name: string; children: ComponentChildren }) {
   );
 }
 
-/** Links that show the board without a login: made, listed, revoked. */
+/** Creates, lists and revokes links that show the board without a login. */
 function Shares(props: { path: string }) {
   const path = `${props.path}/shares`;
   const shares = useLoaded(path, (signal) => get<{ shares: Share[] }>(path, {}, signal));
@@ -355,12 +355,12 @@ function Shares(props: { path: string }) {
       <ErrorNote error={error.value ?? shares.error} />
       {made.value && (
         <div class="secret" role="status">
-          <p>Shows this board to everyone who has it. It is not shown again.</p>
+          <p>Anyone with this link can see the board. Copy it now: it is not shown again.</p>
           <code>{made.value}</code>
           <Copy text={made.value} label="Copy the link" />
         </div>
       )}
-      {good.length === 0 && <p class="soft">Nobody has a link to this board.</p>}
+      {good.length === 0 && <p class="soft">No links to this board.</p>}
       <ul class="lines">
         {good.map((one) => (
           <li key={one.id}>

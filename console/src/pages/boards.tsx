@@ -1,4 +1,4 @@
-// The boards that the user may see: a table, and beside it one board, or the form of a new one.
+// The boards that the user may see: a table, with a panel for one board or the form of a new one.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -77,7 +77,7 @@ const COLUMNS: readonly Column<Board>[] = [
   },
 ];
 
-/** The selection of a board as one would write it. */
+/** The selection of a board as text. */
 export function shows(board: Pick<Board, "selectors" | "where">): string {
   const selectors = board.selectors.join(", ");
   return board.where ? `${selectors} where ${board.where}` : selectors;
@@ -175,7 +175,7 @@ export function Boards() {
               code="aboard start cifar10 --name baseline"
             >
               <p>
-                A board shows runs in TensorBoard's pages, at an address of its own.{" "}
+                A board shows runs in TensorBoard's pages, at its own address.{" "}
                 {isMember() ? "Start one with New board, or in a terminal:" : "In a terminal:"}
               </p>
             </Empty>
@@ -209,7 +209,7 @@ export function Boards() {
   );
 }
 
-/** The address without the form of a new board. */
+/** The URL without the form of a new board. */
 function closed(): Record<string, undefined> {
   return Object.fromEntries(NEW_BOARD_FIELDS.map((name) => [name, undefined]));
 }

@@ -1,5 +1,5 @@
-// The curves of some runs side by side: charts left, the runs with what differs between them right.
-// Everything that is chosen here is in the address.
+// Curves of several runs: charts on the left, the runs and their differences on the right. All
+// choices of the page are in its URL.
 
 import { type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
@@ -44,10 +44,10 @@ import { isDark } from "../theme";
 import "./compare.css";
 
 const MOST_RUNS = 500;
-const MOST_OFFERED = 6; // recent runs, where none is chosen
-const MOST_PICTURED = 12; // runs whose images stand side by side
-const MOST_POINTS = 4_000_000; // of one answer of the hub
-const MEDIA_ROOM = 0.65; // what charts have of it above images
+const MOST_OFFERED = 6; // recent runs, if none is selected
+const MOST_PICTURED = 12; // runs whose images are side by side
+const MOST_POINTS = 4_000_000; // in a response of the hub
+const MEDIA_ROOM = 0.65; // the share of charts above images
 const BELOW_CHARTS = 16;
 const BANDS: readonly [string, string][] = [
   ["std", "± deviation"],
@@ -67,8 +67,8 @@ export function Compare() {
   const key = JSON.stringify(selection);
   const runs = useLoaded(key, async (signal) => {
     if (!isAny) return [];
-    const wish = { ...selection, limit: MOST_RUNS };
-    return (await get<RunList>("/runs", wish, signal)).runs;
+    const params = { ...selection, limit: MOST_RUNS };
+    return (await get<RunList>("/runs", params, signal)).runs;
   });
   const logged = useLoaded(key, async (signal) => {
     if (!isAny) return { metrics: [], unread: 0 };
@@ -81,7 +81,7 @@ export function Compare() {
   const found = runs.data ?? [];
   const known = JSON.stringify(found.map((run) => run.id));
   useEffect(() => follow(found.map((run) => run.id)), [known]);
-  // What is not read yet is asked for again.
+  // Request again what the hub has not read yet.
   useEffect(() => {
     if (!logged.data?.unread) return;
     const timer = setTimeout(logged.refresh, 500);
@@ -122,11 +122,11 @@ export function Compare() {
   return <Comparison chosen={chosen} runs={found} logged={logged.data.metrics} error={error} />;
 }
 
-/** What to compare, where nothing is chosen: how to choose, and the most recent runs. */
+/** The page without a selection: how to select runs, and the most recent ones. */
 function Offer() {
   const recent = useLoaded("", async (signal) => {
-    const wish = { sort: ["-created"], limit: MOST_OFFERED };
-    return (await get<RunList>("/runs", wish, signal)).runs;
+    const params = { sort: ["-created"], limit: MOST_OFFERED };
+    return (await get<RunList>("/runs", params, signal)).runs;
   });
   const left = useSignal<ReadonlySet<string>>(new Set());
   const runs = recent.data ?? [];
@@ -140,15 +140,15 @@ function Offer() {
   return (
     <Empty title="Nothing to compare yet">
       <p>
-        Compare draws the curves of several runs over each other, and lists what differs between
-        them. Select some in <a href={address("/runs")}>Runs</a>: move with <kbd>j</kbd> and{" "}
+        Compare draws the curves of several runs in the same charts and lists what differs between
+        them. Select runs in <a href={address("/runs")}>Runs</a>: move with <kbd>j</kbd> and{" "}
         <kbd>k</kbd>, select with <kbd>x</kbd>, then press <kbd>c</kbd>.
       </p>
       <ErrorNote error={recent.error} onRetry={recent.refresh} />
-      {recent.data?.length === 0 && <p>This hub has no runs yet; Runs shows how to log one.</p>}
+      {recent.data?.length === 0 && <p>This hub has no runs yet. Runs shows how to log one.</p>}
       {runs.length > 0 && (
         <>
-          <h3>Or begin with the most recent ones</h3>
+          <h3>Or start with recent runs</h3>
           <ul class="picks offer">
             {runs.map((run) => (
               <li key={run.id}>
@@ -182,7 +182,7 @@ function Offer() {
   );
 }
 
-/** Which runs the page is about, for another page. */
+/** The selection of the page, for links to other pages. */
 function selectionOf() {
   const { query } = place.value;
   return {
@@ -242,7 +242,7 @@ function Comparison(props: {
   ]);
   const cache = useRef(new Map<string, { from: unknown[]; made: PlotCurve[] }>());
   const drawn = (tags: readonly string[]): PlotCurve[] => {
-    // The same array for the same curves, so that only what changed is drawn again.
+    // The same array for the same curves, so that only changes are drawn again.
     const from: unknown[] = [...tags.map(curves.of), looksKey, dark, runs];
     const name = writeChart(tags);
     const before = cache.current.get(name);
@@ -276,7 +276,7 @@ function Comparison(props: {
     { key: "ArrowRight", label: "Pan right", run: () => pan(0.25, 1) },
     { key: "0", label: "Show all of the x-axis", run: () => zoomTo(undefined) },
     { key: "l", label: "Logarithmic y-axis", run: () => toggleLog(chosen.log, "y") },
-    { key: "Escape", label: "Focus no run", run: () => setQuery({ focus: undefined }) },
+    { key: "Escape", label: "Clear the focus", run: () => setQuery({ focus: undefined }) },
   ]);
   const passes = passing(chosen.filter);
   const media = props.logged.filter((one) => MEDIA_PLUGINS.has(one.plugin) && passes(one.name));
@@ -381,7 +381,7 @@ function Comparison(props: {
   );
 }
 
-/** The room for charts: from the top of their box to the lower edge of the window. */
+/** The room for charts: from the top of their box to the bottom of the window. */
 function useRoom() {
   const box = useRef<HTMLDivElement>(null);
   const size = useSignal({ width: 0, height: 0 });
@@ -447,7 +447,7 @@ function looksOf(
   };
 }
 
-/** The values of a run by the names of their fields. */
+/** The values of a run by field. */
 function valuesOf(run: Run): Record<string, unknown> {
   const { root, experiment, state, host, user, job } = run;
   const found: Record<string, unknown> = { root, experiment, state, host, user, job };
@@ -465,7 +465,7 @@ function endOf({ state }: Run): Pick<PlotCurve, "end"> {
   return state === "failed" || state === "killed" || state === "lost" ? { end: "broken" } : {};
 }
 
-/** The curves of a tag as they are drawn: of runs, or of groups with their bands. */
+/** The curves of a tag: of runs, or of groups with their bands. */
 function plotted(
   curves: readonly Curve[],
   runs: readonly Run[],
@@ -693,7 +693,7 @@ function ChartMenu(props: {
   );
 }
 
-/** All points of a chart, or as many as the hub sends at once. */
+/** Save all points of a chart, or as many as the hub sends at once. */
 async function saveCsv(
   title: string,
   tags: readonly string[],
@@ -707,12 +707,12 @@ async function saveCsv(
   save(new Blob([csvOfCurves(answer.series)], { type: "text/csv" }), title, "csv");
 }
 
-/** The lower edge of a chart, by which all charts are made higher or lower. */
+/** The lower edge of a chart, which changes the height of all charts. */
 function Grip(props: { height: number }) {
   const set = (height: number) =>
     setQuery({ height: Math.round(Math.min(1000, Math.max(120, height))) }, true);
   return (
-    // biome-ignore lint/a11y/useSemanticElements: a line that is moved is not a rule between texts
+    // biome-ignore lint/a11y/useSemanticElements: an <hr> cannot be dragged
     <div
       class="grip"
       role="separator"
@@ -851,7 +851,7 @@ function Legend(props: {
         run,
         count: 1,
       }));
-  // With a cursor the highest stands first; without one nothing moves.
+  // With a cursor the highest value comes first; without one the order does not change.
   if (at) {
     const height = (one: Entry) => {
       const value = values.get(one.key);
@@ -954,7 +954,7 @@ function Legend(props: {
                   class="button bare focus-button"
                   aria-pressed={chosen.focus === one.key}
                   aria-label={`Focus ${one.name}`}
-                  title="Focus: the others step back"
+                  title="Focus: dims the others"
                   onClick={() => props.onPick(one.key)}
                 >
                   ◎

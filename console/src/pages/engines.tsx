@@ -1,4 +1,4 @@
-// The engines of the hub: whether they answer, what is free, and a trial that starts a board.
+// The engines of the hub: whether they answer, their free resources, and trials.
 
 import { useSignal } from "@preact/signals";
 import { type ApiError, type Board, change, type Engine, get } from "../api";
@@ -24,7 +24,7 @@ export function EngineList(props: { engines: Loaded<{ engines: Engine[] } | unde
   return (
     <>
       <ErrorNote error={error} onRetry={refresh} />
-      {!data && !error && <p class="wait soft">The engines are queried…</p>}
+      {!data && !error && <p class="wait soft">Querying the engines…</p>}
       {data && data.engines.length === 0 && (
         <Empty title="This hub offers no engines">
           <p>Boards run in the hub itself. An engine needs a table in aboard.toml.</p>
@@ -71,7 +71,7 @@ function OneEngine(props: { engine: Engine }) {
           onClick={start}
           disabled={isBusy.value}
           label={`Try ${engine.name}`}
-          title="Start a small board with points of its own"
+          title="Start a small board with test points"
         >
           Try
         </Button>
@@ -99,7 +99,7 @@ function OneEngine(props: { engine: Engine }) {
   );
 }
 
-/** A trial as it goes on; it is stopped and deleted from here. */
+/** A trial in progress, which can be stopped and deleted. */
 function TrialBoard(props: { engine: string; id: string }) {
   const path = `/boards/${props.id}`;
   const board = useLoaded(path, (signal) => get<Board>(path, {}, signal));
@@ -133,7 +133,7 @@ function TrialBoard(props: { engine: string; id: string }) {
         <p>
           {seen.problem
             ? `✗ ${seen.problem}`
-            : `✓ reached at ${seen.address}; without a token it answers ${seen.status}`}
+            : `✓ reached at ${seen.address}; status ${seen.status} without a token`}
         </p>
       )}
       {found && isLive(found) && (

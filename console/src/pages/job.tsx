@@ -1,4 +1,4 @@
-// One job beside the list: its members, what they wrote, and what can be done with it.
+// The panel of one job: its members, their logs, and actions.
 
 import { useSignal } from "@preact/signals";
 import { type ApiError, change, get, type Job, type Member } from "../api";
@@ -119,7 +119,7 @@ export function JobPanel(props: {
           onClose={() => ask("")}
         >
           <p>
-            {format.plural(left, "member")} that run or wait are ended. What they have logged stays,
+            {format.plural(left, "member")} that run or wait will be stopped. Logged data is kept,
             and Retry submits them again.
           </p>
         </Confirm>
@@ -137,8 +137,8 @@ export function JobPanel(props: {
           onClose={() => ask("")}
         >
           <p>
-            Lost: the record of the job with its command and members, so that it can no longer be
-            retried. Its {format.plural(found.count, "run")} stay.
+            This deletes the record of the job with its command and members, so it can no longer be
+            retried. Its {format.plural(found.count, "run")} are kept.
           </p>
         </Confirm>
       )}
@@ -184,8 +184,8 @@ function Members(props: { job: Job; path: string; root: string | undefined }) {
   const total = state ? (job.states[state as keyof typeof job.states] ?? 0) : job.count;
   const key = `${path} ${root} ${state} ${JSON.stringify(job.states)}`;
   const paged = usePaged<Member>(key, async (start, limit, signal) => {
-    const asked = { root, state, limit, cursor: start };
-    const { members } = await get<{ members: Member[] }>(`${path}/members`, asked, signal);
+    const pageQuery = { root, state, limit, cursor: start };
+    const { members } = await get<{ members: Member[] }>(`${path}/members`, pageQuery, signal);
     return { rows: members, total };
   });
   let active = -1;
@@ -235,11 +235,11 @@ function Members(props: { job: Job; path: string; root: string | undefined }) {
             key={chosen}
             path={`${path}/logs`}
             query={{ root, member: chosen }}
-            label={`What member ${chosen} wrote`}
+            label={`Output of member ${chosen}`}
           />
         </Section>
       ) : (
-        <p class="soft">Choose a member to read what it wrote.</p>
+        <p class="soft">Select a member to read its log.</p>
       )}
     </>
   );

@@ -1,4 +1,4 @@
-// The jobs below the hub's roots, the newest first, and the engines that run them and boards.
+// The jobs below the hub's roots, newest first, and a tab for the engines.
 
 import { type Engine, get, type Job } from "../api";
 import { Bar, Empty, ErrorNote, StateCount, StateMark, Time } from "../components/basics";

@@ -1,4 +1,4 @@
-// The user's own password, tokens and sessions; for administrators all users and theirs.
+// The user's password, tokens and sessions; for administrators, those of all users.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -65,7 +65,7 @@ export function People() {
   );
 }
 
-/** Do something, keep its error, and load again what it changed. */
+/** Run something, store its error, and load again what it changed. */
 function useAttempt(refresh: () => void): {
   error: ApiError | undefined;
   attempt: (work: () => Promise<void>) => Promise<boolean>;
@@ -195,8 +195,8 @@ function Users(props: { onChange: () => void }) {
           }}
         >
           <p>
-            Lost: the password, all tokens and sessions, and the links that {removed.value.name}{" "}
-            shared. Programs with these tokens fail. Boards and runs stay.
+            This deletes the password, tokens, sessions and shared links of {removed.value.name}.
+            Programs with these tokens will fail. Boards and runs are kept.
           </p>
         </Confirm>
       )}
@@ -224,7 +224,7 @@ function Tokens(props: { tokens: Loaded<{ tokens: Token[] }> }) {
   return (
     <Section title="Tokens">
       <ErrorNote error={error ?? tokens.error} />
-      {good.length === 0 && <p class="soft">No program has a token.</p>}
+      {good.length === 0 && <p class="soft">No tokens.</p>}
       <ul class="lines">
         {good.map((token) => (
           <li key={token.id}>
@@ -250,7 +250,7 @@ function Tokens(props: { tokens: Loaded<{ tokens: Token[] }> }) {
       </ul>
       {made.value && (
         <div class="secret" role="status">
-          <p>Acts for you. It is not shown again.</p>
+          <p>Programs with this token act for you. Copy it now: it is not shown again.</p>
           <code>{made.value}</code>
           <Copy text={made.value} label="Copy the token" />
         </div>
@@ -285,7 +285,7 @@ function Tokens(props: { tokens: Loaded<{ tokens: Token[] }> }) {
             revoked.value = undefined;
           }}
         >
-          <p>Programs that use it fail from the next request on. It cannot be brought back.</p>
+          <p>Programs that use it will fail. This cannot be undone.</p>
         </Confirm>
       )}
     </Section>
@@ -325,7 +325,7 @@ function Sessions(props: { sessions: Loaded<{ sessions: Session[] }> }) {
   );
 }
 
-/** The name of a user other than oneself. */
+/** The name of a user, unless it is the current one. */
 function Whose(props: { user: string }) {
   return props.user === me.value?.user ? null : <span class="soft">of {props.user}</span>;
 }
@@ -341,7 +341,7 @@ function Password(props: { user: string }) {
     if (!done) return;
     first.value = "";
     again.value = "";
-    say("Your password is set, and all your sessions have ended.");
+    say("Your password was changed, and all your sessions have ended.");
   };
   return (
     <Section title="Password">
@@ -370,10 +370,10 @@ function Password(props: { user: string }) {
           onChange={(text) => {
             again.value = text;
           }}
-          hint={differ ? "The two differ." : ""}
+          hint={differ ? "The passwords differ." : ""}
         />
       </Form>
-      <p class="soft">This ends all your sessions, also this one: log in again afterwards.</p>
+      <p class="soft">This ends all your sessions, including this one. Log in again afterwards.</p>
     </Section>
   );
 }
@@ -389,12 +389,12 @@ function LimitsOfUsers() {
       <ErrorNote error={limits.error} onRetry={limits.refresh} />
       {found && (
         <dl class="facts">
-          <Fact name="boards in the hub">{most(found.instant)}</Fact>
-          <Fact name="boards of their own">{most(found.isolated)}</Fact>
-          <Fact name="memory of one">{ceiling(found.memory, format.bytes)}</Fact>
-          <Fact name="processors of one">{ceiling(found.cpus, String)}</Fact>
-          <Fact name="time of one">{ceiling(found.timeout, format.duration)}</Fact>
-          <Fact name="ends unused">{ceiling(found.idle_timeout, format.duration)}</Fact>
+          <Fact name="instant boards">{most(found.instant)}</Fact>
+          <Fact name="isolated boards">{most(found.isolated)}</Fact>
+          <Fact name="memory per board">{ceiling(found.memory, format.bytes)}</Fact>
+          <Fact name="processors per board">{ceiling(found.cpus, String)}</Fact>
+          <Fact name="time per board">{ceiling(found.timeout, format.duration)}</Fact>
+          <Fact name="idle time per board">{ceiling(found.idle_timeout, format.duration)}</Fact>
         </dl>
       )}
     </Section>

@@ -1,4 +1,4 @@
-// One run: what it was on the left, what it did on the right.
+// One run: its details on the left, its results on the right.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -85,7 +85,7 @@ export function RunPage(props: { id: string }) {
       <ErrorNote error={run.error} />
       <div class="columns run">
         <About run={found} path={path} onChange={run.refresh} />
-        <section class="did" aria-label="What it did">
+        <section class="did" aria-label="Results">
           <Curves run={found} path={path} />
           <Output run={found} path={path} />
         </section>
@@ -97,7 +97,7 @@ export function RunPage(props: { id: string }) {
 function About(props: { run: RunInFull; path: string; onChange: () => void }) {
   const { run, path } = props;
   return (
-    <section class="about" aria-label="What it was">
+    <section class="about" aria-label="Details">
       {run.reason && <p class="note">{run.reason}</p>}
       {run.problems.map((problem) => (
         <p key={problem} class="note bad">
@@ -128,7 +128,7 @@ function About(props: { run: RunInFull; path: string; onChange: () => void }) {
         </Fact>
         <Fact name="workspace">{run.workspace}</Fact>
         <Fact name="place">
-          <span title={run.uri}>{run.uri}</span> <Copy text={run.uri} label="Copy the place" />
+          <span title={run.uri}>{run.uri}</span> <Copy text={run.uri} label="Copy the URI" />
         </Fact>
       </dl>
       <h2>Tags</h2>
@@ -351,7 +351,7 @@ function Boards(props: { id: string; path: string; uri: string }) {
       {!boards.data && !boards.error && <p class="soft">Looking for boards…</p>}
       {boards.data && found.length === 0 && (
         <p class="soft">
-          No board shows it.{" "}
+          No board shows this run.{" "}
           <a href={address("/boards", { new: "1", selector: `id:${props.id}` })}>Start one</a>
         </p>
       )}
@@ -386,7 +386,7 @@ function Doctor(props: { id: string; path: string }) {
       <ErrorNote error={found.error} onRetry={found.refresh} />
       {!found.data && !found.error && <p class="soft">Reading the run…</p>}
       {found.data && findings.length === 0 && (
-        <p class="soft">{found.data.complete ? "Nothing is wrong with it." : "Still reading."}</p>
+        <p class="soft">{found.data.complete ? "No problems found." : "Still reading."}</p>
       )}
       <ul class="plain">
         {findings.map((one) => {
@@ -501,7 +501,7 @@ function Curves(props: { run: RunInFull; path: string }) {
       <ErrorNote error={error} onRetry={logged.refresh} />
       {logged.data && scalars.length === 0 && (
         <Empty title="This run has logged no scalars" code={THREE_LINES}>
-          <p>What it logs appears here by itself:</p>
+          <p>What it logs appears here automatically:</p>
         </Empty>
       )}
       <div class="charts">
@@ -526,7 +526,7 @@ function Curves(props: { run: RunInFull; path: string }) {
           <div class="tools">
             <h2>Images, text and histograms</h2>
             <p class="soft">
-              Of the last step. <a href={address("/compare", { run: [id] })}>Choose a step</a>
+              At the last step. <a href={address("/compare", { run: [id] })}>Choose a step</a>
             </p>
           </div>
           <div class="media-row">

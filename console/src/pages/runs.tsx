@@ -1,5 +1,4 @@
-// All runs: a table that scrolls through any number of them, narrowed, sorted and grouped as the
-// address says.
+// The table of all runs, of any length; the URL has its filter, order and groups.
 
 import { type Signal, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -73,12 +72,12 @@ with aboard.init("spirals", hparams={"lr": 0.1}) as run:
     run.log_metrics({"loss": 0.5}, step=1)`;
 const FIRST_BOARD = "aboard start spirals";
 const MOST_SELECTED = 1000; // with one click
-const MOST_IN_ADDRESS = 50; // selected runs that a link keeps
+const MOST_IN_ADDRESS = 50; // selected runs in a URL
 const MOST_FOLLOWED = 50;
-const MOST_ASKED = 20; // runs of which the first look asks what they have logged
+const MOST_SAMPLED = 20; // runs whose tags determine the default columns
 const FRESH_MILLISECONDS = 1600; // how long a changed value is marked
 const AGAIN_MILLISECONDS = 1000;
-const READING_MILLISECONDS = 1500; // between looks while the hub reads metrics
+const READING_MILLISECONDS = 1500; // between requests while the hub reads metrics
 const FOLLOW_MILLISECONDS = 800;
 const WIDTHS: Record<string, number> = {
   experiment: 160,
@@ -94,7 +93,7 @@ const WIDTHS: Record<string, number> = {
 
 type Asking = "board" | "tag" | "note" | "delete" | "export" | "columns" | "group" | undefined;
 
-/** What suits the runs of a filter: decided when the first ones are there, and kept. */
+/** The defaults for the runs of a filter: decided when the first runs are loaded, then kept. */
 interface Suited {
   key: string;
   selectors: string;
@@ -117,7 +116,7 @@ interface TableParts {
 
 const isPhone = () => window.matchMedia("(max-width: 720px)").matches;
 const ROOT: ColumnSpec = { field: "root", isCurve: false, width: undefined };
-/** Runs of several roots may have the same names: their root comes second, after run or state. */
+/** Runs of several roots may have the same names, so the root is the second column. */
 const plusRoot = <T,>(list: readonly T[], root: T): readonly T[] =>
   hasSeveralRoots() ? [...list.slice(0, 1), root, ...list.slice(1)] : list;
 const filterOf = ({ selectors, where }: View): Filter => ({ selectors, where });
@@ -140,7 +139,7 @@ export function Runs() {
   });
   const box = useRef<HTMLInputElement>(null);
   const whole = useLoaded("", (signal) => get<RunList>("/runs", { count: true }, signal));
-  // What can be chosen is loaded when the rows are there: it takes the hub longer.
+  // The available fields are loaded after the rows, because they take the hub longer.
   const isThere = status.value !== undefined;
   const names = useLoaded(String(isThere), async (signal) => {
     if (!isThere) return undefined;
@@ -174,9 +173,9 @@ export function Runs() {
     asking.value = what;
   };
 
-  // On a phone the facets are away until they are wanted.
-  const wish = query.get("facets");
-  const hasFacets = whole.data?.total !== 0 && (isPhone() ? wish === "on" : wish !== "off");
+  // On a phone the facets are hidden by default.
+  const mode = query.get("facets");
+  const hasFacets = whole.data?.total !== 0 && (isPhone() ? mode === "on" : mode !== "off");
   const switchFacets = () =>
     setQuery({
       facets: hasFacets ? (isPhone() ? undefined : "off") : isPhone() ? "on" : undefined,
@@ -281,26 +280,26 @@ function useStatus(
   }, [total, unread, isLoading]);
 }
 
-/** Decide what suits the runs of a filter, once some of them are there. */
+/** Decide the defaults for the runs of a filter when some of them are loaded. */
 function useSuited(suited: Signal<Suited>, filter: Filter, runs: readonly Run[]): void {
   const key = JSON.stringify(filter);
   useEffect(() => {
     const before = suited.peek();
     if (runs.length === 0 || before.key === key) return;
-    // A condition leaves the facets in their place: the next click may add another value.
+    // A condition does not change the facets, because the next click may add another value.
     const selectors = JSON.stringify(filter.selectors);
     const stay = before.selectors === selectors && before.facets.length > 1;
     const facets = stay ? before.facets : defaultFacets(runs);
     suited.value = { key, selectors, columns: defaultColumns(runs), facets };
   });
-  // A record has metrics after a while, a plain log directory never: ask what the first ones logged.
+  // Records get metrics after a while, plain log directories never: load what the first runs logged.
   const isBare =
     runs.length > 0 &&
     suited.value.key === key &&
     !suited.value.columns.some((one) => one.field.startsWith("metrics"));
   const logged = useLoaded(isBare ? key : "", async (signal) => {
     if (!isBare) return undefined;
-    const selector = runs.slice(0, MOST_ASKED).map((run) => `id:${run.id}`);
+    const selector = runs.slice(0, MOST_SAMPLED).map((run) => `id:${run.id}`);
     return get<{ metrics: Logged[] }>("/runs/metrics", { selector }, signal);
   });
   useLive(["run", "runs"], () => isBare && logged.refresh());
@@ -311,7 +310,7 @@ function useSuited(suited: Signal<Suited>, filter: Filter, runs: readonly Run[])
   }, [logged.data]);
 }
 
-/** How long the fractions of each column have been, so that points stay below each other. */
+/** The longest fraction of each column so far, so that decimal points stay aligned. */
 function useFractions(key: string): (field: string, text: string) => string {
   const kept = useRef({ key, longest: new Map<string, number>() });
   if (kept.current.key !== key) kept.current = { key, longest: new Map() };
@@ -328,11 +327,11 @@ function Rows(props: TableParts & { suited: Signal<Suited> }) {
   const filter = filterOf(view);
   const sort = view.sort.length > 0 ? view.sort : [DEFAULT_SORT];
   const extras = [...new Set(columns.map((one) => one.field).filter(isExtra))];
-  const asked = { selector: filter.selectors, where: filter.where, sort };
+  const listQuery = { selector: filter.selectors, where: filter.where, sort };
   const unread = useSignal(0);
-  const listKey = JSON.stringify([asked, extras]);
+  const listKey = JSON.stringify([listQuery, extras]);
   const paged = usePaged<Row>(listKey, async (start, limit, signal) => {
-    const page = { ...asked, limit, cursor: start };
+    const page = { ...listQuery, limit, cursor: start };
     const [answer, more] = await Promise.all([
       get<RunList>("/runs", page, signal),
       extras.length > 0
@@ -367,7 +366,7 @@ function Rows(props: TableParts & { suited: Signal<Suited> }) {
     selection.size > 0 ||
     (area.current?.matches(":hover") ?? false) ||
     (area.current?.querySelector(".table")?.scrollTop ?? 0) > 0;
-  const live = useLiveRows(paged, asked, columns, isBusy);
+  const live = useLiveRows(paged, listQuery, columns, isBusy);
 
   const move = (step: number, extends_: boolean) => {
     const next = Math.max(0, Math.min(paged.total - 1, active.value + step));
@@ -380,7 +379,7 @@ function Rows(props: TableParts & { suited: Signal<Suited> }) {
     anchor.current = index;
     selection.toggle(paged.at(index));
   };
-  /** Do something with what is selected, or with the row of the keyboard. */
+  /** Act on the selected runs, or on the row with the keyboard cursor. */
   const target = async (): Promise<Run[]> => {
     if (selection.size > 0) return selection.runs();
     const run = paged.at(active.value);
@@ -409,7 +408,7 @@ function Rows(props: TableParts & { suited: Signal<Suited> }) {
   };
   const changes = isMember();
   useKeys("Runs", [
-    { key: "j", label: "Next run; ⇧ selects as well", run: (event) => move(1, event.shiftKey) },
+    { key: "j", label: "Next run; ⇧ selects", run: (event) => move(1, event.shiftKey) },
     { key: "k", label: "Previous run; ⇧ selects", run: (event) => move(-1, event.shiftKey) },
     { key: "ArrowDown", label: "Next run", run: (event) => move(1, event.shiftKey) },
     { key: "ArrowUp", label: "Previous run", run: (event) => move(-1, event.shiftKey) },
@@ -418,7 +417,7 @@ function Rows(props: TableParts & { suited: Signal<Suited> }) {
     ...(changes ? [{ key: "b", label: "Open a board", run: board }] : []),
     { key: "c", label: "Compare", run: compare },
     ...(changes ? [{ key: "t", label: "Tag", run: ask("tag") }] : []),
-    { key: "Escape", label: "Select nothing", run: selection.clear },
+    { key: "Escape", label: "Clear the selection", run: selection.clear },
   ]);
   useActions("Selection", [
     { label: "Compare runs", hint: "c", run: compare },
@@ -444,7 +443,7 @@ function Rows(props: TableParts & { suited: Signal<Suited> }) {
           type="checkbox"
           aria-label="Select all runs"
           checked={selection.size > 0 && selection.size >= Math.min(paged.total, MOST_SELECTED)}
-          onChange={() => attempt(() => selection.all(asked, paged.total))}
+          onChange={() => attempt(() => selection.all(listQuery, paged.total))}
         />
       ),
       width: 40,
@@ -550,7 +549,7 @@ function Rows(props: TableParts & { suited: Signal<Suited> }) {
               Delete…
             </Button>
           )}
-          <Button kind="bare" onClick={selection.clear} title="Select nothing">
+          <Button kind="bare" onClick={selection.clear} title="Clear the selection">
             Esc
           </Button>
         </section>
@@ -629,7 +628,7 @@ function widthOf({ field, isCurve }: ColumnSpec, title: string): number {
   return WIDTHS[field] ?? Math.min(180, Math.max(64, title.length * 7 + 28));
 }
 
-/** A column of runs; whether it is of numbers is seen from one of its values. */
+/** A column of runs; one of its values determines whether it is numeric. */
 function runColumn(
   spec: ColumnSpec,
   example: unknown,
@@ -677,7 +676,7 @@ function RunLink(props: { run: Row; isWhole: boolean }) {
   );
 }
 
-/** Which runs are selected. A link keeps as many as fit into an address. */
+/** The selected runs. The URL has as many as fit. */
 function useSelection(paged: Paged<Row>, key: string) {
   const inAddress = place.value.query.getAll("selected");
   const chosen = useSignal<ReadonlyMap<string, Run | undefined>>(
@@ -690,7 +689,7 @@ function useSelection(paged: Paged<Row>, key: string) {
   };
   const last = useRef(key);
   useEffect(() => {
-    // Another filter selects other runs; the address of the new one says which.
+    // Another filter has another selection, which is in its URL.
     if (last.current === key) return;
     last.current = key;
     const ids = place.value.query.getAll("selected");
@@ -715,18 +714,18 @@ function useSelection(paged: Paged<Row>, key: string) {
       const gone = new Set(ids);
       set(new Map([...chosen.value].filter(([id]) => !gone.has(id))));
     },
-    /** Select all runs of the filter, of which the first ones may be the most; or none again. */
-    all: async (asked: Query, total: number) => {
+    /** Select all runs of the filter, or the first of very many; or clear the selection. */
+    all: async (listQuery: Query, total: number) => {
       const most = Math.min(total, MOST_SELECTED);
       if (chosen.value.size >= most) return set(new Map());
-      const answer = await get<RunList>("/runs", { ...asked, limit: MOST_SELECTED });
+      const answer = await get<RunList>("/runs", { ...listQuery, limit: MOST_SELECTED });
       set(new Map(answer.runs.map((run) => [run.id, run])));
       if (answer.total > MOST_SELECTED) {
         say(`Selected the first ${format.count(MOST_SELECTED)} of ${format.count(answer.total)}.`);
       }
     },
     runs: async (): Promise<Run[]> => {
-      // As they are now: a run that was selected may have been changed since.
+      // Load them again: a run may have changed since it was selected.
       const loaded = new Map(loadedRows(paged, 0, paged.total - 1).map((run) => [run.id, run]));
       const found = [...chosen.value].map(([id, run]) => {
         return loaded.get(id) ?? run ?? get<Run>(`/runs/${encodeURIComponent(id)}`);
@@ -736,7 +735,7 @@ function useSelection(paged: Paged<Row>, key: string) {
   };
 }
 
-/** Have the hub read the running runs in sight, so that their curves grow. */
+/** Make the hub read the visible running runs, so that their curves grow. */
 function useFollowed(rows: readonly Row[]): void {
   const running = rows.filter((run) => run.state === "running").slice(0, MOST_FOLLOWED);
   const ids = running.map((run) => run.id);
@@ -754,12 +753,12 @@ function useFollowed(rows: readonly Row[]): void {
 }
 
 /**
- * Follow what changes. Values change in their places and are marked once; another order or other
- * runs are shown at once only if nobody is looking at a row: else `news` says what is new.
+ * Follow changes. Values change in place and are highlighted once. A new order or new runs are shown
+ * at once only if the user is not using a row; otherwise `news` says what is new.
  */
 function useLiveRows(
   paged: Paged<Row>,
-  asked: Query,
+  listQuery: Query,
   columns: readonly ColumnSpec[],
   isBusy: () => boolean,
 ) {
@@ -772,13 +771,13 @@ function useLiveRows(
     news.value = "";
     paged.refresh();
   };
-  const latest = useRef({ paged, asked, isBusy }); // a timer outlives the rows of its event
-  latest.current = { paged, asked, isBusy };
+  const latest = useRef({ paged, listQuery, isBusy }); // a timer outlives a render
+  latest.current = { paged, listQuery, isBusy };
   const recount = async () => {
     timer.current = undefined;
-    const { asked, isBusy } = latest.current;
+    const { listQuery, isBusy } = latest.current;
     if (!isBusy()) return show();
-    const { total } = await get<RunList>("/runs", { ...asked, count: true });
+    const { total } = await get<RunList>("/runs", { ...listQuery, count: true });
     const more = total - latest.current.paged.total;
     news.value =
       more > 0 ? `${format.count(more)} new` : more < 0 ? `${format.count(-more)} gone` : "";
@@ -825,7 +824,7 @@ function useLiveRows(
   };
 }
 
-/** Groups of runs, with how many there are and the means of the columns. */
+/** Groups of runs, with their number and the means of the columns. */
 function Groups(props: TableParts & { suited: Signal<Suited> }) {
   const { view, columns } = props;
   const filter = filterOf(view);
@@ -838,17 +837,17 @@ function Groups(props: TableParts & { suited: Signal<Suited> }) {
     .map((one) => one.field)
     .filter((field) => readField(field)?.group || field === "duration")
     .filter((field) => !field.startsWith("tags"));
-  const asked = {
+  const listQuery = {
     selector: filter.selectors,
     where: filter.where,
     sort: view.sort,
     group_by: view.groupBy,
     columns: fields.join(","),
   };
-  const listKey = JSON.stringify(asked);
+  const listKey = JSON.stringify(listQuery);
   const unread = useSignal(0);
   const paged = usePaged<RunGroup>(listKey, async (start, limit, signal) => {
-    const answer = await get<RunList>("/runs", { ...asked, limit, cursor: start }, signal);
+    const answer = await get<RunList>("/runs", { ...listQuery, limit, cursor: start }, signal);
     unread.value = answer.unread;
     return { rows: answer.groups ?? [], total: answer.total };
   });
@@ -856,7 +855,7 @@ function Groups(props: TableParts & { suited: Signal<Suited> }) {
   useLive(["run", "runs"], paged.refresh);
   const active = useSignal(0);
   const align = useFractions(listKey);
-  /** Show the runs of a group: its values join the filter. */
+  /** Show the runs of a group by adding its values to the filter. */
   const open = (group: RunGroup | undefined) => {
     if (!group) return;
     const own = view.groupBy.map((field) => `${field} == ${literal(group.values[field])}`);

@@ -1,4 +1,4 @@
-// The roots: where the hub finds runs, what reading them costs, and what keeps it from reading.
+// The roots of the hub: their runs, requests to buckets, and problems.
 
 import { useSignal } from "@preact/signals";
 import { type ApiError, change, get, type Root } from "../api";
@@ -14,7 +14,7 @@ import { address, place, setQuery } from "../router";
 import { isAdmin } from "../session";
 import { Fact } from "./board";
 
-/** All requests of a day to the bucket of a root; undefined for a directory. */
+/** The requests of a day to the bucket of a root; undefined for a directory. */
 export function requestsOf(root: Pick<Root, "requests">): number | undefined {
   if (root.requests.length === 0) return undefined;
   return root.requests.reduce((sum, one) => sum + one.requests, 0);
@@ -149,7 +149,7 @@ function RootPanel(props: { root: Root; onClose: () => void }) {
     <Panel title={`Root ${root.name}`} heading={root.name} onClose={props.onClose}>
       <dl class="facts">
         <Fact name="place">
-          {root.uri} <Copy text={root.uri} label="Copy the place" />
+          {root.uri} <Copy text={root.uri} label="Copy the URI" />
         </Fact>
         <Fact name="runs">
           <a href={address("/runs", { where: `root == ${JSON.stringify(root.uri)}` })}>
@@ -159,7 +159,7 @@ function RootPanel(props: { root: Root; onClose: () => void }) {
         <Fact name="last checked">
           <Time at={root.looked} empty="not yet" />
         </Fact>
-        <Fact name="damage">{damageOf(root) || "none that was seen"}</Fact>
+        <Fact name="damage">{damageOf(root) || "none found"}</Fact>
       </dl>
       {root.problems.length > 0 && (
         <Section title="What to do">
@@ -175,7 +175,7 @@ function RootPanel(props: { root: Root; onClose: () => void }) {
         </Section>
       )}
       {!isFine && (
-        <Section title="Look closer">
+        <Section title="Examine">
           <div class="code">
             <pre>{doctor}</pre>
             <Copy text={doctor} label="Copy the command" />
@@ -232,7 +232,7 @@ function AddRoot(props: { onClose: () => void; onAdded: () => void }) {
             uri.value = text;
           }}
           placeholder="/data/runs or s3://bucket/runs"
-          hint="A directory that the hub can read, or a bucket with its credentials in the hub's environment. A team's hub keeps it until it ends: write it into aboard.toml too."
+          hint="A directory that the hub can read, or a bucket with its credentials in the hub's environment. A team's hub forgets it when it restarts: add it to aboard.toml too."
         />
         <ErrorNote error={error.value} />
       </Form>

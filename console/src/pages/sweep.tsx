@@ -1,6 +1,5 @@
-// Many runs at once: which values of hyperparameters lead to which metric. Parallel coordinates
-// that are brushed, a scatter of any two values, how strongly each hyperparameter goes with the
-// metric, and the runs themselves.
+// How a metric of many runs depends on hyperparameters: parallel coordinates with brushes, a scatter
+// plot of any two values, the importance of each hyperparameter, and the runs.
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
@@ -36,9 +35,9 @@ const MOST_AXES = 10;
 const STATISTICS = ["last", "min", "max", "mean"];
 
 type Row = Record<string, unknown>;
-type Labels = ReadonlyMap<unknown, RunLabel>; // by the ids of runs
+type Labels = ReadonlyMap<unknown, RunLabel>; // by run id
 
-/** The name of a hyperparameter or metric in a question, whatever letters it has. */
+/** The field of a hyperparameter or metric with any name, for a question. */
 export function fieldOf(group: "hparams" | "metrics", name: string, statistic = ""): string {
   const tail = statistic && statistic !== "last" ? `.${statistic}` : "";
   return `${group}[${JSON.stringify(name)}]${tail}`;
@@ -70,14 +69,14 @@ export function Sweep() {
   const result = metric ? fieldOf("metrics", metric, statistic) : "";
   const rows = useLoaded(JSON.stringify([key, result, !fields.data]), async (signal) => {
     if (!fields.data) return undefined;
-    const wish = { ...selection, limit: MOST_RUNS };
-    // The metric over all points of its curve; what else there is of a run is in its document.
+    const params = { ...selection, limit: MOST_RUNS };
+    // The statistic of the metric over all points; the document of a run has its other values.
     const [runs, values] = await Promise.all([
-      get<RunList>("/runs", wish, signal),
+      get<RunList>("/runs", params, signal),
       result
         ? get<{ runs: Row[]; unread: number }>(
             "/runs",
-            { ...wish, columns: `uri,${result}` },
+            { ...params, columns: `uri,${result}` },
             signal,
           )
         : undefined,
@@ -213,7 +212,7 @@ export function Sweep() {
             <section aria-label="Importance">
               <h2>Importance for {metric || "a metric"}</h2>
               {strengths.length === 0 && (
-                <p class="soft">It takes three runs with different hyperparameters.</p>
+                <p class="soft">This needs three runs with different hyperparameters.</p>
               )}
               <ul class="strengths">
                 {strengths.slice(0, 12).map((one) => (
@@ -287,7 +286,7 @@ function Where(props: { where: string }) {
   );
 }
 
-/** A canvas that follows its box and is drawn again when something of it changes. */
+/** A canvas that has the size of its box and is redrawn after changes. */
 function useCanvas(paint: (pen: CanvasRenderingContext2D, width: number, height: number) => void) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const size = useSignal({ width: 0, height: 0 });
@@ -376,7 +375,7 @@ function Parallel(props: {
     pen.fillRect(across(axes.length - 1, width) - 2, TOP, 5, props.hasResult ? inner : 0);
   });
   const inner = Math.max(1, height - TOP - BOTTOM);
-  // Near an end it is the end, where runs lie.
+  // Near an end, snap to the end, where runs are.
   const partOf = (event: PointerEvent) => {
     const top = canvas.current?.getBoundingClientRect().top ?? 0;
     const part = 1 - (event.clientY - top - TOP) / inner;
@@ -417,7 +416,7 @@ function Parallel(props: {
                 aria-valuemax={1}
                 aria-valuenow={now?.[0] ?? 0}
                 aria-valuetext={
-                  now ? `${textOn(axis, now[0])} to ${textOn(axis, now[1])}` : "all of it"
+                  now ? `${textOn(axis, now[0])} to ${textOn(axis, now[1])}` : "all values"
                 }
                 style={{ top: `${TOP}px`, height: `${inner}px` }}
                 onKeyDown={(event) => {
@@ -699,7 +698,7 @@ function Runs(props: {
   );
 }
 
-/** Numbers by size, then texts; what is missing comes last. */
+/** Compare numbers by size, then texts; missing values come last. */
 function ordered(one: unknown, other: unknown): number {
   const [a, b] = [numeric(one), numeric(other)];
   if (a !== undefined && b !== undefined) return a - b;

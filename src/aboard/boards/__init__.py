@@ -1,1 +1,1 @@
-"""Boards as the hub stores them: the model, the registry, the lifecycle, limits and accounts."""
+"""The hub's boards and accounts: model, registry, lifecycle, limits and database."""

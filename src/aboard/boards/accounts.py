@@ -1,7 +1,7 @@
-"""The users that a hub stores, with their tokens, sessions, shared links and one-time keys.
+"""The users of a hub, with their tokens, sessions, shared links, one-time keys and saved views.
 
-Secrets arrive as digests, passwords as argon2 hashes. The hub's `auth` makes and compares them;
-`permissions` says what a role may do.
+Secrets arrive as digests, passwords as argon2 hashes. `hub.auth` creates and compares them, and
+`hub.permissions` defines what each role may do.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from aboard.boards.database import Database, from_row, table, to_row
-from aboard.boards.errors import Conflict, NameTaken, NoSuchName
-from aboard.boards.model import is_plain
+from aboard.boards.errors import BadValue, Conflict, NameTaken, NoSuchName
+from aboard.boards.model import LONGEST_NAME, Visibility, check_text, is_plain
 from aboard.system import requires
 
 with requires("sqlalchemy"):
@@ -37,7 +37,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of a program, without its secret."""
+    """An API token, without its secret."""
 
     id: str
     account: str
@@ -55,7 +55,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A login of a browser, without its secret."""
+    """A browser session, without its secret."""
 
     id: str
     account: str
@@ -66,7 +66,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A link that shows one board without a login, without its secret."""
+    """A shared link, which shows one board without a login; without its secret."""
 
     id: str
     board: str
@@ -82,13 +82,24 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that opens one session of a user, once, without its secret."""
+    """A one-time key, which opens one session of a user; without its secret."""
 
     digest: str = field(repr=False)
     account: str
     created: float
     expires: float
     used: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A saved table of runs: the query of the page's address."""
+
+    owner: str
+    name: str
+    query: str
+    visibility: Visibility
+    changed: float
 
 
 Secret = TypeVar("Secret", Token, Session, Share)
@@ -99,11 +110,13 @@ _session = table("visit", Session, ("id",))
 _share = table("share", Share, ("id",))
 _key = table("one_time_key", Key, ("digest",))
 _board = sa.table("board", sa.column("id"))
-_view = sa.table("saved_view", sa.column("owner"), sa.column("visibility"))
+_view = table("saved_view", View, ("owner", "name"))
 _TABLES = {User: _account, Token: _token, Session: _session, Share: _share, Key: _key}
-_ADMINISTRATORS = "(administrators)"  # the lock of what might remove the last one
-_KEY_KEPT = 7 * 86400.0  # seconds for which an expired key is known as such
-_MOST_KEYS = 500  # of one user
+_ADMINISTRATORS = "(administrators)"  # lock for changes that could remove the last administrator
+_KEY_KEPT = 7 * 86400.0  # seconds for which an expired key is remembered
+_MOST_KEYS = 500  # per user
+LONGEST_QUERY = 16_000  # of a view
+MOST_VIEWS = 500  # per user
 
 
 class Accounts:
@@ -112,7 +125,7 @@ class Accounts:
         self._clock = clock
 
     def add_user(self, name: str, role: Role, password: str | None = None) -> User:
-        """Add a user, or bring back a removed one with the boards of that name."""
+        """Add a user, or restore a removed one, who owns the same boards again."""
         user = User(name, Role(role), self._clock(), password)
         with self._database.write(owner=name) as connection:
             before = _one(connection, User, _account.c.name == name)
@@ -123,7 +136,7 @@ class Accounts:
                     sa.update(_account).where(_account.c.name == name).values(to_row(user))
                 )
             else:
-                raise NameTaken(f"there is a user {name!r}.", "Choose another name.")
+                raise NameTaken(f"user {name!r} already exists.", "Choose another name.")
         return user
 
     def user(self, name: str) -> User:
@@ -144,20 +157,20 @@ class Accounts:
             _check_administrators(connection)
 
     def set_password(self, name: str, password: str) -> None:
-        """Set a password, which ends all sessions and one-time keys of the user."""
+        """Set a password; this ends all sessions and one-time keys of the user."""
         with self._database.write() as connection:
             _change(connection, name, password=password)
             for column in (_session.c.account, _key.c.account):
                 connection.execute(sa.delete(column.table).where(column == name))
 
     def renew_password(self, name: str, before: str, after: str) -> None:
-        """Replace the hash of a password, if it is still the one the caller saw."""
+        """Replace the hash of a password if it is still `before`."""
         with self._database.write() as connection:
             same = (*_present(name), _account.c.password == before)
             connection.execute(sa.update(_account).where(*same).values(password=after))
 
     def remove_user(self, name: str) -> None:
-        """Remove a user with all tokens, sessions, links and private views; the boards stay."""
+        """Remove a user with all tokens, sessions, links and private views; boards are kept."""
         with self._database.write(owner=_ADMINISTRATORS) as connection:
             _change(connection, name, removed=self._clock(), password=None)
             _check_administrators(connection)
@@ -168,7 +181,7 @@ class Accounts:
             connection.execute(sa.delete(_view).where(*private))
 
     def add(self, secret: Token | Session | Share | Key) -> None:
-        """Store a token, a session, a link or a key; a user's oldest keys are deleted."""
+        """Store a token, session, link or key; keys above a user's limit are deleted."""
         with self._database.write() as connection:
             name = secret.made_by if isinstance(secret, Share) else secret.account
             if _one(connection, User, *_present(name)) is None:
@@ -176,13 +189,13 @@ class Accounts:
             if isinstance(secret, Share):
                 known = sa.select(_board.c.id).where(_board.c.id == secret.board)
                 if connection.scalar(known) is None:
-                    raise NoSuchName(f"there is no board {secret.board!r}.")
+                    raise NoSuchName(f"board {secret.board!r} not found.")
             connection.execute(sa.insert(_TABLES[type(secret)]).values(to_row(secret)))
             if isinstance(secret, Key):
                 _forget_oldest_keys(connection, secret.account)
 
     def opened_by(self, kind: type[Secret], digest: str) -> tuple[Secret, User] | None:
-        """Return the token, session or link of a digest and its user, if both exist."""
+        """Return the token, session or link with a digest, and its user, if both exist."""
         with self._database.read() as connection:
             found = _one(connection, kind, _TABLES[kind].c.digest == digest)
             if found is None:
@@ -206,14 +219,14 @@ class Accounts:
             return _all(connection, Share, _share.c.board == board, order=_share.c.created)
 
     def revoke(self, kind: type[Token] | type[Share], identity: str) -> None:
-        """Revoke a token or a link; it stays listed."""
+        """Revoke a token or link; it is still listed."""
         table = _TABLES[kind]
         this = table.c.id == identity
         again = sa.func.coalesce(table.c.revoked, self._clock())
         with self._database.write() as connection:
             done = connection.execute(sa.update(table).where(this).values(revoked=again))
         if not done.rowcount:
-            raise NoSuchName(f"there is no {kind.__name__.lower()} {identity[:80]!r}.")
+            raise NoSuchName(f"{kind.__name__.lower()} {identity[:80]!r} not found.")
 
     def end_session(self, digest: str) -> None:
         with self._database.write() as connection:
@@ -225,10 +238,10 @@ class Accounts:
             connection.execute(sa.update(_token).where(this).values(last_used=at))
 
     def use_key(self, digest: str, session: Session | None = None) -> Key | None:
-        """Use up a key; return it as it was before, None if it is not known.
+        """Use up a key; return it as it was before, or None if it is unknown.
 
-        Of several requests with the same key, one gets it unused. The session of the key's user is
-        stored in the same transaction.
+        If several requests send the same key, only one gets it unused. The session of the key's
+        user is stored in the same transaction.
         """
         now, this = self._clock(), _key.c.digest == digest
         with self._database.read() as connection:
@@ -250,6 +263,51 @@ class Accounts:
             connection.execute(sa.delete(_key).where(_key.c.expires <= now - _KEY_KEPT))
 
 
+class Views:
+    """The saved views of all users. Permission to share or delete them is left to the caller."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+
+    def seen_by(self, user: str) -> Sequence[View]:
+        """Return a user's views and the team's, by name."""
+        shown = sa.or_(_view.c.owner == user, _view.c.visibility == str(Visibility.TEAM))
+        query = sa.select(_view).where(shown).order_by(_view.c.name, _view.c.owner)
+        with self._database.read() as connection:
+            return [from_row(View, row) for row in connection.execute(query)]
+
+    def save(self, owner: str, name: str, query: str, visibility: Visibility) -> View:
+        """Save a view; it replaces one with the same owner and name."""
+        name = check_text(name.strip(), "the name of a view", LONGEST_NAME)
+        if not name:
+            raise BadValue("a view needs a name.")
+        check_text(query, "the query of a view", LONGEST_QUERY)
+        view = View(owner, name, query, visibility, self._clock())
+        mine = _view.c.owner == owner
+        with self._database.write(owner=owner) as connection:
+            connection.execute(sa.delete(_view).where(mine, _view.c.name == name))
+            count = sa.select(sa.func.count()).select_from(_view).where(mine)
+            if (connection.scalar(count) or 0) >= MOST_VIEWS:
+                raise BadValue(f"a user may have at most {MOST_VIEWS} views.", "Delete some.")
+            connection.execute(sa.insert(_view).values(to_row(view)))
+        return view
+
+    def delete(self, owner: str, name: str, *, shared_only: bool = False) -> None:
+        """Delete a view; with `shared_only`, only if the team sees it."""
+        this = [_view.c.owner == owner, _view.c.name == name]
+        if shared_only:
+            this.append(_view.c.visibility == str(Visibility.TEAM))
+        with self._database.write(owner=owner) as connection:
+            done = connection.execute(sa.delete(_view).where(*this))
+        if not done.rowcount:
+            raise no_such_view(name)
+
+
+def no_such_view(name: str) -> NoSuchName:
+    return NoSuchName(f"view {name[:80]!r} not found.", "List them: GET /api/v1/views")
+
+
 def _present(name: str) -> tuple[sa.ColumnElement[bool], ...]:
     return (_account.c.name == name, _account.c.removed.is_(None))
 
@@ -266,7 +324,7 @@ def _check_administrators(connection: sa.Connection) -> None:
     left = (_account.c.role == str(Role.ADMIN), _account.c.removed.is_(None))
     if not connection.scalar(sa.select(sa.func.count()).select_from(_account).where(*left)):
         raise Conflict(
-            "the hub would be left without an administrator.", "Make another user admin first."
+            "the hub would have no administrator left.", "Make another user an admin first."
         )
 
 
@@ -295,4 +353,4 @@ def _all(
 
 
 def _no_user(name: str) -> NoSuchName:
-    return NoSuchName(f"there is no user {name[:80]!r}.", "See who there is: aboard user list")
+    return NoSuchName(f"user {name[:80]!r} not found.", "List them: aboard user list")

@@ -1,8 +1,8 @@
-"""The hub's database: migrations, tables and rows, and transactions over SQLite or PostgreSQL.
+"""The hub's database: migrations, tables, rows and transactions on SQLite or PostgreSQL.
 
-A table's columns derive from the dataclass of its rows. A migration is SQL that both engines
-understand; a released one never changes. Callers see typed errors only: `DatabaseUnavailable` for
-what may pass, `BadDatabase` for what will not.
+A table's columns derive from the dataclass of its rows. A migration is SQL that both databases
+accept; a released one never changes. Callers see only typed errors: `DatabaseUnavailable` if a
+retry may succeed, `BadDatabase` if not.
 """
 
 from __future__ import annotations
@@ -263,11 +263,11 @@ _BAD_SQLITE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FOR
 
 
 class Database:
-    """A database with all migrations made.
+    """A database with all migrations applied.
 
-    `address` is a path or `sqlite:///path`, or `postgresql://user:password@host/name`. A caller
-    waits for up to `busy_seconds` for a connection, and for a lock that others hold. `id` is made
-    with the tables: all hubs of a database share it.
+    `address` is a path, `sqlite:///path`, or `postgresql://user:password@host/name`. A caller
+    waits up to `busy_seconds` for a connection or a lock. `id` is created with the tables; all
+    hubs of a database share it.
     """
 
     id: str
@@ -295,7 +295,7 @@ class Database:
 
     @property
     def now(self) -> sa.ColumnElement[float]:
-        """The database's clock, in seconds since 1970: the same for all hubs."""
+        """The database's clock in seconds since 1970, the same for all hubs."""
         if self.is_sqlite:
             return (sa.func.julianday("now", type_=sa.Double) - 2440587.5) * 86400.0
         return sa.cast(sa.extract("epoch", sa.func.now()), sa.Double)
@@ -308,7 +308,7 @@ class Database:
 
     @contextmanager
     def write(self, *, owner: str | None = None) -> Iterator[sa.Connection]:
-        """Lend a connection for one transaction, which excludes others of the same owner."""
+        """Open a transaction; with `owner`, it excludes others of the same owner."""
         with self._translated(), self._engine.begin() as connection:
             if owner is not None and not self.is_sqlite:  # SQLite has one writer anyway
                 lock = sa.func.pg_advisory_xact_lock(_OWNER_LOCK, sa.func.hashtext(owner))
@@ -332,7 +332,7 @@ class Database:
         if made > known:
             raise BadDatabase(
                 f"{self.name} was used by a newer version of aboard "
-                f"(its tables are number {made}, this version knows {known}).",
+                f"(schema version {made}, this version supports {known}).",
                 "Upgrade aboard, or use another database.",
             )
         for number in range(made + 1, known + 1):
@@ -353,8 +353,8 @@ class Database:
             cause = error.orig if isinstance(error, exc.DBAPIError) else error
             if getattr(cause, "sqlite_errorcode", 0) & 0xFF in _BAD_SQLITE:
                 raise BadDatabase(
-                    f"{self.name} is not a sound database: {cause}.",
-                    "Restore it from a backup, or use another.",
+                    f"{self.name} is damaged or not a database: {cause}.",
+                    "Restore it from a backup, or use another database.",
                 ) from error
             if isinstance(error, _PASSING) or getattr(error, "connection_invalidated", False):
                 raise self._unavailable(cause) from error
@@ -365,9 +365,9 @@ class Database:
             raise self._unavailable(error.strerror or error) from error
 
     def _unavailable(self, cause: object) -> DatabaseUnavailable:
-        said = (str(cause).splitlines() or [""])[0].rstrip(" .?")
+        reason = (str(cause).splitlines() or [""])[0].rstrip(" .?")
         return DatabaseUnavailable(
-            f"the database {self.name} does not answer: {said}.", "Try again when it is back."
+            f"the database {self.name} does not answer: {reason}.", "Try again when it is back."
         )
 
 
@@ -378,7 +378,7 @@ def _url(address: str | os.PathLike[str]) -> sa.URL:
     try:
         url = sa.make_url(text)
     except (exc.ArgumentError, ValueError) as error:
-        raise BadDatabase("the address of the database cannot be read.", _ADDRESSES) from error
+        raise BadDatabase("the database address is invalid.", _ADDRESSES) from error
     if url.drivername in {"postgresql", "postgres", "postgresql+psycopg"}:
         return url.set(drivername="postgresql+psycopg")
     if url.drivername == "sqlite" and url.database not in {None, "", ":memory:"}:
@@ -392,7 +392,7 @@ _ADDRESSES = "Use a path, or postgresql://user:password@host/name"
 def _sqlite(path: Path, busy_seconds: float) -> sa.Engine:
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     path.chmod(0o600)
-    # Never created by connecting: a file that was moved away would come back empty.
+    # Connecting never creates the file: one that was moved away would come back empty.
     uri = f"file:{quote(str(path))}?mode=rw"
 
     def connect() -> sqlite3.Connection:
@@ -408,7 +408,7 @@ def _sqlite(path: Path, busy_seconds: float) -> sa.Engine:
         return connection
 
     with closing(connect()) as first:
-        first.execute("PRAGMA journal_mode = WAL")  # stays with the file
+        first.execute("PRAGMA journal_mode = WAL")  # stored in the file
     engine = sa.create_engine(
         "sqlite://",
         creator=connect,
@@ -424,7 +424,7 @@ def _sqlite(path: Path, busy_seconds: float) -> sa.Engine:
 
     @sa.event.listens_for(engine, "checkout")
     def check(_: Any, record: pool.ConnectionPoolEntry, __: Any) -> None:
-        """Leave a file that was moved or replaced: what is written to it would be lost."""
+        """Disconnect from a file that was moved or replaced: writes to it would be lost."""
         try:
             same = path.stat().st_ino == record.info["file"]
         except FileNotFoundError:
@@ -434,7 +434,7 @@ def _sqlite(path: Path, busy_seconds: float) -> sa.Engine:
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        # A write that begins as a read can fail half-way, when another has written in between.
+        # A transaction that reads before it writes fails if another one writes in between.
         reads = connection.get_execution_options().get("reads")
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
@@ -443,7 +443,7 @@ def _sqlite(path: Path, busy_seconds: float) -> sa.Engine:
 
 def _postgres(url: sa.URL, busy_seconds: float) -> sa.Engine:
     try:
-        import psycopg  # noqa: F401 - SQLAlchemy's own message does not say what to install
+        import psycopg  # noqa: F401 - SQLAlchemy's message does not say what to install
     except ImportError as error:
         raise BadDatabase(
             "PostgreSQL needs the package psycopg.",
@@ -456,7 +456,7 @@ def _postgres(url: sa.URL, busy_seconds: float) -> sa.Engine:
         "application_name": "aboard",
         "client_encoding": "utf8",
         "options": f"-c lock_timeout={milliseconds} -c timezone=UTC",
-        "prepare_threshold": None,  # poolers between us and the server may not know them
+        "prepare_threshold": None,  # connection poolers may not support prepared statements
     }
     return sa.create_engine(
         url,

@@ -1,6 +1,6 @@
-"""The errors of boards and their registry.
+"""The errors of boards and accounts.
 
-Each has a code for the API, one line that says what is wrong, and a hint what to do.
+Each has a code for the API, a one-line message and a hint.
 """
 
 from __future__ import annotations
@@ -28,27 +28,25 @@ class BoardsError(Exception):
 
 
 class NoSuchName(BoardsError):  # noqa: N818 - named by what is wrong
-    """There is no such thing, or the user may not see it."""
+    """Not found, or not visible to the user."""
 
     code = "not_found"
 
 
 class Ambiguous(BoardsError):  # noqa: N818 - named by what is wrong
-    """A prefix of several ids or names."""
+    """A prefix that several ids or names share."""
 
     code = "ambiguous"
 
     def __init__(self, text: str, matches: Sequence[BoardRecord]) -> None:
         named = ", ".join(f"{board.id} ({board.name})" for board in matches[:5])
         more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
-        super().__init__(
-            f"{text!r} means several boards: {named}{more}.", "Write more of the name or id."
-        )
+        super().__init__(f"{text!r} matches several boards: {named}{more}.", "Use a longer prefix.")
         self.matches = tuple(matches)
 
 
 class Conflict(BoardsError):  # noqa: N818 - named by what is wrong
-    """Another request changed the same thing meanwhile; read it again."""
+    """The request conflicts with the current state, or another request changed it first."""
 
     code = "conflict"
 
@@ -60,7 +58,7 @@ class IllegalTransition(Conflict):
 
 
 class NameTaken(Conflict):
-    """A name that another live board of the owner, or another user, has."""
+    """A name already used by a live board of the same owner, or by another user."""
 
     code = "name_taken"
 
@@ -72,13 +70,13 @@ class IdempotencyMismatch(Conflict):
 
 
 class BadValue(BoardsError):  # noqa: N818 - named by what is wrong
-    """A value that cannot be used."""
+    """An invalid value."""
 
     code = "bad_value"
 
 
 class BoardLimitExceeded(BoardsError):  # noqa: N818 - named by what is wrong
-    """More than a user may have; `boards` are those that count, oldest first."""
+    """A user's limit is exceeded; `boards` are those that count, oldest first."""
 
     code = "limit_exceeded"
 
@@ -88,18 +86,18 @@ class BoardLimitExceeded(BoardsError):  # noqa: N818 - named by what is wrong
 
 
 class Busy(BoardsError):  # noqa: N818 - named by what is wrong
-    """More work than is done at once; the same call may work later."""
+    """Too much work at once; the same call may succeed later."""
 
     code = "busy"
 
 
 class DatabaseUnavailable(BoardsError):  # noqa: N818 - named by what is wrong
-    """The database does not answer at the moment; the same call may work later."""
+    """The database does not answer; the same call may succeed later."""
 
     code = "database_unavailable"
 
 
 class BadDatabase(BoardsError):  # noqa: N818 - named by what is wrong
-    """A database that this version cannot use, now or later."""
+    """A database that this version cannot use; retrying does not help."""
 
     code = "bad_database"

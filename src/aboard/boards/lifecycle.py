@@ -1,7 +1,8 @@
-"""The life of boards: a loop that starts, watches, stops and adopts them.
+"""The lifecycle of boards: a loop that starts, watches, stops and adopts them.
 
-`decide` says which transition is due, and `Lifecycle` runs the loop. It stores every step before it
-takes it, and every step can be repeated, so a killed hub goes on where the registry says.
+`decide` returns the next transition of a board, and `Lifecycle` runs the loop. It stores every step
+before it takes it, and every step can be repeated, so a hub that was killed continues from the
+registry.
 """
 
 from __future__ import annotations
@@ -50,26 +51,26 @@ from aboard.executors.base import (
 )
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 20  # of a change, while others change the same board
+_ATTEMPTS = 20  # to change a board that others change at the same time
 _CHANGING = frozenset({BoardState.PENDING, BoardState.STARTING, BoardState.STOPPING})
 _SOON_SECONDS = 10.0  # how long a change of state is expected to take
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 2.0, 30.0
 _UNANSWERED = "does not answer"
-_NOT_YET = "; not yet: "  # between the reason of a stop and why it has to wait
+_NOT_YET = "; not yet: "  # separates the reason for a stop from the reason for its delay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The intervals and timeouts of the loop, in seconds; 0 for no timeout."""
+    """The intervals and timeouts of the loop, in seconds; 0 means no timeout."""
 
     poll: float = 2.0
     poll_soon: float = 0.25  # while a board starts or stops
-    grace: float = 30.0  # then it is killed, if its executor has not
-    start_timeout: float = 300.0  # until a started board reports its address
-    lease: float = 15.0  # then another hub goes on with the boards of one that is gone
-    unreached: float = 600.0  # without a hub that reaches a board, until it is lost
-    orphans: float = 60.0  # between two searches for what no board has
-    unhealthy: float = 10.0  # without an answer until a board counts as not answering
+    grace: float = 30.0  # from a stop until the board is killed
+    start_timeout: float = 300.0  # until a started board must report its address
+    lease: float = 15.0  # until another hub takes over the boards of a hub that is gone
+    unreached: float = 600.0  # until a board that no hub reaches is lost
+    orphans: float = 60.0  # between two searches for orphans
+    unhealthy: float = 10.0  # without an answer until a board is shown as not answering
     unhealthy_timeout: float = 60.0  # without an answer until a board is stopped
 
     @property
@@ -86,11 +87,11 @@ def decide(
     silent: float = 0.0,
     why: str = "",
 ) -> Transition | None:
-    """Return the transition that is due, if one is.
+    """Return the transition that is due, or None.
 
-    `status` is None if the executor does not know the board. It has no meaning for an instant
-    board, and before an executor has the board. `silent` is for how many seconds it has not
-    answered, and `why` the reason if it is known.
+    `status` is None if the executor does not know the board; it is ignored for instant boards and
+    for boards that no executor has accepted. `silent` is the number of seconds without an answer,
+    `why` the reason if it is known.
     """
     if record.on == INSTANT:
         return _instant(record, now)
@@ -131,7 +132,7 @@ def _starting(
             return Transition(BoardState.RUNNING)
         case CommandState.ENDED:
             return Transition(BoardState.FAILED, why_ended(status))
-    if status.reason or record.reason:  # it waits for its engine, or did until now
+    if status.reason or record.reason:  # it waits for its engine, or did until this poll
         return None
     if settings.start_timeout and now - record.changed >= settings.start_timeout:
         waited = span(settings.start_timeout)
@@ -146,8 +147,8 @@ def _running(
     if status.state is CommandState.ENDED:
         match status.exit_code:
             case 0:
-                return Transition(BoardState.STOPPED, status.reason or "it ended by itself")
-            case None:  # its end was not observed, as when the machine was switched off
+                return Transition(BoardState.STOPPED, status.reason or "it exited by itself")
+            case None:  # nothing observed the exit: the machine may have been switched off
                 return Transition(BoardState.LOST, why_ended(status))
         return Transition(BoardState.FAILED, why_ended(status))
     if status.state is CommandState.STARTING:
@@ -160,7 +161,7 @@ def _running(
 
 
 def _time_is_up(record: BoardRecord, now: float) -> str:
-    """Return why a running board must end, or an empty text."""
+    """Return why a running board must stop, or an empty string."""
     if record.expires is not None and now >= record.expires:
         ran = record.expires - (record.started or record.created)
         return f"its time is up: it ran for {span(ran)}"
@@ -175,36 +176,36 @@ def why_ended(status: Status) -> str:
         return status.reason
     match status.exit_code:
         case None:
-            return "it ended for an unknown reason"
+            return "it exited for an unknown reason"
         case code if code < 0:
-            return f"it was ended by signal {-code}"
+            return f"it was killed by signal {-code}"
         case code:
-            return f"it ended with exit code {code}"
+            return f"it exited with code {code}"
 
 
 def why_waiting(place: str, status: Status) -> str:
-    """Return what a board waits for, if it does, as its engine says."""
+    """Return what a board waits for, in the engine's words, or an empty string."""
     if status.state is CommandState.STARTING:
         return status.reason
     return why_unanswered(place, status)
 
 
 def why_unanswered(place: str, status: Status) -> str:
-    """Return why the status of a board is unknown, if it is."""
+    """Return why the status of a board is unknown, or an empty string."""
     if status.state is not CommandState.UNKNOWN:
         return ""
-    said = status.reason
-    return said if _UNANSWERED in said else f"{place} {_UNANSWERED}: {said}"
+    reason = status.reason
+    return reason if _UNANSWERED in reason else f"{place} {_UNANSWERED}: {reason}"
 
 
 def why_stopping(reason: str, place: str, problem: str) -> str:
-    """Return the reason of a stop, with what its engine does not answer, if it does not."""
+    """Return the reason for a stop; `problem` is why the engine delays it."""
     reason = reason.partition(_NOT_YET)[0]
-    return f"{reason}{_NOT_YET}{problem}; it ends when {place} answers" if problem else reason
+    return f"{reason}{_NOT_YET}{problem}; it stops when {place} answers" if problem else reason
 
 
 def span(seconds: float) -> str:
-    """Write a duration as users do: 90 seconds are '90s', an hour is '1h'."""
+    """Format a duration: 90 seconds are '90s', an hour is '1h'."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:.0f}{unit}"
@@ -212,29 +213,29 @@ def span(seconds: float) -> str:
 
 
 def _is_longer(record: BoardRecord, values: Mapping[str, Any]) -> bool:
-    """Return whether changes give a board more time than its engine does."""
+    """Return whether changes allow a board more time than its engine does."""
     timeout = values.get("timeout", record.timeout)
     return bool(record.timeout) and (not timeout or timeout > record.timeout)
 
 
 @dataclass(slots=True)
 class _Place:
-    """What the polls of one executor remember; one of them runs at a time."""
+    """The state that polls of one executor share; one poll runs at a time."""
 
     executor: Executor
     orphans: dict[str, Handle] = field(default_factory=dict)
-    searched: float | None = None  # when it was last searched for orphans
-    failed: float = 0.0  # when it did not answer
+    searched: float | None = None  # time of the last search for orphans
+    failed: float = 0.0  # time of the last poll without an answer
     pause: float = 0.0
 
     def is_paused(self, now: float) -> bool:
-        return 0.0 <= now - self.failed < self.pause  # not by a clock that was set back
+        return 0.0 <= now - self.failed < self.pause  # a clock that was set back does not count
 
     def is_search_due(self, now: float, seconds: float) -> bool:
         return self.searched is None or not 0.0 <= now - self.searched < seconds
 
     def note_answer(self, statuses: Iterable[Status], now: float) -> None:
-        """Wait longer and longer while nothing that was queried is known."""
+        """Back off while the executor knows none of the statuses."""
         states = {status.state for status in statuses}
         if states == {CommandState.UNKNOWN}:
             self.failed = now
@@ -246,9 +247,9 @@ class _Place:
 class Lifecycle:
     """The loop that keeps the boards of a hub running.
 
-    `specify` returns how a board's command is started, always the same for the same board. With a
-    `probe`, an unhealthy board is stopped: it returns why a board does not answer, or nothing.
-    `owner` is the process that holds leases. Without `workers`, `tick` does everything itself.
+    `specify` returns the command of a board, always the same for the same board. `probe` returns
+    why a board does not answer, or an empty string; without it, unhealthy boards are not stopped.
+    `owner` is the process that holds leases. Without `workers`, `tick` does all work itself.
     """
 
     def __init__(
@@ -272,13 +273,13 @@ class Lifecycle:
         self._probe = probe
         self._clock = clock
         self._pool = ThreadPoolExecutor(workers, "boards") if workers else None
-        # Boards that hang block the threads that probe them, and no others.
+        # Separate threads: boards that hang block only those that probe them.
         self._probes = ThreadPoolExecutor(workers, "probes") if workers else None
         self._live = LiveBoards()
         owner = owner or system.process_identity()
         self._leases = Leases(registry, owner, self._settings.lease)
         self._places = {name: _Place(executor) for name, executor in executors.items()}
-        self._lock = threading.Lock()  # of what is under way, and whether more may begin
+        self._lock = threading.Lock()  # guards `_busy` and `_closing`
         self._busy: set[Hashable] = set()
         self._closing = False
         self._wake = threading.Event()
@@ -301,7 +302,7 @@ class Lifecycle:
         raise BadValue(*unknown_place(draft.on, [INSTANT, *named]))
 
     def stop(self, board_id: str, *, reason: str = "", now: bool = False) -> BoardRecord:
-        """Stop a board, with `now` without the time of grace; an ended one stays as it is."""
+        """Stop a board, with `now` without the grace period; an ended board does not change."""
 
         def step(record: BoardRecord) -> BoardRecord:
             if not record.is_live:
@@ -319,10 +320,10 @@ class Lifecycle:
             because = Transition(state, why_stopping(reason, record.executor, problem))
             return self._registry.transition(record, because, urgent=int(now))
 
-        return self._insist(board_id, step)
+        return self._retry_on_conflict(board_id, step)
 
     def restart(self, board_id: str, *, reason: str = "") -> BoardRecord:
-        """Start a board again, after stopping it if it has not ended; its history stays."""
+        """Stop a board if it is live, and start it again; its history is kept."""
 
         def step(record: BoardRecord) -> BoardRecord:
             match record.state:
@@ -331,7 +332,7 @@ class Lifecycle:
                 case BoardState.STOPPING if record.outcome is not BoardState.PENDING:
                     record = self._registry.update(record, outcome=BoardState.PENDING)
                 case BoardState.STARTING | BoardState.RUNNING:
-                    # Not through an end: it would stay there if the hub were killed now.
+                    # Not through an ended state: a hub killed now would leave the board there.
                     stopping = Transition(BoardState.STOPPING, reason, outcome=BoardState.PENDING)
                     record = self._registry.transition(record, stopping)
             if record.state is BoardState.STOPPING and record.is_isolated:
@@ -342,12 +343,12 @@ class Lifecycle:
             )
             return self._begin(again)
 
-        return self._insist(board_id, step)
+        return self._retry_on_conflict(board_id, step)
 
     def extend(self, board_id: str, seconds: float) -> BoardRecord:
-        """Give a board more time to run; one without a time limit stays as it is.
+        """Extend the time limit of a board; a board without one does not change.
 
-        An isolated board restarts: its engine holds the limit of its start.
+        An isolated board restarts, because its engine enforces the limit given at its start.
         """
         check_number(seconds, "the time to add")
 
@@ -363,11 +364,11 @@ class Lifecycle:
             if not record.is_isolated:
                 return self._registry.update(record, expires=expires)
             again = Transition(
-                BoardState.STOPPING, "its time was extended", outcome=BoardState.PENDING
+                BoardState.STOPPING, "its time limit was extended", outcome=BoardState.PENDING
             )
             return self._registry.transition(record, again, expires=expires, timeout=expires - now)
 
-        return self._insist(board_id, step)
+        return self._retry_on_conflict(board_id, step)
 
     def change(
         self,
@@ -378,23 +379,25 @@ class Lifecycle:
     ) -> BoardRecord:
         """Change fields of a board; see `Registry.update`.
 
-        `changes` returns the new values for the board as it is now; `restart` says why a running
-        process restarts with them, and is empty if it does not. With more time, it always does.
+        `changes` returns the new values for the current record. `restart` is the reason why a
+        running process restarts with them; empty if it does not. A longer time limit always
+        restarts it.
         """
 
         def step(record: BoardRecord) -> BoardRecord:
             values = changes(record)
             runs = record.state in {BoardState.STARTING, BoardState.RUNNING}
-            reason = restart or ("its time was extended" if _is_longer(record, values) else "")
+            extended = "its time limit was extended" if _is_longer(record, values) else ""
+            reason = restart or extended
             if values and reason and record.is_isolated and runs:
                 stopping = Transition(BoardState.STOPPING, reason, outcome=BoardState.PENDING)
                 return self._registry.transition(record, stopping, **values)
             return self._registry.update(record, **values) if values else record
 
-        return self._insist(board_id, step)
+        return self._retry_on_conflict(board_id, step)
 
     def touch(self, board_id: str) -> None:
-        """Note that a board is used; cheap enough for every request."""
+        """Record that a board is used; cheap enough for every request."""
         self._live.touch(board_id, self._clock())
 
     def snapshot(self) -> Snapshot:
@@ -405,16 +408,16 @@ class Lifecycle:
         return self._live.get(board_id)
 
     def find(self, board_id: str) -> BoardRecord | None:
-        """Return a board from the database: it has ended, or another hub has just started it."""
+        """Return a board from the database, for one that ended or that another hub started."""
         try:
             record = self._registry.get(board_id)
         except (NoSuchName, DatabaseUnavailable):
             return None
-        if record.is_live:  # served from now on, not only after the next tick
+        if record.is_live:  # serve it now, not only after the next tick
             self._live.update(record)
             if record.is_isolated and record.state is BoardState.RUNNING:
                 work = (("address", record.id), self._find_address, record)
-                self._do(*work, pool=self._probes)
+                self._submit(*work, pool=self._probes)
         return record
 
     def is_unhealthy(self, record: BoardRecord) -> bool:
@@ -433,7 +436,7 @@ class Lifecycle:
             return False
         try:
             return record.handle is None or executor.reaches(record.handle)
-        except ExecutorError:  # `poll` says what is wrong with the handle
+        except ExecutorError:  # `poll` reports what is wrong with the handle
             return True
 
     def address(self, record: BoardRecord) -> Address | None:
@@ -443,7 +446,7 @@ class Lifecycle:
         return executor.address(record.handle)
 
     def unit(self, record: BoardRecord) -> str:
-        """Return what the engine calls the last start of a board: `job 17`."""
+        """Return the engine's name for the last start of a board, such as `job 17`."""
         executor = self._executors.get(record.executor)
         word, key = executor.unit if executor is not None else ("", "")
         return f"{word} {record.handle[key]}" if record.handle and key in record.handle else ""
@@ -453,7 +456,7 @@ class Lifecycle:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what is under way. Isolated boards run on without the hub."""
+        """Finish pending work. Isolated boards keep running without the hub."""
         with self._lock:
             self._closing = True
         self._wake.set()
@@ -466,14 +469,14 @@ class Lifecycle:
             self._flush()
             self._leases.release()
         except DatabaseUnavailable as error:
-            _log.warning("when boards were last used is not stored: %s", error)
+            _log.warning("the last use of boards was not stored: %s", error)
 
     def _loop(self) -> None:
         while not self._closing:
             self._wake.clear()
             try:
                 self.tick()
-            except Exception:  # noqa: BLE001 - whatever it was, the other boards go on
+            except Exception:  # noqa: BLE001 - must not affect other boards
                 _log.exception("the boards could not be checked; trying again")
             now = self._clock()
             soon = any(
@@ -483,7 +486,7 @@ class Lifecycle:
             self._wake.wait(self._settings.poll_soon if soon else self._settings.poll)
 
     def tick(self) -> None:
-        """Check every live board once, and take the steps that are due."""
+        """Check every live board once and take the steps that are due."""
         try:
             self._flush()
             live = self._registry.live(self._live.begin_read())
@@ -495,29 +498,29 @@ class Lifecycle:
             return
         for record in live:
             if not record.is_isolated and self._due(record, None) is not None:
-                self._do(record.id, self._decided, record, None)
+                self._submit(record.id, self._advance, record, None)
         held: dict[str, list[BoardRecord]] = {}
         for record in filter(self._leases.holds, isolated):
             held.setdefault(record.executor, []).append(record)
         for name, place in self._places.items():
             searches = place.is_search_due(self._clock(), self._settings.orphans)
             if name in held or place.orphans or searches:
-                self._do((name,), self._poll, place, held.get(name, []))
+                self._submit((name,), self._poll, place, held.get(name, []))
         for record in isolated:
             if record.state is BoardState.RUNNING and not self._leases.holds(record):
                 work = (("address", record.id), self._find_address, record)
-                self._do(*work, pool=self._probes)  # an engine that hangs delays no start
+                self._submit(*work, pool=self._probes)  # an engine that hangs must not delay starts
         unreached = [record for record in isolated if not self.reaches(record)]
         if unreached:
-            self._do("unreached", self._give_up, unreached)
+            self._submit("unreached", self._end_unreached, unreached)
 
     def _poll(self, place: _Place, records: list[BoardRecord]) -> None:
-        """Query an executor once for all its boards, and take the steps that are due."""
+        """Query an executor once for all its boards and take the steps that are due."""
         executor, now = place.executor, self._clock()
         for record in records:
             if record.handle is None:
-                self._do(record.id, self._launch, executor, record)
-        # What a user stops since then is tried at once: the engine may be back.
+                self._submit(record.id, self._launch, executor, record)
+        # A stop requested since the last failure is tried at once: the engine may be back.
         stops = any(
             record.state is BoardState.STOPPING and record.changed > place.failed
             for record in records
@@ -545,25 +548,25 @@ class Lifecycle:
         self, executor: Executor, record: BoardRecord, handle: Handle, status: Status | None
     ) -> None:
         """Take the step that is due after a poll."""
-        if self._decided(record, status):
+        if self._advance(record, status):
             return
         if record.state is BoardState.STOPPING:
             problem = "" if status is None else why_unanswered(executor.name, status)
             reason = why_stopping(record.reason, executor.name, problem)
             self._explain(record, reason, record.changed)
-            self._do(record.id, self._send_stop, executor, record, handle)
+            self._submit(record.id, self._send_stop, executor, record, handle)
             return
         if status is not None:
-            # A board that its engine let wait gets the whole time for its start afterwards.
+            # The start timeout begins after the engine has stopped waiting.
             waits = record.state is BoardState.STARTING
             changed = self._clock() if waits else record.changed
             self._explain(record, why_waiting(executor.name, status), changed)
         if record.state is BoardState.RUNNING and self._probe is not None:
             probing = (executor, record, self._probe, self._clock())
-            self._do(("probe", record.id), self._check_health, *probing, pool=self._probes)
+            self._submit(("probe", record.id), self._check_health, *probing, pool=self._probes)
 
     def _explain(self, record: BoardRecord, reason: str, changed: float) -> None:
-        """Store what a board waits for, if that is news."""
+        """Store what a board waits for, if it changed."""
         reason = plain(reason)[:LONGEST_TEXT]
         if reason == record.reason:
             return
@@ -574,9 +577,9 @@ class Lifecycle:
         _log.info("board %s is %s: %s", record.id, record.state, reason)
 
     def _find_orphans(self, place: _Place) -> None:
-        """Stop what an executor runs for this hub and no live board has.
+        """Stop commands that an executor runs for this hub without a live board.
 
-        Where no board ever ran, there is nothing to find, and a query may cost much.
+        An executor that never ran a board is not queried, because the query may be slow.
         """
         used = {on.partition(":")[0] for on in self._registry.places()}
         if place.executor.name not in used:
@@ -584,7 +587,7 @@ class Lifecycle:
         try:
             found = place.executor.found()
         except ExecutorError as error:
-            _log.info("%s is not searched for orphans: %s", place.executor.name, error)
+            _log.info("cannot search %s for orphans: %s", place.executor.name, error)
             return
         if not found:
             return
@@ -596,7 +599,7 @@ class Lifecycle:
             if key in live and (known is None or place.executor.is_same(known, one.handle)):
                 continue
             _log.warning(
-                "%s runs start %d of board %s, which no live board has: it is stopped",
+                "stopping an orphan on %s: start %d of board %s has no live board",
                 place.executor.name,
                 one.attempt,
                 one.board,
@@ -608,7 +611,7 @@ class Lifecycle:
                 _log.warning("start %d of board %s: %s", one.attempt, one.board, error)
 
     def _find_address(self, record: BoardRecord) -> None:
-        """Let this hub serve a board that another one holds."""
+        """Find the address of a board that another hub holds, so that this hub can serve it."""
         if record.handle is None or not self.reaches(record):
             return
         try:
@@ -616,8 +619,8 @@ class Lifecycle:
         except ExecutorError as error:
             _log.info("board %s cannot be opened here: %s", record.id, error)
 
-    def _give_up(self, records: list[BoardRecord]) -> None:
-        """End the boards that no hub reaches: their executor or their machine is gone."""
+    def _end_unreached(self, records: list[BoardRecord]) -> None:
+        """Mark boards that no hub reaches as failed or lost."""
         lost = self._leases.take_unreached(
             [record.id for record in records], self._settings.unreached
         )
@@ -625,18 +628,18 @@ class Lifecycle:
             if record.id not in lost:
                 continue
             if record.state is BoardState.PENDING:
-                reason = f"there is no {record.executor!r} here"
-                self._move(record, Transition(BoardState.FAILED, reason))
+                reason = f"this hub has no executor {record.executor!r}"
+                self._transition(record, Transition(BoardState.FAILED, reason))
             else:
                 reason = f"no hub has reached it for {span(self._settings.unreached)}"
-                self._decided(record, Status(CommandState.ENDED, None, reason))
+                self._advance(record, Status(CommandState.ENDED, None, reason))
 
-    def _decided(self, record: BoardRecord, status: Status | None) -> bool:
-        """Take the step that is due; return whether one was."""
+    def _advance(self, record: BoardRecord, status: Status | None) -> bool:
+        """Take the step that is due, if any; return whether there was one."""
         due = self._due(record, status)
         if due is None:
             return False
-        self._move(record, due)
+        self._transition(record, due)
         return True
 
     def _due(self, record: BoardRecord, status: Status | None) -> Transition | None:
@@ -663,26 +666,26 @@ class Lifecycle:
             self._live.answered(record)
 
     def _launch(self, executor: Executor, record: BoardRecord) -> None:
-        """Start a board that has no handle yet, or find what a killed hub started for it."""
+        """Start a board that has no handle, or adopt what a killed hub started for it."""
         started: BoardRecord | None = record
         if record.state is BoardState.PENDING:
-            started = self._move(record, Transition(BoardState.STARTING))
+            started = self._transition(record, Transition(BoardState.STARTING))
         if started is None or not self._leases.holds(record):
             return
         try:
             handle = executor.start(self._specify(started))
         except (ExecutorError, BoardsError, OSError, ValueError) as error:
-            # A killed hub may have started it: try for as long as that may be found out.
+            # A killed hub may have started it: retry until the adoption timeout.
             waited = self._clock() - started.changed
             if record.state is BoardState.PENDING or waited >= self._settings.adoption_timeout:
-                self._not_started(started, str(error))
+                self._fail_start(started, str(error))
             elif record.state is BoardState.STARTING:
                 self._explain(record, str(error), record.changed)
             return
-        self._keep(executor, started, handle)
+        self._store_handle(executor, started, handle)
 
-    def _keep(self, executor: Executor, started: BoardRecord, handle: Handle) -> None:
-        """Store a handle, or stop what was started for a board that is gone."""
+    def _store_handle(self, executor: Executor, started: BoardRecord, handle: Handle) -> None:
+        """Store a handle, or stop the command if its board is gone."""
         for _ in range(_ATTEMPTS):
             try:
                 record = self._registry.get(started.id)
@@ -693,7 +696,7 @@ class Lifecycle:
                 if known is None or not executor.is_same(known, handle):
                     executor.stop(handle, now=True)
                 return
-            if record.handle not in (None, handle):  # another hub has started it as well
+            if record.handle not in (None, handle):  # another hub started it too
                 executor.stop(handle, now=True)
                 return
             try:
@@ -703,18 +706,18 @@ class Lifecycle:
             self._wake.set()
             return
 
-    def _not_started(self, started: BoardRecord, reason: str) -> None:
+    def _fail_start(self, started: BoardRecord, reason: str) -> None:
         for _ in range(_ATTEMPTS):
             record = self._registry.get(started.id)
             if record.attempt != started.attempt or not record.is_live:
                 return
             stopping = record.state is BoardState.STOPPING
             due = Transition(record.outcome if stopping else BoardState.FAILED, reason)
-            if self._move(record, due) is not None:
+            if self._transition(record, due) is not None:
                 return
 
     def _send_stop(self, executor: Executor, record: BoardRecord, handle: Handle) -> None:
-        """Let the executor stop a board, and kill it after the time of grace."""
+        """Tell the executor to stop a board, and to kill it after the grace period."""
         waited = self._clock() - record.changed
         now = bool(record.urgent) or waited >= self._settings.grace
         if not now and self._live.was_stop_sent(record):
@@ -727,7 +730,7 @@ class Lifecycle:
         self._live.stop_sent(record)
 
     def _begin(self, record: BoardRecord) -> BoardRecord:
-        """Run an instant board, and wake the loop for an isolated one."""
+        """Mark an instant board as running; wake the loop for an isolated one."""
         if record.state is BoardState.PENDING and not record.is_isolated:
             try:
                 record = self._registry.transition(record, Transition(BoardState.RUNNING))
@@ -738,8 +741,10 @@ class Lifecycle:
             self._wake.set()
         return record
 
-    def _insist(self, board_id: str, step: Callable[[BoardRecord], BoardRecord]) -> BoardRecord:
-        """Take a step that a user requested, also when the board changes meanwhile."""
+    def _retry_on_conflict(
+        self, board_id: str, step: Callable[[BoardRecord], BoardRecord]
+    ) -> BoardRecord:
+        """Take a step that a user requested; retry if the board changes in between."""
         for attempt in range(_ATTEMPTS):
             record = self._registry.get(board_id)
             try:
@@ -753,8 +758,8 @@ class Lifecycle:
             return record
         raise AssertionError("unreachable")
 
-    def _move(self, record: BoardRecord, transition: Transition) -> BoardRecord | None:
-        """Change the state of a board, unless the board has changed meanwhile."""
+    def _transition(self, record: BoardRecord, transition: Transition) -> BoardRecord | None:
+        """Change the state of a board; return None if it changed in between."""
         changes: dict[str, Any] = {}
         if transition.state in ENDED and record.handle is not None and self.reaches(record):
             changes["handle"] = {**record.handle, LOG_HOST: os.uname().nodename}
@@ -766,7 +771,7 @@ class Lifecycle:
         _log.info("board %s is %s: %s", after.id, after.state, after.reason)
         if after.state is BoardState.PENDING:
             self._wake.set()
-        if after.state is BoardState.STARTING:  # what it did not answer before does not count
+        if after.state is BoardState.STARTING:  # earlier failed probes do not count
             self._live.answered(after)
         return after
 
@@ -775,21 +780,21 @@ class Lifecycle:
         self._registry.touch(used)
         self._live.saved(used)
 
-    def _do(
+    def _submit(
         self,
         key: Hashable,
         work: Callable[..., object],
         *arguments: object,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
-        """Do some work in a thread if there are any, but never twice at once under one key."""
+        """Run work in a thread of the pool, if there is one; never twice at once for one key."""
 
         def run() -> None:
             try:
                 work(*arguments)
             except DatabaseUnavailable as error:
                 _log.warning("%s", error)
-            except Exception:  # noqa: BLE001 - whatever it was, the other boards go on
+            except Exception:  # noqa: BLE001 - must not affect other boards
                 _log.exception("a board could not be checked; trying again")
             finally:
                 with self._lock:

@@ -1,7 +1,7 @@
-"""How many boards a user may have, with how much memory, time and how many processors.
+"""Limits on the boards of one user: how many, and how much memory, time and CPU each may use.
 
-Pure rules. The registry applies them while it holds the owner's lock, so that two requests cannot
-both take the last place.
+These functions are pure. The registry calls them while it holds the owner's lock, so that two
+requests cannot both take the last place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMES: _Units = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one user may have; None for any number of boards, 0 for no ceiling."""
+    """The limits of each user; None means any number of boards, 0 no ceiling."""
 
     isolated: int | None = 5
     instant: int | None = None
@@ -35,7 +35,7 @@ class Limits:
 
 
 def fill(values: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return the fields of a new board with the limits that its owner did not choose."""
+    """Return the fields of a new board, with defaults from the limits."""
     isolated = values.get("on", INSTANT) != INSTANT
     ceilings = {"memory": limits.memory, "cpus": limits.cpus, "timeout": limits.timeout}
     defaults = {**ceilings, "idle_timeout": limits.idle_timeout}
@@ -69,7 +69,7 @@ def check_room(owner: str, on: str, live: Sequence[BoardRecord], limits: Limits)
     hint = (
         f"Stop the oldest with: aboard stop {counted[0].id}"
         if counted
-        else "Ask an administrator for more."
+        else "Ask an administrator for a higher limit."
     )
     raise BoardLimitExceeded(
         f"{owner} may have {most} {kind} boards and has {len(counted)}: {have}.", hint, counted
@@ -82,8 +82,8 @@ def check_extension(record: BoardRecord, expires: float, limits: Limits) -> None
     if expires - record.started > limits.timeout:
         raise BoardLimitExceeded(
             f"board {record.id} ({record.name}) may run for"
-            f" {_amount(limits.timeout, _TIMES)} in all.",
-            f"Restart it before it ends: aboard restart {record.id}",
+            f" {_amount(limits.timeout, _TIMES)} in total.",
+            f"Restart it before it stops: aboard restart {record.id}",
             [record],
         )
 
@@ -93,13 +93,13 @@ def _check_ceiling(value: float, ceiling: float, what: str, units: _Units) -> No
         return
     given, most = _amount(value, units) if value else "no limit", _amount(ceiling, units)
     raise BoardLimitExceeded(
-        f"{what}: {given} is more than the {most} that one board may have.",
+        f"{what}: {given} is more than the limit of {most} per board.",
         f"Request at most {most}.",
     )
 
 
 def _amount(value: float, units: _Units) -> str:
-    """Write an amount as a request may: `1.5GiB`, `9h`."""
+    """Format an amount as requests write it: `1.5GiB`, `9h`."""
     for size, unit in units:
         if value >= size and round(value / size, 1) * size == value:
             return f"{value / size:.15g}{unit}"

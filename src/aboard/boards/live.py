@@ -1,4 +1,4 @@
-"""The boards that live, as the threads of a hub share them, and which of them are this hub's."""
+"""Live boards in memory, shared by the hub's threads, and the leases this hub holds on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GAP_POLLS, _GAP_SECONDS = 5, 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Unanswered:
-    """Consecutive probes that one start of a board did not answer."""
+    """Consecutive failed probes of one start of a board."""
 
     attempt: int
     seconds: float
@@ -32,11 +32,11 @@ class Snapshot:
 
 
 class LiveBoards:
-    """The live boards in memory, which serve every request, also without the database.
+    """The live boards in memory, which serve requests even while the database is down.
 
-    The one owner of what the threads of a hub share about boards: the records, when boards were
-    used, which probes they did not answer, and which stops were sent. Every method takes the lock.
-    What belongs to a board is dropped when the board has ended.
+    The only owner of the state that the hub's threads share about boards: the records, when boards
+    were last used, failed probes, and the stops that were sent. Every method takes the lock. The
+    state of a board is dropped when the board has ended.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class LiveBoards:
         self._unanswered: dict[str, _Unanswered] = {}
         self._stops_sent: set[tuple[str, int]] = set()
         self._at = 0.0
-        self._problem = "the boards were not read yet."
+        self._problem = "the boards have not been read yet."
 
     def get(self, board_id: str) -> BoardRecord | None:
         with self._lock:
@@ -59,7 +59,7 @@ class LiveBoards:
             return Snapshot(MappingProxyType(dict(self._boards)), self._at, self._problem)
 
     def update(self, record: BoardRecord) -> None:
-        """Take over one board, also while an older listing is on its way from the database."""
+        """Store a board; a listing that is being read from the database does not overwrite it."""
         with self._lock:
             self._changed[record.id] = record
             _merge(self._boards, record)
@@ -70,7 +70,7 @@ class LiveBoards:
             return dict(self._boards)
 
     def end_read(self, live: Iterable[BoardRecord], now: float) -> None:
-        """Take over what the database said, except what has changed since."""
+        """Store a listing from the database, except for boards that changed since `begin_read`."""
         boards = {record.id: record for record in live}
         with self._lock:
             for record in self._changed.values():
@@ -111,11 +111,11 @@ class LiveBoards:
     def unanswered(
         self, record: BoardRecord, began: float, now: float, poll: float, reason: str
     ) -> None:
-        """Note that a board did not answer a probe, and why.
+        """Record a failed probe and its reason.
 
-        Only observed time counts. After a gap between probes, as when the database was gone or the
-        machine slept, the count starts again, and one probe counts no longer than such a gap. So a
-        clock that jumps makes no board unhealthy.
+        Only observed time counts. After a gap between probes, for example because the database was
+        down or the machine slept, counting starts again, and one probe counts at most as long as
+        such a gap. So a clock that jumps makes no board unhealthy.
         """
         gap = max(_GAP_POLLS * poll, _GAP_SECONDS)
         seconds = min(max(now - began, 0.0), gap)
@@ -157,9 +157,9 @@ def _merge(boards: dict[str, BoardRecord], record: BoardRecord) -> None:
 class Leases:
     """The isolated boards that this hub may act on.
 
-    Of several hubs of a database, each board has one that acts. That one renews its lease; when the
-    lease has ended, by the database's clock, another hub takes the board over. A hub that cannot
-    renew stops acting a little earlier.
+    If several hubs share a database, one of them acts on each board and renews its lease. When a
+    lease expires by the database's clock, another hub takes the board over. A hub that cannot
+    renew a lease stops acting a little earlier.
     """
 
     def __init__(self, registry: Registry, owner: str, seconds: float) -> None:
@@ -167,10 +167,10 @@ class Leases:
         self._owner = owner
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._held: dict[str, float] = {}  # until when, by `system.seconds_since_boot`
+        self._held: dict[str, float] = {}  # expiry by `system.seconds_since_boot`
 
     def renew(self, boards: Collection[str]) -> None:
-        """Take and renew the leases of boards, with one statement for those where it is due."""
+        """Take or renew the leases of boards that are due, in one statement."""
         now = system.seconds_since_boot()
         with self._lock:
             self._held = {board: ends for board, ends in self._held.items() if board in boards}
@@ -179,7 +179,7 @@ class Leases:
             return
         taken = self._registry.claim(due, self._owner, self._seconds, _is_dead)
         with self._lock:
-            # It began after `now`, and ends for this hub a little before it does for the others.
+            # The lease began after `now`; this hub treats it as expired before the others do.
             self._held.update(dict.fromkeys(taken, now + self._seconds * 4 / 5))
 
     def holds(self, record: BoardRecord) -> bool:
@@ -187,7 +187,7 @@ class Leases:
             return self._held.get(record.id, 0.0) > system.seconds_since_boot()
 
     def take_unreached(self, boards: Collection[str], seconds: float) -> Collection[str]:
-        """Take the boards that no hub has held for some time."""
+        """Take the boards that no hub has held for this long."""
         return self._registry.claim(boards, self._owner, self._seconds, overdue=seconds)
 
     def release(self) -> None:

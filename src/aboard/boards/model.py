@@ -1,4 +1,4 @@
-"""The model of a board: one declaration for each field, the states, and how values are checked.
+"""The model of a board: its fields, each declared once, its states, and the checks of values.
 
 The table's columns (`database`), the documents of the REST API (`hub.api`) and the attributes of
 `aboard.Board` derive from it. To add a field that a client may set, declare it in `BoardFields`
@@ -24,7 +24,7 @@ from aboard.boards.errors import BadValue, IllegalTransition
 from aboard.runs.groups import Band, Show
 from aboard.runs.manifest import format_time
 
-INSTANT = "instant"  # where a board runs that the hub itself serves
+INSTANT = "instant"  # the `on` of a board that the hub itself serves
 LONGEST_NAME = 64
 LONGEST_TEXT = 4096
 MOST_SELECTORS = 10_000
@@ -61,14 +61,14 @@ ENDED = frozenset(BoardState) - LIVE
 
 LEGAL: Mapping[BoardState, frozenset[BoardState]] = MappingProxyType(
     {
-        # An instant board runs at once. A board may be stopped, or fail, before it starts.
+        # An instant board runs at once. A board may be stopped or fail before it starts.
         BoardState.PENDING: frozenset(
             {BoardState.STARTING, BoardState.RUNNING, BoardState.STOPPED, BoardState.FAILED}
         ),
         BoardState.STARTING: frozenset(
             {BoardState.RUNNING, BoardState.STOPPING, BoardState.FAILED, BoardState.LOST}
         ),
-        # Stopped: an instant board has no process, and a process may end by itself. Starting: its
+        # Stopped: an instant board has no process, and a process may exit by itself. Starting: the
         # engine moves it to another machine.
         BoardState.RUNNING: frozenset(
             {
@@ -90,7 +90,7 @@ LEGAL: Mapping[BoardState, frozenset[BoardState]] = MappingProxyType(
 
 
 class Unit(StrEnum):
-    """What the number in a field measures, and so how documents write it."""
+    """The unit of a number, which determines how documents write it."""
 
     TIME = "seconds since 1970; RFC 3339 in documents"
     DURATION = "seconds; a client may write '90m'"
@@ -99,10 +99,10 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is declared of a field besides its type and its default.
+    """The declaration of a field besides its type and default.
 
-    `create` and `change` say when a client may set it; only the creation and transitions set a
-    `fixed` one. A field that is not `stored` is computed by the hub.
+    `create` and `change` are whether a client may set it then. Only creation and transitions set a
+    `fixed` field. A field that is not `stored` is computed by the hub.
     """
 
     text: str
@@ -136,19 +136,19 @@ class BoardFields:
     )
     title: str = _field("", "Shown above the page.", create=True)
     owner: str = _field("", "The user it belongs to.", fixed=True, required=True)
-    state: BoardState = _field(BoardState.PENDING, "Where it stands.", fixed=True)
+    state: BoardState = _field(BoardState.PENDING, "Its state.", fixed=True)
     reason: str = _field("", "Why it is in its state, or what it waits for.", fixed=True)
     exit_code: int | None = _field(
-        None, "How its process ended: its exit code, or minus the signal.", fixed=True
+        None, "The exit code of its process, or minus the signal that killed it.", fixed=True
     )
     condition: str = _field(
         "", "'waiting for data', 'source cannot be read', 'not answering', or empty.", stored=False
     )
     unit: str = _field(
-        "", "What its engine calls it, such as 'job 17'; empty if it has not started.", stored=False
+        "", "The engine's name for it, such as 'job 17'; empty before it starts.", stored=False
     )
     problems: tuple[str, ...] = _field(
-        (), "Why sources cannot be read, as their storages say.", stored=False
+        (), "Why sources cannot be read, as reported by their storages.", stored=False
     )
     selectors: tuple[str, ...] = _field(
         (),
@@ -166,19 +166,19 @@ class BoardFields:
     )
     sort: tuple[str, ...] = _field(
         (),
-        "The fields by which runs are sorted before the limit, with '-' downwards.",
+        "The fields by which runs are sorted before the limit; '-' sorts in descending order.",
         create=True,
         column="question_sort",
         example=['-metrics["eval/acc"].max'],
     )
     limit: int = _field(
         0,
-        "How many runs it shows at most, the first in their order; 0 for all.",
+        "The most runs it shows, the first in sort order; 0 for all.",
         create=True,
         column="question_limit",
         example=10,
     )
-    sources: tuple[str, ...] = _field((), "Where the logs are, as far as known.")
+    sources: tuple[str, ...] = _field((), "Where its logs are, as far as known.")
     template: str = _field(
         "",
         "How runs are named; empty for the default names.",
@@ -192,7 +192,7 @@ class BoardFields:
         example=["hparams.lr"],
     )
     band: Band = _field(Band.STD, "What is drawn around the mean of a group.", create=True)
-    show: Show = _field(Show.GROUPS, "With groups: these, the runs, or both.", create=True)
+    show: Show = _field(Show.GROUPS, "With groups: show groups, runs or both.", create=True)
     on: str = _field(
         INSTANT,
         "'instant', or the engine that runs its process: 'slurm', or with a profile 'slurm:long'.",
@@ -233,14 +233,12 @@ class BoardFields:
         0.0, "How many processors it may use; 0 for no limit.", create=True, example=1.5
     )
     visibility: Visibility = _field(Visibility.PRIVATE, "Who sees it.", create=True, change=True)
-    runs: int | None = _field(
-        None, "How many runs it shows; none where that is not known.", stored=False
-    )
+    runs: int | None = _field(None, "How many runs it shows; null if unknown.", stored=False)
     version: int = _field(1, "Counts its changes; an update names the version it saw.", fixed=True)
 
 
 class BoardChanges(TypedDict, total=False):
-    """What a client may write for the fields with `change`: keyword arguments of the SDK."""
+    """The fields that a client may change; keyword arguments of the SDK."""
 
     name: str | None
     timeout: str | float | None
@@ -249,14 +247,14 @@ class BoardChanges(TypedDict, total=False):
 
 
 class BoardOptions(BoardChanges, total=False):
-    """What a client may write for the fields with `create`, except the selectors."""
+    """The fields that a client may set on creation, except the selectors."""
 
     title: str | None
     where: str | None
     sort: str | Sequence[str] | None
     limit: int | None
     template: str | None
-    group_by: Sequence[str] | None
+    group_by: str | Sequence[str] | None
     band: str | None
     show: str | None
     on: str | None
@@ -267,17 +265,17 @@ class BoardOptions(BoardChanges, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class BoardRecord(BoardFields):
-    """A board as the registry stores it. A board that is not stored yet has no id."""
+    """A board as the registry stores it. Before it is stored, its id is empty."""
 
     changed: float = _field(0.0, "When it entered its state.", Unit.TIME, public=False, fixed=True)
     handle: dict[str, Any] | None = _field(
-        None, "What its executor finds its process by.", public=False
+        None, "With which its executor finds its process.", public=False
     )
     attempt: int = _field(1, "Counts its starts.", public=False, fixed=True)
     outcome: BoardState = _field(
-        BoardState.STOPPED, "The state that a stopping board goes to.", public=False
+        BoardState.STOPPED, "The next state of a stopping board.", public=False
     )
-    urgent: int = _field(0, "1 if it is to be stopped without the time of grace.", public=False)
+    urgent: int = _field(0, "1 if it is stopped without the grace period.", public=False)
 
     @property
     def is_live(self) -> bool:
@@ -298,9 +296,9 @@ class BoardRecord(BoardFields):
 
     @property
     def selection(self) -> str:
-        """The key of its selection: equal for boards of an owner that show the same.
+        """A key that is equal for boards that show the same page.
 
-        The order of selectors does not matter. What else makes the page differ is part of it.
+        The order of selectors does not matter.
         """
         parts: list[Any] = [sorted(set(self.selectors)), self.template, self.engine, self.on]
         parts += [[self.where, self.sort, self.limit]] if self.has_question else []
@@ -338,26 +336,26 @@ class BoardField:
             value = self.kind(check_number(value, self.name))
         if self.about.required and not value:
             if self.name == "selectors":
-                hint = "Name a run, a path or a URI, or stop the board."
+                hint = "Add a run, a path or a URI, or stop the board."
                 raise BadValue("a board needs at least one selector.", hint)
             raise BadValue(f"{self.name} is empty.", "Give it a value.")
         return value
 
     def parse(self, value: Any) -> Any:
-        """Check a value as a client writes it."""
+        """Parse and check a value from a client."""
         if self.about.unit is Unit.DURATION:
             value = parse_duration(value)
         elif self.about.unit is Unit.SIZE:
             value = parse_size(value)
             if 0 < value < _LEAST_MEMORY:
                 raise BadValue(
-                    f"{value:.0f} bytes are too little {self.name} for a board.",
+                    f"{self.name}: {value:.0f} bytes are too little for a board.",
                     "Write a unit: 2GiB.",
                 )
         return self.check(value)
 
     def load(self, value: Any) -> Any:
-        """Return a value of a document; one that only a newer hub knows stays as it is."""
+        """Parse a value of a document; one that only a newer hub knows is returned unchanged."""
         if value is None:
             return None
         if self.about.unit is Unit.TIME:
@@ -383,7 +381,7 @@ FIELDS = _resolve()
 
 
 def checked(board: BoardRecord) -> BoardRecord:
-    """Return a new board with its values in their usual form; it may lack a name."""
+    """Return a new board with normalized values; it may lack a name."""
     values = {name: getattr(board, name) for name in FIELDS if name != "name" or board.name}
     return replace(board, **{name: FIELDS[name].check(value) for name, value in values.items()})
 
@@ -398,7 +396,7 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_request(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a client gave, without None, in their usual form."""
+    """Return the values that a client gave, normalized and without None."""
     given = {name: value for name, value in values.items() if value is not None}
     return {name: FIELDS[name].parse(value) for name, value in given.items()}
 
@@ -416,9 +414,9 @@ def from_document(document: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of state that is due; `outcome` is how a stopping board ends.
+    """A change of state.
 
-    `exit_code` is that of the command which has ended.
+    `outcome` is the next state of a stopping board, `exit_code` that of a command that has exited.
     """
 
     state: BoardState
@@ -438,12 +436,12 @@ class Change:
 
 
 def apply(record: BoardRecord, transition: Transition, now: float) -> BoardRecord:
-    """Return the record as it is after a transition, if its state allows that."""
+    """Return the record after a transition; raise `IllegalTransition` if it is not allowed."""
     old, new = record.state, transition.state
     if new not in LEGAL[old]:
         raise IllegalTransition(
             f"board {record.id} ({record.name}) is {old} and cannot become {new}.",
-            "See its state with: aboard describe " + record.id,
+            f"See its state with: aboard describe {record.id}",
         )
     after = replace(
         record,
@@ -469,7 +467,7 @@ def apply(record: BoardRecord, transition: Transition, now: float) -> BoardRecor
         case BoardState.RUNNING:
             expires = now + record.timeout if record.timeout else None
             return replace(after, started=now, expires=expires)
-        case BoardState.STARTING:  # from running, its time counts again when it runs again
+        case BoardState.STARTING:  # from running: its time limit begins again when it runs
             return replace(after, started=None, expires=None)
         case BoardState.STOPPING:
             return after
@@ -488,7 +486,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def is_plain(text: str) -> bool:
-    """Return whether every database can store a text: no NUL, no half of a surrogate pair."""
+    """Return whether every database can store a text: no NUL, no lone surrogates."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -506,13 +504,13 @@ def check_text(text: str, what: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def check_texts(texts: Iterable[str], what: str) -> tuple[str, ...]:
-    """Return texts that can be stored, stripped, each once, in their order."""
+    """Return texts that can be stored, stripped and without duplicates, in their order."""
     kept = dict.fromkeys(check_text(text, what).strip() for text in texts)
     kept.pop("", None)
     if len(kept) > MOST_SELECTORS:
         raise BadValue(
-            f"{len(kept)} times {what} is more than {MOST_SELECTORS}.",
-            "Name what they have in common, such as their directory.",
+            f"{what}: {len(kept)} values are more than {MOST_SELECTORS}.",
+            "Use what they have in common, such as their directory.",
         )
     return tuple(kept)
 
@@ -520,7 +518,7 @@ def check_texts(texts: Iterable[str], what: str) -> tuple[str, ...]:
 def check_number(number: float, what: str) -> float:
     if math.isfinite(number) and 0 <= number <= _LARGEST:
         return number
-    raise BadValue(f"{what} cannot be {number}.", "Use 0 for no limit, or a number above it.")
+    raise BadValue(f"{what} cannot be {number}.", "Use 0 for no limit, or a greater number.")
 
 
 def choice(kind: type[Choice], value: str, what: str) -> Choice:
@@ -562,7 +560,7 @@ def _parse_amount(value: str | float, units: dict[str, int], what: str, hint: st
     return float(found[1]) * unit
 
 
-# A thousand boards are listed at once: what needs no conversion is copied.
+# A thousand boards are listed at once, so values that need no conversion are copied.
 _PUBLIC = tuple(name for name, one in FIELDS.items() if one.about.public)
 _DUMPS = tuple(
     (name, format_time if FIELDS[name].about.unit is Unit.TIME else list)
@@ -573,7 +571,7 @@ _DUMPS = tuple(
 
 # Names and ids.
 
-ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # hard to confuse
+ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # without characters that look alike
 ID_LENGTH = 12
 _NAME = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,{LONGEST_NAME - 2}}}[A-Za-z0-9])?")
 _ADVERBS = """
@@ -615,7 +613,7 @@ def new_name(taken: Container[str] = (), choose: Choose = secrets.choice) -> str
     name = _random_name(choose)
     number = 2
     while name in taken:
-        # There are half a million; an owner who has most of them gets numbers.
+        # Half a million names exist; an owner who has most of them gets numbers.
         name = f"{_random_name(choose)}-{number}" if number > 20 else _random_name(choose)
         number += 1
     return name
@@ -629,7 +627,7 @@ def check_name(name: str) -> str:
     if _NAME.fullmatch(name):
         return name
     raise BadValue(
-        f"{name[:80]!r} cannot be a board's name.",
+        f"{name[:80]!r} is not a valid board name.",
         f"Use up to {LONGEST_NAME} letters, digits, '.', '_' and '-', with a letter or digit "
         "first and last.",
     )

@@ -1,7 +1,7 @@
-"""The boards that a hub stores: as they are, their history, and their owners.
+"""The boards that a hub stores: their current records and their history.
 
 A change names the version of the board it is based on. Of two concurrent changes, one raises
-`Conflict`, so that nothing happens twice. Users are left to `accounts`.
+`Conflict`, so that no step is taken twice. Users are left to `accounts`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from aboard.boards.accounts import Accounts
+from aboard.boards.accounts import Accounts, Views
 from aboard.boards.database import BUSY_SECONDS, Database, from_row, table, to_row
 from aboard.boards.errors import (
     Ambiguous,
@@ -44,7 +44,6 @@ from aboard.boards.model import (
     new_name,
     plain,
 )
-from aboard.boards.views import Views
 from aboard.system import requires
 
 with requires("sqlalchemy"):
@@ -54,7 +53,7 @@ with requires("sqlalchemy"):
 KEYS_KEPT = 7 * 86400.0  # seconds
 MOST_PER_PAGE = 1000
 
-# In these states, a request for the same selection gets the same board.
+# In these states, a request for the same selection returns the same board.
 _SHAREABLE = (BoardState.PENDING, BoardState.STARTING, BoardState.RUNNING)
 
 
@@ -71,7 +70,7 @@ _board = table(
     "board",
     BoardRecord,
     ("id",),
-    sa.Column("live", sa.Integer, nullable=False),  # 1 until it has ended
+    sa.Column("live", sa.Integer, nullable=False),  # 0 once it has ended
     sa.Column("selection", sa.Text, nullable=False),
     sa.Column("lease_owner", sa.Text),
     sa.Column("lease_ends", sa.Double, nullable=False),  # by the database's clock
@@ -124,7 +123,7 @@ class Registry:
 
     @property
     def hub_id(self) -> str:
-        """The id of the database, by which engines label what its hubs start."""
+        """The id of the database, with which engines label what its hubs start."""
         return self._database.id
 
     def close(self) -> None:
@@ -144,17 +143,17 @@ class Registry:
         limits: Limits | None = None,
         begin: Transition | None = None,
     ) -> Created:
-        """Store a new board, or find the live one of the same selection.
+        """Store a new board, or return the live one with the same selection.
 
-        A draft without a name gets one. With `new`, a board is created even if one of the same
-        selection is live. A request that is repeated with the same `key` creates one board. A new
-        board makes the transition `begin` at once.
+        A draft without a name gets one. With `new`, a board is created even if one with the same
+        selection is live. Repeated requests with the same `key` create one board. A new board
+        makes the transition `begin` at once.
 
         Raises:
-            BadValue: a field cannot have its value.
-            BoardLimitExceeded: the owner may not have it.
+            BadValue: a field is invalid.
+            BoardLimitExceeded: the owner's limit is exceeded.
             IdempotencyMismatch: the key was used for a different board.
-            NameTaken: the owner has a live board of that name.
+            NameTaken: the owner has a live board with that name.
         """
         limits = limits or Limits()
         draft = checked(draft)
@@ -190,7 +189,7 @@ class Registry:
         name = draft.name or new_name(_LiveNames(connection, draft.owner))
         board = replace(draft, id=new_id(), name=name, created=now, changed=now)
         after = board if begin is None else apply(board, begin, now)
-        # Parameters, as `values` makes an expression of each, which takes longer than SQLite.
+        # Pass parameters: `values` builds an expression for each, which takes longer than SQLite.
         connection.execute(sa.insert(_board), _row(after))
         _add_changes(connection, board, *([] if after is board else [after]))
         return after
@@ -205,11 +204,11 @@ class Registry:
         return from_row(BoardRecord, row)
 
     def find(self, text: str, *, user: str = "", seen_by: str | None = None) -> BoardRecord:
-        """Return a board by its id, its name, or the unique beginning of either.
+        """Return a board by its id, its name, or a unique prefix of either.
 
-        A whole id or name counts before a beginning, a live board before an ended one, and a
-        board of `user` before those of others. Of ended boards of the same name the last counts.
-        With `seen_by`, only boards that this user owns or that the team sees count.
+        A full id or name takes precedence over a prefix, a live board over an ended one, and a
+        board of `user` over those of others. Of ended boards with the same name, the last one is
+        returned. With `seen_by`, only boards that this user owns or that the team sees count.
         """
         if not text or not is_plain(text):
             raise no_such_board(text)
@@ -231,7 +230,7 @@ class Registry:
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
-        """List boards, newest first, from the cursor `after` on; for `seen_by` see `find`."""
+        """List boards, newest first, after the cursor `after`; for `seen_by` see `find`."""
         if not 1 <= limit <= MOST_PER_PAGE:
             raise BadValue(f"limit cannot be {limit}.", f"Use 1 to {MOST_PER_PAGE}.")
         if not all(map(is_plain, filter(None, (owner, name)))):
@@ -258,7 +257,7 @@ class Registry:
         return Page(boards, total or 0, cursor(boards[-1]) if more else None)
 
     def live(self, known: Mapping[str, BoardRecord] | None = None) -> Sequence[BoardRecord]:
-        """Return every board that has not ended, oldest first; reads only what is not `known`."""
+        """Return all live boards, oldest first; those that `known` has are not read again."""
         if not known:
             with self._database.read() as connection:
                 return _live(connection)
@@ -276,7 +275,7 @@ class Registry:
         return sorted(boards, key=lambda board: (board.created, board.id))
 
     def places(self) -> set[str]:
-        """Return where the boards run, or ran."""
+        """Return the places where boards run or ran."""
         with self._database.read() as connection:
             return set(connection.scalars(sa.select(_board.c.runs_on).distinct()))
 
@@ -303,9 +302,9 @@ class Registry:
         Raises:
             IllegalTransition: its state does not allow the transition.
             Conflict: the record is not the latest version.
-            NoSuchName: it was deleted meanwhile.
-            BoardLimitExceeded: its owner may not have another board.
-            NameTaken: another live board has its name by now.
+            NoSuchName: the board was deleted.
+            BoardLimitExceeded: the owner's limit is exceeded.
+            NameTaken: another live board has its name now.
         """
         reason = plain(transition.reason)[:LONGEST_TEXT]
         after = apply(record, replace(transition, reason=reason), self._clock())
@@ -323,10 +322,10 @@ class Registry:
         """Change fields of a board that are not `About.fixed`.
 
         Raises:
-            BadValue: a field cannot have its value.
+            BadValue: a field is invalid.
             Conflict: the record is not the latest version.
-            NoSuchName: it was deleted meanwhile.
-            NameTaken: the owner has a live board of that name.
+            NoSuchName: the board was deleted.
+            NameTaken: the owner has a live board with that name.
         """
         after = replace(record, **checked_changes(changes), version=record.version + 1)
         with self._database.write(owner=record.owner) as connection:
@@ -336,9 +335,9 @@ class Registry:
         return after
 
     def explain(self, record: BoardRecord, reason: str, changed: float) -> BoardRecord:
-        """Store why a board waits, which is not a change of state.
+        """Store why a board waits, without a change of state.
 
-        `changed` is when it entered its state, or when its engine last let it wait.
+        `changed` is when it entered its state, or when its engine last made it wait.
         """
         reason = plain(reason)[:LONGEST_TEXT]
         after = replace(record, reason=reason, changed=changed, version=record.version + 1)
@@ -355,11 +354,11 @@ class Registry:
         *,
         overdue: float = 0.0,
     ) -> set[str]:
-        """Take or renew the leases of live boards that no other hub holds; return which.
+        """Take or renew the leases of live boards that no other hub holds; return their ids.
 
-        A lease ends after some seconds by the database's clock, or with its owner if that is known
-        to be dead. With `overdue`, only boards count that no hub has held, and nothing changed, for
-        that many seconds.
+        A lease expires after `seconds` by the database's clock, or when its owner is known to be
+        dead. With `overdue`, only boards are taken that no hub has held and that have not changed
+        for that many seconds.
         """
         now, held = self._database.now, _board.c.lease_owner
         found: set[str] = set()
@@ -372,7 +371,7 @@ class Registry:
                 free = sa.and_(_board.c.lease_ends < since, _board.c.changed < since)
             for some in _parts(sorted(boards)):
                 among = sa.select(_board.c.id).where(_board.c.id.in_(some), _board.c.live == 1)
-                # Without waiting for others: two hubs must not deadlock.
+                # Skip locked rows: two hubs must not deadlock.
                 taken = list(
                     connection.scalars(among.where(free).with_for_update(skip_locked=True))
                 )
@@ -385,13 +384,13 @@ class Registry:
         return found
 
     def release(self, owner: str) -> None:
-        """Give up all leases of a hub, so that another one goes on with its boards at once."""
+        """Release all leases of a hub, so that another one takes over its boards at once."""
         with self._database.write() as connection:
             mine = _board.c.lease_owner == owner
             connection.execute(sa.update(_board).where(mine).values(lease_owner=None))
 
     def touch(self, requests: Mapping[str, float]) -> None:
-        """Store when running boards were last used; this does not count as a change."""
+        """Store when running boards were last used; this is not a new version."""
         if not requests:
             return
         last = _board.c.last_request
@@ -401,22 +400,22 @@ class Registry:
             .where(sa.or_(last.is_(None), last < sa.bindparam("at", type_=sa.Double)))
             .values(last_request=sa.bindparam("at", type_=sa.Double))
         )
-        # In one order: two hubs must not deadlock.
+        # In a fixed order: two hubs must not deadlock.
         values = [{"board": board, "at": at} for board, at in sorted(requests.items())]
         with self._database.write() as connection:
             connection.execute(statement, values)
 
     def delete(self, record: BoardRecord) -> None:
-        """Delete a board that has ended, with its history and its links."""
+        """Delete an ended board with its history and its links."""
         if record.is_live:
             raise Conflict(
                 f"board {record.id} ({record.name}) is {record.state}.",
                 f"Stop it first: aboard stop {record.id}",
             )
         with self._database.write() as connection:
-            done = connection.execute(sa.delete(_board).where(*_as_seen(record)))
+            done = connection.execute(sa.delete(_board).where(*_same_version(record)))
             if not done.rowcount:
-                raise _changed_meanwhile(connection, record)
+                raise _conflict(connection, record)
 
 
 def _live(connection: sa.Connection, owner: str | None = None) -> list[BoardRecord]:
@@ -446,7 +445,7 @@ def _check_room(connection: sa.Connection, owner: str, on: str, limits: Limits) 
 
 
 class _LiveNames(Container[str]):
-    """The names of the live boards of an owner, which may be many: each is looked up."""
+    """The names of an owner's live boards, looked up one by one because there may be many."""
 
     def __init__(self, connection: sa.Connection, owner: str) -> None:
         self._connection = connection
@@ -459,7 +458,7 @@ class _LiveNames(Container[str]):
 
 def _check_free(connection: sa.Connection, owner: str, name: str) -> None:
     if name in _LiveNames(connection, owner):
-        raise _taken(owner, name)
+        raise _name_taken(owner, name)
 
 
 def _find_creation(
@@ -475,7 +474,7 @@ def _find_creation(
     board = from_row(BoardRecord, row)
     if row.request != body:
         raise IdempotencyMismatch(
-            f"the idempotency key {key[:64]!r} was used for board {board.id}, which is different.",
+            f"the idempotency key {key[:64]!r} was used for a different board, {board.id}.",
             "Use a new key for a new board.",
         )
     return board
@@ -497,26 +496,26 @@ def _same_selection(connection: sa.Connection, draft: BoardRecord) -> BoardRecor
 def _replace(connection: sa.Connection, before: BoardRecord, after: BoardRecord) -> None:
     values = _row(after)
     if after.state is not BoardState.PENDING:
-        del values["last_request"]  # `touch` stores it; only a new start resets it
+        del values["last_request"]  # `touch` stores it; only a restart resets it
     try:
-        done = connection.execute(sa.update(_board).where(*_as_seen(before)).values(values))
+        done = connection.execute(sa.update(_board).where(*_same_version(before)).values(values))
     except exc.IntegrityError as error:
-        raise _taken(after.owner, after.name) from error
+        raise _name_taken(after.owner, after.name) from error
     if not done.rowcount:
-        raise _changed_meanwhile(connection, before)
+        raise _conflict(connection, before)
 
 
-def _as_seen(record: BoardRecord) -> tuple[sa.ColumnElement[bool], ...]:
+def _same_version(record: BoardRecord) -> tuple[sa.ColumnElement[bool], ...]:
     return (_board.c.id == record.id, _board.c.version == record.version)
 
 
-def _changed_meanwhile(connection: sa.Connection, record: BoardRecord) -> Conflict | NoSuchName:
+def _conflict(connection: sa.Connection, record: BoardRecord) -> Conflict | NoSuchName:
     state = connection.scalar(sa.select(_board.c.state).where(_board.c.id == record.id))
     if state is None:
         return no_such_board(record.id)
     return Conflict(
-        f"board {record.id} ({record.name}) was changed meanwhile and is {state} now.",
-        "Look at it again, then repeat the change.",
+        f"board {record.id} ({record.name}) was changed by another request and is now {state}.",
+        "Read it again, then repeat the change.",
     )
 
 
@@ -538,14 +537,14 @@ def _visible(seen_by: str | None) -> list[sa.ColumnElement[bool]]:
     return [sa.or_(_board.c.owner == seen_by, _board.c.visibility == str(Visibility.TEAM))]
 
 
-def _taken(owner: str, name: str) -> NameTaken:
+def _name_taken(owner: str, name: str) -> NameTaken:
     return NameTaken(
         f"{owner} has a live board named {name!r}.", "Choose another name, or stop that board."
     )
 
 
 def resolve_board(text: str, boards: Sequence[BoardRecord], user: str) -> BoardRecord:
-    """Return the board that a user means; all given ones begin with the text, newest first."""
+    """Return the board that a user means; all `boards` match the prefix, newest first."""
     for board in boards:
         if board.id == text:
             return board
@@ -574,7 +573,7 @@ def cursor(board: BoardRecord) -> str:
 
 
 def position(cursor: str) -> tuple[float, str]:
-    """Return when the board before a cursor was created, and its id."""
+    """Return the creation time and id of the last board before a cursor."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         created, board_id = json.loads(text)
@@ -582,8 +581,8 @@ def position(cursor: str) -> tuple[float, str]:
             return created, board_id
     except (binascii.Error, TypeError, ValueError):
         pass
-    raise BadValue("the cursor is invalid.", "Use one of a page, or none for the first page.")
+    raise BadValue("invalid cursor.", "Use the cursor of a page, or none for the first page.")
 
 
 def no_such_board(text: str) -> NoSuchName:
-    return NoSuchName(f"there is no board {text[:80]!r}.", "List them: aboard list --all")
+    return NoSuchName(f"board {text[:80]!r} not found.", "List them: aboard list --all")

@@ -1,7 +1,7 @@
 """The `aboard` command.
 
-One file per group of commands, put together in `app`. An error is one line on standard
-error; the exit code is 2 for wrong usage, 1 for a failure, 130 for Ctrl-C.
+One module per noun, put together in `app`. An error is one line on standard error; the exit code is
+2 for wrong usage, 1 for a failure, 130 for Ctrl-C.
 """
 
 import gc
@@ -47,7 +47,7 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        pass  # the reader of the output has ended
+        pass  # the reader of the output has exited
     os._exit(code)
 
 

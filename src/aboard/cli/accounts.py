@@ -35,8 +35,7 @@ _LOGIN_EPILOG = examples(
     " scripts",
     "`aboard login https://aboard.example.org < token-file` - with a token that you have",
     "`aboard login --forget` - use your own hub again",
-    note="The password is not kept. The login creates a token and keeps it in a file that only"
-    " you can read.",
+    note="The password is not stored. The login stores a token in a file that only you can read.",
 )
 
 
@@ -45,7 +44,7 @@ def login(
         str | None, typer.Argument(metavar="URL", help="The address of the hub.")
     ] = None,
     user: Annotated[
-        str | None, typer.Option(help="Your user name on the hub; the command asks for a password.")
+        str | None, typer.Option(help="Your user name on the hub; prompts for the password.")
     ] = None,
     password_stdin: PasswordOption = False,
     forget: Annotated[bool, typer.Option("--forget", help="Forget the hub and its token.")] = False,
@@ -215,7 +214,7 @@ def create_token(
     until = moment(seconds_of(made["expires"]))
     notify(
         "keep it: it is not shown again."
-        f" It is valid until {until}; 'aboard token revoke {made['id']}' ends it."
+        f" It is valid until {until}; 'aboard token revoke {made['id']}' revokes it."
     )
 
 

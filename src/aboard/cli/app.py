@@ -23,7 +23,7 @@ _HELP = """
 Every training run, on one board.
 
 Reads TensorBoard logs wherever they live: directories, and `s3://`, `gs://`, `az://` and `oss://`
-buckets. What was read once is remembered in a local index, so the second time is instant.
+buckets. A local index remembers what was read, so the second time is instant.
 """
 _EPILOG = examples(
     "`aboard demo` - train something small, and look at its logs",
@@ -90,7 +90,7 @@ _MARKUP: Literal["markdown"] = "markdown"  # of help texts
 
 @cache
 def _command(name: str) -> Any:
-    """Import the module of a command, and make the command."""
+    """Import the module of a command, and create the command."""
     module = import_module(f"aboard.cli.{COMMANDS[name]}")
     own = getattr(module, "GROUP", None) or getattr(module, name, None)
     several = getattr(module, "COMMANDS", {name: (own, getattr(module, "EPILOG", None))})
@@ -106,7 +106,7 @@ def _command(name: str) -> Any:
 
 
 class _Commands(Mapping[str, Any]):
-    """All commands by name; each is made when it is looked up."""
+    """All commands by name; each is created when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         if name not in COMMANDS:
@@ -128,7 +128,7 @@ class _AllCommands(ReportingGroup):
         super().__init__(**options)
         self.commands: Any = _Commands()
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the base has it
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of the base
         return list(self.commands)
 
 
@@ -160,15 +160,15 @@ def before(
         bool, typer.Option("--debug", envvar="ABOARD_DEBUG", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
-    """Take the options that come before a command."""
+    """Handle the options before a command."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Say whether standard output is for one JSON document.
+    """Return whether standard output is one JSON document.
 
-    That of `run` is the program's, and that of `export` is for points.
+    That of `run` belongs to the program, and that of `export` has points.
     """
     own = list(arguments)[: arguments.index("--") if "--" in arguments else None]
     command = next((one for one in own if not one.startswith("-")), "")

@@ -1,4 +1,4 @@
-"""Boards on a hub: start, list and describe them, open, stop, restart, delete and share them."""
+"""Boards on a hub: start, list, describe, open, stop, restart, delete and share them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ BoardArgument = Annotated[
     str,
     typer.Argument(
         metavar="BOARD",
-        help="A name or an id, or the beginning of one.",
+        help="A name, an id, or the beginning of one.",
         show_default=False,
         autocompletion=boards_like,
     ),
@@ -83,7 +83,7 @@ _SHORTEST = {"SHOWS": 12, "REASON": 20}
 _SHARE_HEADS = ("ID", "MADE BY", "STATE", "AGE", "EXPIRES")
 _NUMBER = re.compile(r"[0-9]+(-[0-9]+)?")
 _DATA_SECONDS = 10.0
-_OPEN_SECONDS = 5.0  # then the page of the board waits
+_OPEN_SECONDS = 5.0  # after which the board's page waits
 _SILENT_SECONDS = 1.0  # without a terminal, a longer wait is announced
 _START_SECONDS = 300.0
 _START_EPILOG = """
@@ -99,9 +99,9 @@ Examples:
 - `aboard start runs/ --on docker` - in a container; `aboard engines` lists where boards can run
 - `aboard start runs/ --on slurm:long --cpus 2 --timeout 2d` - as a job, with a profile of settings
 
-It is opened when data is served, or after 10 seconds without any; Ctrl-C ends the waiting, not the
-board. The same selection twice gives the same board. Without a hub, one of your own is started in
-the background; `aboard hub stop` ends it, and your boards come back with the next one.
+The board is opened when it has data, or after 10 seconds without any; Ctrl-C stops the waiting, not
+the board. The same selection twice gives the same board. Without a hub, your own is started in the
+background; `aboard hub stop` stops it, and your boards come back with the next one.
 """
 
 
@@ -183,7 +183,7 @@ def start(
         raise WrongUsage("--band and --show require --group-by FIELD.")
     shown = selector or ([] if runs else find_roots(root or []))
     selectors = narrowed(shown, runs or [])
-    parse_question(where, sort, limit)  # what is wrong with it is said before a hub is started
+    parse_question(where, sort, limit)  # report errors before a hub is started
     if root and not any(map(is_path, selectors)):
         where = below(find_roots(root), where)
     client = open_hub_for(selectors, roots=root or [], notify=notify)
@@ -208,6 +208,7 @@ def start(
     )
     if not detach:
         board = _wait(client, board)
+        _check_question(client, selectors, where, sort, group_by)
     for problem in board.problems:
         notify(problem)
     link = client.link(board)
@@ -221,7 +222,7 @@ def start(
 
 
 def below(roots: Sequence[str], where: str | None) -> str:
-    """Return a question that only runs below some roots meet."""
+    """Return a condition that restricts another to runs below some roots."""
     import orjson
 
     found = " or ".join(f"root == {orjson.dumps(uri).decode()}" for uri in roots)
@@ -231,8 +232,8 @@ def below(roots: Sequence[str], where: str | None) -> str:
 def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
     """Return the selectors of `--runs`: `cifar10` with `1,4` becomes `cifar10/1` and `cifar10/4`.
 
-    Runs that are named with their experiment stay as they are, and so do all of them where no
-    experiment is named. A number next to an experiment is one more run, as in `cifar10 --runs 1 4`.
+    Runs named with their experiment do not change, and none do if no experiment is named. A number
+    next to an experiment is another run, as in `cifar10 --runs 1 4`.
     """
     listed = [one.strip() for text in runs for one in text.split(",") if one.strip()]
     if not listed and not selectors:
@@ -250,7 +251,7 @@ def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
     words = [one for one in selectors if "/" not in one]
     numbers = [one for one in words if _NUMBER.fullmatch(one)]
     if len(numbers) == len(words):
-        numbers = []  # an experiment can be called 7
+        numbers = []  # an experiment can be named 7
     experiments = [one for one in words if one not in numbers]
     named = [one for one in (*selectors, *listed) if "/" in one]
     short = [one for one in (*listed, *numbers) if "/" not in one]
@@ -260,7 +261,7 @@ def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
 
 
 def _wait(client: Client, board: Board) -> Board:
-    """Wait until the board serves data; report one without any, which shows data later."""
+    """Wait until the board has data; print a notice if it has none yet."""
     from aboard.sdk.errors import NotReady
 
     progress = _Progress()
@@ -271,7 +272,7 @@ def _wait(client: Client, board: Board) -> Board:
         return client.wait(board, seconds=_DATA_SECONDS, on_change=progress)
     except KeyboardInterrupt:
         progress.clear()
-        notify(f"board {board.name} goes on without you; end it with: aboard stop {board.id}")
+        notify(f"board {board.name} keeps running; stop it with: aboard stop {board.id}")
         raise typer.Exit(INTERRUPTED) from None
     except NotReady:
         if board.state != "running":
@@ -285,25 +286,45 @@ def _wait(client: Client, board: Board) -> Board:
         progress.clear()
 
 
+def _check_question(
+    client: Client,
+    selectors: Sequence[str],
+    where: str | None,
+    sort: Sequence[str] | None,
+    group_by: Sequence[str] | None,
+) -> None:
+    """Report a name that no run has: it may be misspelt, or some run may have it later."""
+    from aboard.sdk.errors import HubError
+
+    try:
+        if group_by:
+            client.group_runs(group_by, selectors, where=where, sort=sort or (), limit=1)
+        elif where or sort:
+            client.runs(selectors, where=where, sort=sort or (), limit=1)
+    except HubError as error:
+        if error.code == "bad_question":
+            notify(f"{error} The board shows such runs as soon as there are any.")
+
+
 class _Progress:
-    """What a board is doing: a line that comes and goes on a terminal, and one that stays else."""
+    """The state of a board: a transient line on a terminal, otherwise a notice."""
 
     def __init__(self) -> None:
         self._at_terminal = sys.stderr.isatty()
         self._began = time.monotonic()
         self._shown = ""
-        self._announced: str | None = None  # with which reason
+        self._announced: str | None = None  # the reason in the last notice
 
     def __call__(self, board: Board) -> None:
         text = f"{board.name}: {board.condition or board.state}{_in_brackets(board.reason)}"
         if not self._at_terminal:
-            self._tell(board)
+            self._update(board)
         elif text != self._shown:
             self.clear()
             self._shown = text
             typer.echo(text, err=True, nl=False)
 
-    def _tell(self, board: Board) -> None:
+    def _update(self, board: Board) -> None:
         if board.state in ENDED or time.monotonic() - self._began < _SILENT_SECONDS:
             return
         reason = "" if board.state == "running" else board.reason
@@ -313,7 +334,7 @@ class _Progress:
         if board.state == "running":
             notify(f"board {board.name} has no data yet; waiting {_DATA_SECONDS:g} s for some.")
         else:
-            why, goal = _in_brackets(reason), "ends" if board.state == "stopping" else "runs"
+            why, goal = _in_brackets(reason), "stops" if board.state == "stopping" else "runs"
             notify(f"board {board.name} is {board.state}{why}; waiting until it {goal}.")
 
     def clear(self) -> None:
@@ -410,7 +431,7 @@ def open_board(
 
 
 def _open_console(roots: Sequence[str], *, browser: bool, json: bool) -> None:
-    """Open the console of the hub in use; without one, start the user's own, as `start` does."""
+    """Open the console of the hub in use; without a hub, start the user's own."""
     from aboard.sdk.client import open_hub_for
 
     client = open_hub_for(["*"], roots=roots, notify=notify)
@@ -436,9 +457,7 @@ def show_logs(
     client = open_hub(revive=True)
     found = client.get(board)
     if found.on == INSTANT:
-        notify(
-            f"{found.name} is an instant board: the hub serves it, and it has no log of its own."
-        )
+        notify(f"{found.name} is an instant board: the hub serves it, so it has no log.")
     if json:
         lines = [] if found.on == INSTANT else list(found.logs(tail=tail, follow=follow))
         print_json({"id": found.id, "name": found.name, "lines": lines})
@@ -528,7 +547,7 @@ def share_board(
         return
     typer.echo(made["url"])
     until = f"until {moment(seconds_of(made['expires']))}" if made["expires"] else "without a limit"
-    notify(f"it opens {until}; 'aboard share {board} --revoke {made['id']}' ends it.")
+    notify(f"it opens {until}; 'aboard share {board} --revoke {made['id']}' revokes it.")
 
 
 def _list_shares(shares: list[dict[str, Any]], board: str, *, json: bool) -> None:
@@ -581,7 +600,7 @@ SelectorsArgument = Annotated[
 )
 def add_runs(board: BoardArgument, selector: SelectorsArgument, json: JsonOption = False) -> None:
     """Show more runs on a board, while it is open."""
-    _tell(open_hub(revive=True).select(board, add=selector), json=json)
+    _print_board(open_hub(revive=True).select(board, add=selector), json=json)
 
 
 @GROUP.command(
@@ -594,7 +613,7 @@ def remove_runs(
     board: BoardArgument, selector: SelectorsArgument, json: JsonOption = False
 ) -> None:
     """Show fewer runs on a board, while it is open."""
-    _tell(open_hub(revive=True).select(board, remove=selector), json=json)
+    _print_board(open_hub(revive=True).select(board, remove=selector), json=json)
 
 
 @GROUP.command(
@@ -602,12 +621,12 @@ def remove_runs(
     epilog=examples(
         "`aboard boards change nightly --extend 8h` - let it run eight hours longer",
         "`aboard boards change nightly --team` - show it to all users of the hub",
-        "`aboard boards change 3fk --name weekly --timeout 0` - another name, and no end",
+        "`aboard boards change 3fk --name weekly --timeout 0` - another name, and no time limit",
     ),
 )
 def change_board(
     board: BoardArgument,
-    name: Annotated[str | None, typer.Option(help="What to call it.")] = None,
+    name: Annotated[str | None, typer.Option(help="A new name.")] = None,
     team: Annotated[
         bool | None,
         typer.Option("--team/--private", help="Who sees it: all users of the hub, or its owner."),
@@ -638,7 +657,7 @@ def change_board(
     if json:
         print_json(changed.document)
     else:
-        typer.echo(_kept(changed))
+        typer.echo(_limits(changed))
     if extend is not None and not changed.document["expires"]:
         notify(f"{changed.name} has no time limit to extend. Set one with --timeout.")
 
@@ -646,10 +665,10 @@ def change_board(
 _BOARDS_EPILOG = examples(
     "`aboard boards change nightly --extend 8h` - let it run longer",
     "`aboard boards add nightly cifar10/run9` - one more run on a board that is open",
-    "`aboard boards remove nightly cifar10/run9` - take it off again",
+    "`aboard boards remove nightly cifar10/run9` - remove it again",
 )
 _LIST_EPILOG = examples(
-    "`aboard list` - boards that live",
+    "`aboard list` - boards that have not ended",
     "`aboard list --all --state failed` - those that failed, and why",
     "`aboard list --json | jq -r '.boards[].url'` - for scripts",
 )
@@ -668,7 +687,7 @@ def _each(
     *,
     json: bool,
 ) -> None:
-    """Apply `work` to each board; it returns the verb to print and the board's document."""
+    """Apply `work` to each board; it returns a verb to print and the board's document."""
 
     def outcome(board: str) -> tuple[str, dict[str, Any]]:
         said, result = work(board)
@@ -688,8 +707,8 @@ open_link(sys.stdin.readline().strip(), threading.Event())
 def open_in_browser(link: str) -> None:
     """Open a link in a browser, if there is one, without waiting for it.
 
-    The page that leads the browser to the link is taken away some time after this command has
-    ended, by a process that gets the link where no list of processes shows it.
+    A background process removes the page that redirects to the link some time after this command
+    has exited. It reads the link from standard input, which no process list shows.
     """
     from aboard.cli.view import can_open
 
@@ -711,7 +730,7 @@ def open_in_browser(link: str) -> None:
 def tell_way(hub: KnownHub) -> None:
     """Print how to reach a hub on this machine from the other end of an SSH session."""
     if not os.environ.keys() & {"SSH_CONNECTION", "SLURM_SUBMIT_HOST"}:
-        return  # asked here, because what writes the hint takes long to import
+        return  # before the slow import
     from urllib.parse import urlsplit
 
     from aboard.web import forwarding_hint
@@ -724,20 +743,20 @@ def tell_way(hub: KnownHub) -> None:
         typer.echo(f"From your own machine, first: {command}")
 
 
-def _tell(board: Board, *, json: bool) -> None:
+def _print_board(board: Board, *, json: bool) -> None:
     if json:
         print_json(board.document)
     else:
         typer.echo(f"{board.name} ({board.id}) shows {shown(board, most=10)}")
 
 
-def _kept(board: Board) -> str:
+def _limits(board: Board) -> str:
     about = board.document
     seen = "every user of the hub sees" if about["visibility"] == "team" else "only its owner sees"
     ends = moment(seconds_of(about["expires"])) if about["expires"] else ""
-    until = f"it runs until {ends}" if ends else "it has no end"
+    until = f"it runs until {ends}" if ends else "it has no time limit"
     idle = duration(about["idle_timeout"]) if about["idle_timeout"] else ""
-    unseen = f", and ends after {idle} without a request" if idle else ""
+    unseen = f", and stops after {idle} without a request" if idle else ""
     return f"{board.name} ({board.id}): {seen} it; {until}{unseen}"
 
 
@@ -749,7 +768,7 @@ def _row(board: Board) -> list[str]:
         board.owner,
         board.condition or board.state,
         "-" if board.runs is None else str(board.runs),
-        ", ".join([shown(board), *_asked(board), *_grouped(board)]),
+        ", ".join([shown(board), *_question_words(board), *_grouped(board)]),
         board.on,
         board.url,
         age(about["created"]),
@@ -772,7 +791,7 @@ def _about(board: Board) -> str:
         "exit code": "" if board.exit_code is None else str(board.exit_code),
         "problem": "; ".join(board.problems),
         "url": board.url,
-        "shows": _told(board),
+        "shows": _selection(board),
         "groups": _groups(board),
         "template": about["template"],
         "on": ", ".join(filter(None, [board.on, about.get("unit"), f"{about['engine']} engine"])),
@@ -788,8 +807,8 @@ def _about(board: Board) -> str:
     return "\n".join([strong(printable(board.name)), *lines])
 
 
-def _asked(board: Board) -> list[str]:
-    """Return what narrows the runs of a board, in words."""
+def _question_words(board: Board) -> list[str]:
+    """Describe the question of a board."""
     words = [f"where {board.where}"] if board.where else []
     words += [f"sorted by {', '.join(board.sort)}"] if board.sort else []
     return words + ([f"the first {board.limit}"] if board.limit else [])
@@ -806,8 +825,8 @@ def _groups(board: Board) -> str:
     return f"by {', '.join(board.group_by)}; band {board.band}; shows {kinds[board.show]}"
 
 
-def _told(board: Board) -> str:
-    words = ", ".join([*board.selectors, *_asked(board)])
+def _selection(board: Board) -> str:
+    words = ", ".join([*board.selectors, *_question_words(board)])
     return words if board.runs is None else f"{counted(board.runs, 'run')} of {words}"
 
 
@@ -837,7 +856,7 @@ COMMANDS = {
         show_logs,
         examples(
             "`aboard logs nightly --tail 50` - the end of its log",
-            "`aboard logs nightly -f` - as it goes on",
+            "`aboard logs nightly -f` - follow it",
         ),
     ),
     "stop": (stop_boards, _STOP_EPILOG),
@@ -846,13 +865,13 @@ COMMANDS = {
         restart_boards,
         examples("`aboard restart nightly` - after it failed, or was stopped"),
     ),
-    "delete": (delete_boards, examples("`aboard delete nightly` - forget a board and its history")),
+    "delete": (delete_boards, examples("`aboard delete nightly` - delete a board and its history")),
     "share": (
         share_board,
         examples(
             "`aboard share nightly --for 30d` - a link for people without an account",
-            "`aboard share nightly --list` - which links there are",
-            "`aboard share nightly --revoke ID` - take it back",
+            "`aboard share nightly --list` - list the links",
+            "`aboard share nightly --revoke ID` - revoke a link",
         ),
     ),
     "boards": (GROUP, _BOARDS_EPILOG),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from aboard.cli.completion import selectors_like
 from aboard.cli.console import JsonOption, counted, examples, json_number, print_json, table
-from aboard.cli.errors import FAILURE, Failure, WrongUsage, notify
+from aboard.cli.errors import FAILURE, WrongUsage, notify
 from aboard.cli.runs import written
 from aboard.cli.sources import RootOption, check_each, matches, read_runs, select_runs
 from aboard.runs import RunsError
@@ -76,7 +77,10 @@ def compare(
         fields = _fields(metric or (), names)
         for one in conditions:
             if one.field.name not in names:
-                raise Failure(f"no run has a metric {one.field.name!r}, of --fail-if '{one.text}'.")
+                near = get_close_matches(one.field.name, names, n=1)
+                guess = f" Did you mean {near[0]!r}?" if near else ""
+                problem = f"no run has a metric {one.field.name!r}."
+                raise WrongUsage(f"--fail-if '{one.text}': {problem}{guess}")
         wanted = list(dict.fromkeys([*fields, *(one.field for one in conditions)]))
         groups = [_values(library, side.runs, wanted) for side in sides]
     rows = {row.field: row for row in metric_rows(wanted, *groups)}
@@ -111,7 +115,7 @@ def _condition(text: str) -> Condition:
 
 
 def _fields(patterns: Sequence[str], names: Sequence[str]) -> list[Field]:
-    """Return what to compare: the statistics of all metrics, or those that patterns name."""
+    """Return the fields to compare: statistics of all metrics, or those that match patterns."""
     from aboard.runs.question import Field, parse_field
 
     if not patterns:

@@ -1,4 +1,4 @@
-"""What Tab completes: live boards, runs in the index, and values of options.
+"""Shell completion: running boards, runs in the index, and values of options.
 
 Completion must be fast and silent: it starts no hub, lists no root, and offers nothing on an error.
 """
@@ -28,8 +28,8 @@ Offers = list[tuple[str, str]]
 def whole_words() -> Iterator[None]:
     """Let Bash complete words with a colon, such as `slurm:long`.
 
-    Bash splits words at colons and replaces only what follows the last one: the words that it
-    passes are joined here, and what precedes is removed from the offers. Zsh and Fish need neither.
+    Bash splits words at colons and replaces only what follows the last one: join the words that it
+    passes, and remove the preceding part from the offers. Zsh and Fish do not need this.
     """
     if os.environ.get("_ABOARD_COMPLETE") != "complete_bash":
         yield
@@ -47,21 +47,21 @@ def whole_words() -> Iterator[None]:
 
 
 def join_words(given: Sequence[str]) -> tuple[list[str], str]:
-    """Return the words that Bash split, and how much of the last one Bash leaves as it is."""
+    """Join the words that Bash split; also return the prefix of the last that Bash keeps."""
     words: list[str] = []
     kept = ""
-    goes_on = False  # with the next part
+    continues = False  # with the next part
     for part in given:
         is_colon = part != "" and not part.strip(":")
         if part == "=" and words and words[-1].startswith("--"):  # the value of an option
             words.append("")
-            goes_on, kept = True, ""
-        elif len(words) > 1 and part and (is_colon or goes_on):
+            continues, kept = True, ""
+        elif len(words) > 1 and part and (is_colon or continues):
             words[-1] += part
-            goes_on, kept = is_colon, words[-1] if is_colon else kept
+            continues, kept = is_colon, words[-1] if is_colon else kept
         else:
             words.append(part)
-            goes_on, kept = False, ""
+            continues, kept = False, ""
     return words, kept
 
 
@@ -78,7 +78,7 @@ def boards_like(incomplete: str) -> Offers:
 
 
 def jobs_like(context: typer.Context, incomplete: str) -> Offers:
-    """Offer jobs; those in buckets take too long to list."""
+    """Offer jobs, except those in buckets, which take too long to list."""
     try:
         from aboard.jobs.store import JobStore, find_job_roots
         from aboard.storage import is_remote
@@ -91,7 +91,7 @@ def jobs_like(context: typer.Context, incomplete: str) -> Offers:
 
 
 def job_places_like(incomplete: str) -> Offers:
-    """Offer where a job can run: the engines, and the profiles in the user's own settings."""
+    """Offer the places of jobs: engines, and profiles in the user's settings."""
     try:
         from aboard.executors import places
         from aboard.executors.batch import BATCHES
@@ -104,7 +104,7 @@ def job_places_like(incomplete: str) -> Offers:
 
 
 def places_like(incomplete: str) -> Offers:
-    """Offer where a board can run: in the hub itself, or on one of its engines."""
+    """Offer the places of boards: the hub itself, and its engines."""
     from aboard.boards.model import INSTANT
 
     offers = [(INSTANT, "served by the hub itself")] if INSTANT.startswith(incomplete) else []
@@ -112,7 +112,7 @@ def places_like(incomplete: str) -> Offers:
 
 
 def engines_like(incomplete: str) -> Offers:
-    """Offer the engines of the hub; without one all, as of the hub that would be started."""
+    """Offer the engines of the hub; without a hub, all."""
     try:
         from aboard.sdk.client import Client
 
@@ -162,7 +162,7 @@ def _split_word(text: str) -> tuple[str, str]:
 
 
 def _fields(context: typer.Context, incomplete: str) -> list[str]:
-    """Offer fields of runs; names in a group, such as hyperparameters, once that is given."""
+    """Offer fields of runs; names in a group, such as hyperparameters, after the group."""
     try:
         from aboard.runs.question import GROUPS, RUN_FIELDS, STATISTICS, field_text
 
@@ -185,7 +185,7 @@ def _offered_runs(context: typer.Context, incomplete: str) -> Offers:
 
 
 def offered_runs(index: Index, roots: Sequence[str], incomplete: str) -> Offers:
-    """Offer experiments; its runs too, once only one experiment matches."""
+    """Offer experiments, and runs if only one experiment matches."""
     experiment, slash, _ = incomplete.partition("/")
     found = [one for one in index.experiments_like(experiment, roots) if one]
     found = [one for one in found if one == experiment] if slash else found
@@ -209,7 +209,7 @@ def _names(context: typer.Context, group: str) -> list[str]:
 
 @contextmanager
 def _index_of_runs(context: typer.Context) -> Iterator[tuple[Index | None, list[str]]]:
-    """Open the index if there is one; also return the roots in which a command looks for runs."""
+    """Open the index if it exists; also return the roots in which a command finds runs."""
     from aboard.index.schema import FILE_NAME
     from aboard.runs.catalog import find_roots
     from aboard.sdk.personal import last_hub
@@ -221,7 +221,7 @@ def _index_of_runs(context: typer.Context) -> Iterator[tuple[Index | None, list[
     from aboard.index import Index
 
     roots = find_roots(context.params.get("root") or ())
-    if "root" not in context.params:  # the command uses a hub, which has roots of its own
+    if "root" not in context.params:  # the command uses a hub, which has its own roots
         last = last_hub()
         roots += last.roots if last else ()
     with Index() as index:

@@ -1,7 +1,7 @@
-"""What commands print and ask: numbers, times, tables and prompts for people, JSON for programs.
+"""Output and prompts of commands: numbers, times and tables for people, JSON for programs.
 
-Tables are aligned by hand: a rich one takes half a millisecond per row, and a log tree can have
-a hundred thousand tags.
+Tables do not use rich, which takes half a millisecond per row: a log tree can have a hundred
+thousand tags.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ BandOption = Annotated[
     Literal["std", "sem", "minmax", "quartiles"] | None,
     typer.Option(
         metavar="std|sem|minmax|quartiles",
-        help="With --group-by, what is drawn around the mean: the standard deviation, the standard"
-        " error, the extremes; or the quartiles around the median. [default: std]",
+        help="With --group-by, the band around the mean: standard deviation, standard error or"
+        " extremes; or quartiles around the median. [default: std]",
     ),
 ]
 ShowOption = Annotated[
     Literal["groups", "runs", "both"] | None,
     typer.Option(
-        metavar="groups|runs|both", help="With --group-by, what is shown. [default: groups]"
+        metavar="groups|runs|both", help="With --group-by, what to show. [default: groups]"
     ),
 ]
 _GAP = 2  # spaces between two columns
@@ -90,7 +90,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def directories(count: int) -> str:
-    """Return how many directories have event files; a run may have several, one for each stage."""
+    """Describe a number of directories with event files; a run may have one per stage."""
     return f"{count:,} {'directory' if count == 1 else 'directories'} with event files"
 
 
@@ -145,7 +145,7 @@ def is_at_terminal() -> bool:
 
 
 def ask_secret(question: str, *, twice: bool = False) -> str:
-    """Ask for a secret without showing it, or read it from a pipe."""
+    """Prompt for a secret without showing it, or read it from a pipe."""
     if is_at_terminal():
         answer = typer.prompt(question, hide_input=True, confirmation_prompt=twice, err=True)
         return str(answer).strip()
@@ -156,14 +156,14 @@ def ask_secret(question: str, *, twice: bool = False) -> str:
 
 
 def json_number(value: float | None) -> float | str | None:
-    """Return a value as JSON can hold it: what is not finite becomes its name."""
+    """Return a value for JSON: names for numbers that are not finite."""
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def printable(text: str) -> str:
-    """Return a name that moves no cursor and breaks no line."""
+    """Escape control characters."""
     if text.isprintable():
         return text
     return "".join(
@@ -173,8 +173,13 @@ def printable(text: str) -> str:
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
     """Align rows below their heads: the first `left` columns to the left, others to the right."""
-    cells = [heads, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
+    # By columns, as a listing may have very many rows.
+    columns = [
+        column if all(map(str.isprintable, column)) else [*map(printable, column)]
+        for column in zip(heads, *rows, strict=True)
+    ]
+    is_ascii = all(all(map(str.isascii, column)) for column in columns)
+    widths = [max(map(len if is_ascii else width_of, column)) for column in columns]
     sides = ["<" if i < left else ">" for i in range(len(widths))]
 
     def form(widths: Sequence[int]) -> str:
@@ -182,14 +187,14 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> 
         return (" " * _GAP).join(f"{{:{side}{width}}}" for side, width in columns)
 
     def line(row: Sequence[str]) -> str:
-        if all(map(str.isascii, row)):
+        if is_ascii or all(map(str.isascii, row)):
             return usual.format(*row)
         # A column of characters that take two places has fewer of them.
         columns = zip(widths, row, strict=True)
         return form([width - width_of(cell) + len(cell) for width, cell in columns]).format(*row)
 
     usual = form(widths)
-    lines = [line(row).rstrip() for row in cells]
+    lines = [line(row).rstrip() for row in zip(*columns, strict=True)]
     lines[0] = strong(lines[0])
     return "\n".join(lines)
 
@@ -203,7 +208,7 @@ def width_of(text: str) -> int:
 
 
 def terminal_width() -> int | None:
-    """Return how many characters fit on a line; None where what is printed goes elsewhere."""
+    """Return the width of the terminal; None if the output does not go to one."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -250,6 +255,6 @@ def strong(text: str) -> str:
 
 
 def styled(text: str, style: int) -> str:
-    """Return text in a style of the terminal, by its number, where it goes to one."""
+    """Return text in a terminal style, given by its number, if the output is a terminal."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain or not sys.stdout.isatty() else f"\x1b[{style}m{text}\x1b[0m"

@@ -1,9 +1,8 @@
-"""`aboard demo`: train a small network at four learning rates, and watch it on a hub of its own.
+"""`aboard demo`: train a small network at four learning rates, and watch it on a separate hub.
 
-The training is real. A network learns to separate two spirals,
-at four rates of which one is too high; each is a recorded run with the stages `train` and `eval`
-and every common kind of value. The hub shows the console and a board of them, and ends with the
-command.
+The training is real. A network learns to separate two spirals, at four rates of which one is too
+high; each is a run with the stages `train` and `eval` and every common kind of value. The hub shows
+the console and a board of the runs, and stops with the command.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
 
 EPILOG = examples(
     "`aboard demo` - train for three minutes; the console stays until you press Ctrl-C",
-    "`aboard demo --seconds 20 --no-browser` - end by itself, for a script",
-    "`aboard demo /tmp/demo` - with the logs elsewhere",
+    "`aboard demo --seconds 20 --no-browser` - stop by itself, for a script",
+    "`aboard demo /tmp/demo` - with logs in another directory",
 )
 
 _USUAL_SECONDS = 180.0
@@ -55,14 +54,14 @@ def demo(
     directory: Annotated[
         Path,
         typer.Argument(
-            metavar="DIRECTORY", help="Where the logs go; with a number behind it if it is in use."
+            metavar="DIRECTORY", help="Directory of the logs; if it is in use, a number is added."
         ),
     ] = Path("demo-logs"),
     seconds: Annotated[
         float | None,
         typer.Option(
-            help="Train this long, and then end. By default the training takes three minutes and"
-            " the console stays.",
+            help="Train this long, then stop. By default the training takes three minutes and the"
+            " console stays.",
             min=0,
         ),
     ] = None,
@@ -107,11 +106,11 @@ def demo(
             app = make_app(hub, addresses_of(settings, sockets, boards))
             caught = serve(app, [*sockets, *boards], on_ready=ready)
             if caught is signal.SIGINT and sys.stderr.isatty():
-                typer.echo(err=True)  # the terminal has written ^C
+                typer.echo(err=True)  # after the terminal's ^C
         finally:
             training.end()
             if not json:
-                with suppress(OSError):  # of a terminal that was closed
+                with suppress(OSError):  # the terminal was closed
                     typer.echo(f"The logs are in {logs}. See them again with: aboard view {logs}")
     if training.error is not None:
         if is_debugging():
@@ -154,7 +153,7 @@ def _announce(
 
 
 def _new_directory(directory: Path) -> Path:
-    """Make a directory for this demo alone: the one that is named, or the next that is free."""
+    """Create a directory for this demo: the given one, or the next free one."""
     if directory.name in ("", ".."):
         directory = directory.resolve()
         if not directory.name:
@@ -170,7 +169,7 @@ def _new_directory(directory: Path) -> Path:
 
 
 class _Training(threading.Thread):
-    """Trains in the background. Ends the process after `seconds`, if given, and on failure."""
+    """Trains in the background. Stops the process after `seconds`, if given, or on failure."""
 
     def __init__(self, logs: Path, seconds: float | None) -> None:
         super().__init__(name="aboard-demo", daemon=True)
@@ -178,7 +177,7 @@ class _Training(threading.Thread):
         self._logs = logs
         self._seconds = seconds
         self._stop_early = threading.Event()
-        # The process is not signalled before that: it could not report why it ends.
+        # No signal before that: the process could not report why it stops.
         self.is_shown = threading.Event()
 
     def run(self) -> None:
@@ -192,7 +191,7 @@ class _Training(threading.Thread):
         if self.error is not None or seconds is not None:
             self.is_shown.wait()
             if self.error is None and seconds is not None:
-                time.sleep(min(1.0, seconds))  # for the last points to be seen
+                time.sleep(min(1.0, seconds))  # so that the last points are shown
             os.kill(os.getpid(), signal.SIGTERM)
 
     def end(self) -> None:
@@ -252,7 +251,7 @@ class Learner:
         self._seen = seen
         self._unseen = unseen
         name = f"lr={rate:g}"
-        # What `aboard.init` does with its arguments alone, whatever the environment says.
+        # Like `aboard.init`, but independent of the environment.
         self.run: Run = begin(
             RunPlace(root, _EXPERIMENT, name, directory=join(root, name)),
             command_line(),
@@ -289,7 +288,7 @@ class Learner:
 
 
 def train_all(directory: Path, seconds: float, stop: threading.Event) -> None:
-    """Train at every rate, side by side, for `seconds`; 0 is as fast as possible."""
+    """Train at all rates in parallel for `seconds`; 0 is as fast as possible."""
     random = np.random.default_rng(7)
     seen, unseen = _spirals(random, 2000), _spirals(random, 500)
     root = canonical(str(directory))
@@ -303,7 +302,7 @@ def train_all(directory: Path, seconds: float, stop: threading.Event) -> None:
                 learner.step(step)
             if stop.wait(max(0.0, started + seconds * step / STEPS - time.monotonic())):
                 for learner in learners:
-                    learner.run.finish(State.KILLED, reason="the demo was ended")
+                    learner.run.finish(State.KILLED, reason="the demo was stopped")
                 break
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "`aboard doctor` - is anything odd about the runs below `./runs`, or `ABOARD_ROOT`?",
     "`aboard doctor runs/` - why is my board empty?",
-    "`aboard doctor s3://bucket/runs` - what will looking at it cost?",
+    "`aboard doctor s3://bucket/runs` - what do requests to it cost?",
     "`aboard doctor cifar10/run3` - what is odd about a run, named by a selector?",
     "`aboard doctor nightly` - what does the hub see of a board?",
     "`aboard doctor --engine slurm` - does an engine run boards, and where does it break?",
@@ -62,20 +62,20 @@ def doctor(
         str | None,
         typer.Option(
             metavar="ENGINE[:PROFILE]",
-            help="Try an engine of the hub with a small board, from its start to its end.",
+            help="Test an engine of the hub with a small board, from start to stop.",
             autocompletion=engines_like,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Say why a board is or would be empty or odd; takes what `aboard view` takes, or a board.
+    """Find out why a board is or would be empty or odd.
 
-    Every finding says what is wrong, where, and what to do. The exit code is 1 if one of them is
-    an error.
+    Takes the sources of `aboard view`, or a board. Every finding says what is wrong, where, and
+    what to do. The exit code is 1 if one of them is an error.
     """
     if engine is not None:
         if source or root:
-            raise WrongUsage("--engine tries an engine, and takes neither a source nor --root.")
+            raise WrongUsage("--engine cannot be combined with a source or --root.")
         from aboard.cli.engines import try_engine
 
         try_engine(engine, json=json)
@@ -113,9 +113,9 @@ def doctor(
 def _places(
     index: Index, texts: Sequence[str], roots: Sequence[str]
 ) -> tuple[list[str], list[Examination]]:
-    """Return the places that texts select, and what is known without a look at them.
+    """Return the places that texts select, and findings that need no examination.
 
-    A text that neither exists nor selects a run can be a board: then the hub says what it sees.
+    A text that is neither a path nor selects a run can be a board, which the hub describes.
     """
     from aboard.doctor.examination import Examination
     from aboard.doctor.rules import Finding
@@ -135,7 +135,7 @@ def _places(
         try:
             parsed = parse_sources([text], searched)
         except StorageError:
-            places.append(text)  # the examination says why
+            places.append(text)  # the examination reports why
             continue
         places += [one.place for one in parsed if one.place]
         words += [one for one in parsed if not one.place]
@@ -147,7 +147,7 @@ def _places(
             places += [run.uri for run in library.find([word], retry=False)]
         except NothingMatches as error:
             what, _, advice = str(error).partition(". ")
-            hint = advice or "'aboard runs' lists what there is."
+            hint = advice or "'aboard runs' lists all runs."
             finding = Finding("no-such-run", "error", what, tuple(searched), hint)
             examined.append(_board(word.text) or Examination(word.text, [finding]))
     known = [one for board in examined for one in board.sources or ()]
@@ -155,7 +155,7 @@ def _places(
 
 
 def _board(text: str) -> Examination | None:
-    """Return what the hub in use says of a board; None if there is no such board."""
+    """Return the hub's examination of a board; None if the board does not exist."""
     from aboard.doctor.examination import Examination
     from aboard.doctor.rules import Finding
     from aboard.sdk.client import Client
@@ -168,7 +168,7 @@ def _board(text: str) -> Examination | None:
     found = []
     for problem in board.problems:
         what, _, advice = problem.partition(". ")
-        hint = advice or "The board heals by itself when the source can be read."
+        hint = advice or "The board recovers when the source can be read."
         found.append(Finding("board-source", "error", what, (board.url,), hint))
     if board.state != "running":
         what = f"the board is {board.state}" + (f": {board.reason}" if board.reason else "")
@@ -176,8 +176,10 @@ def _board(text: str) -> Examination | None:
         found.append(Finding("board-state", "error", what, (board.url,), hint))
     elif board.condition and not found:
         hint = "The findings below say what the hub has to read."
+        if not board.sources:
+            hint = f"No run matches it. See its selectors: aboard describe {board.name}"
         found.append(Finding("board-condition", "warning", board.condition, (board.url,), hint))
-    # What the hub cannot read is a finding of its own already.
+    # Sources that the hub cannot read are already findings.
     sources = [one for one in board.sources if not any(one in text for text in board.problems)]
     return Examination(f"board {board.name}", found, sources=sources)
 
@@ -186,8 +188,9 @@ def _text(examined: list[Examination], general: list[Finding], place: str | None
     parts = []
     for one in examined:
         lines = [strong(printable(one.source))]
-        if one.sources is None and all(finding.severity == "info" for finding in one.findings):
-            lines.append(f"  {styled('all good', 32)} {_numbers(one)}")
+        if all(finding.severity == "info" for finding in one.findings):
+            numbers = _numbers(one) if one.sources is None else ""
+            lines.append(f"  {styled('all good', 32)} {numbers}".rstrip())
         lines += [_finding(finding, one.source) for finding in one.findings]
         parts.append("\n".join(lines))
     if general:

@@ -37,7 +37,7 @@ EPILOG = examples(
 )
 _HEADS = ("NAME", "ANSWERS", "VERSION", "RESOURCES")
 _START_SECONDS = 300.0
-_SILENT_SECONDS = 5.0  # then it is announced what a board waits for
+_SILENT_SECONDS = 5.0  # after which a notice says what a board waits for
 _CURVE_SECONDS = 60.0
 _STOP_SECONDS = 120.0
 _POLL_SECONDS = 0.1
@@ -77,7 +77,7 @@ def _row(engine: dict[str, Any]) -> list[str]:
 
 
 class Stage(NamedTuple):
-    """A step of a trial, and how it went; `hint` says what to do about a failure."""
+    """A step of a trial and its result; `hint` says what to do about a failure."""
 
     stage: str
     ok: bool
@@ -85,12 +85,12 @@ class Stage(NamedTuple):
     hint: str = ""
 
 
-class StageFailed(Exception):  # noqa: N818 - named by what is wrong
-    """A stage that the later ones need."""
+class StageFailed(Exception):  # noqa: N818 - named after the problem
+    """A stage failed that later ones need."""
 
 
 def try_engine(name: str, *, json: bool) -> None:
-    """Start a small board on an engine, and report each stage of its life."""
+    """Start a small board on an engine, and report each stage."""
     stages: list[Stage] = []
 
     def report(stage: Stage) -> None:
@@ -109,7 +109,7 @@ def try_engine(name: str, *, json: bool) -> None:
 
 @contextmanager
 def _unwinding() -> Iterator[None]:
-    """Let a signal that ends the command unwind the stack, as Ctrl-C does."""
+    """Make termination signals unwind the stack, as Ctrl-C does."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -160,7 +160,7 @@ class _Trial:
             self._check_log(board)
         except StageFailed:
             pass
-        finally:  # also after a signal; a second Ctrl-C leaves the board to its timeout
+        finally:  # also after a signal; after a second Ctrl-C, the board's timeout stops it
             with _blocked(*_ENDS):
                 if self._board is not None:
                     self._end(self._board)
@@ -184,25 +184,25 @@ class _Trial:
         self._pass("answers", engine["version"] or "yes")
 
     def _start(self) -> Board:
-        """Start a trial with the hub's local roots, or without them where they cannot be read."""
+        """Start a trial with the hub's local roots, or without them if they cannot be read."""
         board, reason = self._started(roots=True)
         if board is None:
             without, other = self._started(roots=False)
             if without is None:
                 raise self._fail("start", other)
-            self._fail("roots", reason, "Boards of local runs need them; others can start.")
+            self._fail("roots", reason, "Boards of local runs need them; others work.")
             board = without
         self._pass("start", f"accepted as board {board.name} ({board.id})")
         return board
 
     def _started(self, *, roots: bool) -> tuple[Board | None, str]:
-        """Return a trial that the engine has accepted, or why it has not."""
+        """Return a trial that the engine accepted, or why it did not."""
         from aboard.boards.model import ENDED
         from aboard.sdk.errors import HubError
 
         self._began = time.monotonic()
         try:
-            with _blocked(*_ENDS, signal.SIGINT):  # until it is known which board to end
+            with _blocked(*_ENDS, signal.SIGINT):  # until the board to delete is known
                 board = self._board = self._client.try_engine(self._name, roots=roots)
             while not self._client.trial(self._name, board)["accepted"]:
                 board = self._client.get(board)
@@ -238,12 +238,12 @@ class _Trial:
             self._client.wait(board, seconds=_START_SECONDS, data=False, on_change=note)
         except NotReady:
             because = f": {waited[-1]}" if waited else ""
-            hint = "Free what it waits for, or use a profile that requests less."
+            hint = "Free the resources it waits for, or use a profile that requests less."
             raise self._fail(
                 "wait", f"not started after {_START_SECONDS:g} s{because}", hint
             ) from None
         except BoardFailed as error:
-            hint = "The end of its log stands in the reason."
+            hint = "The reason contains the end of its log."
             raise self._fail("wait", error.reason or str(error), hint) from None
         because = f"; it waited for: {'; '.join(waited)}" if waited else ""
         self._pass("wait", f"it runs after {self._elapsed()}{because}")
@@ -251,7 +251,7 @@ class _Trial:
     def _check_connection(self, board: Board) -> None:
         seen = self._client.trial(self._name, board)
         if not seen["address"]:
-            raise self._fail("address", "it has reported no address.", "See its log.")
+            raise self._fail("address", "it did not report an address.", "See its log.")
         if seen["problem"]:
             hint = "Check that the hub can open connections to this address."
             raise self._fail("address", f"{seen['address']}: {seen['problem']}", hint)
@@ -263,7 +263,7 @@ class _Trial:
                 "encrypted", f"with the certificate of this start ({seen['presented'][:16]}…)"
             )
         else:
-            detail = "it presents another certificate than the one made for this start."
+            detail = "its certificate is not the one created for this start."
             raise self._fail("encrypted", detail, "Another program answers at its address.")
         if seen["status"] == _UNAUTHORIZED:
             self._pass("refuses", "401 without its token")
@@ -308,7 +308,7 @@ class _Trial:
             self._pass("log", f"{len(lines)} lines, of {host}")
         for one in notes:
             if "root" in one and one["problem"]:
-                hint = "Boards of runs below it show nothing here: make it readable there."
+                hint = "Boards of runs below it show nothing: make it readable there."
                 self._fail("roots", f"{one['root']}: {one['problem']}", hint)
             elif "root" in one:
                 self._pass("roots", f"{one['root']} can be read there")

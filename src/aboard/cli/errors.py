@@ -1,7 +1,6 @@
-"""The errors of commands: one line on standard error, with `--json` a document, and an exit code.
+"""The errors of commands: one line on standard error, a document with `--json`, an exit code.
 
-Commands raise; only this module decides how an error looks. A traceback is shown with `--debug`
-only, because the line says what users can do.
+Commands raise exceptions; this module formats them. A traceback is shown only with `--debug`.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from aboard.system import explain
 if TYPE_CHECKING:
     CommandError = typer.TyperException
 else:
-    # Before typer 0.28, which gave it a name, it is only the base of what typer names.
+    # Before typer 0.28 this class has no public name, only its subclass.
     CommandError = typer.BadParameter.__mro__[2]
 
 FAILURE, USAGE, INTERRUPTED = 1, 2, 130
 _USAGE_CODES = {"invalid", "exists", "bad_value", "bad_selector", "bad_template", "bad_question"}
 
 
-class Failure(Exception):  # noqa: N818 - named by what it is to the user
+class Failure(Exception):  # noqa: N818 - for the user, not an error of the program
     """A command failed; the text says what, where, and what to do."""
 
     exit_code = FAILURE
@@ -65,7 +64,7 @@ def report(error: Exception, *, json: bool) -> int:
     """Write an error to standard error, with `json` also as a document; return the exit code."""
     line = line_for(error)
     notify(line)
-    picture = str(getattr(error, "picture", ""))  # of a question, and of a hub that refused one
+    picture = str(getattr(error, "picture", ""))  # of an invalid question, also from a hub
     for one in picture.splitlines():
         typer.echo(f"  {one}", err=True)
     code = code_for(error)
@@ -86,9 +85,9 @@ def apply_to_each(
     done: str,
     json: bool,
 ) -> None:
-    """Apply `work` to each name; report one that fails, and go on with the others.
+    """Apply `work` to each name; report failures and continue with the others.
 
-    `work` returns a line to print and a document; `done` is the key of these in the JSON output.
+    `work` returns a line to print and a document; `done` is the key of the documents in JSON.
     """
     from aboard.cli.console import print_json
 
@@ -114,12 +113,12 @@ def apply_to_each(
 
 
 def is_debugging() -> bool:
-    """Say whether the command that runs has `--debug`."""
+    """Return whether the command line has `--debug`."""
     return ReportingGroup.debug
 
 
 def _is_error_of_ours(error: Exception) -> bool:
-    """Check whether the text of an error is for users, without importing modules not in use."""
+    """Return whether the text of an error is for users, without importing more modules."""
     if isinstance(error, ImportError) and error.path is None:  # Python's own have a path
         return True
     for name, kind in (
@@ -128,6 +127,7 @@ def _is_error_of_ours(error: Exception) -> bool:
         ("aboard.web", "TokenError"),
         ("aboard.sdk.errors", "HubError"),
         ("aboard.runs", "RunsError"),
+        ("aboard.boards.errors", "BoardsError"),
         ("aboard.jobs", "JobError"),
         ("aboard.executors.base", "ExecutorError"),
         ("aboard.executors.settings", "ConfigError"),
@@ -145,7 +145,7 @@ def code_for(error: Exception) -> int:
     return USAGE if is_usage else FAILURE
 
 
-_PLAIN_WORDS = {  # for what the parser of the command line says of numbers
+_PLAIN_WORDS = {  # for the parser's messages about numbers
     re.compile(r"is not a valid int(eger)?( range)?$"): "must be a whole number",
     re.compile(r"is not a valid float( range)?$"): "must be a number",
     re.compile(r"is not in the range x>=(\S+)$"): r"must be at least \1",
@@ -163,9 +163,9 @@ def _usage_line(error: CommandError) -> str:
 
 
 class ReportingGroup(TyperGroup):
-    """The commands. Errors become one line, and a closed pipe ends a command without an error.
+    """The commands. Errors become one line, and a closed pipe is not an error.
 
-    `obj` of the context says whether the command line has `--json`.
+    `obj` of the context is whether the command line has `--json`.
     """
 
     debug = False
@@ -176,7 +176,7 @@ class ReportingGroup(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of the output has ended. Python would flush once more at exit.
+            # The reader of the output has exited. Python would flush again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit from None
         except (typer.Exit, typer.Abort, CommandError):

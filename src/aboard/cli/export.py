@@ -1,9 +1,8 @@
 """`aboard export`: scalars as CSV, JSON or Parquet, every point by default.
 
-One series is in memory at a time, and is written a block of rows at a time. A file appears under
-its name only when it is complete. Numbers are written so that reading them gives the same 64 bits
-again. What text formats have no number for is written as `NaN`, `Infinity` and `-Infinity`, in
-JSON as strings.
+One series is in memory at a time, and is written in blocks of rows. A file gets its name only when
+it is complete. Numbers are written so that reading them gives the same 64 bits. Text formats write
+`NaN`, `Infinity` and `-Infinity`, JSON as strings.
 """
 
 from __future__ import annotations
@@ -55,15 +54,15 @@ Examples:
 - `aboard export cifar10 --where 'state == "completed"' -o done.parquet` - of some runs
 - `aboard export runs/ --samples 1000 -o small.json` - at most 1000 points of each, spikes kept
 
-Columns: run, tag, step, wall_time, value. Numbers lose nothing; NaN and infinities are written
-as NaN, Infinity and -Infinity.
+Columns: run, tag, step, wall_time, value. Numbers are exact; NaN and infinities are written as NaN,
+Infinity and -Infinity.
 """
 
 FormatName = Literal["csv", "json", "parquet"]
 
 
 class Chosen(NamedTuple):
-    """A series to write, and the name under which its run is shown."""
+    """A series to write, and the name of its run."""
 
     source: OpenSource
     run: str
@@ -85,11 +84,12 @@ def export(
     samples: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="At most N points of a series, spikes kept; else every point."
+            min=1, metavar="N", help="At most N points per series, with spikes; by default all."
         ),
     ] = None,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is standard output.")
+        str,
+        typer.Option("--output", "-o", metavar="FILE", help="Output file; - is standard output."),
     ] = "-",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
@@ -109,7 +109,7 @@ def export(
             points, series = _write(found, chosen, name, output, samples)
             if output != "-":
                 notify(f"{counted(points, 'point')} of {series:,} series written to {output}")
-        found.say_damage()
+        found.print_damage()
     found.finish()
 
 
@@ -149,8 +149,8 @@ def _scalars(held: Sequence[Chosen], patterns: Sequence[str]) -> list[Chosen]:
 def _no_scalars(held: Sequence[Chosen], pattern: str = "*") -> str:
     kinds = {kind(one.tag) for one in held if matches(one.tag.name, [pattern])}
     only = f", only {', '.join(sorted(kinds))}" if kinds else ""
-    what = "there are" if pattern == "*" else f"--tag '{pattern}' matches"
-    return f"{what} no scalars{only}; 'aboard ls --tags' lists all tags."
+    what = "no scalars" if pattern == "*" else f"--tag '{pattern}' matches no scalars"
+    return f"{what}{only}; 'aboard ls --tags' lists all tags."
 
 
 def _write(
@@ -165,7 +165,7 @@ def _write(
             try:
                 series = source.logs.index.series(tag, samples=samples)
             except UnknownName as error:
-                found.put_aside(source.uri, Failure(str(error)))
+                found.add_error(source.uri, Failure(str(error)))
                 continue
             format_.write(run, tag.name, series)
             points, written = points + len(series.steps), written + 1
@@ -174,17 +174,17 @@ def _write(
 
 
 def _check(output: str) -> None:
-    """Refuse, before anything is read, a place to which nothing can be written."""
+    """Check that the output can be written, before anything is read."""
     path = Path(output).expanduser()
     if path.is_dir():
-        raise Failure(f"{output}: this is a directory. Name a file in it.")
+        raise Failure(f"{output}: is a directory. Name a file in it.")
     if not path.parent.is_dir():
         raise Failure(f"{output}: directory {path.parent} not found. Create it first.")
 
 
 @contextmanager
 def _destination(output: str) -> Iterator[BinaryIO]:
-    """Open standard output, or a file that takes its name when it is complete."""
+    """Open standard output, or a file that gets its name when it is complete."""
     if output == "-":
         yield sys.stdout.buffer
         return
@@ -203,7 +203,7 @@ def _destination(output: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file next to its place, with the mode of the one that it replaces, and move it in."""
+    """Write a temporary file with the mode of the one it replaces, then rename it."""
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     temporary = path.with_name(f".aboard-export-{secrets.token_hex(8)}.tmp")
     try:
@@ -213,7 +213,7 @@ def _file(path: Path) -> Iterator[BinaryIO]:
     except OSError:
         if mode is None:
             raise
-        with path.open("wb") as file:  # its directory takes no other
+        with path.open("wb") as file:  # the directory cannot have another file
             yield file
         return
     try:
@@ -232,7 +232,7 @@ _ROW_GROUP_ROWS = 1 << 19
 
 
 class Format(ABC):
-    """A file in the making: `write` every series, then `finish`."""
+    """Writes an output file: `write` every series, then `finish`."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -243,7 +243,7 @@ class Format(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Write what has to come last."""
+        """Write the end of the file."""
 
 
 class Csv(Format):
@@ -259,7 +259,7 @@ class Csv(Format):
             self._out.write(b"".join(map(b"".join, rows)))
 
     def finish(self) -> None:
-        """Nothing comes last."""
+        """Do nothing: CSV has no footer."""
 
 
 class Json(Format):
@@ -326,7 +326,7 @@ class Parquet(Format):
 
 
 class _Counted:
-    """A stream that knows its position, as Parquet must, and a pipe does not."""
+    """A stream that counts its position, which Parquet needs and a pipe lacks."""
 
     closed = False
 
@@ -358,7 +358,7 @@ def _blocks(series: Series, word: bytes) -> Iterator[tuple[list[bytes], ...]]:
 
 
 def _numbers(column: npt.NDArray[Any], word: bytes) -> list[bytes]:
-    """Write numbers in their shortest exact form; what is not finite as a word."""
+    """Write numbers in their shortest exact form, or as a word if not finite."""
     import numpy as np
     import orjson
 

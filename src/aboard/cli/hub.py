@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -34,22 +35,22 @@ if TYPE_CHECKING:
     from aboard.sdk.personal import KnownHub
 
 _SERVE_EPILOG = examples(
-    "`aboard serve --config aboard.toml` - a hub for a team, as the file says",
+    "`aboard serve --config aboard.toml` - a hub for a team, with settings from a file",
     "`aboard serve --root /data/runs --root s3://bucket/runs --host 0.0.0.0 --port 8080`",
     "`aboard serve --personal` - your own hub, on this machine only",
-    note="The first administrator of a new team hub is made with `--admin NAME`, which asks"
-    " for a password.",
+    note="`--admin NAME` creates the first administrator of a new team hub, and prompts for a"
+    " password.",
 )
 _HUB_EPILOG = examples(
     "`aboard hub status` - which hub `aboard start` uses, and whether it answers",
-    "`aboard hub stop` - end your own; its boards come back when it is started again",
+    "`aboard hub stop` - stop your own; its boards come back when it is started again",
 )
 _HOW = {"environment": "named by ABOARD_HUB", "login": "logged in to", "personal": "your own"}
-GROUP = typer.Typer(help="Look at the hub in use, or stop your own.", rich_markup_mode="markdown")
+GROUP = typer.Typer(help="Show the hub in use, or stop your own.", rich_markup_mode="markdown")
 
 
 def open_hub(*, revive: bool = False) -> Client:
-    """Return the hub in use; `revive` restarts the user's own, but never starts a first one."""
+    """Return the hub in use; `revive` restarts the user's own, but never starts the first."""
     from aboard.sdk.client import Client
     from aboard.sdk.personal import find_hub, last_hub, start_personal
 
@@ -87,15 +88,15 @@ def serve(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Make this user an administrator if there is no user yet; the password is asked"
-            " for, or read from a pipe.",
+            help="Create this administrator if the hub has no users. Prompts for the password, or"
+            " reads it from a pipe.",
         ),
     ] = None,
     json: AddressOption = False,
 ) -> None:
     """Serve boards of a selection of runs, behind one authenticated address."""
     if personal and admin:
-        raise WrongUsage("a personal hub has one user. Leave --admin out.")
+        raise WrongUsage("a personal hub has one user. Remove --admin.")
     settings = _settings(config, personal, host, port, database, root, directory)
     _serve(settings, personal=personal, admin=admin, json=json)
 
@@ -109,7 +110,7 @@ def _settings(
     roots: list[str] | None,
     directory: Path | None,
 ) -> Config:
-    """Put together what the file and the options say; options come first."""
+    """Combine the settings of the file and the options; options take precedence."""
     from aboard.executors.settings import ConfigError
     from aboard.hub.config import Config, make_config, read_config, read_personal_config
     from aboard.runs.catalog import find_roots
@@ -132,12 +133,12 @@ def _settings(
         }
         known = {name: value for name, value in given.items() if value is not None}
         options = make_config(known, Path.cwd(), "options")
-        settings.engines(personal=personal)  # checked here, before anything is started
+        settings.engines(personal=personal)  # check before anything is started
     except ConfigError as error:
         raise WrongUsage(str(error)) from error
     settings = replace(settings, **{name: getattr(options, name) for name in known})
     if personal and settings.host not in {"localhost", "127.0.0.1", "::1"}:
-        raise WrongUsage("a personal hub listens on this machine only. Leave --host out.")
+        raise WrongUsage("a personal hub listens on this machine only. Remove --host.")
     for one in settings.roots:
         if not is_remote(one.uri) and not Path(one.uri).is_dir():
             notify(f"{one.uri}: directory not found. Its runs appear once it exists.")
@@ -173,7 +174,7 @@ def _serve(settings: Config, *, personal: bool, admin: str | None, json: bool) -
         if settings.certificate is not None and settings.certificate_key is not None:
             certificate = (settings.certificate, settings.certificate_key)
         app = make_app(hub, addresses_of(settings, sockets, boards))
-        prepared.pop_all()  # the application closes the hub when it ends
+        prepared.pop_all()  # the application closes the hub
         ended_by = run(
             app,
             [*sockets, *boards],
@@ -186,9 +187,9 @@ def _serve(settings: Config, *, personal: bool, admin: str | None, json: bool) -
 
 
 def open_boards_port(settings: Config, sockets: Sequence[socket.socket]) -> list[socket.socket]:
-    """Open the second port of a personal hub: the last one's, or the next that is free.
+    """Open the second port of a personal hub: the same as before, or the next free one.
 
-    A hub with an address of its own in its settings is behind a proxy, which knows of one port.
+    A hub with an address in its settings is behind a proxy, which knows only one port.
     """
     from aboard.sdk.personal import last_hub
     from aboard.web import listen_beside
@@ -223,8 +224,7 @@ def _prepare_users(hub: Hub, personal: bool, admin: str | None) -> None:
         return
     if admin is None:
         raise Failure(
-            "this hub has no user yet. Make the first one an administrator: aboard serve --admin"
-            " NAME"
+            "this hub has no users. Create the first administrator: aboard serve --admin NAME"
         )
     password = ask_secret(f"A password for {admin}")
     try:
@@ -245,7 +245,7 @@ def owner_of(hub: Hub) -> User:
 
 
 def _prepare_token(hub: Hub) -> None:
-    """Keep the token in the file of a personal hub, or replace it if it is not valid."""
+    """Check the token in the file of a personal hub; replace it if it is not valid."""
     from aboard.sdk.personal import TOKEN_FILE
     from aboard.web.tokens import TokenError, read_token_file, write_token_file
 
@@ -271,7 +271,8 @@ def _announce(
         port, *others = [one[0].getsockname()[1] for one in (sockets, boards) if one]
         remember_personal(settings.directory, roots, port, *others)
         announce_personal(settings.directory, address, *others)
-        url = f"{address}/?key={hub.auth.mint_key(owner_of(hub))[0]}"
+        if json or sys.stdout.isatty():  # a log would keep the key
+            url = f"{address}/?key={hub.auth.mint_key(owner_of(hub))[0]}"
     if json:
         import orjson
 
@@ -284,7 +285,7 @@ def _announce(
 
 
 def tell_way_in(*listeners: Sequence[socket.socket]) -> None:
-    """Print how to reach a hub of this process from the other end of an SSH session."""
+    """Print how to reach this hub from the other end of an SSH session."""
     from aboard.web import forwarding_hint
 
     ports = [one[0].getsockname()[1] for one in listeners if one]
@@ -299,7 +300,7 @@ def tell_way_in(*listeners: Sequence[socket.socket]) -> None:
     ),
 )
 def show_status(json: JsonOption = False) -> None:
-    """Say which hub is used, and whether it answers."""
+    """Show which hub is used, and whether it answers."""
     from aboard.sdk.client import Client
     from aboard.sdk.errors import HubError
     from aboard.sdk.personal import find_hub
@@ -333,9 +334,9 @@ def show_status(json: JsonOption = False) -> None:
 @GROUP.command(
     "stop",
     epilog=examples(
-        "`aboard hub stop` - boards with a process of their own go on, the others come back"
-        " with it",
-        "`aboard hub stop --boards` - those end too, also when the hub has been stopped before",
+        "`aboard hub stop` - boards with their own process keep running, the others come back"
+        " with the hub",
+        "`aboard hub stop --boards` - stop those too, even if the hub is already stopped",
     ),
 )
 def stop_hub(
@@ -349,7 +350,7 @@ def stop_hub(
 
     known = find_personal()
     if known is None and boards and last_hub() is not None:
-        known = start_personal()  # boards that go on without a hub are known to the next one
+        known = start_personal()  # the next hub knows boards that run without one
     if known is None:
         raise Failure("your hub is not running.")
     ended, going_on = _isolated(known, end=boards)
@@ -362,11 +363,11 @@ def stop_hub(
         typer.echo(f"stopped {name}")
     typer.echo(f"stopped your hub at {known.url}")
     if going_on:
-        notify(_go_on(going_on))
+        notify(_keep_running(going_on))
 
 
 def _isolated(hub: KnownHub, *, end: bool) -> tuple[list[str], list[str]]:
-    """Return the names of the boards with a process of their own: those ended, and the others."""
+    """Return the names of boards with their own process: those stopped, and the others."""
     from aboard.sdk.client import Client
     from aboard.sdk.errors import HubError
 
@@ -375,7 +376,7 @@ def _isolated(hub: KnownHub, *, end: bool) -> tuple[list[str], list[str]]:
     going_on: list[str] = []
     try:
         isolated = [board for board in client.list() if board.on != INSTANT]
-    except HubError as error:  # a hub that does not answer is stopped all the same
+    except HubError as error:  # a hub that does not answer is stopped anyway
         notify(line_for(error))
         return ended, going_on
     for board in isolated:
@@ -389,12 +390,13 @@ def _isolated(hub: KnownHub, *, end: bool) -> tuple[list[str], list[str]]:
     return ended, going_on
 
 
-def _go_on(names: Sequence[str]) -> str:
+def _keep_running(names: Sequence[str]) -> str:
     one = len(names) == 1
+    them = "it" if one else "them"
     return (
-        f"{counted(len(names), 'board')} with a process of {'its' if one else 'their'} own"
-        f" {'goes' if one else 'go'} on: {', '.join(names)}. 'aboard hub stop --boards' ends"
-        f" {'it' if one else 'them'} too; the next hub has {'it' if one else 'them'} again."
+        f"{counted(len(names), 'board')} with {'its' if one else 'their'} own process"
+        f" {'keeps' if one else 'keep'} running: {', '.join(names)}. 'aboard hub stop --boards'"
+        f" stops {them} too; the next hub manages {them} again."
     )
 
 

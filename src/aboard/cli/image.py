@@ -10,10 +10,10 @@ from aboard.cli.console import JsonOption, examples, print_json, size
 from aboard.cli.errors import Failure, notify
 
 EPILOG = examples(
-    "`aboard image build` - the image that boards on Docker have by default",
-    "`aboard image build --tag registry.example.org/aboard:1` - one for a cluster, to push",
+    "`aboard image build` - the default image of boards on Docker",
+    "`aboard image build --tag registry.example.org/aboard:1` - for a cluster, to push",
     "`aboard image build --add 'aboard[postgres]'` - with an extra that is installed here",
-    "`aboard image build --base my-python` - on an image of your own, without a registry",
+    "`aboard image build --base my-python` - on your own image, without a registry",
 )
 GROUP = typer.Typer(no_args_is_help=True, help="Build the image of boards in containers.")
 
@@ -25,18 +25,18 @@ def build(
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option(help="The image to build on; its Python has the version that runs here."),
+        typer.Option(help="The base image; it needs the Python version that runs here."),
     ] = None,
     add: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PACKAGE",
-            help="A package that is installed here and belongs into the image: a plugin of"
-            " TensorBoard, or an extra such as `aboard[postgres]`.",
+            help="An installed package to add to the image: a plugin of TensorBoard, or an extra"
+            " such as `aboard[postgres]`.",
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The address of the daemon; as `docker` finds it by default.")
+        str, typer.Option(help="The address of the daemon; by default that of `docker`.")
     ] = "",
     json: JsonOption = False,
 ) -> None:

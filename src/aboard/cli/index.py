@@ -1,4 +1,4 @@
-"""`aboard index`: read what is new into the index, and say what is in it."""
+"""`aboard index`: read new data into the index, and show what is in it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from aboard.cli.sources import (
     OpenSource,
     SourceArgument,
     Sources,
+    collecting_errors,
     open_sources,
     place_of,
-    putting_aside,
 )
 
 if TYPE_CHECKING:
@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from aboard.index.store import Forgotten
 
 EPILOG = examples(
-    "`aboard index runs/` - read what is new, and say what is there",
-    "`aboard index s3://bucket/runs` - read a bucket before you look at it",
-    "`aboard index --rebuild runs/` - forget what is known of it, and read it all again",
-    "`aboard index --forget /old/runs` - forget it, though it may be gone, and make the index"
-    " smaller",
+    "`aboard index runs/` - read new data, and show a summary",
+    "`aboard index s3://bucket/runs` - read a bucket in advance",
+    "`aboard index --rebuild runs/` - read everything again",
+    "`aboard index --forget /old/runs` - remove it from the index, even if it is gone",
 )
 
 _SHOWN_DAMAGE = 5
@@ -52,18 +51,14 @@ class Contents(NamedTuple):
 
 def index(
     source: SourceArgument,
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Read everything again, whatever is known of it.")
-    ] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Read everything again.")] = False,
     forget: Annotated[
         bool,
-        typer.Option(
-            "--forget", help="Remove what is known of it instead, and make the index smaller."
-        ),
+        typer.Option("--forget", help="Remove the sources from the index instead, and shrink it."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Read what is new into the index, and say what was found."""
+    """Read new data into the index, and show a summary."""
     if rebuild and forget:
         raise WrongUsage("use only one of --rebuild and --forget.")
     from aboard.index import Index
@@ -91,25 +86,25 @@ def index(
 
 
 def _forget(held: Index, texts: Sequence[str]) -> tuple[Sources, dict[str, Forgotten]]:
-    """Forget sources, which may be gone; return what was wrong, and how much was known of each."""
+    """Forget sources, which may be gone; return errors, and what was known of each."""
     from aboard.index import Source
 
     found, forgotten = Sources(), {}
     for text in texts:
-        with putting_aside(found, text):
+        with collecting_errors(found, text):
             source = Source.parse(text)
             place = place_of(source)
-            # What is gone may have been a directory, whatever its name says.
+            # A path that is gone may have been a directory.
             known = held.forget(source) or held.forget(Source(place))
             if not known:
                 raise Failure(
-                    f"the index knows nothing of {place}. Name it as it was when it was read;"
+                    f"{place} is not in the index. Name it as it was when it was read;"
                     " 'aboard index' without --forget reads it."
                 )
             forgotten[place] = known
     if forgotten:
         held.compact()
-    found.say_notices(held)
+    found.print_notices(held)
     return found, forgotten
 
 
@@ -121,7 +116,7 @@ def _forgotten_text(place: str, what: Forgotten) -> str:
 
 def _index_text(held: Index) -> str:
     if held.path is None or held.stored_bytes is None:
-        return "The index is in memory, and gone with this command."
+        return "The index is in memory, and lost when this command exits."
     return f"The index is {held.path}, {size(held.stored_bytes)}."
 
 

@@ -1,4 +1,4 @@
-"""Jobs: `aboard submit` hands trainings to an engine, `aboard jobs` follows them to their end."""
+"""Jobs: `aboard submit` submits trainings to an engine, `aboard jobs` manages them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ Examples:
 - `aboard submit --on slurm --gpus 1 --time 4h --sweep seed=1..20 -- python train.py --seed {seed}`
 - `aboard submit --on docker --image trainer:2 --repeat 3 --parallel 1 -- python train.py`
 - `aboard submit --board --wait --env OMP_NUM_THREADS={threads} --sweep threads=1,2 -- ./train`
-- `aboard submit --on kubernetes --dry-run -- python train.py` - what the engine would be given
+- `aboard submit --on kubernetes --dry-run -- python train.py` - show what would be submitted
 
-Each member is started as `aboard run` and records a run of its own, `EXPERIMENT/JOB-NUMBER`. `{lr}`
-stands for the value of `lr`, also in `--env`; `{number}`, `{job}` and, with `--repeat`, `{repeat}`
-are there in every job, and `{{lr}}` is the text `{lr}`. `aboard jobs` shows how it goes.
+Each member is started as `aboard run` and records its own run, `EXPERIMENT/JOB-NUMBER`. `{lr}`
+stands for the value of `lr`, also in `--env`; every job has `{number}`, `{job}` and, with
+`--repeat`, `{repeat}`, and `{{lr}}` is the text `{lr}`. `aboard jobs` shows the states.
 """
 JobArgument = Annotated[
     str,
@@ -74,7 +74,7 @@ JobRootOption = Annotated[
     typer.Option(
         metavar="ROOT",
         help="Where to look for jobs: a directory or bucket URI, may be repeated; ABOARD_ROOT or"
-        " ./runs, and all that you have submitted to, by default.",
+        " ./runs, and all roots that you have submitted to, by default.",
         show_default=False,
     ),
 ]
@@ -83,8 +83,8 @@ _LEAST = ("REASON", "COMMAND", "USER", "AGE", "ON")
 _SHORTEST = {"COMMAND": 16, "REASON": 20, "EXPERIMENT": 12}
 _MOST_COMMAND, _MOST_REASON, _MOST_LINE = 60, 80, 200
 _ONLY_CODE = re.compile(r"exit code \d+")
-_MOST_LAST_LINES = 20  # members whose output is read for the reason of their end
-_LAST_LINES = 20  # that are searched for one that is not empty
+_MOST_LAST_LINES = 20  # members whose output is read for a reason
+_LAST_LINES = 20  # searched for one that is not empty
 
 
 def submit(
@@ -133,7 +133,7 @@ def submit(
     ] = None,
     nodes: Annotated[int, typer.Option(help="Machines of each member.", min=1)] = 1,
     tasks_per_node: Annotated[
-        int, typer.Option(help="How often the command is started on each machine.", min=1)
+        int, typer.Option(help="How many times the command is started on each machine.", min=1)
     ] = 1,
     image: Annotated[
         str | None, typer.Option(help="The container image, where the engine has one.")
@@ -158,7 +158,7 @@ def submit(
     ] = False,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Wait for its end; exit with the worst member's exit code."),
+        typer.Option("--wait", help="Wait until it ends; exit with the worst member's exit code."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the members, and what the engine gets.")
@@ -181,9 +181,9 @@ def submit(
         name=name,
         sweep=parse_sweeps(sweep or ()),
         repeat=repeat,
-        hparams={key: parse_hparam(one) for key, one in _once(pairs(hparam, "--hparam", form))},
+        hparams={key: parse_hparam(one) for key, one in _unique(pairs(hparam, "--hparam", form))},
         tags=dict(pairs(tag, "--tag", "NAME or NAME=VALUE")),
-        environment=dict(_once(_variables(env))),
+        environment=dict(_unique(_variables(env))),
         resources=resources(
             gpus=gpus,
             cpus=cpus,
@@ -195,7 +195,7 @@ def submit(
         image=image or "",
         parallel=parallel,
     )
-    with Jobs([submission_root(root)], on_error=_tell) as jobs:
+    with Jobs([submission_root(root)], on_error=_report) as jobs:
         if dry_run:
             _preview(jobs, request, json=json)
             _warn_of_unused(request)
@@ -207,7 +207,7 @@ def submit(
         members = counted(len(status.record.members), "member")
         if not json:
             typer.echo(
-                f"{status.id}: {members} on {on}; see how it goes: aboard jobs show {status.id}"
+                f"{status.id}: {members} on {on}; check it with: aboard jobs show {status.id}"
             )
         if board:
             shown = _board(status, quiet=json)
@@ -222,7 +222,7 @@ def submit(
 
 
 def _warn_of_unused(request: JobRequest) -> None:
-    """Say which swept values the command does not get as arguments."""
+    """Print which swept values are not arguments of the command."""
     from aboard.jobs.member import HPARAMS
     from aboard.jobs.sweep import placeholders
 
@@ -244,12 +244,12 @@ def _variables(given: Iterable[str] | None) -> Iterator[tuple[str, str]]:
         yield name, value if equals else os.environ[name]
 
 
-def _once(given: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Refuse a name that is given twice: the first value would be lost."""
+def _unique(given: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Reject a name that is given twice: the first value would be lost."""
     known: set[str] = set()
     for name, value in given:
         if name in known:
-            raise WrongUsage(f"{name} is given twice. Leave one out.")
+            raise WrongUsage(f"{name} is given twice. Remove one.")
         known.add(name)
         yield name, value
 
@@ -268,7 +268,7 @@ def _preview(jobs: Jobs, request: JobRequest, *, json: bool) -> None:
 
 
 def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
-    """Start a board of a job; the job goes on without one, if there is a problem."""
+    """Start a board of a job; if that fails, the job continues without one."""
     from aboard.cli.boards import tell_way
     from aboard.sdk.client import open_hub_for
     from aboard.sdk.errors import HubError
@@ -281,7 +281,7 @@ def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
     except HubError as error:
         if is_debugging():
             raise
-        notify(f"job {record.id} goes on without a board: {line_for(error)}")
+        notify(f"job {record.id} continues without a board: {line_for(error)}")
         return {"board": None}
     if not quiet:
         typer.echo(f"{made.name} ({made.id}): {link}")
@@ -292,7 +292,7 @@ def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
 
 GROUP = typer.Typer(
     cls=ListByDefault,
-    help="List jobs, and look after them; without a command, list them.",
+    help="List and manage jobs; without a command, list them.",
     rich_markup_mode="markdown",
 )
 _JOBS_EPILOG = examples(
@@ -300,7 +300,7 @@ _JOBS_EPILOG = examples(
     "`aboard jobs show k3x` - its members, and why some failed",
     "`aboard jobs logs k3x 4 -f` - what member 4 writes",
     "`aboard jobs retry k3x` - submit the failed members again; their runs continue",
-    "`aboard jobs wait k3x && ./publish` - until it has ended well",
+    "`aboard jobs wait k3x && ./publish` - until it succeeds",
 )
 
 
@@ -380,7 +380,7 @@ def show_job(
     root: JobRootOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show everything about a job, and how each member stands."""
+    """Show everything about a job, and the state of each member."""
     from aboard.jobs.model import MemberState
 
     for one in state or ():
@@ -407,7 +407,7 @@ def show_job(
 
 
 def _with_last_lines(status: JobStatus, members: Iterable[Member]) -> Iterator[Member]:
-    """Yield members; those that failed without a reason with the last line of their output."""
+    """Yield members; add the last line of output to failures without a reason."""
     from aboard.jobs.logs import RunLog
     from aboard.storage import StorageError
 
@@ -430,7 +430,7 @@ def _with_last_lines(status: JobStatus, members: Iterable[Member]) -> Iterator[M
         "`aboard jobs logs k3x` - of all members, with their numbers",
         "`aboard jobs logs k3x 4 --tail 50` - the end of one",
         "`aboard jobs logs k3x --failed` - of those that failed",
-        "`aboard jobs logs k3x -f` - as they go on, until all have ended",
+        "`aboard jobs logs k3x -f` - follow them until all have ended",
     ),
 )
 def show_job_logs(
@@ -449,7 +449,7 @@ def show_job_logs(
     root: JobRootOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print what members wrote: the output of their runs or, before these began, of their tasks."""
+    """Print the output of members: of their runs or, before these begin, of their tasks."""
     from aboard.jobs.model import UNSUCCESSFUL
 
     with _jobs(root) as jobs:
@@ -488,13 +488,13 @@ def _prefixed(piece: bytes, prefix: bytes) -> bytes:
 @GROUP.command(
     "stop",
     epilog=examples(
-        "`aboard jobs stop k3x` - all its members, also those that wait",
+        "`aboard jobs stop k3x` - all its members, including pending ones",
         "`aboard jobs stop k3x --now` - without time to write a checkpoint",
     ),
 )
 def stop_jobs(
     job: JobsArgument,
-    now: Annotated[bool, typer.Option("--now", help="Without time to end by themselves.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Kill them without a grace period.")] = False,
     root: JobRootOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -518,8 +518,8 @@ def stop_jobs(
     epilog=examples(
         "`aboard jobs retry k3x` - all members that failed, were killed or are lost",
         "`aboard jobs retry k3x 4 7` - two of them",
-        note="Their runs continue as further attempts, and a script that finds its checkpoint there"
-        " goes on from it.",
+        note="Their runs continue as further attempts; a script that finds its checkpoint there can"
+        " continue from it.",
     ),
 )
 def retry_job(
@@ -530,17 +530,17 @@ def retry_job(
     ] = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Wait for its end; exit with the worst member's exit code."),
+        typer.Option("--wait", help="Wait until it ends; exit with the worst member's exit code."),
     ] = False,
     root: JobRootOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Submit the members again that did not succeed."""
+    """Resubmit the members that did not succeed."""
     with _jobs(root) as jobs:
         status = jobs.retry(job, number or None)
         submitted = counted(len(status.record.submissions[-1].numbers), "member")
         if not json:
-            typer.echo(f"{status.id}: submitted {submitted} again")
+            typer.echo(f"{status.id}: resubmitted {submitted}")
         if wait:
             status = _wait_for(jobs, status.id)
         if json:
@@ -555,7 +555,7 @@ def retry_job(
     "delete",
     epilog=examples(
         "`aboard jobs delete k3x` - one that has ended",
-        "`aboard jobs delete k3x --force` - also if its engine cannot be asked any more",
+        "`aboard jobs delete k3x --force` - even if its engine no longer answers",
         note="The runs stay, and `job:k3x` selects them as before. `aboard runs delete job:k3x`"
         " deletes them.",
     ),
@@ -566,7 +566,7 @@ def delete_jobs(
         bool,
         typer.Option(
             "--force",
-            help="Also those whose state is unknown; what may still run of them goes on.",
+            help="Also jobs whose state is unknown; members that still run continue.",
         ),
     ] = False,
     root: JobRootOption = None,
@@ -586,7 +586,7 @@ def delete_jobs(
     "wait",
     epilog=examples(
         "`aboard jobs wait k3x` - the exit code is that of its worst member",
-        "`aboard jobs wait k3x --timeout 1h` - not longer than that",
+        "`aboard jobs wait k3x --timeout 1h` - at most one hour",
     ),
 )
 def wait_for_jobs(
@@ -614,7 +614,7 @@ def wait_for_jobs(
     raise typer.Exit(max(one.exit_code for one in found))
 
 
-# What they share.
+# Shared.
 
 
 @contextmanager
@@ -622,11 +622,11 @@ def _jobs(root: Sequence[str] | None) -> Iterator[Jobs]:
     from aboard.jobs.service import Jobs
     from aboard.jobs.store import find_job_roots
 
-    with Jobs(find_job_roots(root or ()), on_error=_tell) as jobs:
+    with Jobs(find_job_roots(root or ()), on_error=_report) as jobs:
         yield jobs
 
 
-def _tell(error: Exception) -> None:
+def _report(error: Exception) -> None:
     notify(line_for(error))
 
 
@@ -642,7 +642,7 @@ def _wait_for(jobs: Jobs, job: str, *, timeout: float | None = None) -> JobStatu
     except KeyboardInterrupt:
         if at_terminal:
             typer.echo("\r\x1b[K", err=True, nl=False)
-        notify(f"job {job} goes on without you; end it with: aboard jobs stop {job}")
+        notify(f"job {job} keeps running; stop it with: aboard jobs stop {job}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if at_terminal:
@@ -650,7 +650,7 @@ def _wait_for(jobs: Jobs, job: str, *, timeout: float | None = None) -> JobStatu
 
 
 def _progress(status: JobStatus) -> str:
-    """Return how many members are in each state, the most advanced first."""
+    """Return the number of members in each state, the most advanced first."""
     order = ("completed", "running", "pending", "failed", "killed", "lost", "unknown")
     counts = status.counts
     if len(status.record.members) == 1:
@@ -664,7 +664,7 @@ def _ended(status: JobStatus) -> str:
 
 
 def _state(status: JobStatus) -> str:
-    """Return the state of a job, with those of its members if it has several."""
+    """Return the state of a job, with the states of several members."""
     several = len(status.record.members) > 1
     return f"{status.state} ({_progress(status)})" if several else str(status.state)
 

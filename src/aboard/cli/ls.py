@@ -66,9 +66,9 @@ def ls(
     limit: LimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the directories with event files of a log tree; with --tags or --tag, their tags.
+    """List the directories with event files below a source; with --tags or --tag, their tags.
 
-    Each is a run on TensorBoard's pages, and a stage of a run of `aboard runs` may be one.
+    TensorBoard shows each directory as a run; in `aboard runs` it may be a stage of a run.
     """
     from aboard.index import Index
 
@@ -83,7 +83,7 @@ def ls(
             typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         else:
             _print(listings, tags=tags or bool(tag))
-            found.say_damage()
+            found.print_damage()
     found.finish()
 
 

@@ -62,7 +62,7 @@ class ReadingBar:
 
 
 class LoadingLine:
-    """Shows how a board loads while it is served; pass it to a viewer as `on_poll`."""
+    """Shows how a board loads; pass it to a viewer as `on_poll`."""
 
     def __init__(self, board: Board, library: Library) -> None:
         self._board = board
@@ -127,7 +127,7 @@ class LoadingLine:
 
 
 class StockLine:
-    """Shows how TensorBoard's own loaders fill a board; pass it to a viewer as `on_load`."""
+    """Shows how TensorBoard's own loaders read a board; pass it to a viewer as `on_load`."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -152,16 +152,16 @@ class StockLine:
         for member, name in state.found:
             names[member.source].append(name)
         if state.found and not state.shown:
-            self._say(None, _none_left([name for _, name in state.found]))
+            self._notify(None, _none_left([name for _, name in state.found]))
         for source, runs in names.items():
             if not runs:
-                self._say(source, _nothing_below(source))
+                self._notify(source, _nothing_below(source))
             elif state.shown and not self._said.get(source, "").startswith("read "):
                 took = f"{state.seconds:.2f} s"
                 count = len({run_of(name.removeprefix("."), "") for name in runs})
-                self._say(source, f"read {source.uri} in {took}: {counted(count, 'run')}.")
+                self._notify(source, f"read {source.uri} in {took}: {counted(count, 'run')}.")
 
-    def _say(self, source: Source | None, text: str) -> None:
+    def _notify(self, source: Source | None, text: str) -> None:
         if self._said.get(source) != text:
             self._said[source] = text
             notify(text)
@@ -189,7 +189,7 @@ def _nothing_below(source: Source) -> str:
 
 def _none_left(runs: list[str]) -> str:
     some = ", ".join(repr(run) for run in runs[:5])
-    return f"--include and --exclude leave no run to show. There are runs such as {some}."
+    return f"--include and --exclude leave no run to show. Some runs: {some}."
 
 
 def _run_bar(title: str) -> Progress:
@@ -214,7 +214,7 @@ def _make_bar(label: str) -> Progress:
 
 
 def transfer_bar(text: str, total: int | None, *more: str, **fields: Any) -> Progress:
-    """Make a bar of bytes on standard error; `more` are formats of further columns."""
+    """Create a bar of bytes on standard error; `more` are formats of further columns."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import (

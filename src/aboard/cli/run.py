@@ -26,7 +26,7 @@ Examples:
 
 The program finds its log directory in `ABOARD_LOGDIR` (and in `PAI_OUTPUT_TENSORBOARD`,
 `AIP_TENSORBOARD_LOG_DIR` and `XT_OUTPUT_MNT`). Event files that it writes elsewhere below the
-working directory are copied into the run. The exit code is the program's own.
+working directory are copied into the run. The exit code is that of the program.
 """
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 WrittenRootOption = Annotated[
@@ -98,7 +98,7 @@ def run(
         bool, typer.Option("--json", help="Print both as JSON lines, to standard error.")
     ] = False,
 ) -> None:
-    """Record a program as a run: its logs, its output and how it ended."""
+    """Record a program as a run: its logs, its output and its exit code."""
     from aboard.cli.console import duration
     from aboard.track import program
     from aboard.track.adoption import has_foreign_logs
@@ -151,7 +151,7 @@ def run(
 
 
 def _hparams_of_member() -> dict[str, Any]:
-    """Return what a job gives its member; a command line shows values to other users."""
+    """Return the hyperparameters from the job; other users can read command lines."""
     text = os.environ.pop("ABOARD_HPARAMS", "")
     from json import loads
 
@@ -194,11 +194,11 @@ def _begin(
         place = find_place(root, experiment, name)._replace(fallback=False)  # it is printed anyway
         requested = experiment or place.experiment, name or place.name
         if place.joined and requested != (place.experiment, place.name):
-            # A run beside the one that this process is part of.
+            # A run next to that of this process.
             place = find_place(place.root, requested[0], name, environment={})
         if resume and place.name is None:
-            raise WrongUsage("--resume needs the name of a run. Add --name.")
-        # Ranks of a launcher that the program starts have directories below this process's own.
+            raise WrongUsage("--resume requires --name.")
+        # Ranks that the program launches have directories below this process's.
         several = ranks == "all" and find_rank().size > 1
         return begin(
             place,

@@ -1,4 +1,4 @@
-"""`aboard runs`: list runs by columns, show one, delete, tag or annotate some."""
+"""`aboard runs`: list, show, delete, tag and annotate runs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ NAMES = (*VALUES, "hparams.NAME", "metrics.NAME", "tags.NAME")
 
 
 class Column(NamedTuple):
-    """One column: its name as it was given, and the field if it is not one of `VALUES`."""
+    """A column: its name as given, and the field unless it is one of `VALUES`."""
 
     name: str
     field: Field | None = None
@@ -138,7 +138,7 @@ def parse_columns(text: str) -> list[Column]:
 
 
 _HELP = """
-List runs, look at one, delete, tag or annotate some.
+List, show, delete, tag and annotate runs.
 
 Runs are found below a root: by their `run.json`, or as directories with event files. Without
 one of the commands below, `aboard runs` is `aboard runs list`.
@@ -147,7 +147,7 @@ EPILOG = """
 Examples:
 
 - `aboard runs` - every run below `./runs`, or `ABOARD_ROOT`
-- `aboard runs cifar10 state:running` - those of an experiment, and all that run
+- `aboard runs cifar10 state:running` - those of an experiment, and all running ones
 - `aboard runs 'hparam:lr<0.1' --columns run,hparams.lr,metrics.eval/accuracy --sort -created`
 - `aboard runs cifar10 --where 'metrics["eval/acc"].max > 0.9' --sort -hparams.lr --limit 10`
 - `aboard runs --group-by hparams.lr --columns 'metrics["eval/acc"].max'` - means by learning rate
@@ -278,7 +278,7 @@ def _print_groups(
     *,
     json: bool,
 ) -> None:
-    """Print groups: their values, how many runs they have, and the means of columns."""
+    """Print groups: their values, numbers of runs, and means of columns."""
     from aboard.runs.columns import mean
 
     start, means = 0, []
@@ -318,7 +318,7 @@ def _print_groups(
 @GROUP.command(
     "show",
     epilog=examples(
-        "`aboard runs show cifar10/run3` - its record, its attempts, where it is",
+        "`aboard runs show cifar10/run3` - its record, its attempts, its URI",
         "`aboard runs show s3://bucket/runs/cifar10/run3 --json` - for scripts",
     ),
 )
@@ -371,7 +371,7 @@ def show_run(
     epilog=examples(
         "`aboard runs delete cifar10/run3` - asks first",
         "`aboard runs delete state:failed --yes` - does not ask",
-        note="Of a directory that has no `run.json`, the event files alone are deleted.",
+        note="In a directory without `run.json`, only event files are deleted.",
     ),
 )
 def delete_runs(
@@ -483,7 +483,7 @@ def note_runs(
         _each(chosen, note, tell, "noted", json=json)
 
 
-# What the commands have in common.
+# Shared.
 
 
 def _edit(run: KnownRun, change: Callable[[Manifest], None]) -> Manifest:
@@ -502,7 +502,7 @@ def _each(
     *,
     json: bool,
 ) -> None:
-    """Do something with each run; one that fails is reported, and the others go on."""
+    """Apply a function to each run; report failures and continue with the others."""
     done: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     for run in chosen.runs:
@@ -538,7 +538,7 @@ def _print_json(document: dict[str, Any]) -> None:
 
     try:
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2)
-    except TypeError:  # a number of more than 64 bits, or half a surrogate pair
+    except TypeError:  # an integer over 64 bits, or a lone surrogate
         import json
 
         text = json.dumps(document, indent=2).encode()
@@ -546,7 +546,7 @@ def _print_json(document: dict[str, Any]) -> None:
 
 
 def _record_of(run: KnownRun) -> tuple[Manifest | None, str]:
-    """Read a run's record as it is now; else say why there is none."""
+    """Read a run's current record; else return why it cannot be read."""
     from aboard.runs import manifest
     from aboard.storage import NoSuchPath
 
@@ -591,7 +591,7 @@ def _about(run: KnownRun, record: Manifest | None, files: str) -> str:
     if record and record.attempts:
         lines.append("")
         lines.append(_attempt_table(record))
-    lines += ["", f"Look: aboard view {shlex.quote(run.uri)}"]
+    lines += ["", f"Show it: aboard view {shlex.quote(run.uri)}"]
     return "\n".join(lines)
 
 
@@ -653,7 +653,7 @@ def _ask_to_delete(runs: Sequence[KnownRun]) -> None:
 
 
 def _refuse_running(run: KnownRun) -> None:
-    """Refuse a run with a recent heartbeat, as its record says now."""
+    """Reject a run whose current record has a recent heartbeat."""
     from aboard.runs.layout import seconds_silent
 
     silent = seconds_silent(run, time.time())

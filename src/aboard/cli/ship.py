@@ -33,12 +33,12 @@ Examples:
 - `aboard ship` - send all of it
 - `aboard ship 20260131-120000-4711-0a1b2c3d` - send one spool, by its name or its path
 
-A spool whose training still runs is sent by that training; it is listed, and left alone. A spool
-that a process in the background cannot send is taken over, with the current credentials and
-endpoint. The exit code is 1 if something is left that no process sends.
+A running training sends its own spool, which is only listed. A spool that a background process
+cannot send is taken over, with the current credentials and endpoint. The exit code is 1 if
+something is left that no process sends.
 """
 _TAKE_OVER_SECONDS = 5.0
-# The module that a shipper runs, and its former name; an old process may still run.
+# The module of a shipper, and its former name, which an old process may have.
 _SHIPPERS = ("aboard.track.shipping.shipper", "aboard.track.shipper")
 _LOCK_SECONDS = 2.0
 _LEFT = ("kept", "elsewhere", "still written", "damaged")  # no process sends such a spool
@@ -117,7 +117,7 @@ def _named(texts: list[str]) -> list[Spool]:
 def _inspect(spool: Spool) -> SpoolState | None:
     owner = spool.owner()
     if owner is None:
-        return None  # it was sent meanwhile
+        return None  # it was just sent
     presence = owner.presence(spool.lifeline)
     state = {"alive": "in use", "unknown": "elsewhere"}.get(presence, "left behind")
     if state == "left behind" and spool.is_served():
@@ -129,7 +129,7 @@ def _inspect(spool: Spool) -> SpoolState | None:
 def _inspect_damaged(spool: Spool) -> SpoolState:
     problem = (
         f"{spool.directory}: owner.json, which names the target, is missing or unreadable."
-        " Copy what is in 'files' to the target by hand, and delete the directory."
+        " Copy the contents of 'files' to the target by hand, and delete the directory."
     )
     left = sum(one.stat().st_size for one in spool.files.rglob("*") if one.is_file())
     created = spool.directory.stat().st_mtime
@@ -141,9 +141,9 @@ def _send(one: SpoolState, *, named: bool) -> None:
     if one.state == "damaged":
         notify(one.problem)
     elif one.state == "in use":
-        notify(f"{name}: the training, process {owner.pid}, still runs and sends it.")
+        notify(f"{name}: the training, process {owner.pid}, is still running and sends it.")
     elif one.state == "elsewhere" and not named:
-        notify(f"{name}: it belongs to a training on {owner.host}; name it to send it from here.")
+        notify(f"{name}: belongs to a training on {owner.host}; name it to send it from here.")
     else:
         if one.state == "being sent" and one.problem:
             _take_over(one)
@@ -152,7 +152,7 @@ def _send(one: SpoolState, *, named: bool) -> None:
                 _send_locked(one)
             elif one.spool.owner() is None:
                 one.set_arrived()
-                notify(f"{name}: it has been sent meanwhile.")
+                notify(f"{name}: already sent.")
             else:
                 one.state = "being sent"
                 pid = one.spool.status().pid
@@ -166,7 +166,7 @@ def _send_locked(one: SpoolState) -> None:
     if writer := one.spool.writer():
         one.state = "still written"
         which = f"process {writer.pid} may still write to it"
-        notify(f"{where.name}: {which}; try again when it has ended.")
+        notify(f"{where.name}: {which}; try again when it has exited.")
         return
     try:
         with _progress_bar(one.owner.target, one.left) as advance:
@@ -185,7 +185,7 @@ def _send_locked(one: SpoolState) -> None:
 
 @contextlib.contextmanager
 def _lock(spool: Spool) -> Iterator[bool]:
-    """Try to become the only sender of a spool, until the other one is known or the spool gone."""
+    """Try to lock a spool, until its other sender is known or the spool is gone."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         with spool.lock() as ours:
@@ -197,13 +197,13 @@ def _lock(spool: Spool) -> Iterator[bool]:
 
 
 def _take_over(one: SpoolState) -> None:
-    """End a process that cannot send: it has the credentials and endpoint of its start only."""
+    """Kill a process that cannot send: it has the credentials and endpoint of its start."""
     pid = one.spool.status().pid
     command = command_line(pid)
     if not any(name in command for name in _SHIPPERS) or str(one.spool.directory) not in command:
-        return  # it has ended, or cannot be identified
+        return  # it has exited, or cannot be identified
     try:
-        os.kill(pid, signal.SIGKILL)  # its ledger is made for that
+        os.kill(pid, signal.SIGKILL)  # safe: its ledger survives a kill
     except OSError:
         return
     deadline = time.monotonic() + _TAKE_OVER_SECONDS

@@ -1,7 +1,7 @@
-"""The sources, selectors and patterns that a command was given, with what went wrong put aside.
+"""The sources, selectors and patterns of a command, with errors collected.
 
-A source or root that cannot be read does not keep the others from being used. With several sources
-a run's name begins with its source's, so that no two runs share one.
+A source or root that cannot be read does not affect the others. With several sources, the name of a
+run begins with that of its source, so that names are unique.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ SortOption = Annotated[
         autocompletion=fields_like,
     ),
 ]
-_INTERNAL_TAGS = "_hparams_/"  # that writers of hyperparameters add, and users do not know
+_INTERNAL_TAGS = "_hparams_/"  # added by writers of hyperparameters
 LimitOption = Annotated[int | None, typer.Option(metavar="N", help="Show at most N runs.", min=1)]
 
 
 @dataclass(slots=True)
 class SelectedRuns:
-    """The runs that a command's selectors and question select, and what was wrong with its roots.
+    """The runs that a command's selectors and question select, and errors of its roots.
 
     `total` counts the runs, or the groups, before the limit.
     """
@@ -119,7 +119,7 @@ def select_runs(
 ) -> SelectedRuns:
     """Refresh the roots and return the runs that selectors and a question select.
 
-    All of them by default. The event files that the question or the `fields` need are read.
+    The default is all runs. Event files are read if the question or `fields` need them.
     """
     from aboard.index.library import Library
     from aboard.runs.catalog import find_roots
@@ -151,7 +151,7 @@ def select_runs(
 
 
 def read_runs(library: Library, runs: Sequence[KnownRun]) -> list[str]:
-    """Read the event files of runs that changed; report what cannot be read, and go on."""
+    """Read the event files of runs that changed; report errors and continue."""
     from aboard.index import Source
 
     selected = Counter(run.root for run in runs)
@@ -173,7 +173,7 @@ def read_runs(library: Library, runs: Sequence[KnownRun]) -> list[str]:
 
 
 def refresh_roots(library: Library) -> list[str]:
-    """Look for runs below every root; report what is wrong with one, and go on with the others.
+    """Find runs below every root; report errors and continue with the others.
 
     Raises:
         StorageError: none of the roots can be listed.
@@ -206,7 +206,7 @@ def exists(word: str) -> bool:
 
 @dataclass(slots=True)
 class OpenSource:
-    """A source that is in the index, and the name before its runs' names."""
+    """A source in the index, and the prefix of its runs' names."""
 
     logs: Logs
     label: str
@@ -231,22 +231,22 @@ class Sources:
 
     @property
     def exit_code(self) -> int:
-        """0 if all went well; as for the error if nothing could be done; else 1."""
+        """0 without errors; the code of the error if no source could be opened; else 1."""
         if self.errors and not self.opened:
             return max(code_for(error) for _, error in self.errors)
         incomplete = any(one.logs.report.problems for one in self.opened)
         return FAILURE if self.errors or incomplete else 0
 
-    def put_aside(self, source: str, error: Exception) -> None:
+    def add_error(self, source: str, error: Exception) -> None:
         self.errors.append((source, error))
         notify(line_for(error))
 
-    def say_notices(self, index: Index) -> None:
+    def print_notices(self, index: Index) -> None:
         self.notices = [str(problem) for problem in index.problems]
         for notice in self.notices:
             notify(notice)
 
-    def say_damage(self) -> None:
+    def print_damage(self) -> None:
         for one in self.opened:
             if one.damage:
                 notify(f"{one.uri}: {skipped(one.uri, one.damage)}")
@@ -279,17 +279,17 @@ def open_sources(
     if question is None:
         given = _given(index, texts, roots or (), found)
     else:
-        given = _asked(index, texts, roots or (), question)
+        given = _matching(index, texts, roots or (), question)
     labels = distinct_labels([place_of(source) for source in given])
     for (source, (text, name)), label in zip(given.items(), labels, strict=True):
-        with putting_aside(found, text):
+        with collecting_errors(found, text):
             found.opened.append(_open(index, source, name or label, anew=anew))
-    found.say_notices(index)
+    found.print_notices(index)
     return found
 
 
 def parse_sources(texts: Sequence[str], roots: Sequence[str]) -> tuple[Selector, ...]:
-    """Parse sources and selectors. Where there are no roots, every text is a path or URI."""
+    """Parse sources and selectors. Without roots, every text is a path or URI."""
     from aboard.index.library import Library, Member
     from aboard.runs.selectors import Selector
 
@@ -304,11 +304,11 @@ def parse_sources(texts: Sequence[str], roots: Sequence[str]) -> tuple[Selector,
 def _given(
     index: Index, texts: Sequence[str], roots: Sequence[str], found: Sources
 ) -> dict[Source, tuple[str, str]]:
-    """Return the sources that texts name or select: the text, and the name if it has one."""
+    """Return the sources that texts name or select: the text, and the label if any."""
     from aboard.index import Source
 
     given: dict[Source, tuple[str, str]] = {}
-    if not roots and all(map(exists, texts)):  # the language of selectors takes long to import
+    if not roots and all(map(exists, texts)):  # the import of selectors is slow
         for text in texts:
             given.setdefault(Source.parse(text), (text, ""))
         return given
@@ -318,7 +318,7 @@ def _given(
     searched = find_roots(roots)
     words: list[Selector] = []
     for text in texts:
-        with putting_aside(found, text):
+        with collecting_errors(found, text):
             for one in parse_sources([text], searched):
                 if one.place:
                     given.setdefault(Source.parse(one.place), (text, one.name))
@@ -328,13 +328,13 @@ def _given(
         library = Library(index, searched)
         refresh_roots(library)
         for one in words:
-            with putting_aside(found, one.text):
+            with collecting_errors(found, one.text):
                 for run in library.find([one], retry=False):
                     given.setdefault(Source(run.uri), (one.text, run.label))
     return given
 
 
-def _asked(
+def _matching(
     index: Index, texts: Sequence[str], roots: Sequence[str], question: Question
 ) -> dict[Source, tuple[str, str]]:
     from aboard.index import Source
@@ -362,14 +362,14 @@ def parse_question(
 
 
 @contextmanager
-def putting_aside(found: Sources, text: str) -> Iterator[None]:
-    """Report what is wrong with a source, and let the others go on."""
+def collecting_errors(found: Sources, text: str) -> Iterator[None]:
+    """Report the error of a source, and continue with the others."""
     try:
         yield
     except (Failure, RunsError, StorageError) as error:
         if is_debugging():
             raise
-        found.put_aside(text, error)
+        found.add_error(text, error)
 
 
 def _open(index: Index, source: Source, label: str, *, anew: bool) -> OpenSource:
@@ -385,7 +385,7 @@ def _open(index: Index, source: Source, label: str, *, anew: bool) -> OpenSource
     failed = logs.report.files_failed
     if failed and not any(run.events for run in runs):
         reason = "See the reason above." if failed == 1 else "See the reasons above."
-        raise Failure(f"{place}: of {counted(failed, 'event file')} none can be read. {reason}")
+        raise Failure(f"{place}: none of {counted(failed, 'event file')} can be read. {reason}")
     if not runs:
         raise Failure(
             f"no event files below {place}; TensorBoard logs are files whose name contains"
@@ -393,8 +393,8 @@ def _open(index: Index, source: Source, label: str, *, anew: bool) -> OpenSource
         )
     if source.only and damage and not runs[0].events:
         raise Failure(
-            f"{place}: there is no good record in its {size(runs[0].bytes)}; it is not an event"
-            " file, or is damaged beyond reading."
+            f"{place}: no valid record in {size(runs[0].bytes)}; it is not an event file, or is"
+            " damaged."
         )
     return OpenSource(logs, label, runs, damage)
 
@@ -409,7 +409,7 @@ def check_readable(source: Source) -> None:
         raise explain(place, error) from error
     if not source.only and not stat.S_ISDIR(status.st_mode):
         raise Failure(
-            f"{place}: this is not an event file, whose name contains '{EVENT_FILE}'."
+            f"{place}: not an event file, whose name contains '{EVENT_FILE}'."
             " Name a directory or an event file."
         )
 
@@ -419,9 +419,9 @@ def place_of(source: Source) -> str:
 
 
 def distinct_labels(places: Sequence[str]) -> list[str]:
-    """Return the shortest distinct ends of paths; a single one needs none.
+    """Return the shortest distinct ends of paths; empty for a single one.
 
-    No label is the beginning of another's path: runs of two sources would share a name.
+    No label is a prefix of another path: runs of two sources would have the same name.
     """
     if len(places) < 2:
         return ["" for _ in places]
@@ -446,7 +446,7 @@ TagOption = Annotated[
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Say whether a name matches one of the patterns; without any, all do."""
+    """Return whether a name matches one of the patterns; without patterns, True."""
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -1,8 +1,8 @@
-"""The command of a trial on an engine: a board of a few points that it writes itself.
+"""The command that `aboard doctor --engine` runs on an engine: a board of a few points.
 
     python -P -m aboard.cli.trial [ROOT]...
 
-Before it serves, it writes a line of JSON about each root to its log: whether it can be read here.
+First it writes a line of JSON about each root to its log: whether the root can be read there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAG, RUN, VALUES = "loss", "trial", (1.0, 0.5, 0.25)
 
 
 def main() -> int:
-    os.environ.pop("ABOARD_VERTEX", None)  # its points are shown here, and brought nowhere
+    os.environ.pop("ABOARD_VERTEX", None)  # serve the points here, do not upload them
     for root in sys.argv[1:]:
         print(json.dumps({"root": root, "problem": _problem(Path(root))}), file=sys.stderr)  # noqa: T201
     with tempfile.TemporaryDirectory(prefix="aboard-trial-") as place:

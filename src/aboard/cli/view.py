@@ -62,7 +62,7 @@ EPILOG = examples(
     "`aboard view runs/ --template '{run}_lr={hparams.lr}'` - name runs by hyperparameters",
     "`aboard view cifar10 --group-by hparams.lr` - the mean and deviation of each value",
     "`aboard view runs/ --host 0.0.0.0 --token-file ~/.aboard-token` - on a network you trust",
-    note="The link that is printed opens the board in any browser for as long as the command runs.",
+    note="The printed link opens the board in any browser while the command runs.",
 )
 
 SHOWN = (
@@ -71,7 +71,7 @@ SHOWN = (
 )
 _BOARD_ID = "view"
 _SAMPLED = ("scalars", "images", "audio", "histograms", "text", "pr_curves", "mesh")
-_TO_OPEN_SECONDS = 20.0  # for the browser to read the page that redirects to a board
+_TO_OPEN_SECONDS = 20.0  # for the browser to read the page that redirects
 
 
 def view(
@@ -232,7 +232,7 @@ def view(
 
 
 def hide_token(context: typer.Context, token: str | None) -> None:
-    """Start again with the token in the environment if it is in the list of processes."""
+    """Restart with the token in the environment if the process list shows it."""
     given = context.get_parameter_source("token")
     if token is None or given is None or given.name != "COMMANDLINE":
         return
@@ -242,7 +242,7 @@ def hide_token(context: typer.Context, token: str | None) -> None:
         if not skip and argument != "--token" and not argument.startswith("--token="):
             arguments.append(argument)
         skip = argument == "--token" and not skip
-    # -P: nothing is imported from the current directory.
+    # -P: import nothing from the current directory.
     command = [sys.executable, "-P", "-m", "aboard", *arguments[1:]]
     os.execve(sys.executable, command, {**os.environ, "ABOARD_TOKEN": token})  # noqa: S606
 
@@ -258,7 +258,7 @@ def make_spec(
     question: Question | None = None,
     grouping: Grouping | None = None,
 ) -> BoardSelection:
-    """Parse what a board shows, and check that local paths exist."""
+    """Parse the selection of a board, and check that local paths exist."""
     from aboard.index import Source
     from aboard.index.library import Member
     from aboard.runs.naming import Template
@@ -292,7 +292,7 @@ def serve_board(
     certificate: Path | None = None,
     timeout: float = 0.0,
 ) -> None:
-    """Serve a board until the user ends it, or for `timeout` seconds; 0 means no limit."""
+    """Serve a board until Ctrl-C, or for `timeout` seconds; 0 means no limit."""
     from aboard.hub.viewer import Viewer
     from aboard.index import Index
     from aboard.index.library import Library
@@ -328,7 +328,7 @@ def serve_board(
             on_load=closing.enter_context(StockLine(board)),
         )
         if viewer.leads_to:
-            notify(f"{spec.title} is brought to {viewer.leads_to}")
+            notify(f"{spec.title} is uploaded to {viewer.leads_to}")
         front = _Front(
             spec.title, viewer.path, access, sockets, host, json=json, is_secure=bool(certificate)
         )
@@ -346,35 +346,35 @@ def serve_board(
             viewer.close()
     if caught == signal.SIGINT:
         if sys.stderr.isatty():
-            typer.echo(err=True)  # the terminal has written ^C
+            typer.echo(err=True)  # after the terminal's ^C
         raise typer.Exit(130)
 
 
 def _roots_of(spec: BoardSelection, roots: Sequence[str]) -> list[str]:
-    """Return where runs are looked for; a question is asked of the runs below paths, too."""
+    """Return the roots to search; a question also applies to runs below paths."""
     places = [one.place for one in spec.selectors if one.place]
     searched = list(roots) if len(places) < len(spec.selectors) else []
     return [*searched, *places] if spec.question is not None else searched
 
 
 def _read_and_check(library: Library, selectors: Sequence[Selector], question: Question) -> None:
-    """Read what a question needs; a name that no run has may still come."""
+    """Read what a question needs; a later run may have a name that is missing now."""
     read_runs(library, library.candidates(selectors, question) or ())
     try:
         library.table().check(question)
     except BadQuestion as error:
-        notify(f"{error} The board goes on, as there may be one later.")
+        notify(f"{error} The board starts anyway, because a later run may have it.")
 
 
 def _end(seconds: float) -> None:
     from aboard.boards.lifecycle import span
 
-    notify(f"the time is up: it ran for {span(seconds)}.")
+    notify(f"the time limit of {span(seconds)} is reached.")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _MemberReport:
-    """Prints which runs join a board, and which leave it."""
+    """Prints which runs join and leave a board."""
 
     def __init__(self, board: Board) -> None:
         self._shown = set(board.members)
@@ -452,7 +452,7 @@ class _Front:
 
 
 def can_open() -> bool:
-    """Check that a browser would open on the user's machine, not at the far end of SSH."""
+    """Return whether a browser would open on the user's machine, not on an SSH server."""
     return "SSH_CONNECTION" not in os.environ or "DISPLAY" in os.environ
 
 
@@ -460,7 +460,7 @@ def open_link(link: str, closed: threading.Event) -> None:
     """Open a link in a browser, without its secret in the list of processes.
 
     The browser gets a page that redirects to the link and that only its user can read. It is in
-    the home directory because a sandboxed browser can read no other.
+    the home directory because a sandboxed browser can read only that.
     """
     from aboard.web.tempfiles import own_file
 
@@ -469,9 +469,9 @@ def open_link(link: str, closed: threading.Event) -> None:
     except webbrowser.Error:
         return
     if type(controller) is webbrowser.GenericBrowser:
-        return  # one for the terminal, which it would take over
+        return  # a browser in the terminal would take it over
     page = f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">'
-    # If it fails, the link is still in the terminal.
+    # If this fails, the link is still in the terminal.
     with suppress(OSError), own_file(Path.home(), "aboard", ".html", page) as path:
         controller.open(path.as_uri())
         closed.wait(_TO_OPEN_SECONDS)
@@ -486,7 +486,7 @@ def _engine(text: str) -> Engine:
 
 
 def _parse_samples(texts: Iterable[str]) -> dict[str, int] | None:
-    """Parse limits such as `5000`, for scalars, and `images=100`; None where there are none."""
+    """Parse limits such as `5000`, for scalars, and `images=100`; None if there are none."""
     samples: dict[str, int] = {}
     for text in texts:
         kind, equals, number = text.rpartition("=")

@@ -400,11 +400,13 @@ def _hparams(tag: str, content: bytes) -> EncodedValue:
 
 def _hparam(value: HParam, name: str) -> bytes:
     if isinstance(value, str):
-        return delimited(3, value.encode())
+        return delimited(3, value.encode(errors="backslashreplace"))
     if isinstance(value, bool | np.bool_):
         return varint(4 << 3 | VARINT) + varint(int(value))
     try:
         return float64_field(2, float(value))
+    except OverflowError:  # an integer beyond the range of a float
+        return delimited(3, str(value).encode())
     except (TypeError, ValueError):
         kind = type(value).__name__
         problem = f"the hyperparameter {name!r} is a {kind}, not a number, a bool or a text"

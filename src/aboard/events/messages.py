@@ -51,7 +51,8 @@ def delimited(field: int, payload: bytes) -> bytes:
 
 
 def text_field(field: int, text: str) -> bytes:
-    return delimited(field, text.encode()) if text else b""
+    # A lone surrogate, such as in a file name that is not UTF-8, is not an error.
+    return delimited(field, text.encode(errors="backslashreplace")) if text else b""
 
 
 def integer_field(field: int, number: int) -> bytes:

@@ -1,7 +1,7 @@
 """Where isolated boards and the tasks of jobs run.
 
-There is one contract for each (`base` and `batch`) and a package for each engine, of which `boards`
-keeps the one and `batch` the other.
+`base` is the contract for boards, `batch` the one for jobs. Each engine is a package whose modules
+`boards` and `batch` implement them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ EXECUTORS: Mapping[str, str] = MappingProxyType(
         "vertex": "VertexExecutor",
     }
 )
-"""The class of each executor by its name, which is also that of its package."""
+"""The class of each executor, by the name of its package."""
 
 Profiles = Mapping[str, EngineSettings]
-"""The settings of an engine by the name of a profile; its own have no name."""
+"""The settings of an engine by profile; those without a profile have an empty name."""
 
 __all__ = [
     "EXECUTORS",
@@ -68,7 +68,7 @@ def executor_class(name: str) -> type[Executor]:
 
 
 def make_executors(settings: Mapping[str, Profiles], *, hub: str = "") -> dict[str, Executor]:
-    """Make the executors of a hub; `hub` is the id of its database."""
+    """Create the executors of a hub; `hub` is the id of its database."""
     return {name: executor_class(name)(profiles, hub=hub) for name, profiles in settings.items()}
 
 
@@ -82,13 +82,13 @@ def places(settings: Mapping[str, Profiles]) -> list[str]:
 
 
 def split_place(place: str) -> tuple[str, str]:
-    """Return the engine and the profile, which may be empty, of a place."""
+    """Split a place into engine and profile; the profile may be empty."""
     engine, _, profile = place.partition(":")
     return engine, profile
 
 
 def unknown_place(place: str, known: Sequence[str]) -> tuple[str, str]:
-    """Say what is wrong with a place that is not known, and what to use instead."""
+    """Return the problem with an unknown place, and a hint."""
     engine, profile = split_place(place[:80])
     own = [one for one in known if split_place(one)[0] == engine]
     if own and profile:

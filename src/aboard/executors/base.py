@@ -1,7 +1,7 @@
 """The contract of executors: how the command of a board is started, polled and stopped.
 
-An executor knows commands and the place where they run. What a board is, which states it goes
-through and who may see it is left to `boards`; how its pages are reached, to the hub.
+An executor knows only commands and where they run. `boards` defines boards, their states and who
+may see them; the hub forwards requests to them.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Any
 from aboard import system
 
 Handle = dict[str, Any]
-"""What an executor finds a command by: plain JSON, without secrets."""
+"""Identifies a command for its executor: plain JSON, without secrets."""
 
 PYTHON = "python"
-"""The first word of a command: the interpreter of the place where the command runs."""
+"""The first word of a command; stands for the interpreter where the command runs."""
 
 ADDRESS, CERTIFICATE, ENVIRONMENT = "address", "certificate.pem", "environment.json"
-"""The files of a start that its command, or the process before it, writes and reads."""
+"""The files of a start that its command, or `entry` before it, reads and writes."""
 
 LOG_HOST = "log_host"
-"""The key, in the handle of a board that has ended, of the machine that has its log."""
+"""The key in the handle of an ended board with the machine that has its log."""
 
-GRACE = 10.0  # seconds that a command gets to end by itself
+GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 
 
 class ExecutorError(Exception):
-    """An executor failed: what, where, and what to do, in one line."""
+    """An executor failed: what is wrong, where, and what to do, in one line."""
 
 
 class CommandState(StrEnum):
-    """How far a started command has come.
+    """The state of a started command.
 
-    `STARTING` until it has reported its address, then `RUNNING`, and `ENDED` for good, however it
-    ended. `UNKNOWN` means that the query failed, never that the command did.
+    `STARTING` until it reports its address, then `RUNNING`; `ENDED` is final, whatever the cause.
+    `UNKNOWN` means that the query failed, not the command.
     """
 
     STARTING = "starting"
@@ -52,7 +52,7 @@ class CommandState(StrEnum):
 class EngineSettings:
     """The settings of an executor: `[executors.NAME]` in `aboard.toml`.
 
-    Each executor has a class of its own, a dataclass of pydantic that forbids unknown keys.
+    Each executor has its own class, a pydantic dataclass that forbids unknown keys.
     """
 
 
@@ -60,19 +60,19 @@ class EngineSettings:
 class Spec:
     """What to start.
 
-    `command` begins with `PYTHON`, and its paths are absolute. It reads from its environment where
-    to listen (ABOARD_HOST, ABOARD_PORT), with which secret (ABOARD_TOKEN) and certificate
-    (ABOARD_CERTIFICATE), and for how long (ABOARD_TIMEOUT), and prints its address as a line of
-    JSON: `aboard view --json` does so.
+    `command` begins with `PYTHON`, and its paths are absolute. Its environment sets where to listen
+    (ABOARD_HOST, ABOARD_PORT), the secret (ABOARD_TOKEN), the certificate (ABOARD_CERTIFICATE) and
+    the timeout (ABOARD_TIMEOUT). It prints its address as a line of JSON, as `aboard view --json`
+    does.
 
-    `directory` is for what belongs to this board alone, on the hub's machine: its log, its token.
-    It outlives the command, and a restarted board uses it again. `attempt` counts the starts of a
-    board: both together name a start. `profile` names settings of the executor.
+    `directory` is on the hub's machine and has the files of this board only: its log, its token. It
+    outlives the command, and a restarted board uses it again. `attempt` counts the starts of a
+    board: the two together identify a start. `profile` names settings of the executor.
 
-    `environment` is added to the executor's own: secrets go there, never into the command. The
-    command finds the local paths in `reads` and `credential_files` where they are here, and cannot
-    change them. `memory` is in bytes; None for no limit. After `timeout` seconds the engine ends
-    the command, in case that no hub returns to do so.
+    `environment` is added to the executor's own; secrets go there, never into the command. The
+    command sees the local paths in `reads` and `credential_files` read-only, under the same paths.
+    `memory` is in bytes; None for no limit. After `timeout` seconds the engine stops the command,
+    in case no hub is left to do so.
     """
 
     board: str
@@ -93,12 +93,12 @@ class Spec:
         return f"aboard-{self.board}-{self.attempt}"
 
     def words(self, python: str) -> list[str]:
-        """Return the command for a place with this interpreter."""
+        """Return the command with this interpreter."""
         first, *others = self.command
         return [python if first == PYTHON else first, *others]
 
     def listening(self, host: str, port: int) -> dict[str, str]:
-        """Return the variables by which the command listens there, for its time; no secrets."""
+        """Return the variables with the address to listen on and the timeout; no secrets."""
         variables = {"ABOARD_HOST": host, "ABOARD_PORT": str(port)}
         if self.timeout is not None:
             variables["ABOARD_TIMEOUT"] = f"{self.timeout:g}"
@@ -107,11 +107,11 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known of a started command.
+    """The status of a started command.
 
-    `exit_code` is minus the signal that ended it. `reason` says why it ended, why it has not
-    started yet, in the engine's words, or why that is unknown; of a command that ended before it
-    reported its address, it has the last lines of the log. `memory` is in bytes.
+    `exit_code` is negative for a signal. `reason` says, in the engine's words, why the command
+    ended, why it has not started yet, or why its state is unknown; if it ended before it reported
+    its address, `reason` has the last lines of the log. `memory` is in bytes.
     """
 
     state: CommandState
@@ -122,10 +122,10 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a board listens, as the hub reaches it.
+    """The address at which the hub reaches a board.
 
-    The host has no brackets. The path is the board's own prefix; it begins and ends with a slash.
-    With a `fingerprint`, the board speaks TLS: it is the SHA-256 of its certificate, in hex.
+    The host has no brackets. The path is the board's prefix; it begins and ends with a slash. With
+    a `fingerprint`, the SHA-256 of its certificate in hex, the board uses TLS.
     """
 
     host: str
@@ -137,7 +137,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A start that an engine knows."""
+    """A start that exists on an engine."""
 
     board: str
     attempt: int
@@ -146,7 +146,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """Whether an engine answers, and what it says of itself; or what is wrong and what to do."""
+    """The result of a probe: details of the engine; or what is wrong, and what to do."""
 
     answers: bool
     version: str = ""
@@ -156,12 +156,12 @@ class EngineReport:
 
 
 def here() -> Handle:
-    """Return what names this machine in a handle; see `is_here`."""
+    """Return the keys of a handle that identify this machine; see `is_here`."""
     return {"host": os.uname().nodename, "boot": system.boot_id()}
 
 
 def is_here(handle: Handle) -> bool:
-    """Return whether a start was made on this machine, also before it was restarted."""
+    """Return whether a start was made on this machine, even before a reboot."""
     return any(handle.get(name) == value for name, value in here().items())
 
 
@@ -174,8 +174,7 @@ def log_host(handle: Handle) -> str:
 class Engine(ABC):
     """An engine with all its profiles.
 
-    `profiles` has the settings by the name of the profile, and those of the engine itself under an
-    empty name.
+    `profiles` maps names of profiles to settings; those of the engine itself have an empty name.
     """
 
     name: str
@@ -186,11 +185,11 @@ class Engine(ABC):
         self.profiles = profiles or {"": self.Settings()}
         self.open()
 
-    def open(self) -> None:  # noqa: B027 - most hold nothing
-        """Make what this object holds until `close`: locks, caches. Nothing is connected yet."""
+    def open(self) -> None:  # noqa: B027 - optional
+        """Create locks and caches. Connections are made later."""
 
-    def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Release what this object holds. What it has started goes on."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Close connections. Whatever was started keeps running."""
 
     def settings(self, profile: str) -> Any:
         """Return the settings of a profile, of the class `Settings`."""
@@ -198,7 +197,7 @@ class Engine(ABC):
             return self.profiles[profile]
         known = ", ".join(sorted(filter(None, self.profiles))) or "none"
         raise ExecutorError(
-            f"{self.name} has no profile {profile!r}. It has: {known}. "
+            f"{self.name} has no profile {profile!r}. Known: {known}. "
             f"Add [executors.{self.name}.profiles.{profile}] to the settings."
         )
 
@@ -207,21 +206,20 @@ class Executor(Engine):
     """A place where commands run.
 
     An executor *must* define `start`, `poll`, `stop`, `logs`, `address` and `probe`. It *may*
-    define `find_address`, `found` and `reaches`, keep connections and caches in itself, and define
-    `close` to give them up. It *need not* remember anything: it gets a handle, which went through
-    JSON and may come from a hub that was killed, and another object with the same settings can use
-    it. It need not wait either: the caller polls.
+    define `find_address`, `found` and `reaches`, keep connections and caches, and define `close` to
+    release them. It *need not* store anything: handles are plain JSON, and another object with the
+    same settings, in a later hub process, can use them. It need not wait either: the caller polls.
 
-    `hub` is the id of the hub's database: what it starts has this label.
+    `hub` is the id of the hub's database; everything that is started has it as a label.
 
-    Verbs may be called from several threads at once. Where the outside world is the cause they
-    raise `ExecutorError` and nothing else, but for `poll`, which raises nothing.
+    Methods are safe to call from several threads. For causes outside the program they raise only
+    `ExecutorError`; `poll` raises nothing.
     """
 
     needs_settings = False
-    """Whether a hub offers it only with a table of its own, `[executors.NAME]`."""
+    """Whether a hub offers it only if its settings have a table `[executors.NAME]`."""
     unit = ("", "")
-    """What the engine calls a start, and the key of a handle with the engine's own name for it."""
+    """What the engine calls a start; also the key of a handle with the engine's id for it."""
 
     def __init__(
         self,
@@ -238,30 +236,30 @@ class Executor(Engine):
     def start(self, spec: Spec) -> Handle:
         """Start a command, and return its handle at once.
 
-        The executor generates the board's token, and passes it where other users of the machine
-        cannot read it. A caller that was interrupted before it stored the handle calls again with
-        the same board and attempt, and gets the handle of that start: no board runs twice.
+        The executor generates the board's token, and hides it from other users of the machine. A
+        caller that was interrupted before it stored the handle calls again with the same board and
+        attempt, and gets the handle of the same start: no board runs twice.
 
         Raises:
-            ExecutorError: it could not be started. A command that starts and ends at once, as
-                one that does not exist, is not an error here: `poll` reports it.
+            ExecutorError: the command could not be started. One that exits at once, or does not
+                exist, is not an error here: `poll` reports it.
         """
 
     @abstractmethod
     def poll(self, handles: Mapping[str, Handle]) -> dict[str, Status]:
         """Return the status of each handle under the same key, with one query for all of them.
 
-        What could not be queried is `UNKNOWN`, with the reason. `ENDED` is repeated at every poll,
-        with the same exit code and reason; nothing is left on the engine then. A command that the
-        engine starts again, as on another node, is `STARTING` again. An executor that enforces a
-        limit by polling, or that must do more for a `stop` to succeed, does so here.
+        A failed query yields `UNKNOWN`, with the reason. `ENDED` is repeated at every poll, with
+        the same exit code and reason; nothing is left on the engine then. A command that the engine
+        restarts, for example on another node, is `STARTING` again. An executor that enforces limits
+        by polling, or completes a `stop` later, does so here.
         """
 
     @abstractmethod
     def stop(self, handle: Handle, *, now: bool = False) -> None:
-        """Make a command end, with all it started; return before it has.
+        """Stop a command and its child processes, without waiting until they have exited.
 
-        It gets the time of grace to end by itself, or none at all with `now`. Stopping what has
+        It gets the grace period to exit by itself, or none with `now`. Stopping a command that has
         ended is not an error.
         """
 
@@ -269,38 +267,37 @@ class Executor(Engine):
     def logs(
         self, handle: Handle, *, tail: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
-        """Yield what the command wrote, in pieces of any length; also after it has ended.
+        """Yield the output of a command, in chunks of any length; also after it has ended.
 
-        `tail` is the number of last lines to begin with; all by default. `follow` goes on until the
-        command has ended. Without news for a while, it yields an empty piece, so that the caller
-        can leave.
+        `tail` limits it to the last lines; all by default. `follow` continues until the command has
+        ended. It yields empty chunks while there is no output, so that the caller can stop.
         """
 
     @abstractmethod
     def address(self, handle: Handle) -> Address | None:
         """Return where the board listens, or None before it has reported its address.
 
-        Called for every request, in the event loop: it does not query the engine, nor read what
-        `poll` or `find_address` has found before from a file system that may hang.
+        Called for every request, in the event loop: it does not query the engine, and uses what
+        `poll` or `find_address` has cached, since file systems may hang.
         """
 
     @abstractmethod
     def probe(self, profile: str = "") -> EngineReport:
-        """Query the engine of a profile: whether it answers, its version, what is free."""
+        """Query the engine of a profile: whether it answers, its version, free resources."""
 
     def find_address(self, handle: Handle) -> None:
-        """Store what `address` needs of a running board that another hub polls; called often."""
+        """Cache what `address` needs for a running board that another hub polls; called often."""
 
     def found(self) -> list[Found]:
-        """Return what this hub has started on the engine and is still there."""
+        """Return the starts of this hub that exist on the engine."""
         return []
 
     def is_same(self, one: Handle, other: Handle) -> bool:
-        """Return whether two handles are of one start, whatever else they say of it."""
+        """Return whether two handles identify the same start, whatever their other keys."""
         unit = self.unit[1]
         first, second = ((each.get("directory"), each.get("start")) for each in (one, other))
         return one.get(unit) == other.get(unit) or first == second != (None, None)
 
-    def reaches(self, handle: Handle) -> bool:  # noqa: ARG002 - most reach all
-        """Return whether this object can poll a start, which a hub elsewhere may have made."""
+    def reaches(self, handle: Handle) -> bool:  # noqa: ARG002 - for overrides
+        """Return whether this object can poll a start, possibly of a hub on another machine."""
         return True

@@ -1,8 +1,8 @@
-"""The contract of batches: how the tasks of a job are given to an engine, watched and ended.
+"""The contract of batches: how the tasks of a job are submitted, polled and cancelled.
 
-A batch is one submission: an array of Slurm's, a Job of Kubernetes, a queue of containers or of
-processes. Its tasks run the same command with different numbers, and listen nowhere; what they
-train, and which run they record, is left to `jobs`. Boards have a contract of their own, `base`.
+A batch is one submission: a Slurm array, a Kubernetes Job, a queue of containers or processes. Its
+tasks run the same command with different numbers. `jobs` decides what they train and which runs
+they record. The contract of boards is `base`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from typing import TypeVar
 from aboard.executors.base import Engine, Handle
 
 PAYLOAD = "payload.json"
-"""The file that every task reads; it holds secrets."""
+"""The file that every task reads; it contains secrets."""
 _MOST_TASKS = 1_000_000
 
 Numbers = TypeVar("Numbers", bound=Sequence[int])
 
 
 class TaskState(StrEnum):
-    """How far a task has come.
+    """The state of a task.
 
-    `WAITING` until the engine has started it, and `ENDED` for good, however it ended. A task that
-    the engine puts back into its queue is `WAITING` again. `UNKNOWN` means that the query failed,
-    never that the task did.
+    `WAITING` until the engine starts it; `ENDED` is final, whatever the cause. A requeued task is
+    `WAITING` again. `UNKNOWN` means that the query failed, not the task.
     """
 
     WAITING = "waiting"
@@ -41,12 +40,11 @@ class TaskState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """What an engine knows of a task.
+    """The status of a task on its engine.
 
-    `exit_code` is minus the signal that ended it; None if the engine does not say. `reason` says,
-    in the engine's words, why it waits, why the engine ended it, or why that is unknown; it is
-    empty if the task ended by itself. `unit` is the engine's own name for the task, such as
-    `2300_4`, a container or a pod.
+    `exit_code` is negative for a signal; None if unknown. `reason` says, in the engine's words, why
+    the task waits, why the engine ended it, or why its state is unknown; it is empty if the task
+    exited by itself. `unit` is the engine's name for the task: `2300_4`, a container, a pod.
     """
 
     state: TaskState
@@ -57,7 +55,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What each task gets: `memory` in bytes, `time` in seconds; None leaves it to the engine.
+    """The resources of each task: `memory` in bytes, `time` in seconds; None for the default.
 
     `nodes` and `tasks_per_node` are for a command that is started several times, once per rank.
     """
@@ -74,15 +72,15 @@ class Resources:
 class Batch:
     """What to submit.
 
-    `job` and `attempt` together name a submission: the failed tasks of a job may be submitted
+    `job` and `attempt` together identify a submission: the failed tasks of a job may be submitted
     again. Each task of `numbers` runs `command`, whose first word is `base.PYTHON`, followed by the
-    path of the payload and its number. The payload has all that tasks need to know, secrets too:
-    it goes through files, or a Secret, that only this user reads.
+    path of the payload and its number. The payload is the input of the tasks, including secrets; it
+    is stored in files, or a Secret, that only this user can read.
 
-    `directory` is on this machine, for the files of this submission alone, and outlives it. Tasks
-    start in `workdir`. They find the local paths in `writes`, `reads` and `credential_files` where
-    they are here. At most `parallel` tasks run at a time. `outputs` has a directory in a bucket for
-    each task, if what it logs goes to `log_directory` of the executor below it.
+    `directory` is on this machine, for the files of this submission only, and outlives it. Tasks
+    start in `workdir`. They see the local paths in `writes`, `reads` and `credential_files` under
+    the same paths. At most `parallel` tasks run at a time. `outputs` has a directory in a bucket
+    for each task, if it logs to the executor's `log_directory` below that.
     """
 
     job: str
@@ -110,66 +108,65 @@ class Batch:
 class BatchExecutor(Engine):
     """An engine that runs batches.
 
-    Like an `Executor` it need not remember anything: it gets a handle, which went through JSON and
-    may come from another process. Where the outside world is the cause, verbs raise
-    `ExecutorError` with one line that says what is wrong, where, and what to do, and nothing else;
-    `tasks` raises nothing. It also gets handles that other users may have written, with anything in
-    them: it sends no credentials where they lead. Verbs may be called from several threads at once.
+    Like an `Executor` it need not store anything: handles are plain JSON, and may come from another
+    process. For causes outside the program, methods raise only `ExecutorError`; `tasks` raises
+    nothing. Other users may have written a handle, with any content: never send credentials to an
+    address in it. Methods are safe to call from several threads.
     """
 
     shares_files = True
     """Whether tasks see the submitter's files and environment, so that functions can be sent."""
     log_directory = ""
-    """Where the engine looks for the logs of a task, below its output directory."""
+    """The directory of a task's logs, below its output directory."""
 
     @abstractmethod
     def submit(self, batch: Batch) -> Handle:
-        """Hand all tasks to the engine, and return before they have begun.
+        """Submit all tasks, without waiting until they start.
 
         A caller that was interrupted before it stored the handle calls again with the same job and
-        attempt, and gets the handle of that submission: no task runs twice.
+        attempt, and gets the handle of the same submission: no task runs twice.
 
         Raises:
-            ExecutorError: the engine refused it, or does not answer. Nothing is left behind.
+            ExecutorError: the engine rejected it, or does not answer. Nothing is left behind.
         """
 
     @abstractmethod
     def preview(self, batch: Batch) -> str:
-        """Return what the engine would be given: a script, a manifest. It is not asked."""
+        """Return what would be submitted: a script, a manifest. The engine is not contacted."""
 
     @abstractmethod
     def tasks(self, handles: Mapping[str, Handle]) -> dict[str, dict[int, TaskStatus]]:
         """Return the status of each task by its number, under the key of its handle.
 
-        One query for all handles of a connection. `ENDED` is repeated at every call, until
-        `release`. What the engine has forgotten is `ENDED` without an exit code.
+        Makes one query for all handles of a connection. `ENDED` is repeated at every call, until
+        `release`. A task that the engine no longer knows is `ENDED` without an exit code.
         """
 
     @abstractmethod
     def cancel(
         self, handle: Handle, numbers: Collection[int] | None = None, *, now: bool = False
     ) -> None:
-        """End some tasks, or all, also those that wait; return before they have ended.
+        """Cancel some tasks, or all, without waiting until they have ended.
 
-        Those that run get SIGTERM and the engine's time of grace, or none at all with `now`.
+        Running tasks get SIGTERM and the engine's grace period, or none with `now`.
         """
 
     @abstractmethod
     def logs(
         self, handle: Handle, number: int, *, tail: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
-        """Yield what a task wrote to both streams, in pieces; see `Executor.logs`.
+        """Yield the standard output and error of a task; see `Executor.logs`.
 
-        The run records the same; this one also has what was written before the run began.
+        The run records the same, except for output before it began.
         """
 
     @abstractmethod
     def release(self, handle: Handle) -> None:
-        """Remove what a batch has left on the engine, once all its tasks have ended."""
+        """Remove what is left of a batch on the engine, after all its tasks have ended."""
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers in their order as `1-3,7`."""
+    """Format ascending numbers as `1-3,7`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -180,7 +177,7 @@ def format_ranges(numbers: Iterable[int]) -> str:
 
 
 def parse_ranges(text: str) -> list[int]:
-    """Read `1-3,7`; raise `ValueError` for anything else, and for more than any job has."""
+    """Parse `1-3,7`; raise `ValueError` if it is invalid, or longer than any job."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -190,7 +187,7 @@ def parse_ranges(text: str) -> list[int]:
 
 
 def bounded(numbers: Numbers) -> Numbers:
-    """Return numbers of a handle, which any user may have written; raise an error for too many."""
+    """Return the numbers; raise `ValueError` for too many: any user may have written them."""
     if len(numbers) > _MOST_TASKS:
         raise ValueError(f"more than {_MOST_TASKS:,} tasks")
     return numbers
@@ -205,9 +202,9 @@ BATCHES: Mapping[str, str] = MappingProxyType(
         "vertex": "VertexBatches",
     }
 )
-"""The class that runs batches on each engine."""
+"""The class for batches on each engine."""
 IDENTITIES: Mapping[str, str] = MappingProxyType({"vertex": "gs"})
-"""The storage for which the tasks of an engine have an identity of their own, by its scheme."""
+"""Engines whose tasks have their own identity for a storage, with the scheme of its URIs."""
 
 
 def batch_executor(engine: str) -> type[BatchExecutor]:

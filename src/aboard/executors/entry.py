@@ -1,11 +1,11 @@
-"""The first process of a board, or a task, on an engine: it reads secrets, and becomes the other.
+"""The first process of a board or a task on an engine: reads secrets, then runs the command.
 
     python -P -m aboard.executors.entry DIRECTORY [--address FILE] [--log FILE] -- COMMAND...
 
-So no secret stands in a command line, in what `docker inspect` or `scontrol show job` show, or in
-the specification of a pod. Standard output goes to the file of the address, because the line with
-the board's address holds the key of its link; standard error is appended to the log. Without a
-file of the address, as for the tasks of jobs, both are.
+So no secret is in a command line, in the output of `docker inspect` or `scontrol show job`, or in
+the specification of a pod. Standard output goes to the address file, because the line with the
+board's address contains the key of its link; standard error is appended to the log. Without an
+address file, as for the tasks of jobs, both are appended.
 """
 
 from __future__ import annotations

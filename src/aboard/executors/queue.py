@@ -1,20 +1,20 @@
-"""A queue of tasks on this machine, for engines that have no scheduler of their own.
+"""A queue of tasks on this machine, for engines without a scheduler.
 
-Submitting a batch starts a *supervisor*: a process that starts the tasks, a few at a time, watches
-them and notes how they end. It outlives the submitter. The tasks outlive the supervisor: if it is
-killed they go on, and the next verb starts another one, which takes them over. Below the directory
-of a batch:
+Submitting a batch starts a *supervisor*: a process that starts the tasks, a few at a time, and
+records how they end. It outlives the submitter. The tasks outlive the supervisor: if it is killed,
+they keep running, and the next call of any method starts another one, which adopts them. The
+directory of a batch contains:
 
-    payload.json, environment.json  what tasks need, secrets too; deleted once all have ended
-    queue.json                      what was submitted; written last
+    payload.json, environment.json  the input of tasks, with secrets; deleted when all have ended
+    queue.json                      the submission; written last
     journal                         a line of JSON for each start and each end of a task
     cancelled                       a line of JSON for each call of `cancel`
-    supervisor                      its lock, and what keeps it from going on
+    supervisor                      its lock, and the problem that blocks it, if any
     supervisor.log                  its errors
-    tasks/NUMBER.log                what a task wrote to both streams
+    tasks/NUMBER.log                standard output and error of a task
 
-A task begins only when its start is in the journal, on the disk, and another one begins only when
-its end is. So no kill of the supervisor loses a task, or lets one run twice.
+A task begins only after its start is in the journal, on the disk, and its successor only after its
+end is. So killing the supervisor never loses a task or runs one twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from aboard.executors.batch import (
     format_ranges,
     parse_ranges,
 )
-from aboard.executors.start import amount, last_words, read_json, read_log, why
+from aboard.executors.start import amount, last_output, read_json, read_log, why
 from aboard.system import cache_place, write_private
 
 RESTARTED = "the machine was restarted"
@@ -57,14 +57,14 @@ _DETACH = '"$@" &'
 _GPU = re.compile(r"GPU (\d+): .*\(UUID: ([^)]+)\)")
 
 Unit = Any
-"""What an engine finds a task by, as JSON: a process, the name of a container."""
+"""Identifies a task for its engine, as JSON: a process, the name of a container."""
 
 
 class Journal(NamedTuple):
-    """What was noted of tasks, by their numbers."""
+    """The recorded starts and ends of tasks, by number."""
 
     boot: str
-    starts: dict[int, list[Any]]  # the unit, the seconds since the machine started, the GPUs
+    starts: dict[int, list[Any]]  # the unit, the seconds since boot, the GPUs
     ends: dict[int, list[Any]]  # the exit code, the reason
 
     @property
@@ -105,7 +105,7 @@ class Queue:
         return self.file(number, "log")
 
     def order(self) -> dict[str, Any] | None:
-        """Return what was submitted."""
+        """Return the submission."""
         order: dict[str, Any] | None = read_json(self.directory / "queue.json")
         return order
 
@@ -113,14 +113,14 @@ class Queue:
         (self.directory / "tasks").mkdir(mode=0o700, exist_ok=True)
         write_private(self.payload, payload.decode())
         write_private(self.environment, environment)
-        # As long as ever, so that a problem can be noted on a disk that is full.
+        # Of fixed size, so that a problem can be recorded on a full disk.
         write_private(self.supervisor_file, " " * PROBLEM_BYTES)
         for file in (self.journal_file, self.cancelled_file):
             write_private(file, "")
         write_private(self.directory / "queue.json", json.dumps(order))
 
     def remove(self) -> None:
-        """Remove what `create` has made; the directory itself is the caller's."""
+        """Remove what `create` made, but not the directory itself."""
         for name in ("queue.json", "journal", "cancelled", "supervisor", "supervisor.log"):
             (self.directory / name).unlink(missing_ok=True)
         self.forget_secrets()
@@ -148,24 +148,24 @@ class Queue:
     # The supervisor.
 
     def problem(self) -> str:
-        """Return what keeps the supervisor from going on."""
+        """Return the problem that blocks the supervisor, if any."""
         with suppress(OSError), system.open_regular(self.supervisor_file) as file:
             return file.read().decode().strip()
         return ""
 
     def supervise(self) -> bool:
-        """Start a supervisor unless there is one; return whether there was.
+        """Start a supervisor unless one is running; return whether one was.
 
         Raises:
-            PermissionError: there is none, and another user has submitted this, or could have
-                changed it: what it says must not be run as this user.
+            PermissionError: none is running, and another user submitted the batch or could have
+                changed it, so this user must not run it.
         """
         with self._lock() as lock:
             if lock is None:
                 return True
             place = self.directory.stat()
             if place.st_uid != os.geteuid() or place.st_mode & 0o022:
-                raise PermissionError(1, "it waits for a command of the user who submitted it")
+                raise PermissionError(1, "it waits for the user who submitted it")
             words = [sys.executable, "-P", "-c", _SUPERVISE, str(self.directory), str(lock)]
             with open(os.devnull, "rb") as nothing:  # noqa: PTH123
                 pid = system.spawn(  # through a shell, so that init reaps it
@@ -175,13 +175,13 @@ class Queue:
                     stdout=str(self.directory / "supervisor.log"),
                     kept=[lock],
                 )
-            with suppress(ChildProcessError):  # where SIGCHLD is ignored
+            with suppress(ChildProcessError):  # if SIGCHLD is ignored
                 os.waitpid(pid, 0)
             return False
 
     @contextmanager
     def _lock(self) -> Iterator[int | None]:
-        """Hold the supervisor's lock; None if another process has it."""
+        """Hold the supervisor's lock; yield None if another process has it."""
         descriptor = os.open(self.supervisor_file, os.O_RDWR | os.O_CLOEXEC)
         try:
             yield descriptor if system.try_lock(descriptor) else None
@@ -190,13 +190,13 @@ class Queue:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Return the lines of a journal, but for a last one that is not complete."""
+    """Return the lines of a journal, without an incomplete last one."""
     with system.open_regular(path) as file:
         content = file.read()
     whole = content[: content.rfind(b"\n") + 1].strip()
     try:
         lines: list[Any] = json.loads(b"[%b]" % whole.replace(b"\n", b","))
-    except ValueError:  # damaged, as by a power failure
+    except ValueError:  # damaged, for example by a power failure
         lines = []
         for line in whole.split(b"\n"):
             with suppress(ValueError):
@@ -205,7 +205,7 @@ def read_lines(path: Path) -> list[Any]:
 
 
 class Appender:
-    """Appends lines to a file, all of them or none, and waits until they are on the disk."""
+    """Appends lines to a file, all or none, and waits until they are on the disk."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -225,7 +225,7 @@ class Appender:
         size = os.fstat(self._file).st_size
         try:
             if left := len(text) - os.write(self._file, text):
-                os.write(self._file, text[-left:])  # raises what was wrong
+                os.write(self._file, text[-left:])  # raises the error
             os.fdatasync(self._file)
         except OSError:
             with suppress(OSError):
@@ -234,7 +234,7 @@ class Appender:
 
 
 def find_devices(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the GPUs that tasks may use: the name for CUDA, and one that all jobs agree on."""
+    """Return the GPUs that tasks may use: names for CUDA, and names that all jobs share."""
     given = environment.get("CUDA_VISIBLE_DEVICES")
     known: dict[str, str] = {}
     with suppress(OSError, subprocess.SubprocessError):
@@ -249,16 +249,16 @@ def find_devices(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 class QueueBatches(BatchExecutor):
-    """Runs batches by a queue. An engine defines the abstract methods, and a `Runner`.
+    """Runs batches with a queue. An engine defines the abstract methods and a `Runner`.
 
-    By default, as many tasks run at a time as the GPUs, the CPUs and the memory of the machine
-    allow for the resources of one; a task that asks for none of them counts as one CPU.
+    By default, as many tasks run at a time as fit into the GPUs, CPUs and memory of the machine; a
+    task that requests none of them counts as one CPU.
     """
 
     grace = GRACE
 
     def check(self, batch: Batch) -> Mapping[str, Any]:  # noqa: ARG002
-        """Check that the engine can run a batch; return what its runner needs to know.
+        """Check that the engine can run a batch; return settings for its runner.
 
         Raises:
             ExecutorError: it cannot.
@@ -267,14 +267,14 @@ class QueueBatches(BatchExecutor):
 
     @abstractmethod
     def variables(self, batch: Batch) -> Mapping[str, str]:
-        """Return the environment of tasks; it may hold secrets."""
+        """Return the environment of tasks; it may contain secrets."""
 
     def submit(self, batch: Batch) -> Handle:
         queue = Queue(batch.directory.absolute())
         try:
             order = self._order(queue, batch) if queue.order() is None else {}
             queue.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            queue.directory.chmod(0o700)  # the caller may have made it
+            queue.directory.chmod(0o700)  # the caller may have created it
             with system.file_lock(queue.directory / "lock"):
                 return self._submit(queue, batch, order)
         except OSError as error:
@@ -291,7 +291,7 @@ class QueueBatches(BatchExecutor):
             if len(queue.journal().ends) < len(before["numbers"]):
                 queue.supervise()
             return handle
-        queue.remove()  # of a submission that was interrupted
+        queue.remove()  # left by an interrupted submission
         try:
             queue.create(order, batch.payload, json.dumps(dict(self.variables(batch))))
             queue.supervise()
@@ -322,7 +322,7 @@ class QueueBatches(BatchExecutor):
             "resources": asdict(resources),
             "parallel": batch.parallel or _default_parallel(resources, len(devices)),
             "devices": devices,
-            "locks": str(cache_place().directory / "gpus"),  # of all jobs of this user
+            "locks": str(cache_place().directory / "gpus"),  # shared by all jobs of this user
             "grace": self.grace,
             **checked,
         }
@@ -334,26 +334,28 @@ class QueueBatches(BatchExecutor):
             ExecutorError: a task needs more than this machine has.
         """
         _check_one_machine(self.name, resources)
-        return _enough(resources, find_devices() if resources.gpus else {})
+        devices = find_devices() if resources.gpus else {}
+        _check_available(resources, devices)
+        return devices
 
     def tasks(self, handles: Mapping[str, Handle]) -> dict[str, dict[int, TaskStatus]]:
         found = {}
         for key, handle in handles.items():
             try:
-                found[key] = self._look(_queue(handle), handle)
+                found[key] = self._statuses(_queue(handle), handle)
             except (ExecutorError, OSError) as error:
                 found[key] = _each(handle, TaskState.UNKNOWN, why(error))
             except (ValueError, TypeError, LookupError) as error:
-                reason = f"{handle['directory']}: its files are damaged: {error!r}"
+                reason = f"{handle['directory']}: the files are damaged: {error!r}"
                 found[key] = _each(handle, TaskState.UNKNOWN, reason)
         return found
 
-    def _look(self, queue: Queue, handle: Handle) -> dict[int, TaskStatus]:
+    def _statuses(self, queue: Queue, handle: Handle) -> dict[int, TaskStatus]:
         order = queue.order()
         if order is None and not _is_here(handle):
             return _each(handle, TaskState.UNKNOWN, _elsewhere(handle))
         if order is None:
-            return _each(handle, TaskState.ENDED, f"{queue.directory}: its files were removed")
+            return _each(handle, TaskState.ENDED, f"{queue.directory}: the files were removed")
         journal, numbers = queue.journal(), order["numbers"]
         found = _ended(journal)
         left = [number for number in numbers if number not in found]
@@ -367,9 +369,9 @@ class QueueBatches(BatchExecutor):
         try:
             is_supervised = queue.supervise()
         except OSError as error:
-            problem = f"its queue cannot go on: {why(error)}"
+            problem = f"its queue is blocked: {why(error)}"
         if not is_supervised:
-            problem = problem or last_words(queue.directory / "supervisor.log")
+            problem = problem or last_output(queue.directory / "supervisor.log")
         waits, most = problem, order["parallel"]
         if not waits and len(journal.running) >= most:
             waits = f"at most {most} of this job {'runs' if most == 1 else 'run'} at a time"
@@ -381,17 +383,17 @@ class QueueBatches(BatchExecutor):
             elif journal.boot != system.boot_id():
                 found[number] = TaskStatus(TaskState.ENDED, None, RESTARTED, _unit(start[0]))
             else:
-                found[number] = self.living(
+                found[number] = self.status_of(
                     queue, number, start[0], problem if is_supervised else None
                 )
         return found
 
     @staticmethod
     @abstractmethod
-    def living(queue: Queue, number: int, unit: Unit, problem: str | None) -> TaskStatus:
-        """Return the status of a task whose end was not noted yet.
+    def status_of(queue: Queue, number: int, unit: Unit, problem: str | None) -> TaskStatus:
+        """Return the status of a task whose end is not in the journal.
 
-        `problem` keeps its supervisor from going on; None if it has no supervisor just now.
+        `problem` is what blocks the supervisor, if anything; None if no supervisor is running.
         """
 
     def cancel(
@@ -421,20 +423,20 @@ class QueueBatches(BatchExecutor):
         self, handle: Handle, number: int, *, tail: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
         queue = _queue(handle)
-        looked, goes_on = 0.0, follow
+        checked_at, running = 0.0, follow
 
-        def lives() -> bool:
-            nonlocal looked, goes_on
-            if goes_on and time.monotonic() - looked >= _FOLLOW_SECONDS:
-                looked = time.monotonic()
+        def is_running() -> bool:
+            nonlocal checked_at, running
+            if running and time.monotonic() - checked_at >= _FOLLOW_SECONDS:
+                checked_at = time.monotonic()
                 status = self.tasks({"one": handle})["one"].get(number)
-                goes_on = status is not None and status.state is not TaskState.ENDED
-            return goes_on
+                running = status is not None and status.state is not TaskState.ENDED
+            return running
 
-        while follow and not queue.log(number).exists() and lives():
+        while follow and not queue.log(number).exists() and is_running():
             time.sleep(_FOLLOW_SECONDS)
             yield b""
-        yield from read_log(queue.log(number), tail=tail, follow=follow, lives=lives)
+        yield from read_log(queue.log(number), tail=tail, follow=follow, is_running=is_running)
 
     def release(self, handle: Handle) -> None:
         queue = _queue(handle)
@@ -448,19 +450,17 @@ def _queue(handle: Handle) -> Queue:
     try:
         return Queue(Path(handle["directory"]))
     except (KeyError, TypeError) as error:
-        raise ExecutorError(
-            f"this is not the handle of a job: {error!r}. Submit it again."
-        ) from error
+        raise ExecutorError(f"not the handle of a job: {error!r}. Submit the job again.") from error
 
 
 def _is_here(handle: Handle) -> bool:
-    """Return whether the process ids of a batch hold here, unless the machine was restarted."""
+    """Return whether a batch was submitted here: same machine, same PID namespace."""
     is_same_boot = handle.get("boot") == system.boot_id()
     return is_here(handle) and (not is_same_boot or handle.get("pids") == system.pid_namespace())
 
 
 def _elsewhere(handle: Handle) -> str:
-    return f"it runs on {handle.get('host')}; ask there"
+    return f"it runs on {handle.get('host')}; use that machine"
 
 
 def _each(handle: Handle, state: TaskState, reason: str) -> dict[int, TaskStatus]:
@@ -485,7 +485,7 @@ def _unit(unit: Unit) -> str:
 def _check_one_machine(engine: str, resources: Resources) -> None:
     if resources.nodes > 1 or resources.tasks_per_node > 1:
         raise ExecutorError(
-            f"{engine} starts each member once, on this machine. Start its ranks by the command: "
+            f"{engine} starts each member once, on this machine. Start its ranks with a launcher: "
             "torchrun --nproc-per-node N"
         )
 
@@ -515,20 +515,19 @@ def _default_parallel(resources: Resources, gpus: int) -> int:
     return max(1, int(min(limits)))
 
 
-def _enough(resources: Resources, devices: dict[str, str]) -> dict[str, str]:
+def _check_available(resources: Resources, devices: Mapping[str, str]) -> None:
     if resources.cpus and resources.cpus > _cores():
         raise ExecutorError(
-            f"each member gets {resources.cpus:g} CPUs, and this machine has {_cores()}. "
+            f"each member requests {resources.cpus:g} CPUs, but this machine has {_cores()}. "
             "Ask for fewer."
         )
     if resources.memory and resources.memory > _memory():
         raise ExecutorError(
-            f"each member gets {amount(resources.memory, resources.memory)} of memory, and this "
-            f"machine has {amount(int(_memory()), int(_memory()))}. Ask for less."
+            f"each member requests {amount(resources.memory, resources.memory)} of memory, "
+            f"but this machine has {amount(int(_memory()), int(_memory()))}. Ask for less."
         )
     if resources.gpus > len(devices):
         raise ExecutorError(
-            f"GPUs that each member gets: {resources.gpus}; here, by CUDA_VISIBLE_DEVICES and "
-            f"nvidia-smi -L: {len(devices)}. Ask for fewer."
+            f"each member requests {resources.gpus} GPUs, but CUDA_VISIBLE_DEVICES and "
+            f"nvidia-smi -L show {len(devices)}. Ask for fewer."
         )
-    return devices

@@ -1,6 +1,6 @@
-"""The settings of engines: `[executors.*]` in `aboard.toml`, checked to the last key.
+"""The settings of engines: `[executors.*]` in `aboard.toml`, with every key checked.
 
-A hub has them among its settings, and jobs, which need no hub, read them from the user's own file.
+They are part of a hub's settings. Jobs, which need no hub, read them from the user's own file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TABLE_TYPE = re.compile(r"a valid dictionary or instance of \w+")
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used: which, where, and what to write instead."""
+    """A setting is invalid: which, where, and what to write instead."""
 
     code = "invalid"
 
@@ -35,7 +35,7 @@ def settings_class(engine: str) -> type[EngineSettings]:
 
 
 def personal_file() -> Path | None:
-    """Return where the user's own settings are: ABOARD_CONFIG, or a file if it exists."""
+    """Return the file of the user's settings: ABOARD_CONFIG, or the default if it exists."""
     if chosen := os.environ.get("ABOARD_CONFIG"):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CONFIG_HOME", "")
@@ -60,11 +60,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(f"{path}: {reason}. Check the path of the settings.") from error
     except ValueError as error:
-        raise ConfigError(f"{path}: this is not TOML: {error}.") from error
+        raise ConfigError(f"{path}: invalid TOML: {error}.") from error
 
 
 def make_engines(tables: Any, base: Path, where: str) -> dict[str, Profiles]:
-    """Check the tables of engines; a profile has the engine's own settings, with its own on top."""
+    """Check the tables of engines; a profile inherits and overrides the engine's settings."""
     made: dict[str, Profiles] = {}
     for engine, table in _table(tables, where).items():
         known = {**EXECUTORS, **BATCHES}
@@ -79,7 +79,7 @@ def make_engines(tables: Any, base: Path, where: str) -> dict[str, Profiles]:
             within = f"{place}.profiles.{name}"
             if not _PROFILE_NAME.fullmatch(name):
                 raise ConfigError(
-                    f"{within}: this is not the name of a profile. Use up to 32 letters a to z,"
+                    f"{within}: invalid name of a profile. Use up to 32 letters a to z,"
                     " digits, '-' and '_'."
                 )
             values = {**own, **_table(changes, within)}
@@ -119,14 +119,14 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = get_close_matches(name, names, n=1)
     hint = f"Did you mean {near[0]!r}? " if near else ""
-    return f"there is no {what} {name!r}. {hint}Known: {', '.join(names) or 'none'}."
+    return f"unknown {what} {name!r}. {hint}Known: {', '.join(names) or 'none'}."
 
 
 def explain(error: ValidationError, where: str, tables: Mapping[str, type]) -> str:
     """Describe the first invalid setting: its key, its value, what to write."""
     extra = ("unexpected_keyword_argument", "extra_forbidden")
     found = min(error.errors(), key=lambda one: one["type"] not in extra)
-    # The rest of a location names which of several types was tried.
+    # The rest of a location names the type, of several, that was tried.
     keys = {one.name for table in tables.values() for one in fields(table)}
     parts = [str(part) for part in found["loc"] if isinstance(part, int) or part in keys]
     key, message = ".".join(parts), str(found["msg"]).removeprefix("Value error, ")

@@ -1,13 +1,13 @@
 """One start of a board's command, and its files on the hub's machine.
 
-Below the directory of a board:
+The directory of a board contains:
 
-    log                what its commands wrote to standard error, of all its starts
+    log                standard error of all its starts
     start-<id>/        one start: `address` (standard output), `token`, `stopping`, `end.json`;
                        on an engine also `environment.json` and `certificate.pem`, for `entry`
 
-They outlive the command, so that its end, the reason and its log are known after the engine has
-forgotten it.
+The files outlive the command, so that its end, the reason and its log are known after the engine
+has forgotten it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from aboard.system import signal_name, write_private
 
 _FOLLOW_SECONDS = 0.2
 _BLOCK = 1 << 16
-_TAIL_BLOCK = 1 << 20  # of a bucket each is a request
+_TAIL_BLOCK = 1 << 20  # in a bucket each is a request
 _LONGEST_REASON = 600
 _LAST_LINES = 5
 
 
 class Start:
-    """A start as its handle describes it."""
+    """A start, described by its handle."""
 
     def __init__(self, handle: Handle) -> None:
         try:
@@ -54,14 +54,14 @@ class Start:
             self.fingerprint = str(handle.get("fingerprint", ""))
         except (KeyError, TypeError, ValueError) as error:
             raise ExecutorError(
-                f"this is not the handle of a board: {error!r}. Start the board again."
+                f"not the handle of a board: {error!r}. Start the board again."
             ) from error
 
     @staticmethod
     def prepare(spec: Spec, number: str, *, tls: bool) -> tuple[Handle, str]:
-        """Make the files of a start; return what its handle begins with, and its token.
+        """Create the files of a start; return the first keys of its handle, and its token.
 
-        With `tls`, the certificate is made, and `entry` finds its environment in a file.
+        With `tls`, also create the certificate, and the file with the environment for `entry`.
         """
         from aboard.web.tokens import new_token, write_token_file
 
@@ -96,14 +96,14 @@ class Start:
         return read_token_file(self.place / "token")
 
     def forget_secrets(self) -> None:
-        """Delete what only the command needs, once it has ended."""
+        """Delete what only the command needs, after it has ended."""
         for name in (CERTIFICATE, ENVIRONMENT):
             (self.place / name).unlink(missing_ok=True)
 
-    # Its address.
+    # The address.
 
     def reported_address(self) -> str | None:
-        """Return the address on its standard output; others may have written there too."""
+        """Return the address from standard output, which may have other lines too."""
         try:
             with (self.place / ADDRESS).open("rb") as file:
                 lines = file.read(_BLOCK).split(b"\n")
@@ -127,20 +127,20 @@ class Start:
             return None
         return Address(host, parts.port, parts.path, self.token(), self.fingerprint)
 
-    # Its end.
+    # The end.
 
-    def ask_to_end(self, deadline: float) -> None:
-        """Note until when it may end by itself; that never becomes later."""
+    def request_stop(self, deadline: float) -> None:
+        """Record the end of the grace period; a later call can only shorten it."""
         before = self.deadline()
         if before is None or deadline < before:
             write_private(self.place / "stopping", json.dumps(deadline))
 
     def deadline(self) -> float | None:
-        """Return when the time of grace ends, if a stop was sent: see `time.monotonic`."""
+        """Return the end of the grace period as `time.monotonic`, if a stop was requested."""
         deadline = read_json(self.place / "stopping")
         return None if deadline is None else float(deadline)
 
-    def verdict(self) -> Status | None:
+    def ended_status(self) -> Status | None:
         end = read_json(self.place / "end.json")
         return None if end is None else Status(CommandState.ENDED, end["exit_code"], end["reason"])
 
@@ -151,33 +151,33 @@ class Start:
             self.forget_secrets()
         return Status(CommandState.ENDED, code, reason)
 
-    def why_ended(self, code: int | None, unknown: str = "it ended unobserved") -> str:
-        """Return why it has ended, by its exit code and its log."""
+    def end_reason(self, code: int | None, unknown: str = "it exited unobserved") -> str:
+        """Return why the command ended, from its exit code and its log."""
         if self.deadline() is not None:
             return "it was stopped"
-        how = unknown if code is None else how_ended(code)
+        how = unknown if code is None else describe_exit(code)
         if self.reported_address() is None:
             how += " before it could be reached"
-        # Of a killed process that had reported its address, earlier output is not the reason.
-        is_silent = code in {0, -signal.SIGKILL} and self.reported_address() is not None
-        words = "" if is_silent else self.last_words()
-        return f"{how}: {words}" if words else how
+        # The output of a process that was killed while it ran is not the reason.
+        skips_output = code in {0, -signal.SIGKILL} and self.reported_address() is not None
+        output = "" if skips_output else self.last_output()
+        return f"{how}: {output}" if output else how
 
-    # Its log.
+    # The log.
 
-    def last_words(self) -> str:
-        return last_words(self.log, self.log_from)
+    def last_output(self) -> str:
+        return last_output(self.log, self.log_from)
 
     def read_log(
-        self, *, tail: int | None, follow: bool, lives: Callable[[], bool]
+        self, *, tail: int | None, follow: bool, is_running: Callable[[], bool]
     ) -> Iterator[bytes]:
-        return read_log(self.log, tail=tail, follow=follow, lives=lives)
+        return read_log(self.log, tail=tail, follow=follow, is_running=is_running)
 
 
 def read_log(
-    path: Path, *, tail: int | None, follow: bool, lives: Callable[[], bool]
+    path: Path, *, tail: int | None, follow: bool, is_running: Callable[[], bool]
 ) -> Iterator[bytes]:
-    """Yield a log file, with `follow` for as long as the command lives."""
+    """Yield a log file; with `follow`, until the command is not running."""
     try:
         with system.open_regular(path) as file:
             if tail is not None:
@@ -188,10 +188,10 @@ def read_log(
 
                 file.seek(start_of_tail(read, 0, file.seek(0, os.SEEK_END), tail))
             while True:
-                goes_on = follow and lives()
+                continues = follow and is_running()
                 while block := file.read(_BLOCK):
                     yield block
-                if not goes_on:
+                if not continues:
                     return
                 time.sleep(_FOLLOW_SECONDS)
                 yield b""
@@ -203,8 +203,8 @@ def read_log(
         ) from error
 
 
-def last_words(log: Path, log_from: int = 0) -> str:
-    """Return the last lines of a log as one, of those that follow an offset."""
+def last_output(log: Path, log_from: int = 0) -> str:
+    """Return the last lines of a log after an offset, joined into one."""
     try:
         with system.open_regular(log) as file:
             size = file.seek(0, os.SEEK_END)
@@ -215,19 +215,19 @@ def last_words(log: Path, log_from: int = 0) -> str:
     return last_lines(text)
 
 
-def how_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     if code == -signal.SIGKILL:
         return "it was killed, by a user or because the machine ran out of memory"
     if code < 0:
-        return f"it was ended by {signal_name(-code)}"
-    return f"it ended with exit code {code}"
+        return f"it was killed by {signal_name(-code)}"
+    return f"it exited with code {code}"
 
 
 def last_lines(text: str) -> str:
-    """Return the last lines of a log as one, for a reason."""
+    """Return the last lines of a text, joined into one, for a reason."""
     lines = ["".join(filter(str.isprintable, line)).strip() for line in text.splitlines()]
-    said = " | ".join([line for line in lines if line][-_LAST_LINES:])
-    return said if len(said) <= _LONGEST_REASON else f"…{said[-_LONGEST_REASON:]}"
+    joined = " | ".join([line for line in lines if line][-_LAST_LINES:])
+    return joined if len(joined) <= _LONGEST_REASON else f"…{joined[-_LONGEST_REASON:]}"
 
 
 def amount(size: int, scale: int) -> str:
@@ -240,7 +240,7 @@ def read_json(path: Path) -> Any:
     try:
         with system.open_regular(path) as file:
             return json.loads(file.read())
-    except (FileNotFoundError, ValueError):  # missing, or cut off by a power failure
+    except (FileNotFoundError, ValueError):  # missing, or truncated by a power failure
         return None
 
 
@@ -250,11 +250,11 @@ def why(error: Exception) -> str:
     return str(error)
 
 
-Read = Callable[[int, int], bytes]  # from a position to another
+Read = Callable[[int, int], bytes]  # of the bytes from one offset to another
 
 
 def start_of_tail(read: Read, begin: int, end: int, tail: int) -> int:
-    """Return where the last lines of a log begin, of which `begin` to `end` is read in blocks."""
+    """Return the offset of the last lines between `begin` and `end`, reading backwards."""
     if tail <= 0:
         return end
     left, last = tail, end
@@ -262,7 +262,7 @@ def start_of_tail(read: Read, begin: int, end: int, tail: int) -> int:
         first = max(begin, last - _TAIL_BLOCK)
         block = read(first, last)
         if last == end:
-            block = block.removesuffix(b"\n")  # it ends the last line
+            block = block.removesuffix(b"\n")  # of the last line
         at = len(block)
         while (at := block.rfind(b"\n", 0, at)) >= 0:
             left -= 1

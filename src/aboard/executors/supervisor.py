@@ -22,16 +22,16 @@ from aboard.executors.queue import PROBLEM_BYTES, RESTARTED, Appender, Queue, Un
 from aboard.executors.start import why
 
 _STOPPED = "it was stopped"
-_TICK_SECONDS = 0.2  # until a cancellation is read, or a limit is checked
+_TICK_SECONDS = 0.2  # between checks for cancellations and limits
 _MEMORY_SECONDS = 1.0
-_RETRY_SECONDS = 2.0  # after the disk was full, or the engine did not answer
+_RETRY_SECONDS = 2.0  # after a full disk, or no answer from the engine
 _RUNNERS: Mapping[str, str] = MappingProxyType({"process": "Processes", "docker": "Containers"})
 
 
 class Ended(NamedTuple):
     code: int | None
     reason: str = ""
-    began: bool = True  # false if the supervisor was killed before it let the task begin
+    began: bool = True  # false if the supervisor was killed before the task began
 
 
 class Device(NamedTuple):
@@ -42,9 +42,9 @@ class Device(NamedTuple):
 
 
 class Runner(ABC):
-    """How an engine runs the tasks of a queue. Only the supervisor has one.
+    """Runs the tasks of a queue on an engine, within the supervisor.
 
-    Verbs raise `ExecutorError` or `OSError` if the engine does not answer; then they are called
+    Methods raise `ExecutorError` or `OSError` if the engine does not answer, and are then called
     again later.
     """
 
@@ -55,38 +55,38 @@ class Runner(ABC):
 
     @abstractmethod
     def prepare(self, number: int, devices: Sequence[Device]) -> Unit:
-        """Make a task that does not begin yet. If this process is killed, it never does."""
+        """Create a task that does not begin yet. If this process is killed, it never begins."""
 
     @abstractmethod
     def begin(self, number: int, unit: Unit) -> None:
-        """Let a task begin, once its start is noted; raise nothing: `ended` tells."""
+        """Begin a task whose start is recorded; raise nothing: `ended` reports failures."""
 
     @abstractmethod
     def discard(self, number: int, unit: Unit) -> None:
-        """Remove a task that was prepared and shall not begin."""
+        """Remove a prepared task that will not begin."""
 
     @abstractmethod
     def ended(self, units: Mapping[int, Unit]) -> dict[int, Ended]:
-        """Return which tasks have ended; those that an earlier supervisor started too."""
+        """Return the tasks that have ended, including those that an earlier supervisor started."""
 
     @abstractmethod
     def signal(self, unit: Unit, number: signal.Signals) -> None:
-        """Send a signal to a task, and to all that it started. It may have ended."""
+        """Send a signal to a task and its child processes. It may have ended."""
 
     @abstractmethod
     def forget(self, number: int, unit: Unit) -> None:
-        """Remove what is left of a task, once its end is noted."""
+        """Remove what is left of a task whose end is recorded."""
 
     @abstractmethod
     def wait(self, units: Mapping[int, Unit], seconds: float) -> None:
-        """Wait until a task may have ended, or that long."""
+        """Wait until a task may have ended, at most this long."""
 
     def excess(self, units: Mapping[int, Unit]) -> dict[int, str]:  # noqa: ARG002
-        """Return which tasks use more memory than they may, where the engine does not see to it."""
+        """Return tasks over their memory limit, if the engine does not enforce it."""
         return {}
 
-    def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Release what this object holds."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Close connections."""
 
 
 class Supervisor:
@@ -105,13 +105,13 @@ class Supervisor:
         self._problem = queue.problem()
         self._cancelled_bytes = 0
         self._stops: dict[int | None, bool] = {}  # None for all; whether at once
-        self._ending: dict[int, tuple[str, float]] = {}  # why, and when it is killed
+        self._ending: dict[int, tuple[str, float]] = {}  # the reason, and when to kill it
         self._locks: dict[int, list[int]] = {}
         self._memory_checked = 0.0
         self._recover(order["numbers"])
 
     def _recover(self, numbers: Sequence[int]) -> None:
-        """Take over what runs."""
+        """Adopt running tasks."""
         journal, boot = self.queue.journal(), system.boot_id()
         self.running = {number: journal.starts[number] for number in journal.running}
         self.waiting = [
@@ -132,7 +132,7 @@ class Supervisor:
 
     def run(self) -> None:
         while self.waiting or self.running:
-            if not self._journal.exists():  # nothing could find these tasks any more
+            if not self._journal.exists():  # deleted: these tasks can no longer be found
                 self._stops[None] = self._stops.get(None, False)
                 self.waiting.clear()
             pause = _TICK_SECONDS
@@ -148,16 +148,16 @@ class Supervisor:
             self.queue.forget_secrets()
 
     def _step(self) -> str:
-        """Do what there is to do; return why tasks wait, if not for others of this queue."""
+        """Stop, record and start tasks; return what tasks wait for besides this queue."""
         self._read_cancellations()
-        self._end_some()
-        self._note_ends()
+        self._stop_some()
+        self._record_ends()
         return self._start_some()
 
     def _units(self) -> dict[int, Unit]:
         return {number: start[0] for number, start in self.running.items()}
 
-    # How tasks end.
+    # Ends of tasks.
 
     def _read_cancellations(self) -> None:
         with suppress(FileNotFoundError):
@@ -169,23 +169,23 @@ class Supervisor:
                     self._stops[number] = now or self._stops.get(number, False)
             self._cancelled_bytes = size
 
-    def _end_some(self) -> None:
+    def _stop_some(self) -> None:
         """Send signals to the tasks that were cancelled or have reached a limit."""
         now = time.monotonic()
         for number, (unit, at, _) in self.running.items():
             stop = self._stops.get(number, self._stops.get(None))
             if stop is None and self._is_over(at):
-                self._end(number, unit, f"it reached its time limit of {self.limit:g} seconds")
+                self._stop(number, unit, f"it reached its time limit of {self.limit:g} seconds")
             elif stop is not None:
-                self._end(number, unit, _STOPPED, now=stop or bool(self._stops.get(None)))
+                self._stop(number, unit, _STOPPED, now=stop or bool(self._stops.get(None)))
             if number in self._ending and now >= self._ending[number][1]:
                 self.runner.signal(unit, signal.SIGKILL)
         if now - self._memory_checked >= _MEMORY_SECONDS:
             self._memory_checked = now
             for number, reason in self.runner.excess(self._units()).items():
-                self._end(number, self.running[number][0], reason, now=True)
+                self._stop(number, self.running[number][0], reason, now=True)
 
-    def _end(self, number: int, unit: Unit, reason: str, *, now: bool = False) -> None:
+    def _stop(self, number: int, unit: Unit, reason: str, *, now: bool = False) -> None:
         before = self._ending.get(number)
         if before is None:
             self.runner.signal(unit, signal.SIGKILL if now else signal.SIGTERM)
@@ -196,7 +196,7 @@ class Supervisor:
     def _is_over(self, at: float) -> bool:
         return self.limit is not None and system.seconds_since_boot() >= at + self.limit
 
-    def _note_ends(self) -> None:
+    def _record_ends(self) -> None:
         lines: list[list[Any]] = []
         ends = self.runner.ended(self._units())
         for number, end in ends.items():
@@ -223,10 +223,10 @@ class Supervisor:
             with suppress(ExecutorError, OSError):
                 self.runner.forget(number, unit)
 
-    # How tasks start.
+    # Starts of tasks.
 
     def _start_some(self) -> str:
-        """Start as many tasks as may run; they begin together once all starts are noted."""
+        """Start as many tasks as may run; they begin together when all starts are recorded."""
         waits_for = ""
         prepared: dict[int, list[Any]] = {}
         locked: dict[int, list[Device]] = {}
@@ -236,7 +236,7 @@ class Supervisor:
                 devices = self._lock(self.devices, self.gpus)
                 if len(devices) < self.gpus:
                     _unlock(devices)
-                    waits_for = "it waits for a GPU: other jobs use them"
+                    waits_for = "it waits for a GPU: other jobs use all of them"
                     break
                 locked[number] = devices
                 for device in devices:  # see `_is_used`
@@ -263,7 +263,7 @@ class Supervisor:
         return waits_for
 
     def _lock(self, names: Iterable[str], most: int | None = None) -> list[Device]:
-        """Lock GPUs that no task of another job has; up to a number of them."""
+        """Lock GPUs that no other job uses, up to a number of them."""
         found: list[Device] = []
         for name in names:
             if len(found) == most:
@@ -278,10 +278,10 @@ class Supervisor:
         return found
 
     def _is_used(self, lock: int) -> bool:
-        """Return whether a GPU is used although it is not locked.
+        """Return whether a GPU is in use although it is not locked.
 
-        A container cannot hold the lock itself, so it is free if the supervisor of another queue
-        was killed. Then that queue gets another one.
+        A container cannot hold the lock, so the lock is free if the supervisor of another queue
+        was killed. In that case, start a supervisor for that queue.
         """
         directory, _, number = os.pread(lock, 4096, 0).decode().rpartition(":")
         if directory in {"", str(self.queue.directory)}:

@@ -1,13 +1,12 @@
-"""The way into the hub: its public address, who visits, and where a request goes.
+"""The entrance of the hub: public addresses, authentication, routing and the request log.
 
-A request passes what trusted proxies report about its client, the log, the `Gate` with the hub's
-accounts (`HubAccess`), and the router to boards, API and pages. A board that a visitor may not see
-does not exist for that visitor.
+A request passes the headers of trusted proxies, the log, the `Gate` with the hub's accounts
+(`HubAccess`), and the router to boards, API and pages. A board that a visitor may not see is not
+found.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import json
 import logging
@@ -32,7 +31,7 @@ from aboard.hub.passwords import TooManyAttempts
 from aboard.hub.permissions import API, RULES, Action, Open, may
 from aboard.hub.proxy import NotServing, not_serving
 from aboard.hub.service import Hub
-from aboard.hub.threads import query, read
+from aboard.hub.threads import query, read, show
 from aboard.runs.manifest import format_time
 from aboard.web import pages
 from aboard.web.gate import (
@@ -69,13 +68,13 @@ from aboard.web.tokens import pasted_key
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Without it a session changes nothing through the API. No form can send it, nor do the pages of
-# TensorBoard and its plugins, which have the same origin.
+# A session needs this header to change anything through the API. Forms cannot send it, and the
+# pages of TensorBoard and its plugins, which may have the same origin, do not.
 CSRF_HEADER = b"x-aboard-csrf"
-ADDRESSES = "aboard.addresses"  # in the scope: where its client finds the hub and its boards
+ADDRESSES = "aboard.addresses"  # scope key: the addresses of the hub and its boards for the client
 _BOARDS_ORIGIN = "boards"
 _FONTS = "/font-roboto/"
-_OPEN = frozenset(path for (_, path), rule in RULES.items() if rule is Open.ANYBODY)
+_OPEN = frozenset(path for (_, path), rule in RULES.items() if rule is Open.PUBLIC)
 _requests = logging.getLogger("aboard.hub.requests")
 _LOGGED = ("method", "path", "status", "ms", "user", "client")
 _SECRET = re.compile(f"({TOKEN_MARK}|{SHARE_MARK})[A-Za-z0-9_-]+")
@@ -84,7 +83,7 @@ _KINDS = {"b": "board", "api": "api", "healthz": "health", "readyz": "health"}
 _NO_CSRF_HEADER = Problem(
     403,
     "unmarked",
-    "A change with the cookie of a session needs the header X-Aboard-CSRF.",
+    "A change with a session cookie needs the header X-Aboard-CSRF.",
     "Send it with any value, or send a token instead: Authorization: Bearer TOKEN",
 )
 
@@ -97,33 +96,33 @@ def make_entrance(
     requests: Requests,
     listeners: Addresses | None = None,
 ) -> ASGIApp:
-    """Return what a hub serves: `app` has the API and the pages, the others have the boards."""
+    """Return the application of a hub: `app` serves the API and pages, the others the boards."""
     router = _Router(hub, app, instant, isolated)
-    of_all, of_hub, of_boards = (
+    shared_gate, hub_gate, boards_gate = (
         Gate(router, access, log_path=without_secrets)
         for access in (HubAccess(hub), HubAccess(hub, shows_boards=False), BoardsAccess(hub))
     )
 
     async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await of_all(scope, receive, send)
+            await shared_gate(scope, receive, send)
             return
         scope = client_scope(scope, hub.config, listeners)
-        gate = of_hub if scope[ADDRESSES].boards else of_all
-        gate = of_boards if scope[ORIGIN] else gate
+        gate = hub_gate if scope[ADDRESSES].boards else shared_gate
+        gate = boards_gate if scope[ORIGIN] else gate
         if scope["type"] == "websocket":
             await gate(scope, receive, send)
             return
         started, status = time.monotonic(), 0
 
-        async def send_noting(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await gate(scope, receive, send_noting)
+            await gate(scope, receive, send_and_record)
         finally:
             seconds, path = time.monotonic() - started, scope["path"]
             kind = _KINDS.get(path.split("/", 2)[1] if "/" in path else "", "page")
@@ -132,13 +131,13 @@ def make_entrance(
             client = (scope.get("client") or ("",))[0]
             name = visitor.name if visitor else ""
             minor = kind in {"board", "health"}
-            note_request(scope["method"], path, status, seconds, name, client, minor=minor)
+            log_request(scope["method"], path, status, seconds, name, client, minor=minor)
 
     return entrance
 
 
 class HubAccess:
-    """Who may pass the gate of the hub's own origin, which may show boards too."""
+    """Authentication at the hub's origin, which may also serve boards."""
 
     _for_boards = False
 
@@ -151,7 +150,7 @@ class HubAccess:
         if hub.personal:
             hint = "Get a link with `aboard open`, or paste the token of this hub."
         if hub.auth.has_lasting_key:
-            hint = "Open the link that Aboard printed when it started; it works until Aboard ends."
+            hint = "Open the link that Aboard printed when it started; it works until Aboard stops."
         self.login = LoginPage(
             path="/login",
             message="Log in to this hub.",
@@ -161,7 +160,7 @@ class HubAccess:
         )
 
     async def identify(self, request: Request) -> HubVisitor | None:
-        async with _refusing():
+        async with _errors_as_refusals():
             if request.bearer is not None:
                 return await self._find(Credential.TOKEN, (request.bearer,))
             if sessions := tuple(filter(self._is_for_us, request.sessions)):
@@ -179,22 +178,22 @@ class HubAccess:
         return await query(self._auth.visitor, credential, secrets)
 
     def _is_for_us(self, secret: str) -> bool:
-        """Return whether a session or key is for this origin: none opens both."""
+        """Return whether a session or key is for this origin; none is for both."""
         return secret.startswith(BOARDS_MARK) == self._for_boards
 
     async def redeem(self, key: str, visitor: Visitor | None) -> NewSession | BadKey:
-        """Use up a one-time key, and open a session unless the visitor has one."""
+        """Use up a one-time key and open a session, unless the visitor has one."""
         if not self._is_for_us(key):
             return BadKey.ELSEWHERE if self._for_boards else BadKey.UNKNOWN
         opened = self._auth.new_session(boards=self._for_boards)
         session = opened.record if visitor is None else None
-        async with _refusing():
+        async with _errors_as_refusals():
             problem = await query(self._auth.redeem, key, session)
         return problem or _new_session(opened)
 
     async def log_in(self, form: Mapping[str, str], client: str = "") -> NewSession:
-        """Open a session for a password, a token, or a link that was pasted."""
-        async with _refusing():
+        """Open a session with a password, a token or a pasted link."""
+        async with _errors_as_refusals():
             if self._personal or "user" not in form:
                 return await self._with_token(form.get("token", "").strip())
             try:
@@ -211,7 +210,7 @@ class HubAccess:
             return _new_session(await query(self._auth.open_session, found[1]))
         redeemed = await self.redeem(pasted_key(secret), None)
         if isinstance(redeemed, BadKey):
-            raise WrongSecret("This token is not valid.")
+            raise WrongSecret("Invalid token.")
         return redeemed
 
     def is_open(self, path: str) -> bool:
@@ -219,7 +218,7 @@ class HubAccess:
 
 
 class BoardsAccess(HubAccess):
-    """Who may pass the gate of the boards' own origin; users log in at the hub's."""
+    """Authentication at the boards' own origin; users log in at the hub's origin."""
 
     _for_boards = True
 
@@ -268,28 +267,28 @@ class _Router:
     async def _elsewhere(
         self, scope: Scope, board: str | None, visitor: HubVisitor | None
     ) -> ASGIApp | None:
-        """Return the answer to what is at the other origin, or comes from it."""
+        """Return the response to a request for the other origin, or from it; else None."""
         path = scope["path"]
         if scope[ORIGIN]:
             is_here = board is not None or _is_share(path) or path.startswith(_FONTS)
             return None if is_here else self._home(scope)
         if visitor is not None and visitor.credential is Credential.TOKEN:
-            return None  # no page of a browser has one
-        if _is_from_a_script_elsewhere(scope):
+            return None  # web pages have no token
+        if _is_from_foreign_script(scope):
             return pages.CROSS_ORIGIN
         if _is_share(path):
             return redirect(f"{scope[ADDRESSES].boards}{path}")
-        return None if board is None else await self._opened(scope, board, visitor)
+        return None if board is None else await self._open_board(scope, board, visitor)
 
     def _home(self, scope: Scope) -> ASGIApp:
-        """Send the owner of a personal hub from the boards' port to the hub's pages."""
+        """Redirect the owner of a personal hub from the boards' port to the hub's pages."""
         is_page = scope["type"] == "http" and scope["method"] == "GET" and accepts_html(scope)
         if not self._hub.personal or not is_page:
             return pages.NOT_FOUND
         return redirect(f"{scope[HOME]}{_target(scope)}")
 
-    async def _opened(self, scope: Scope, board: str, visitor: HubVisitor | None) -> ASGIApp:
-        """Send a browser to the origin of boards, with a key that is good for it alone."""
+    async def _open_board(self, scope: Scope, board: str, visitor: HubVisitor | None) -> ASGIApp:
+        """Redirect a browser to the boards' origin, with a key that is valid only there."""
         lifecycle = self._hub.lifecycle
         record = lifecycle.known(board) or await query(lifecycle.find, board)
         if visitor is None or record is None or not may(visitor.who, Action.SEE, record):
@@ -320,7 +319,7 @@ class _Router:
         self._hub.lifecycle.touch(record.id)
         if record.on != INSTANT:
             return self._isolated
-        await asyncio.to_thread(self._hub.show, record)
+        await show(self._hub.show, record)
         return self._instant
 
 
@@ -329,8 +328,8 @@ def _target(scope: Scope) -> str:
     return f"{path}?{query}" if query else path
 
 
-def _is_from_a_script_elsewhere(scope: Scope) -> bool:
-    """Return whether another origin's page requests something without showing it in its place."""
+def _is_from_foreign_script(scope: Scope) -> bool:
+    """Return whether a page of another origin sent the request without navigating to it."""
     site = first_header(scope["headers"], b"sec-fetch-site").lower()
     mode = first_header(scope["headers"], b"sec-fetch-mode").lower()
     return site not in {"", "none", "same-origin"} and mode != "navigate"
@@ -348,9 +347,9 @@ def board_of(path: str) -> str | None:
 
 
 def client_scope(scope: Scope, config: Config, listeners: Addresses | None = None) -> Scope:
-    """Return a request as its client sent it: before trusted proxies, without the hub's prefix.
+    """Return the scope as the client sent it: before trusted proxies, without the hub's prefix.
 
-    It has the addresses of the hub and its boards for this client, and which of them it is at.
+    `ADDRESSES`, `ORIGIN` and `HOME` are set for this client.
     """
     scope = {**scope, "root_path": ""}
     client = scope.get("client")
@@ -384,19 +383,19 @@ def client_scope(scope: Scope, config: Config, listeners: Addresses | None = Non
 
 
 def _names_boards(scope: Scope, config: Config) -> bool:
-    """Return whether a request names the boards' own origin; browsers send the true `Host`."""
+    """Return whether `Host` is the boards' own origin; browsers send the real one."""
     url = config.boards_url
     return bool(url) and _requested(scope, urlsplit(url).scheme) == origin_of(url)
 
 
 def _addresses_for(scope: Scope, listeners: Addresses) -> tuple[Addresses, bool]:
-    """Return where a client finds a hub with two ports, and whether the request is for boards.
+    """Return the addresses of a hub with two ports, and whether the request is for boards.
 
-    The port at which a request comes in decides. If its `Host` has another one, the hub's port was
-    forwarded, and perhaps not the boards'. Then the two names of loopback are the two origins, both
-    at the forwarded port: they share no cookies either. Of any other name, as of a proxy, there is
-    no second one, and boards are at the hub's own origin. No page brings a browser there unless the
-    port was forwarded for it, because browsers send the `Host` to which they connect.
+    The port that received the request decides. If `Host` names another port, the hub's port was
+    forwarded and the boards' port perhaps not. Then the two loopback names are the two origins,
+    both at the forwarded port; they share no cookies either. Any other name, such as a proxy's, has
+    no second one, so boards are at the hub's origin. A page cannot lead a browser there unless the
+    port was forwarded, because browsers send the `Host` to which they connect.
     """
     scheme, _, port_of_boards = origin_of(listeners.boards)
     port = (scope.get("server") or ("", 0))[1]
@@ -408,12 +407,12 @@ def _addresses_for(scope: Scope, listeners: Addresses) -> tuple[Addresses, bool]
     if name not in {"localhost", "127.0.0.1"}:
         return Addresses(), False
     forwarded = Addresses(*(f"{scheme}://{one}:{requested}" for one in ("localhost", "127.0.0.1")))
-    # Programs send a token to either name; with one, right or wrong, no cookie counts.
+    # Programs send a token to either name; with a token, valid or not, cookies are ignored.
     return forwarded, name == "127.0.0.1" and bearer_of(scope["headers"]) is None
 
 
 def _requested(scope: Scope, scheme: str) -> tuple[str, str, int] | None:
-    """Return the origin that a request names in `Host`; None if it is not valid."""
+    """Return the origin in `Host`; None if it is invalid."""
     try:
         return origin_of(f"{scheme}://{first_header(scope['headers'], b'host')}")
     except ValueError:
@@ -421,10 +420,9 @@ def _requested(scope: Scope, scheme: str) -> tuple[str, str, int] | None:
 
 
 def public_address(scope: Scope, config: Config) -> str:
-    """Return the address that links begin with: the configured one, or where the hub listens.
+    """Return the base address for links: the configured one, or where the hub listens.
 
-    Only the port comes from the request's connection. A client chooses `Host`, and a proxy passes
-    it on.
+    Only the port comes from the connection. `Host` is not used, because the client chooses it.
     """
     port = (scope.get("server") or ("", 0))[1] or config.port or 0
     scheme = "https" if config.certificate else "http"
@@ -450,7 +448,7 @@ def _new_session(opened: Issued[Session]) -> NewSession:
 
 
 def _client_before(chain: str, address: str, config: Config) -> str:
-    """Return the last address in a chain of proxies that is not a trusted one."""
+    """Return the last address in a chain of proxies that is not a trusted proxy."""
     for hop in reversed([one.strip() for one in chain.split(",") if one.strip()]):
         if not _is_trusted(address, config):
             break
@@ -470,7 +468,7 @@ def _is_trusted(address: str, config: Config) -> bool:
 
 
 @asynccontextmanager
-async def _refusing() -> AsyncIterator[None]:
+async def _errors_as_refusals() -> AsyncIterator[None]:
     try:
         yield
     except BoardsError as error:
@@ -485,7 +483,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-# The log: one JSON document per line, without queries, links and other secrets.
+# The request log: one JSON document per line, without query strings, links and other secrets.
 
 
 class JsonLines(logging.Formatter):
@@ -503,10 +501,10 @@ class JsonLines(logging.Formatter):
 
 
 def configure_log(stream: TextIO | None = None, level: int = logging.INFO) -> None:
-    writing = logging.StreamHandler(stream or sys.stderr)
-    writing.setFormatter(JsonLines())
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines())
     root = logging.getLogger()
-    root.handlers[:] = [writing]
+    root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("aboard").setLevel(level)
 
@@ -515,7 +513,7 @@ def without_secrets(path: str) -> str:
     return "/s/…" if path.startswith("/s/") else _SECRET.sub(r"\1…", path)[:500]
 
 
-def note_request(
+def log_request(
     method: str, path: str, status: int, seconds: float, user: str, client: str, *, minor: bool
 ) -> None:
     level = logging.DEBUG if minor and status < 400 else logging.INFO

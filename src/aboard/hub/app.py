@@ -20,7 +20,7 @@ from aboard.hub.access import make_entrance
 from aboard.hub.api import (
     COMPUTING,
     FOLLOWING,
-    Look,
+    Rescan,
     Shares,
     boards,
     engines,
@@ -42,15 +42,15 @@ from aboard.tensorboard.app import make_app as make_boards_app
 
 _TIDY_SECONDS = 1.0
 _DESCRIPTION = (
-    "Boards of training runs. Send a token, `Authorization: Bearer TOKEN`, or the cookie of a "
-    "session. Every error is a document of the same form."
+    "Boards of training runs. Send a token, `Authorization: Bearer TOKEN`, or a session cookie. "
+    "Every error is a document of the same form."
 )
 
 
 def make_app(hub: Hub, listeners: Addresses | None = None) -> ASGIApp:
-    """Make the application of a hub; it starts and ends with the server that serves it.
+    """Return the ASGI application of a hub, which it starts and closes with the server.
 
-    `listeners`: the addresses of a server that listens on a second port, which is for boards.
+    `listeners` are the addresses of a server with a second port for boards.
     """
     closing = ExitStack()
     instant = make_boards_app(hub.boards, follower=hub.follower, closing=closing)
@@ -77,14 +77,14 @@ def make_app(hub: Hub, listeners: Addresses | None = None) -> ASGIApp:
     app.state.shares = Shares()
     app.state.computing = Shares(most=1, together=COMPUTING)
     app.state.following = Shares(most_waiting=1000, together=FOLLOWING)
-    app.state.asking = Shares()  # engines, which may take long: other requests go on meanwhile
-    app.state.look = Look(hub.library)
+    app.state.engine_calls = Shares()  # engines may be slow and must not delay other requests
+    app.state.rescan = Rescan(hub.library)
     isolated = Router([Route("/b/{board}", _add_slash), Mount("/b/{board}", proxy)])
     return make_entrance(hub, app, instant, isolated, requests, listeners)
 
 
 def make_api(lifespan: Any = None) -> FastAPI:
-    """Make the API and the pages, without the hub that they speak for."""
+    """Return the API and the pages, without a hub."""
     app = FastAPI(
         title="Aboard",
         version=__version__,
@@ -98,7 +98,7 @@ def make_api(lifespan: Any = None) -> FastAPI:
         strict_content_type=True,
     )
     for noun in (boards, engines, events, jobs, runs, run, series, users, views, pages):
-        # Not `include_router`, which makes each route once more: 0.2 s of the first request.
+        # `include_router` would create each route again, which takes 0.2 s.
         app.router.routes.extend(noun.router.routes)
     add_error_handlers(app)
     plain = app.openapi
@@ -120,7 +120,7 @@ def _with_security(document: dict[str, Any]) -> dict[str, Any]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             rule = RULES[method.upper(), path]
-            is_open = rule is Open.ANYBODY
+            is_open = rule is Open.PUBLIC
             operation["security"] = [] if is_open else [{"token": []}, {"session": []}]
             operation["x-rule"] = str(rule)
     return document

@@ -1,8 +1,8 @@
-"""Authentication: users and passwords, tokens for programs, sessions, links to one board.
+"""Authentication: users and passwords, API tokens, sessions, and links to one board.
 
-Secrets are made here, shown once, and stored as digests. `Auth.visitor` keeps its answers for a
+Secrets are created here, shown once, and stored as digests. `Auth.visitor` caches its results for a
 second, because a page sends dozens of requests at once, and longer while the database is down.
-What a user may do is left to `permissions`, HTTP to `access`.
+Permissions are left to `permissions`, HTTP to `access`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 KEY_SECONDS = DAY
-# Scanners for leaked secrets recognize ours by these.
+# Prefixes by which scanners for leaked secrets recognize ours.
 TOKEN_MARK, SHARE_MARK = "aboard_", "share_"
 BOARDS_MARK = "boards_"
-"""The beginning of keys and sessions of the boards' own origin, which open nothing else."""
+"""The prefix of keys and sessions that are valid only at the boards' own origin."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 _LAST_USED_SECONDS = 60.0
 _MAX_REMEMBERED = 10_000
 _RECENT_SECONDS = 1.0
 _OUTAGE_SECONDS = 900.0
-# Of wrong passwords, for each address and each account; a hash takes a fifth of a second.
+# Wrong passwords per address and per account; a hash takes a fifth of a second.
 _TURNS, _TURNS_PER_SECOND = 10, 2.0
 
 Secret = TypeVar("Secret", Token, Session, Share)
@@ -64,7 +64,7 @@ class Issued(NamedTuple, Generic[Secret]):
 
 @dataclass(frozen=True, slots=True)
 class HubVisitor:
-    """A user, or a guest with a link to one board; `session` is the secret of the session."""
+    """A user, or a guest with a link to one board; `session` is the session's secret."""
 
     who: User | Guest
     credential: Credential
@@ -94,8 +94,8 @@ class Auth:
         self._passwords = Passwords(hasher)
         self._turns = Turns(self.throttle)
         self._link: tuple[str, User] | None = None
-        self._lock = Lock()  # of the four below
-        self._noted: dict[str, float] = {}
+        self._lock = Lock()  # guards the four below
+        self._recorded_uses: dict[str, float] = {}
         self._remembered: OrderedDict[str, tuple[Token | Session | Share, User, float]] = (
             OrderedDict()
         )
@@ -107,7 +107,7 @@ class Auth:
 
     @property
     def changes(self) -> int:
-        """Counts what may take rights from a visitor, as far as this process knows of it."""
+        """Counts changes in this process that may take permissions from a visitor."""
         return self._changes
 
     # Visitors.
@@ -115,7 +115,7 @@ class Auth:
     def recent_visitor(
         self, credential: Credential, secrets_: Iterable[str]
     ) -> tuple[bool, HubVisitor | None]:
-        """Return whether `visitor` has answered the same within a second, and its answer."""
+        """Return whether `visitor` saw the same secrets within a second, and its result."""
         now = time.monotonic()
         for secret in secrets_:
             known = self._recent.get((credential, _digest(secret)))
@@ -126,9 +126,9 @@ class Auth:
         return True, None
 
     def visitor(self, credential: Credential, secrets_: Iterable[str]) -> HubVisitor | None:
-        """Return who holds one of some secrets.
+        """Return the visitor with one of these secrets.
 
-        Raise `DatabaseUnavailable` if the database does not answer, and the secret was not used
+        Raise `DatabaseUnavailable` if the database does not answer and the secret was not used
         recently.
         """
         for secret in secrets_:
@@ -164,16 +164,16 @@ class Auth:
         name = cleaned or "me"
         with suppress(NoSuchName):
             return self._accounts.user(name)
-        with suppress(NameTaken):  # by another hub that starts at the same time
+        with suppress(NameTaken):  # another hub starts at the same time
             return self._accounts.add_user(name, Role.ADMIN)
         return self._accounts.user(name)
 
     def add_user(self, name: str, role: Role, password: str | None = None) -> User:
-        """Add a user; without a password, only tokens let the user in."""
+        """Add a user; without a password, the user can log in only with a token."""
         if not _NAME.fullmatch(name):
             raise BadValue(
                 f"{name[:80]!r} is not a valid user name.",
-                "Use up to 64 small letters, digits, '.', '_' and '-', with a letter or digit "
+                "Use up to 64 lowercase letters, digits, '.', '_' and '-', with a letter or digit "
                 "first and last.",
             )
         hashed = None if password is None else self._hash(name, password)
@@ -188,19 +188,19 @@ class Auth:
         return self._accounts.users()
 
     def set_role(self, name: str, role: Role) -> None:
-        """Change a user's role; raise `Conflict` if the hub would have no admin."""
+        """Change a user's role; raise `Conflict` if no admin would be left."""
         self._accounts.set_role(name, role)
         self._forget(name)
 
     def set_password(self, name: str, password: str) -> None:
-        """Change a user's password, and end all of the user's sessions."""
+        """Change a user's password and end all of the user's sessions."""
         self._accounts.set_password(name, self._hash(name, password))
         self._forget(name)
 
     def remove_user(self, name: str) -> None:
-        """Remove a user with all tokens, sessions and links; the user's boards stay.
+        """Remove a user with all tokens, sessions and links; the user's boards are kept.
 
-        Raise `Conflict` if the hub would have no admin.
+        Raise `Conflict` if no admin would be left.
         """
         self._accounts.remove_user(name)
         self._forget(name)
@@ -208,9 +208,9 @@ class Auth:
     # Passwords and sessions.
 
     async def enter(self, name: str, password: str, address: str = "") -> Issued[Session]:
-        """Open a session with a password; the answer to a wrong one is delayed.
+        """Open a session with a password; the response to a wrong one is delayed.
 
-        Raise `TooManyAttempts` if too many come from this address, or for this user.
+        Raise `TooManyAttempts` if there are too many from this address or for this user.
         """
         sources = sources_of(address, name)
         give_back = await self._turns.take(sources)
@@ -223,13 +223,13 @@ class Auth:
         try:
             verified = self._passwords.verify(stored, password, sources)
         except TooManyAttempts:
-            await self.throttle.hold()  # or it would be sent again at once
+            await self.throttle.hold()  # so that it is not sent again at once
             raise
-        is_right = await asyncio.wrap_future(verified)  # an unknown user takes as long
+        is_right = await asyncio.wrap_future(verified)  # takes as long for an unknown user
         if user is None or not is_right:
             if not await self.throttle.hold():
                 raise TooManyAttempts
-            raise _wrong()
+            raise _wrong_password()
         give_back()
         if user.password is not None and self._passwords.is_outdated(user.password):
             with suppress(TooManyAttempts):  # the next login renews it
@@ -254,7 +254,7 @@ class Auth:
         return opened
 
     def new_session(self, account: str = "", *, boards: bool = False) -> Issued[Session]:
-        """Make a session, which the caller stores; one for `boards` shows these alone."""
+        """Return a new session for the caller to store; one for `boards` opens only boards."""
         mark = BOARDS_MARK if boards else ""
         secret, now = f"{mark}{secrets.token_urlsafe(32)}", self._clock()
         ends = now + self._session_seconds
@@ -268,22 +268,21 @@ class Auth:
         self._end_session(_digest(secret))
 
     def sessions(self, user: User) -> Sequence[Session]:
-        """Return the sessions that a user may end: the user's own, or all for an admin."""
+        """Return the sessions that a user may end: the user's own, or all of them for an admin."""
         account = None if may(user, Action.MANAGE_USERS) else user.name
         now = self._clock()
         return [one for one in self._accounts.sessions(account) if now < one.expires]
 
     def is_secret_of(self, session: Session, secret: str) -> bool:
-        """Return whether a secret opens a session."""
         return bool(secret) and hmac.compare_digest(session.digest, _digest(secret))
 
     def end_session(self, user: User, session: str) -> None:
-        """End a session, by its id, that a user may end."""
+        """End a session by its id, if the user may."""
         for known in self.sessions(user):
             if known.id == session:
                 self._end_session(known.digest)
                 return
-        raise NoSuchName(f"there is no session {session[:80]!r}.", "It may have ended already.")
+        raise NoSuchName(f"session {session[:80]!r} not found.", "It may have ended already.")
 
     def _end_session(self, digest: str) -> None:
         self._accounts.end_session(digest)
@@ -294,7 +293,7 @@ class Auth:
     def create_token(
         self, user: User, name: str = "", *, lasts: float | None = None
     ) -> Issued[Token]:
-        """Create a token with which programs act for a user for `lasts` seconds; None for ever."""
+        """Create a token that expires after `lasts` seconds; None means never."""
         identity, now = new_id(), self._clock()
         secret = f"{TOKEN_MARK}{identity}_{secrets.token_urlsafe(32)}"
         token = Token(
@@ -315,37 +314,37 @@ class Auth:
         if found is None or not found[0].is_good(now):
             return None
         identity = found[0].id
-        noted = max(found[0].last_used or 0.0, self._noted.get(identity, 0.0))
-        if now - noted >= _LAST_USED_SECONDS:
-            self._note(identity, now)  # before the database, so that the next request does not wait
+        recorded = max(found[0].last_used or 0.0, self._recorded_uses.get(identity, 0.0))
+        if now - recorded >= _LAST_USED_SECONDS:
+            self._record_use(identity, now)  # before the write: the next request must not wait
             with suppress(DatabaseUnavailable):
                 self._accounts.note_use(found[0], now)
         return found
 
-    def _note(self, identity: str, now: float) -> None:
+    def _record_use(self, identity: str, now: float) -> None:
         with self._lock:
-            self._noted.pop(identity, None)
-            self._noted[identity] = now
-            while now - next(iter(self._noted.values())) >= _LAST_USED_SECONDS:
-                del self._noted[next(iter(self._noted))]
+            self._recorded_uses.pop(identity, None)
+            self._recorded_uses[identity] = now
+            while now - next(iter(self._recorded_uses.values())) >= _LAST_USED_SECONDS:
+                del self._recorded_uses[next(iter(self._recorded_uses))]
 
     def tokens(self, user: User) -> Sequence[Token]:
-        """Return the tokens that a user may manage: the user's own, or all for an admin."""
+        """Return the tokens that a user may manage: the user's own, or all of them for an admin."""
         return self._accounts.tokens(None if may(user, Action.MANAGE_USERS) else user.name)
 
     def revoke_token(self, user: User, token: str) -> None:
-        """Revoke a token, by its id or prefix, that a user may manage."""
+        """Revoke a token by its id or prefix, if the user may."""
         for known in self.tokens(user):
             if token in {known.id, known.prefix}:
                 self._accounts.revoke(Token, known.id)
                 self._forget_secret(known.digest)
                 return
-        raise NoSuchName(f"there is no token {token[:80]!r}.", "List them: aboard token list")
+        raise NoSuchName(f"token {token[:80]!r} not found.", "List them: aboard token list")
 
     # Links to one board.
 
     def share(self, user: User, board: BoardRecord, *, lasts: float | None = None) -> Issued[Share]:
-        """Create a link that shows one board, and nothing else, to everyone who has it."""
+        """Create a link that shows one board, and nothing else, without a login."""
         require(user, Action.SHARE, board)
         secret, now = f"{SHARE_MARK}{secrets.token_urlsafe(32)}", self._clock()
         share = Share(new_id(), board.id, user.name, _digest(secret), now, _end(now, lasts))
@@ -366,16 +365,14 @@ class Auth:
                 self._accounts.revoke(Share, share)
                 self._forget_secret(known.digest)
                 return
-        raise NoSuchName(
-            f"there is no link {share[:80]!r}.", "List them: aboard share BOARD --list"
-        )
+        raise NoSuchName(f"link {share[:80]!r} not found.", "List them: aboard share BOARD --list")
 
     # One-time keys.
 
     def mint_key(self, user: User, *, boards: bool = False) -> tuple[str, float]:
-        """Create a key that opens one session of a user; return it and when it expires.
+        """Create a one-time key that opens a session; return it and its expiry.
 
-        One for `boards` opens a session at the origin of the boards alone.
+        With `boards`, the session is valid only at the boards' origin.
         """
         mark = BOARDS_MARK if boards else ""
         key, now = f"{mark}{secrets.token_urlsafe(32)}", self._clock()
@@ -385,9 +382,9 @@ class Auth:
         return key, record.expires
 
     def lasting_key(self, user: User) -> str:
-        """Return a key that opens sessions of a user as long as this process serves the hub.
+        """Return a key that opens sessions of a user until this process exits.
 
-        It is for a hub that ends with the command which printed its link.
+        It is for a hub that stops with the command that printed its link.
         """
         key = secrets.token_urlsafe(32)
         self._link = (_digest(key), user)
@@ -398,7 +395,7 @@ class Auth:
         return self._link is not None
 
     def redeem(self, key: str, session: Session | None = None) -> BadKey | None:
-        """Use up a key and store a session for its user, or neither; None on success."""
+        """Use up a key and store a session for its user; return None on success."""
         if self._link is not None and hmac.compare_digest(self._link[0], _digest(key)):
             if session is not None:
                 self._accounts.forget_expired()
@@ -418,7 +415,7 @@ class Auth:
         try:
             found = self._accounts.opened_by(kind, digest)
         except DatabaseUnavailable:
-            return self._known_before(kind, digest, now)
+            return self._recently_known(kind, digest, now)
         is_right = found is not None and hmac.compare_digest(found[0].digest, digest)
         with self._lock:
             self._remembered.pop(digest, None)
@@ -429,7 +426,7 @@ class Auth:
                 self._remembered.popitem(last=False)
         return found
 
-    def _known_before(
+    def _recently_known(
         self, kind: type[Secret], digest: str, now: float
     ) -> tuple[Secret, User] | None:
         with self._lock:
@@ -464,9 +461,9 @@ def _end(now: float, lasts: float | None) -> float | None:
     if lasts is None:
         return None
     if not lasts:
-        raise BadValue("it would expire at once.", "Give a time above 0.")
-    return now + check_number(lasts, "the time it lasts")
+        raise BadValue("lasts must be greater than 0.", "Give a longer time.")
+    return now + check_number(lasts, "lasts")
 
 
-def _wrong() -> AuthError:
-    return AuthError("the name or the password is wrong.", "Try again, or ask an admin.")
+def _wrong_password() -> AuthError:
+    return AuthError("wrong user name or password.", "Try again, or ask an admin.")

@@ -1,7 +1,7 @@
-"""The hub's settings: `aboard.toml`, read once and checked to the last key.
+"""The hub's settings in `aboard.toml`, read once at startup.
 
-A setting that is silently ignored is worse than a hub that does not start, so an unknown key is an
-error that names the nearest known one.
+An unknown key is an error that names the nearest known one: a setting that is silently ignored is
+worse than a hub that does not start.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from aboard.sdk.personal import state_directory
 from aboard.storage import StorageError, canonical
 
 _FORBID = ConfigDict(extra="forbid")
-_SHORTEST_POLL = 0.5  # as of `aboard view --poll`, which isolated boards get
+_SHORTEST_POLL = 0.5  # like `aboard view --poll`, which isolated boards get
 
 
 def _checked(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Let a check raise what pydantic reports with the key."""
+    """Return a check that raises `ValueError`, which pydantic reports with the key."""
 
     def checked(value: Any) -> Any:
         try:
@@ -75,7 +75,7 @@ def _checked(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _amount(parse: Callable[[str | float], float]) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise ValueError(f"{value!r} is not a number, or a text such as '90m' or '2GiB'.")  # noqa: TRY004
+            raise ValueError(f"{value!r} is not a number or a text such as '90m' or '2GiB'.")  # noqa: TRY004
         return parse(value)
 
     return _checked(read)
@@ -136,7 +136,7 @@ def _roots(roots: tuple[Root, ...]) -> tuple[Root, ...]:
     names = [root.name for root in roots if root.name]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"two are called {name!r}. Give each its own name.")
+            raise ValueError(f"two roots are named {name!r}. Give each its own name.")
     return roots
 
 
@@ -167,7 +167,7 @@ else:
 
 
 class Addresses(NamedTuple):
-    """Where browsers find a hub and its boards, if these have an origin of their own."""
+    """The addresses of a hub and, if they have their own origin, its boards."""
 
     hub: str = ""
     boards: str = ""
@@ -194,19 +194,19 @@ class BoardDefaults:
 
 @dataclass(frozen=True, config=_FORBID)
 class JobSettings:
-    """Whether administrators submit and stop jobs through a team's hub, as the hub's user."""
+    """Whether administrators may submit and stop jobs through a team's hub, as the hub's user."""
 
     submit: Annotated[bool, Strict()] = False
 
 
 @dataclass(frozen=True, config=_FORBID)
 class Config:
-    """All settings of a hub; durations are seconds.
+    """All settings of a hub; durations are in seconds.
 
-    `url` is how browsers reach the hub, if not at its own address; its path is the prefix.
-    `boards_url` is how they reach boards, if these have an origin of their own.
-    `database` is `hub.db` in the directory by default. With `any_path`, boards may show what lies
-    below no root. `executors` has the engines that a file has a table for.
+    `url` is the hub's public address, if it is not where the hub listens; its path is the prefix.
+    `boards_url` is that of the boards, if they have their own origin. `database` is `hub.db` in the
+    directory by default. With `any_path`, boards may show sources outside the roots. `executors`
+    has the engines with a table in the file.
     """
 
     host: Text = "localhost"
@@ -231,23 +231,23 @@ class Config:
     @model_validator(mode="after")
     def _check_certificate(self) -> Config:
         if (self.certificate is None) != (self.certificate_key is None):
-            raise ValueError("certificate and certificate_key go together. Give both.")
+            raise ValueError("certificate and certificate_key need each other. Give both.")
         return self
 
     @model_validator(mode="after")
     def _check_origins(self) -> Config:
         if self.boards_url and not self.url:
-            raise ValueError("boards_url needs url, the address of the hub itself. Give both.")
+            raise ValueError("boards_url needs url, the hub's own address. Give both.")
         if self.boards_url and origin_of(self.boards_url) == origin_of(self.url):
             raise ValueError(
-                "boards_url has the host and port of url. Give boards a host name or a port of"
-                " their own."
+                "boards_url has the same host and port as url. Give boards their own host name or"
+                " port."
             )
         return self
 
     @property
     def prefix(self) -> str:
-        """The path before all addresses of the hub; empty, or `/aboard`."""
+        """The path prefix of all the hub's addresses; empty, or such as `/aboard`."""
         return urlsplit(self.url).path.rstrip("/")
 
     @property
@@ -257,8 +257,8 @@ class Config:
     def engines(self, *, personal: bool) -> dict[str, Profiles]:
         """Return the engines that the hub offers, with their settings.
 
-        A personal hub offers all engines but those that need settings, a team's hub the processes
-        of its machine; both offer those that have a table.
+        Both kinds of hub offer the engines with a table. A personal hub also offers all that need
+        no settings, a team's hub only processes on its own machine.
         """
         offered = {
             name: self.executors.get(name) or {"": executor_class(name).Settings()}
@@ -276,7 +276,7 @@ class Config:
         return offered
 
     def job_engines(self, *, personal: bool) -> dict[str, Profiles]:
-        """Return the engines to which the hub submits jobs, with the settings that a file has."""
+        """Return the engines to which the hub submits jobs, with their settings."""
         return {
             name: self.executors.get(name, {})
             for name in BATCHES
@@ -296,15 +296,15 @@ _OF_A_PERSONAL_HUB = ("boards", "executors", "limits")
 
 
 def read_config(path: Path) -> Config:
-    """Read a file of settings; paths in it are relative to its directory."""
+    """Read a settings file; paths in it are relative to its directory."""
     return make_config(read_toml(path), path.absolute().parent, str(path))
 
 
 def read_personal_config() -> Config:
-    """Read the settings of the user's own hub, from ABOARD_CONFIG or the user's configuration.
+    """Read the settings of a personal hub, from ABOARD_CONFIG or the user's configuration.
 
-    The other settings belong to a hub that others share: a personal hub listens on loopback, and
-    commands find it in the state directory.
+    It has only some settings, because it listens on loopback and commands find it in the state
+    directory.
     """
     path = personal_file()
     if path is None:

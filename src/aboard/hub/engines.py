@@ -1,7 +1,7 @@
-"""The engines of a hub: which there are, whether they answer, and what is left of a trial on one.
+"""The engines of a hub: probes, and trials.
 
-A trial is a board that writes a few points of its own and shows them, so that an engine can be
-tried without a source that it can reach; `aboard doctor --engine` starts one.
+A trial is a board that writes a few points and shows them, so that an engine can be tested without
+a source that it can reach. `aboard doctor --engine` starts one.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from aboard.web.server import pinning_context
 
 TRIAL = "tag:aboard-doctor"
 """The first selector of a trial; the others are local roots that it tries to read."""
-TRIAL_SECONDS = 1800.0  # after which the engine ends it, whatever happens here
+TRIAL_SECONDS = 1800.0  # then the engine stops it, even without the hub
 _PROBE_SECONDS = 10.0
 _CONNECT_SECONDS = 10.0
 
 
 class ProbedEngine(NamedTuple):
-    """A place for boards, with the report of its engine; none if it was not requested."""
+    """A place for boards and the report of its engine; None if it was not probed."""
 
     name: str
     report: EngineReport | None
@@ -45,12 +45,12 @@ class ProbedEngine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """What the hub sees of a trial.
+    """The hub's view of a trial.
 
-    `accepted` is whether the engine has taken it. `address` is where the hub reaches it,
-    `fingerprint` that of the certificate made for it, and `presented` that of the one it presents.
-    `status` is the answer to a request without a token. `left` names what is on the engine and in
-    the hub's directory.
+    `accepted` is whether the engine accepted it, `address` where the hub reaches it. `fingerprint`
+    is that of the certificate made for it, `presented` that of the certificate it presents.
+    `status` is the status of a request without a token. `left` names what remains on the engine and
+    in the hub's directory.
     """
 
     accepted: bool = False
@@ -63,7 +63,7 @@ class TrialReport:
 
 
 class Engines:
-    """Probes engines in threads of their own, one probe of each at a time."""
+    """Probes engines, each in its own thread and one probe at a time."""
 
     def __init__(
         self, executors: Mapping[str, Executor], *, seconds: float = _PROBE_SECONDS
@@ -83,13 +83,13 @@ class Engines:
         return self._executors[split_place(name)[0]]
 
     def probe(self) -> list[ProbedEngine]:
-        """Return what each engine reports, or that it did not answer in time."""
+        """Return the report of each engine; one that does not answer in time is a problem."""
         probes = {name: self._probe(name) for name in self.names}
         wait(probes.values(), self._seconds)
         return [ProbedEngine(name, self._result(probe)) for name, probe in probes.items()]
 
     def _probe(self, name: str) -> Future[EngineReport]:
-        """Start a probe, unless an earlier one goes on: an engine that hangs holds one thread."""
+        """Start a probe unless one is running, so that an engine that hangs holds one thread."""
         with self._lock:
             before = self._probes.get(name)
             if before is not None and not before.done():
@@ -109,7 +109,7 @@ class Engines:
         except ExecutorError as error:
             probe.set_result(EngineReport(answers=False, problem=str(error)))
         except Exception as error:  # noqa: BLE001 - one engine must not hide the others
-            problem = f"it cannot be queried: {error!r}."
+            problem = f"the probe failed: {error!r}."
             probe.set_result(EngineReport(answers=False, problem=problem, hint="Report this."))
 
     def _result(self, probe: Future[EngineReport]) -> EngineReport:
@@ -130,7 +130,7 @@ def is_trial(record: BoardRecord) -> bool:
 
 
 def examine_address(address: Address) -> TrialReport:
-    """Connect to a board as a stranger would: which certificate it has, and what it answers."""
+    """Connect to a board without a token, and report its certificate and status."""
     where = f"{address.host}:{address.port}"
     connection: http.client.HTTPConnection
     if address.fingerprint:

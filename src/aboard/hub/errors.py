@@ -21,19 +21,21 @@ from aboard.web.request import accepts_html
 
 
 class ErrorBody(BaseModel):
-    """What is wrong, and what to do."""
+    """What is wrong and what to do."""
 
     code: str = Field(examples=["not_found"])
-    message: str = Field(examples=["there is no board 'x'."])
+    message: str = Field(examples=["board 'x' not found."])
     hint: str = Field(examples=["List yours with: aboard list"])
-    boards: list[str] | None = Field(None, description="With limit_exceeded: those that count.")
+    boards: list[str] | None = Field(
+        None, description="With limit_exceeded: the ids of the boards that count."
+    )
     picture: str | None = Field(
-        None, description="With bad_question: its text, and carets under the wrong place."
+        None, description="With bad_question: its text, with carets under the error."
     )
 
 
 class ErrorDocument(BaseModel):
-    """An error, of any route."""
+    """An error."""
 
     error: ErrorBody
 
@@ -93,7 +95,7 @@ def add_error_handlers(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         return JSONResponse(error_document(code, message, hint), error.status_code, headers)
 
-    async def elsewhere(_: Request, error: ExecutorError | StorageError) -> JSONResponse:
+    async def upstream(_: Request, error: ExecutorError | StorageError) -> JSONResponse:
         code = "engine" if isinstance(error, ExecutorError) else "storage"
         return JSONResponse(error_document(code, str(error)), 502)
 
@@ -105,8 +107,8 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RunsError, ours)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, invalid)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, refused)  # type: ignore[arg-type]
-    app.add_exception_handler(ExecutorError, elsewhere)  # type: ignore[arg-type]
-    app.add_exception_handler(StorageError, elsewhere)  # type: ignore[arg-type]
+    app.add_exception_handler(ExecutorError, upstream)  # type: ignore[arg-type]
+    app.add_exception_handler(StorageError, upstream)  # type: ignore[arg-type]
     app.add_exception_handler(JobError, of_job)  # type: ignore[arg-type]
 
 
@@ -117,8 +119,8 @@ _JOB_ERRORS = {
 }
 _HINT = "See the documentation of the API, or /openapi.json."
 _REFUSALS = {
-    400: ("bad_request", "the request is invalid.", "Send JSON."),
-    404: ("not_found", "there is no such route.", _HINT),
+    400: ("bad_request", "invalid request.", "Send JSON."),
+    404: ("not_found", "route not found.", _HINT),
     405: ("method_not_allowed", "method not allowed.", _HINT),
     413: ("too_large", "the request is too large.", "Send less."),
 }
@@ -130,14 +132,14 @@ def _first(error: RequestValidationError) -> str:
     if kind == "json_invalid":
         return "the request is not JSON."
     named = [part for part in found["loc"] if part not in {"body", "query", "path", "header"}]
-    # What follows a field are places in a list, or which of several types was tried.
+    # After a field come indices of a list, or the name of the type that pydantic tried.
     where = ".".join(str(part) for i, part in enumerate(named) if not i or isinstance(part, int))
     where = where or "the request"
     if kind in {"enum", "literal_error"}:
-        return f"{where} cannot be {str(found['input'])[:40]!r}: choose {context['expected']}."
+        return f"{where} cannot be {str(found['input'])[:40]!r}: use {context['expected']}."
     if kind == "missing":
         return f"{where} is missing."
     if kind == "extra_forbidden":
-        return f"{where} is not a known field."
+        return f"unknown field {where}."
     message = str(found["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     return f"{where} {message[:1].lower()}{message[1:300]}."

@@ -1,8 +1,8 @@
-"""The change stream: what happens to runs, boards, jobs and points, for any number of listeners.
+"""The change stream: events about runs, boards, jobs and new points, for any number of listeners.
 
-One thread looks, as long as anyone listens, and puts what has changed into one ring of events.
-A listener is a position in that ring and costs no memory of its own; one that falls behind, or
-comes back too late, gets a `reset` and lists everything again.
+While there are listeners, one thread looks for changes and appends them to one ring of events. A
+listener is only a position in that ring. One that falls behind, or comes back too late, gets a
+`reset` and has to list everything again.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from aboard.hub.permissions import Action, may
 from aboard.hub.runs import run_document
 from aboard.jobs import JobError
 from aboard.jobs.model import JobStatus
-from aboard.runs.catalog import KnownRun, run_id
+from aboard.runs.catalog import KnownRun, dump_json, run_id
 from aboard.storage import StorageError, is_remote
 
 if TYPE_CHECKING:
     from aboard.hub.service import Hub
 
 MOST_LISTENERS, MOST_OF_USER = 4096, 64
-MOST_FOLLOWED = 1000  # runs of one listener
-_MOST_EVENTS, _MOST_BYTES = 4096, 8 << 20  # that the ring keeps
-_MOST_TOLD = 200  # changes of one look that are events of their own
+MOST_FOLLOWED = 1000  # runs per listener
+_MOST_EVENTS, _MOST_BYTES = 4096, 8 << 20  # in the ring
+_MOST_CHANGES = 200  # of one scan that are separate events
 _MOST_POINTS = 1000  # runs with new points in one event
 _LARGEST_DOCUMENT = 16 << 10
-_LOOK_SECONDS = 0.5
+_SCAN_SECONDS = 0.5
 _GATHER_SECONDS = 0.1  # after new points, so that those of many runs are one event
-_STATE_SECONDS = 5.0  # between two looks for runs that are lost
+_STATE_SECONDS = 5.0  # between two searches for lost runs
 _JOB_SECONDS, _REMOTE_JOB_SECONDS = 5.0, 30.0
 _MOST_JOBS = 200
 _FIRST_SECONDS = 30.0  # to wait for the first listing of roots
-_CPU_SHARE = 0.1  # of one core, that comparing runs may take
-_LINGER_SECONDS = 30.0  # of looking after the last listener has left: it may come back
+_CPU_SHARE = 0.1  # of one core, for comparing runs
+_LINGER_SECONDS = 30.0  # to keep scanning after the last listener has left: it may come back
 _log = logging.getLogger(__name__)
 
 
 class Kind(StrEnum):
-    """What a listener can listen to."""
+    """The kinds of events."""
 
     RUN = "run"
     BOARD = "board"
@@ -65,24 +65,24 @@ class Kind(StrEnum):
 
 
 class Event(NamedTuple):
-    """Something that happened, written once for all listeners."""
+    """An event, encoded once for all listeners."""
 
     kind: Kind
     name: str
     data: bytes
-    boards: tuple[BoardRecord, ...] = ()  # who sees one of these may know of it
-    before: BoardRecord | None = None  # who could see this must know that it is gone
+    boards: tuple[BoardRecord, ...] = ()  # users who see one of these get `data`
+    before: BoardRecord | None = None  # users who saw only this one get `gone`
     gone: bytes = b""
     runs: tuple[str, ...] = ()  # with new points
 
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """A position in the ring, for a user; `wake` is set when there may be something to take."""
+    """A user's position in the ring; `wake` is set when there may be new events."""
 
     user: User
     kinds: frozenset[Kind]
-    follow: Mapping[str, str]  # URIs of runs by id; empty: all that boards show
+    follow: Mapping[str, str]  # URIs of runs by id; empty for all that boards show
     position: int
     auth_changes: int
     reset: bool = False
@@ -90,7 +90,7 @@ class Listener:
 
 
 class Events:
-    """The change stream of a hub. `listen`, `leave` and `take` belong to one event loop."""
+    """The change stream of a hub. Call `listen`, `leave` and `take` from one event loop."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -104,7 +104,7 @@ class Events:
         self._end = 0  # the number of the next event
         self._bytes = 0
         self._fresh: set[str] = set()  # sources with new points
-        self._known: frozenset[Kind] = frozenset()  # of which changes are noticed
+        self._known: frozenset[Kind] = frozenset()  # kinds whose changes become events
 
     def close(self) -> None:
         with self._lock:
@@ -115,7 +115,7 @@ class Events:
             thread.join()
 
     def note_data(self, uri: str) -> None:
-        """Note that new points of a source were read."""
+        """Record that new points of a source were read."""
         with self._lock:
             if self._thread is not None:
                 self._fresh.add(uri)
@@ -126,17 +126,17 @@ class Events:
     def listen(
         self, user: User, kinds: frozenset[Kind], follow: Mapping[str, str], last: str | None
     ) -> Listener:
-        """Add a listener, which goes on after the event `last` if that is still known.
+        """Add a listener, which continues after the event `last` if that is still in the ring.
 
         Raises:
-            Busy: there are too many, or too many of this user.
+            Busy: too many listeners, in total or of this user.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
             if len(self._listeners) >= MOST_LISTENERS:
-                raise Busy(f"{MOST_LISTENERS:,} clients listen already.", "Try again later.")
+                raise Busy(f"{MOST_LISTENERS:,} clients already listen.", "Try again later.")
             if sum(one.user.name == user.name for one in self._listeners) >= MOST_OF_USER:
-                raise Busy(f"{MOST_OF_USER} of your clients listen already.", "Close some.")
+                raise Busy(f"{MOST_OF_USER} of your clients already listen.", "Close some.")
             if self._thread is None and not self._closed:
                 self._begin(loop)
             position = self._end if last is None else self._position(last)
@@ -155,7 +155,7 @@ class Events:
             self._lock.notify_all()
 
     def take(self, listener: Listener) -> bytes:
-        """Return what has happened since a listener took the last events; empty if nothing has."""
+        """Return the encoded events since the last call for this listener; empty if none."""
         with self._lock:
             first = self._end - len(self._ring)
             if listener.position < first:
@@ -175,15 +175,15 @@ class Events:
         return bytes(text)
 
     def hello(self, listener: Listener) -> bytes:
-        """Return the first event of a stream: where it begins."""
+        """Return the first event of a stream, with the position where it begins."""
         return _text(f"{self._epoch}.{listener.position - 1}", "hello", b"{}")
 
     def is_ready(self, listener: Listener) -> bool:
-        """Return whether whatever changes from now on will be an event."""
+        """Return whether all changes of the listener's kinds are events from now on."""
         return self._known.issuperset(listener.kinds)
 
     def is_current(self, listener: Listener) -> bool:
-        """Return whether all rights are the same since a listener came."""
+        """Return whether permissions are unchanged since the listener was added."""
         return listener.auth_changes == self._hub.auth.changes
 
     def _position(self, last: str) -> int | None:
@@ -193,7 +193,7 @@ class Events:
         after = int(number) + 1
         return after if self._end - len(self._ring) <= after <= self._end else None
 
-    # The look.
+    # The scan.
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._epoch = secrets.token_hex(4)
@@ -208,7 +208,7 @@ class Events:
         self._thread.start()
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        look = _Look(self._hub, loop)
+        scan, has_missed = _Scan(self._hub, loop), False
         idle_since: float | None = None
         while True:
             with self._lock:
@@ -221,23 +221,36 @@ class Events:
                     self._thread = None
                     break
             try:
-                wanted = {kind for one in listeners for kind in one.kinds} or set(Kind)
+                kinds = {kind for one in listeners for kind in one.kinds} or set(Kind)
                 follow = {uri for one in listeners for uri in one.follow.values()}
-                events = look.changes(wanted, follow, fresh)
-                is_more, self._known = look.known > self._known, look.known
-                self._publish(events, wake=is_more)
-            except Exception:  # noqa: BLE001 - the next look may succeed
-                _log.exception("changes could not be looked for; this is tried again")
-                self._closed_within(1.0)
+                events = scan.changes(kinds, follow, fresh)
+                is_more, self._known = scan.known > self._known, scan.known
+                if has_missed:
+                    self._reset()
+                self._publish(events, wake=is_more or has_missed)
+                has_missed = False
+            except Exception:  # noqa: BLE001 - the next scan may succeed
+                _log.exception("the scan for changes failed; trying again")
+                scan, has_missed = _Scan(self._hub, loop), True
+                self._wait_closed(1.0)
             with self._lock:
-                self._lock.wait_for(lambda: self._closed or bool(self._fresh), _LOOK_SECONDS)
+                self._lock.wait_for(lambda: self._closed or bool(self._fresh), _SCAN_SECONDS)
             if self._fresh:
-                self._closed_within(_GATHER_SECONDS)
+                self._wait_closed(_GATHER_SECONDS)
         self._hub.follower.follow(())
 
-    def _closed_within(self, seconds: float) -> None:
+    def _wait_closed(self, seconds: float) -> None:
         with self._lock:
             self._lock.wait_for(lambda: self._closed, seconds)
+
+    def _reset(self) -> None:
+        """Make every listener list everything again: a scan failed, and its events are lost."""
+        with self._lock:
+            self._epoch = secrets.token_hex(4)
+            self._ring.clear()
+            self._bytes = 0
+            for one in self._listeners:
+                one.position, one.reset = self._end, True
 
     def _publish(self, events: Sequence[Event], *, wake: bool) -> None:
         if not events and not wake:
@@ -251,7 +264,7 @@ class Events:
                 self._bytes -= len(self._ring.popleft().data)
             loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # the server has ended
+            with suppress(RuntimeError):  # the server has stopped
                 loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -266,9 +279,9 @@ def _text(identity: str, name: str, data: bytes) -> bytes:
 
 
 def _shown(event: Event, listener: Listener) -> bytes:
-    """Return the data of an event as a listener may see it; empty if it may not, or does not want.
+    """Return the data of an event for a listener; empty if it is not allowed or not requested.
 
-    JSON has no line breaks that would end the data.
+    It is JSON, so it has no line breaks, which would end the data.
     """
     if event.kind not in listener.kinds:
         return b""
@@ -285,13 +298,13 @@ def _shown(event: Event, listener: Listener) -> bytes:
     return event.data
 
 
-class _Look:
-    """What was there at the last look; one thread uses it."""
+class _Scan:
+    """The state at the last scan; used by one thread."""
 
     def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
         self._hub = hub
         self._loop = loop
-        self._change: tuple[int, int] | None = None  # of the catalog, at the last look
+        self._change: tuple[int, int] | None = None  # of the catalog, at the last scan
         self._runs_due = 0.0
         self._lost: frozenset[int] = frozenset()  # rows of runs
         self._states_at = 0.0
@@ -300,24 +313,24 @@ class _Look:
         self._jobs_at = float("-inf")
         self._jobs_found: Future[tuple[list[JobStatus], int | None]] | None = None
         self._began = time.monotonic()
-        self.known: frozenset[Kind] = frozenset()  # of which there was a first look
+        self.known: frozenset[Kind] = frozenset()  # kinds that were scanned at least once
 
     def changes(
-        self, wanted: Collection[Kind], follow: Collection[str], fresh: Collection[str]
+        self, kinds: Collection[Kind], follow: Collection[str], fresh: Collection[str]
     ) -> list[Event]:
-        """Return what has changed since the last call; at the first one nothing has."""
+        """Return the changes since the last call; the first call returns none."""
         events: list[Event] = []
         self._hub.follower.follow(follow)
-        if Kind.RUN in wanted:
+        if Kind.RUN in kinds:
             self._hub.follower.runs_requested()
             events += self._of_runs()
             if self._change is not None:
                 self.known |= {Kind.RUN}
-        if Kind.BOARD in wanted:
+        if Kind.BOARD in kinds:
             events += self._of_boards()
-        if Kind.JOB in wanted:
+        if Kind.JOB in kinds:
             events += self._of_jobs()
-        self.known |= {*wanted} - {Kind.RUN}
+        self.known |= {*kinds} - {Kind.RUN}
         return events + self._of_points(fresh)
 
     def _of_runs(self) -> list[Event]:
@@ -330,7 +343,7 @@ class _Look:
         return events
 
     def _is_early(self) -> bool:
-        """Return whether a root of a new hub is still being listed: its runs are not new."""
+        """Return whether a root of a new hub is still being listed, so its runs are not new."""
         library = self._hub.library
         unlisted = any(library.state(root).at is None for root in library.uris)
         return unlisted and time.monotonic() - self._began < _FIRST_SECONDS
@@ -342,7 +355,7 @@ class _Look:
             self._newly_lost()
             return []
         changes = library.changes_since(self._change)
-        if changes is None:  # the index was replaced, and is being filled again
+        if changes is None:  # the index was replaced and is being filled again
             self._change = library.index.last_change()
             return [Event(Kind.RUN, "runs", orjson.dumps({"new": 0, "changed": 0, "gone": 0}))]
         self._change = changes.change
@@ -352,7 +365,7 @@ class _Look:
         if time.monotonic() - self._states_at > _STATE_SECONDS:
             reported = {run.id for _, run in found}
             found += [("changed", run) for run in self._newly_lost() if run.id not in reported]
-        if len(found) + len(gone) > _MOST_TOLD:
+        if len(found) + len(gone) > _MOST_CHANGES:
             counts = Counter(change for change, _ in found)
             data = {"new": counts["new"], "changed": counts["changed"], "gone": len(gone)}
             return [Event(Kind.RUN, "runs", orjson.dumps(data))]
@@ -362,14 +375,14 @@ class _Look:
         ]
 
     def _newly_lost(self) -> Sequence[KnownRun]:
-        """Return the runs whose state has changed with time alone."""
+        """Return the runs that are lost now because they sent no heartbeat."""
         self._states_at = time.monotonic()
         before, self._lost = self._lost, self._hub.library.lost(self._hub.clock())
         return self._hub.library.index.runs_of(sorted(before ^ self._lost))
 
     def _run_event(self, change: str, run: KnownRun) -> Event:
         data: dict[str, Any] = {"change": change, "id": run.id}
-        body = orjson.dumps(data | {"run": run_document(run, self._hub.clock())})
+        body = dump_json(data | {"run": run_document(run, self._hub.clock())})
         if len(body) > _LARGEST_DOCUMENT:
             body = orjson.dumps(data)
         return Event(Kind.RUN, "run", body)
@@ -397,7 +410,7 @@ class _Look:
             except NoSuchName:
                 events.append(_gone(known_board))
             except DatabaseUnavailable:
-                now[board_id] = before[board_id]  # the next look tries again
+                now[board_id] = before[board_id]  # the next scan tries again
             else:
                 events.append(self._board_event("changed", ended, known_board))
         return events
@@ -415,7 +428,7 @@ class _Look:
         return Event(Kind.BOARD, "board", data, (board,), before, gone)
 
     def _of_jobs(self) -> list[Event]:
-        """Return the jobs that changed; engines are not waited for, since they may be slow."""
+        """Return events of changed jobs; does not wait for engines, which may be slow."""
         if self._jobs_found is None:
             remote = any(map(is_remote, self._hub.library.uris))
             pause = _REMOTE_JOB_SECONDS if remote else _JOB_SECONDS
@@ -433,7 +446,7 @@ class _Look:
             return []
         found = {f"{one.record.root} {one.id}": job_document(one) for one in listed}
         before, self._jobs = self._jobs, found
-        if before is None:  # what happened before is not known
+        if before is None:  # the first scan has nothing to compare with
             return [Event(Kind.JOB, "jobs", b"{}")]
         oldest = min((job["created"] for job in found.values()), default="")
         oldest = oldest if len(found) == _MOST_JOBS else ""
@@ -479,7 +492,7 @@ def _gone(board: BoardRecord) -> Event:
 def _job_event(change: str, job: dict[str, Any]) -> Event:
     held = {} if change == "gone" else {"job": job}
     data = {"change": change, "id": job["id"], "root": job["root"], **held}
-    return Event(Kind.JOB, "job", orjson.dumps(data))
+    return Event(Kind.JOB, "job", dump_json(data))
 
 
 def _boards_of(uri: str, boards: Iterable[BoardRecord]) -> tuple[BoardRecord, ...]:

@@ -1,8 +1,8 @@
-"""The jobs of a hub: those below its roots, as `jobs` describes them.
+"""The jobs below a hub's roots.
 
-Each engine has a thread that asks it one question after the other, and requests wait in the event
-loop: an engine that hangs makes only its own jobs unknown. Requests that arrive while it is busy
-share the next query; so many other questions may wait for it, and no more.
+Each engine has one thread that calls it, and requests wait in the event loop, so an engine that
+hangs makes only its own jobs unknown. Status requests that arrive while it is busy share the next
+query; the queue of other calls is bounded. Records and states of jobs are left to `jobs`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from starlette.concurrency import run_in_threadpool
-
 from aboard.boards.errors import BadValue, Busy, NoSuchName
 from aboard.executors import Profiles, split_place
 from aboard.executors.base import ExecutorError
 from aboard.hub.permissions import Forbidden
+from aboard.hub.threads import read
 from aboard.index.library import Library
 from aboard.jobs import JobError, NoSuchJob
 from aboard.jobs.logs import MemberLog
@@ -34,7 +33,7 @@ from aboard.storage import BadUri, StorageError, canonical
 _QUERY_SECONDS = 10.0
 _CHANGE_SECONDS = 60.0  # to submit, stop and retry
 _FOLLOW_SECONDS = 0.5
-_MOST_WAITING = 256  # questions to one engine
+_MOST_WAITING = 256  # calls to one engine
 
 Result = TypeVar("Result")
 Turn = Callable[[], AbstractAsyncContextManager[None]]
@@ -43,7 +42,7 @@ Statuses = dict[Key, JobStatus]
 
 
 class JobFilter(NamedTuple):
-    """Which jobs to list; what is empty selects all."""
+    """Which jobs to list; an empty field selects all."""
 
     states: Collection[str] = ()
     experiment: str = ""
@@ -53,8 +52,8 @@ class JobFilter(NamedTuple):
 class HubJobs:
     """The jobs below the roots of a library.
 
-    `engines` are those that the hub offers. `submits` is whether the hub submits jobs, and stops
-    them, as its own user; `strict` is as of `Jobs`.
+    `engines` are those that the hub offers. `submits` is whether the hub may submit and stop jobs
+    as its own user. `strict` is passed to `Jobs`.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class HubJobs:
         self._opened: dict[tuple[str, ...], Jobs] = {}
 
     def close(self) -> None:
-        """Release what engines hold for the hub; jobs go on."""
+        """Release what engines hold for the hub; jobs keep running."""
         for jobs in self._opened.values():
             jobs.close()
 
@@ -85,11 +84,11 @@ class HubJobs:
     async def page(
         self, chosen: JobFilter, root: str | None, *, start: int, limit: int
     ) -> tuple[list[JobStatus], int | None]:
-        """Return jobs, the newest first, and the position of the next page."""
+        """Return jobs, newest first, and the position of the next page."""
         jobs = self._jobs(root)
         records = [
             one
-            for one in await run_in_threadpool(_records, jobs)
+            for one in await read(_records, jobs)
             if chosen.experiment in ("", one.experiment) and chosen.user in ("", one.user)
         ]
         if chosen.states:
@@ -102,23 +101,23 @@ class HubJobs:
         return page, end if end < count else None
 
     async def get(self, job: str, root: str | None = None) -> JobStatus:
-        """Return a job by its id, or the beginning of one."""
+        """Return a job by its id or a prefix of it."""
         jobs = self._jobs(root)
-        found = await self._statuses(jobs, [await run_in_threadpool(jobs.find, job)])
+        found = await self._statuses(jobs, [await read(jobs.find, job)])
         if not found:
-            raise NoSuchName(f"there is no job {job[:80]!r}.", "List them with: aboard jobs")
+            raise NoSuchName(f"job {job[:80]!r} not found.", "List them with: aboard jobs")
         return found[0]
 
     async def log(self, job: str, member: int | None, root: str | None, turn: Turn) -> HubLog:
-        """Return the log of a member of a job; only a job of one member needs no number.
+        """Return the log of a member; `member` may be None if the job has only one.
 
-        Each piece of it is read in a `turn` of the user.
+        Each piece is read in a `turn` of the user.
         """
         jobs = self._jobs(root)
         status = await self.get(job, root)
         count = len(status.record.members)
         if member is None and count > 1:
-            raise BadValue(f"job {status.id} has {count} members.", "Name one: member=1")
+            raise BadValue(f"job {status.id} has {count} members.", "Give one: member=1")
         number = status.member(member or 1).number
 
         def has_ended() -> bool:
@@ -138,32 +137,33 @@ class HubJobs:
         engine = split_place(request.on)[0]
         if engine not in self._engines:
             known = ", ".join(self._engines)
-            raise BadValue(f"this hub submits no jobs to {request.on[:80]!r}.", f"Known: {known}.")
+            message = f"this hub does not submit jobs to {request.on[:80]!r}."
+            raise BadValue(message, f"Known: {known}.")
         jobs = self._jobs(root)
         return await self._change(engine, lambda: jobs.submit(request))
 
     async def stop(self, job: str, root: str | None, *, now: bool) -> JobStatus:
         self._check_submits()
         jobs = self._jobs(root)
-        record = await run_in_threadpool(jobs.find, job)
+        record = await read(jobs.find, job)
         return await self._change(record.engine, lambda: jobs.stop(record.id, now=now))
 
     async def retry(self, job: str, root: str | None, members: Sequence[int]) -> JobStatus:
         self._check_submits()
         jobs = self._jobs(root)
-        record = await run_in_threadpool(jobs.find, job)
+        record = await read(jobs.find, job)
         return await self._change(record.engine, lambda: jobs.retry(record.id, members or None))
 
     async def delete(self, job: str, root: str | None, *, force: bool) -> None:
         self._check_submits()
         jobs = self._jobs(root)
-        record = await run_in_threadpool(jobs.find, job)
+        record = await read(jobs.find, job)
         await self._change(record.engine, lambda: jobs.delete(record.id, force=force))
 
     def _check_submits(self) -> None:
         if not self._submits:
             raise Forbidden(
-                "this hub submits, stops and deletes no jobs.",
+                "this hub may not submit, stop or delete jobs.",
                 "Submit with: aboard submit. An administrator can allow it: submit = true in [jobs]"
                 " of the hub's settings.",
             )
@@ -188,24 +188,24 @@ class HubJobs:
             return self._opened[key]
 
     async def _statuses(self, jobs: Jobs, records: Sequence[JobRecord]) -> list[JobStatus]:
-        """Return how jobs stand; those whose engine does not answer in time are unknown."""
+        """Return the status of jobs; it is unknown if their engine does not answer in time."""
         found = {_key(one): JobStatus(one) for one in records if not _is_open(one)}
         engines: dict[str, list[JobRecord]] = {}
         for record in filter(_is_open, records):
             engines.setdefault(record.engine, []).append(record)
         answers = {
-            engine: self._queue(engine).put_statuses(jobs, asked)
-            for engine, asked in engines.items()
+            engine: self._queue(engine).put_statuses(jobs, batch)
+            for engine, batch in engines.items()
         }
         for engine, answer in answers.items():
             try:
-                found |= await answer.awaited()
+                found |= await answer.wait()
             except (ExecutorError, JobError, StorageError, Busy) as error:
                 found |= {_key(one): _unknown(one, str(error)) for one in engines[engine]}
         return [found[key] for key in map(_key, records) if key in found]
 
-    async def _change(self, engine: str, question: Callable[[], JobStatus]) -> JobStatus:
-        return await self._queue(engine).put(question, _CHANGE_SECONDS).awaited()
+    async def _change(self, engine: str, call: Callable[[], JobStatus]) -> JobStatus:
+        return await self._queue(engine).put(call, _CHANGE_SECONDS).wait()
 
     def _queue(self, engine: str) -> _Queue:
         with self._lock:
@@ -213,7 +213,7 @@ class HubJobs:
 
 
 class HubLog:
-    """The log of one member, read in the thread of its engine."""
+    """The log of one member, read in its engine's thread."""
 
     def __init__(
         self,
@@ -230,77 +230,77 @@ class HubLog:
         self._turn = turn
 
     async def read(self, tail: int | None = None) -> AsyncIterator[bytes]:
-        """Return what is there, in pieces; the first one is read at once."""
+        """Return the log in pieces; the first is read at once."""
         pieces = self._log.read(tail=tail, to_end=True)
 
         async def all_from(piece: bytes) -> AsyncIterator[bytes]:
             while piece:
                 yield piece
-                piece = await self._ask(partial(next, pieces, b""))
+                piece = await self._call(partial(next, pieces, b""))
 
-        return all_from(await self._ask(partial(next, pieces, b"")))
+        return all_from(await self._call(partial(next, pieces, b"")))
 
     async def follow(self, tail: int | None = None) -> AsyncIterator[bytes]:
-        """Yield what is there and what is added, until the member has ended."""
+        """Yield the log, and what is added to it until the member has ended."""
         is_over = False
         while not is_over:
             with suppress(ExecutorError, StorageError, JobError, Busy):  # it may answer later
-                ended = await self._ask(self._has_ended)
-                pieces = self._log.read(tail=tail, to_end=ended)  # after it is known
-                while piece := await self._ask(partial(next, pieces, b"")):
+                ended = await self._call(self._has_ended)
+                pieces = self._log.read(tail=tail, to_end=ended)  # after the check, to miss nothing
+                while piece := await self._call(partial(next, pieces, b"")):
                     yield piece
                 tail, is_over = None, ended
             await asyncio.sleep(_FOLLOW_SECONDS)
 
-    async def _ask(self, question: Callable[[], Result]) -> Result:
+    async def _call(self, call: Callable[[], Result]) -> Result:
         async with self._turn():
-            return await self._queue.put(question, self._seconds).awaited()
+            return await self._queue.put(call, self._seconds).wait()
 
 
 class _Queue:
-    """Asks an engine one question after the other, in one thread while there are any."""
+    """Makes calls to an engine one after another, in a thread that exits when there are none."""
 
     def __init__(self, engine: str, patience: float) -> None:
         self._engine = engine
         self._patience = patience
-        self._began: float | None = None  # when it was asked what it has not answered yet
+        self._began: float | None = None  # start of the current call
         self._lock = threading.RLock()
         self._waiting: deque[tuple[Callable[[], Any], _Answer[Any]]] = deque()
         self._is_working = False
         self._next: dict[Jobs, tuple[dict[Key, JobRecord], _Answer[Statuses]]] = {}
 
-    def put(self, question: Callable[[], Result], seconds: float) -> _Answer[Result]:
-        """Ask after all others; an engine that is overdue already is not asked once more."""
+    def put(self, call: Callable[[], Result], seconds: float) -> _Answer[Result]:
+        """Queue a call; it fails at once if the engine is already overdue."""
         answer: _Answer[Result] = _Answer(self._engine, seconds)
         with self._lock:
             if self._began is not None and time.monotonic() - self._began > self._patience:
                 answer.future.set_exception(answer.overdue())
             elif len(self._waiting) >= _MOST_WAITING:
-                message = f"{len(self._waiting)} questions wait for {self._engine} already."
+                message = f"{len(self._waiting)} calls are waiting for {self._engine}."
                 answer.future.set_exception(Busy(message, "Try again in 5 seconds."))
             else:
                 if not self._is_working:
                     name = f"jobs-{self._engine}"
                     threading.Thread(target=self._work, name=name, daemon=True).start()
                 self._is_working = True
-                self._waiting.append((question, answer))
+                self._waiting.append((call, answer))
         return answer
 
     def put_statuses(self, jobs: Jobs, records: Sequence[JobRecord]) -> _Answer[Statuses]:
-        """Ask how jobs stand, in one query with all others who ask before it begins."""
+        """Queue a status query, shared with all requests that arrive before it begins."""
         with self._lock:
-            asked, answer = self._next.get(jobs, ({}, None))
+            batch, answer = self._next.get(jobs, ({}, None))
             if answer is None or answer.future.done() or not answer.left:
-                asked = {}
+                batch = {}
 
-                def question() -> Statuses:
+                def call() -> Statuses:
                     with self._lock:
                         self._next.pop(jobs, None)
-                    return {_key(one.record): one for one in jobs.statuses(list(asked.values()))}
+                    return {_key(one.record): one for one in jobs.statuses(list(batch.values()))}
 
-                answer = self.put(question, self._patience)
-                self._next[jobs] = asked, answer
-            asked.update({_key(one): one for one in records})
+                answer = self.put(call, self._patience)
+                self._next[jobs] = batch, answer
+            batch.update({_key(one): one for one in records})
             return answer
 
     def _work(self) -> None:
@@ -309,14 +309,14 @@ class _Queue:
                 if not self._waiting:
                     self._is_working = False
                     return
-                question, answer = self._waiting.popleft()
-            if not answer.left:  # nobody waits for it any more
+                call, answer = self._waiting.popleft()
+            if not answer.left:  # its request has timed out
                 answer.future.set_exception(answer.overdue())
                 continue
             self._began = time.monotonic()
             try:
-                answer.future.set_result(question())
-            except BaseException as error:  # noqa: BLE001 - raised where the answer is needed
+                answer.future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
                 answer.future.set_exception(error)
             finally:
                 self._began = None
@@ -336,13 +336,13 @@ class _Answer(Generic[Result]):
     def overdue(self) -> ExecutorError:
         return ExecutorError(
             f"{self._engine} did not answer within {self._seconds:g} s. Check its service and the"
-            " network, and look at the job before you try again."
+            " network, and check the job before you try again."
         )
 
-    async def awaited(self) -> Result:
-        """Wait for it; raise `ExecutorError` if it takes too long."""
+    async def wait(self) -> Result:
+        """Return the result; raise `ExecutorError` on timeout."""
         waiting = asyncio.wrap_future(self.future)
-        # Not cancelled when it takes too long: others may wait for the same future.
+        # Not cancelled on timeout: other requests may wait for the same future.
         done, _ = await asyncio.wait([waiting], timeout=self.left)
         if not done:
             raise self.overdue()
@@ -350,15 +350,15 @@ class _Answer(Generic[Result]):
 
 
 def job_document(status: JobStatus) -> dict[str, Any]:
-    """Return a job as the API describes it."""
+    """Return a job as a document of the API."""
     return status.document() | {"created": format_time(status.record.created) or ""}
 
 
 def _records(jobs: Jobs) -> list[JobRecord]:
-    """Return the records below all roots that can be listed, the newest first."""
+    """Return the records below all roots that can be listed, newest first."""
     found: list[JobRecord] = []
     for store in jobs.stores:
-        with suppress(StorageError):  # what is wrong with a root is said where roots are listed
+        with suppress(StorageError):  # the list of roots reports the problem
             found += store.records()
     return sorted(found, key=lambda one: (-one.created, one.id))
 

@@ -1,6 +1,6 @@
-"""What runs logged besides scalars: images, audio, text and histograms, one step at a time.
+"""Images, audio, text and histograms of runs, one step at a time.
 
-Values are read from their event files on request and not kept, as boards read them.
+Values are read from their event files on request and are not cached.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from aboard.index.series import read_records
 from aboard.runs.catalog import KnownRun
 from aboard.storage import StorageError
 
-_MOST_STEPS = 1000  # that are listed
-_MOST_BLOBS = 100  # of one step
+_MOST_STEPS = 1000  # listed per tag
+_MOST_BLOBS = 100  # per step
 _MOST_TEXTS, _LONGEST_TEXT = 100, 100_000
 _MOST_BUCKETS = 1000
 
 
 class Kind(StrEnum):
-    """What the values of a tag are."""
+    """The type of a tag's values."""
 
     IMAGE = "image"
     AUDIO = "audio"
@@ -54,20 +54,20 @@ _UNKNOWN = "application/octet-stream"
 
 
 class Medium(NamedTuple):
-    """The values of a tag at a step; only one of the last three is not empty."""
+    """The values of a tag at a step; only one of the last three fields is filled."""
 
     tag: str
     kind: Kind
-    steps: Sequence[int]  # a thousand of them at most, the first and the last among them
+    steps: Sequence[int]  # at most a thousand, including the first and the last
     step: int
     wall_time: float
     blobs: int
     texts: Sequence[str]
-    buckets: Sequence[tuple[float, float, float]]  # from, to, how many
+    buckets: Sequence[tuple[float, float, float]]  # from, to, count
 
 
 def read_medium(index: Index, run: KnownRun, name: str, step: int | None) -> Medium:
-    """Return what a run logged last at or before a step; at its first step if that is later."""
+    """Return the last values at or before a step, or the first values if all are later."""
     tag, kind = _find(index, run, name)
     pointers = _pointers(index, tag)
     if not pointers:
@@ -88,7 +88,7 @@ def read_medium(index: Index, run: KnownRun, name: str, step: int | None) -> Med
 
 
 def read_blob(index: Index, run: KnownRun, name: str, step: int, place: int) -> bytes:
-    """Return an image or a clip of a step."""
+    """Return an image or audio clip of a step."""
     tag, kind = _find(index, run, name)
     for pointer in _pointers(index, tag, step)[-1:]:
         blobs = _blobs(kind, _read(tag, pointer, name, run))
@@ -96,12 +96,12 @@ def read_blob(index: Index, run: KnownRun, name: str, step: int, place: int) -> 
             return blobs[place]
     raise NoSuchName(
         f"{name!r} of {run.label} has no value {place} at step {step}.",
-        "See which steps it has: GET /api/v1/runs/{id}/media",
+        "List its steps: GET /api/v1/runs/{id}/media",
     )
 
 
 def content_type(content: bytes) -> str:
-    """Return the type of an image or a clip by its first bytes; nothing that a browser runs."""
+    """Return the media type of a blob by its first bytes; never one that a browser runs."""
     for beginning, found in _BEGINNINGS:
         if content.startswith(beginning):
             return found
@@ -111,7 +111,7 @@ def content_type(content: bytes) -> str:
 
 
 def _find(index: Index, run: KnownRun, name: str) -> tuple[Tag, Kind]:
-    """Find a tag by `TAG` or `DIRECTORY/TAG`; one of the run's own directory comes first."""
+    """Find a tag by `TAG` or `DIRECTORY/TAG`; the run's own directory takes precedence."""
     for directory, tag_name in _places(name):
         tag = index.find_tag(Source(run.uri), directory, tag_name)
         if tag is not None:
@@ -119,11 +119,11 @@ def _find(index: Index, run: KnownRun, name: str) -> tuple[Tag, Kind]:
             if kind is None or tag.is_scalar:
                 raise BadValue(
                     f"{name!r} of {run.label} is not an image, audio, text or histogram.",
-                    "Read scalars with POST /api/v1/series; open a board for anything else.",
+                    "Read scalars with POST /api/v1/series; open a board for other types.",
                 )
             return tag, kind
     raise NoSuchName(
-        f"{run.label} has not logged {name[:200]!r}.", "See what it has: GET /runs/{id}/metrics"
+        f"{run.label} has no tag {name[:200]!r}.", "List its tags: GET /api/v1/runs/{id}/metrics"
     )
 
 
@@ -138,7 +138,7 @@ def _places(name: str) -> Iterator[tuple[str, str]]:
 def _pointers(index: Index, tag: Tag, step: int | None = None) -> list[Pointer]:
     try:
         return index.pointers(tag, step=step)
-    except UnknownName:  # it is gone since it was found
+    except UnknownName:  # it was removed since it was found
         return []
 
 
@@ -153,7 +153,8 @@ def _read(tag: Tag, pointer: Pointer, name: str, run: KnownRun) -> Value:
 
 def _unreadable(name: str, run: KnownRun) -> NoSuchName:
     return NoSuchName(
-        f"{name!r} of {run.label} cannot be read any more.", "Its event file may be gone: list it."
+        f"{name!r} of {run.label} can no longer be read.",
+        "Its event file may be gone. List its files: GET /api/v1/runs/{id}/files",
     )
 
 

@@ -1,4 +1,4 @@
-"""The hub's metrics, in the text format of Prometheus."""
+"""The hub's metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The hub's own pages: the console, links to one board, logout, health and metrics.
+"""The hub's own pages: the console, shared links, logout, health and metrics.
 
-The console is one page with many addresses: `make console` builds its files into the directory
-`console` beside this module. Where they were not built, a plain list of boards is in its place.
+The console is one page with many paths. `make console` builds its files into the directory
+`console` beside this module. If they were not built, the front page is a plain list of boards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aboard.web.pages import NOT_FOUND, Problem, Reply
 from aboard.web.request import accepts_html, first_header, make_cookie
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(check_rule)])
-# Pages of the console besides the front page; each needs its rule too.
+# Pages of the console besides the front page; each needs a rule in `permissions`.
 CONSOLE_PATHS = (
     "/runs",
     "/runs/{run}",
@@ -44,7 +44,7 @@ CONSOLE_FILES = Path(__file__).with_name("console")
 _ASSET = re.compile(r"app-[0-9A-Z]+\.(js|css)")
 _ASSET_TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 _BASE = '<base href="./">'
-# No inline code, no eval, no other site; and no text becomes markup, whatever a script tries.
+# No inline code, no eval, no other sites; trusted types keep scripts from turning text into markup.
 _CONSOLE_POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-ancestors 'self'; "
@@ -55,10 +55,10 @@ _MAX_LISTED = 100
 _MAX_SELECTORS = 3
 _NO_CONSOLE = (
     "This installation has no console, because its files were not built. In the checkout of Aboard "
-    "that you installed, run <code>make console</code>, and <code>pip install .</code> again. "
+    "that you installed, run <code>make console</code> and <code>pip install .</code> again. "
     "Boards, the command line and the API work without it."
 )
-_NO_BOARDS = "There are no boards yet. Start one: <code>aboard start SELECTOR</code>"
+_NO_BOARDS = "No boards yet. Start one: <code>aboard start SELECTOR</code>"
 _NO_SHARE = Problem(
     404,
     "not_found",
@@ -74,10 +74,10 @@ async def healthz() -> JSONResponse:
 
 @router.get("/readyz")
 def readyz(hub: TheHub) -> JSONResponse:
-    """Answer while the database and the boards can be read."""
+    """Return 200 while the database and the boards can be read."""
     hub.registry.check()
     if hub.lifecycle.snapshot().problem:
-        raise DatabaseUnavailable("the boards could not be read.", "Try again in a moment.")
+        raise DatabaseUnavailable("the boards cannot be read.", "Try again in a moment.")
     return JSONResponse({"status": "ready"})
 
 
@@ -95,14 +95,14 @@ def front(hub: TheHub, user: TheUser, request: Request) -> Response:
 
 
 def console(hub: TheHub, user: TheUser, request: Request) -> Response:
-    """Return the console; its scripts read from the address which page to show."""
+    """Return the console; its scripts show the page of the URL."""
     up = "../" * (request.scope["path"].count("/") - 1)
     try:
         text = (CONSOLE_FILES / "index.html").read_text(encoding="utf-8")
     except FileNotFoundError:
         found = hub.page(user, states=LIVE, limit=_MAX_LISTED)
         return _response(_list_of_boards(user, found, up or "./"))
-    if up:  # a proxy may have cut off a prefix that the hub does not know
+    if up:  # relative, because a proxy may remove a prefix that the hub does not know
         text = text.replace(_BASE, f'<base href="{up}">')
     headers = {"content-security-policy": _CONSOLE_POLICY, "cache-control": "no-store"}
     return HTMLResponse(text, headers=headers)
@@ -114,7 +114,7 @@ for _path in CONSOLE_PATHS:
 
 @router.get("/console/{name}")
 def console_asset(request: Request, name: str) -> Response:
-    """Return a script or style sheet; its name has a digest of its content."""
+    """Return a script or style sheet; its name contains a digest of its content."""
     known = _ASSET.fullmatch(name)
     path = CONSOLE_FILES / name
     if known is None or not path.is_file():
@@ -141,7 +141,7 @@ def _list_of_boards(user: User, found: Page, up: str) -> Reply:
 <button type="submit">Log out</button>
 </div>
 </form>"""
-    # A form of a page without a referrer says "Origin: null", like another site's.
+    # Without a referrer, browsers send "Origin: null" with the form, like another site's.
     kept = (("cache-control", "no-store"), ("referrer-policy", "same-origin"))
     return pages.page("Boards", body, kept)
 

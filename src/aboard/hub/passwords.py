@@ -1,9 +1,9 @@
-"""Passwords: hashed and compared in a lane of their own, so that guessing does not slow others.
+"""Hashing of passwords in separate threads, so that password guessing does not slow other requests.
 
-A hash takes a core for a fifth of a second, and 64 MiB. The lane has fewer threads than the machine
-has cores, at a low priority, and a bounded queue. There one address or account has a bounded share,
-and the first password of one comes before the second of another. Hashing does not hold the
-interpreter's lock. What a right password opens is left to `auth`.
+A hash takes a core for a fifth of a second, and 64 MiB. There are fewer threads than cores, at a
+low priority, with a bounded queue. Each address and account has a bounded share of the queue, and
+the first password of one source comes before the second of another. Hashing releases the
+interpreter lock. Sessions are left to `auth`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from aboard.web.gate import Throttle
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
 
-# As RFC 9106 recommends where memory is scarce, on one core.
+# The second recommended option of RFC 9106, for little memory, on one core.
 STRENGTH: dict[str, Any] = {"time_cost": 3, "memory_cost": 64 << 10, "parallelism": 1}
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 8, 1024
 MAX_QUEUED = 64
 MAX_SHARE = 8  # of the queue, for one source: an address or an account
-_LOW_PRIORITY = 10  # a nice value: the thread still gets the interpreter's lock on a busy machine
+_LOW_PRIORITY = 10  # nice value: on a busy machine the thread still gets the interpreter lock
 _MAX_SOURCES = 10_000
 _IPV6_PREFIX = 64  # a client can use every address of such a network
 
@@ -42,23 +42,23 @@ Result = TypeVar("Result")
 
 
 class TooManyAttempts(BoardsError):  # noqa: N818 - named by what is wrong
-    """A password that was not compared, because too many are sent."""
+    """A password that was not compared because of too many attempts."""
 
     code = "too_many_attempts"
 
     def __init__(self) -> None:
-        super().__init__("too many wrong passwords were sent.", "Wait a minute, and try again.")
+        super().__init__("too many wrong passwords.", "Wait a minute, then try again.")
 
 
 class _Job(NamedTuple):
-    share: int  # of its source when it came: the first of one source passes the second of another
+    share: int  # jobs of its source before it: the first of a source precedes others' second
     number: int
     future: Future[Any]
     work: Callable[[], Any]
 
 
 class Passwords:
-    """The lane of a hub. `sources` are what a password comes from and is for."""
+    """The hashing threads of a hub. `sources` are the address and the account of a password."""
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         if hasher is None:
@@ -69,7 +69,7 @@ class Passwords:
         self._threads = ThreadPoolExecutor(
             lane_width(), "aboard-passwords", initializer=_lower_priority
         )
-        self._lock = threading.Lock()  # of the three below
+        self._lock = threading.Lock()  # guards the three below
         self._shares: Counter[str] = Counter()
         self._queued = 0
         self._waiting: list[_Job] = []  # a heap
@@ -83,14 +83,14 @@ class Passwords:
             job.future.cancel()
 
     def verify(self, stored: str | None, password: str, sources: Iterable[str]) -> Future[bool]:
-        """Compare a password; without a stored hash this takes as long, and is False."""
+        """Compare a password; without a stored hash, it is False after the same time."""
         return self._submit(lambda: self._verify(stored, password), sources)
 
     def hash(self, password: str, sources: Iterable[str]) -> Future[str]:
         """Hash a new password, or raise `BadValue`."""
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD or not is_plain(password):
             raise BadValue(
-                "this is not a valid password.",
+                "invalid password.",
                 f"Use {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters.",
             )
         return self._submit(lambda: self._hasher.hash(password), sources)
@@ -125,13 +125,13 @@ class Passwords:
             return
         try:
             job.future.set_result(job.work())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
             job.future.set_exception(error)
 
     def _verify(self, stored: str | None, password: str) -> bool:
         from argon2.exceptions import InvalidHashError, VerificationError
 
-        dummy = self._dummy  # in any case, since the first time is slow
+        dummy = self._dummy  # always, because the first access is slow
         if len(password) > LONGEST_PASSWORD or not is_plain(password):
             return False
         try:
@@ -145,10 +145,10 @@ class Passwords:
 
 
 class Turns:
-    """The turns of addresses and accounts to have a password compared, like `Throttle.turn`.
+    """Limits attempts per address and per account, like `Throttle.turn`.
 
-    Each source has turns of its own, so that a guesser takes those of its address and of the
-    account that it attacks, and no others. The sources that came last are remembered.
+    Each source has its own turns, so that an attacker uses up only those of its address and of the
+    account under attack. Only the most recent sources are remembered.
     """
 
     def __init__(self, throttle: Throttle) -> None:
@@ -156,7 +156,7 @@ class Turns:
         self._throttles: OrderedDict[str, Throttle] = OrderedDict()
 
     async def take(self, sources: Iterable[str]) -> Callable[[], None]:
-        """Wait for a turn of every source; return what gives the turns back."""
+        """Wait for a turn of every source; return a function that gives the turns back."""
         taken: list[Throttle] = []
 
         def give_back() -> None:
@@ -176,7 +176,7 @@ class Turns:
 
 
 def sources_of(address: str, account: str) -> list[str]:
-    """Return the sources of a login: where it comes from, and the account."""
+    """Return the sources of a login: its network and its account."""
     with suppress(ValueError):
         known = ipaddress.ip_address(address.partition("%")[0])
         if known.version == 6:
@@ -185,7 +185,7 @@ def sources_of(address: str, account: str) -> list[str]:
 
 
 def lane_width() -> int:
-    """Return how many hashes are computed at once: fewer than there are cores, and at most two."""
+    """Return how many hashes are computed at once: fewer than the cores, and at most two."""
     return max(1, min(2, (os.cpu_count() or 1) - 1))
 
 

@@ -1,6 +1,6 @@
-"""Permissions: one table of roles and actions, and one rule for every route of the hub.
+"""Permissions: a table of roles and actions, and a rule for every route of the hub.
 
-A board that a user may not see does not exist for that user. A route without a rule is closed.
+A board that a user may not see is not found. A route without a rule is closed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from aboard.boards.registry import no_such_board
 
 
 class Forbidden(BoardsError):  # noqa: N818 - named by what is wrong
-    """An action that the visitor may not do, on something that the visitor may see."""
+    """An action that is not allowed, on something that the visitor may see."""
 
     code = "forbidden"
 
 
 class Action(StrEnum):
-    """What can be done on a hub; the first ones concern one board, the others none."""
+    """Actions on a hub; those in `ON_BOARDS` concern one board."""
 
     SEE = "see"
     SEE_LOGS = "see the logs of"
@@ -52,7 +52,7 @@ class Whose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """A visitor with a link to one board, and the user who made the link."""
+    """A visitor with a link to one board, and the user who created the link."""
 
     share: Share
     maker: User
@@ -100,7 +100,7 @@ TABLE: Mapping[Action, Mapping[Role, frozenset[Whose]]] = MappingProxyType(
 
 
 def may(who: User | Guest, action: Action, board: BoardRecord | None = None) -> bool:
-    """Return whether a visitor may do something, with a board where the action concerns one."""
+    """Return whether an action is allowed; `board` is required if the action is on a board."""
     if (board is None) == (action in ON_BOARDS):
         raise ValueError(f"{action!r} {'needs' if board is None else 'is not about'} a board")
     if isinstance(who, Guest):
@@ -111,24 +111,21 @@ def may(who: User | Guest, action: Action, board: BoardRecord | None = None) -> 
 
 
 def require(who: User | Guest, action: Action, board: BoardRecord | None = None) -> None:
-    """Check that a visitor may do something.
-
-    Raise `NoSuchName` if the visitor may not even see the board, `Forbidden` otherwise.
-    """
+    """Raise `NoSuchName` if the board is not visible, `Forbidden` if the action is not allowed."""
     if may(who, action, board):
         return
     if board is not None and not may(who, Action.SEE, board):
         raise no_such_board(board.id)
     what = f"{action} board {board.id} ({board.name})" if board else str(action)
     if isinstance(who, Guest):
-        raise Forbidden(f"a link does not allow to {what}.", "Log in first: aboard login")
+        raise Forbidden(f"guests with a link may not {what}.", "Log in first: aboard login")
     anothers = board is not None and board.owner != who.name
     hint = "Ask its owner, or an administrator." if anothers else "Ask an administrator."
     raise Forbidden(f"{who.name} may not {what} as {who.role}.", hint)
 
 
 def seen_by(who: User) -> str | None:
-    """Return whose boards the registry may list besides the team's; None for all."""
+    """Return the user whose boards may be listed besides the team's; None for all boards."""
     return None if Whose.OTHER in TABLE[Action.SEE][who.role] else who.name
 
 
@@ -144,11 +141,11 @@ API = "/api/v1"
 
 
 class Open(StrEnum):
-    """Rules of routes that are not an action in the table."""
+    """Rules for routes that are not actions."""
 
-    ANYBODY = "anybody"  # needs no secret, and reveals nothing
-    USERS = "users"  # needs a user; it concerns that user, or shows what all users may see
-    SELF = "self"  # needs the user whom it concerns, or one who manages users
+    PUBLIC = "public"  # needs no secret and reveals nothing
+    USERS = "users"  # any user: about that user, or visible to all users
+    SELF = "self"  # the user it is about, or one who manages users
 
 
 Rule = Action | Open
@@ -165,14 +162,14 @@ RULES: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("GET", "/storage"): Open.USERS,
         ("GET", "/people"): Open.USERS,
         ("GET", "/console/{name}"): Open.USERS,
-        ("GET", "/healthz"): Open.ANYBODY,
-        ("GET", "/readyz"): Open.ANYBODY,
+        ("GET", "/healthz"): Open.PUBLIC,
+        ("GET", "/readyz"): Open.PUBLIC,
         ("GET", "/metrics"): Open.USERS,
         ("GET", "/openapi.json"): Open.USERS,
         ("POST", "/logout"): Open.USERS,
-        ("GET", "/s/{secret}"): Open.ANYBODY,
+        ("GET", "/s/{secret}"): Open.PUBLIC,
         ("GET", f"{API}/me"): Open.USERS,
-        ("POST", f"{API}/login"): Open.ANYBODY,
+        ("POST", f"{API}/login"): Open.PUBLIC,
         ("POST", f"{API}/logout"): Open.USERS,
         ("POST", f"{API}/link"): Open.USERS,
         ("GET", f"{API}/boards"): Open.USERS,
@@ -208,7 +205,7 @@ RULES: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("GET", f"{API}/runs/metrics"): Action.SEE_RUNS,
         ("GET", f"{API}/runs/{{run}}"): Action.SEE_RUNS,
         ("PATCH", f"{API}/runs/{{run}}"): Action.CHANGE_RUNS,
-        ("DELETE", f"{API}/runs/{{run}}"): Action.CHANGE_RUNS,  # those of others: DELETE_RUNS
+        ("DELETE", f"{API}/runs/{{run}}"): Action.CHANGE_RUNS,  # runs of others: DELETE_RUNS
         ("GET", f"{API}/runs/{{run}}/metrics"): Action.SEE_RUNS,
         ("GET", f"{API}/runs/{{run}}/files"): Action.SEE_RUNS,
         ("GET", f"{API}/runs/{{run}}/file"): Action.SEE_RUNS,
@@ -221,7 +218,7 @@ RULES: Mapping[tuple[str, str], Rule] = MappingProxyType(
         ("POST", f"{API}/roots"): Action.MANAGE_HUB,
         ("GET", f"{API}/views"): Open.USERS,
         ("PUT", f"{API}/views"): Open.USERS,  # for the team: SHARE_VIEWS
-        ("DELETE", f"{API}/views"): Open.USERS,  # one of another user: MANAGE_HUB
+        ("DELETE", f"{API}/views"): Open.USERS,  # views of other users: MANAGE_HUB
         ("GET", f"{API}/users"): Action.MANAGE_USERS,
         ("POST", f"{API}/users"): Action.MANAGE_USERS,
         ("PATCH", f"{API}/users/{{name}}"): Action.MANAGE_USERS,

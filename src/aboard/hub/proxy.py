@@ -1,7 +1,7 @@
-"""The reverse proxy before isolated boards, for HTTP and WebSockets.
+"""The reverse proxy for isolated boards, HTTP and WebSockets.
 
-Bodies pass in the pieces in which they arrive, compressed as they are. A board sees none of the
-hub's secrets and nothing about the hub's client. Its answers stay below the board's own address.
+Bodies are streamed without decompressing them. A board gets none of the hub's secrets and nothing
+about the client. Cookies and redirects of a board are confined to its address.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("aboard.hub")
 
-# States of a board that runs: it has not answered for a while, another server answers in its place,
-# or only another hub reaches it.
+# States of a running board: it does not answer, another server answers in its place, or only
+# another hub reaches it.
 SILENT, IMPERSONATED, ELSEWHERE = "silent", "impersonated", "elsewhere"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CONNECT_SECONDS = 5.0
 _QUEUE_SECONDS = 30.0
-# Less than uvicorn's keep-alive timeout, so that no request meets a connection that closes.
+# Less than uvicorn's keep-alive timeout, so that no request is sent on a closing connection.
 _KEEP_ALIVE_SECONDS = 3.0
 _MAX_CONNECTIONS = 512
 _MAX_PER_BOARD = 64
@@ -60,14 +60,14 @@ class NotServing:
     log: tuple[str, ...] = ()  # its last lines
 
 
-Lookup = Callable[[str], Address | NotServing | None]  # None: there is no such board
+Lookup = Callable[[str], Address | NotServing | None]  # None if the board is not found
 
 
 class Proxy:
-    """An ASGI application that forwards requests to boards, each at its own listener.
+    """An ASGI application that forwards requests to boards.
 
-    Mount it at `/b/{board}`: `path_params` has the board's id, and `root_path` leads to it.
-    `lookup` is called for every request, in the event loop.
+    Mount it at `/b/{board}`: `path_params` has the board's id and `root_path` its path. `lookup` is
+    called for every request, in the event loop.
     """
 
     def __init__(self, lookup: Lookup) -> None:
@@ -116,9 +116,9 @@ class Proxy:
                     limit_per_host=_MAX_PER_BOARD,
                     keepalive_timeout=_KEEP_ALIVE_SECONDS,
                 ),
-                # No total: a response may be long, or never end.
+                # No total: a response may be long or endless.
                 timeout=ClientTimeout(connect=_QUEUE_SECONDS, sock_connect=_CONNECT_SECONDS),
-                # Cookies of one user are not for the next.
+                # Users must not share cookies.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 read_bufsize=_BUFFER_BYTES,
@@ -175,16 +175,16 @@ class Proxy:
             if upload.left:
                 return None
             _log_failure(board, address, error)
-            # A response that has begun stays cut off: the server closes the connection.
+            # A response that has begun is cut off: the server closes the connection.
             return None if begun else _no_answer(board, error)
         return None
 
     def _end_with_connection(self, answer: aiohttp.ClientResponse) -> None:
-        """Let a response break off with its connection.
+        """Make a response fail when its connection closes.
 
         After an invalid chunk, aiohttp closes the connection and does not wake its reader. This
-        uses `connection.protocol.closed`, which is not documented. Checked with 3.12 to 3.14;
-        tests/hub/test_proxy_bodies.py fails if it changes.
+        uses `connection.protocol.closed`, which is not documented. Checked with aiohttp 3.12 to
+        3.14; tests/hub/test_proxy_bodies.py fails if it changes.
         """
         protocol = answer.connection.protocol if answer.connection is not None else None
         closed = protocol.closed if protocol is not None else None
@@ -252,22 +252,22 @@ class _Upload:
                 yield message["body"]
 
     async def client_left(self) -> None:
-        """Wait until the client leaves, once its body has been read."""
+        """Wait until the client disconnects, after its body was read."""
         await self._all_read.wait()
         while not self.left:
             self.left = (await self._receive())["type"] == "http.disconnect"
 
 
-@lru_cache(maxsize=4096)  # one object for each, since connections are reused by it
+@lru_cache(maxsize=4096)  # connections are reused only for the same object
 def _pin(fingerprint: str) -> aiohttp.Fingerprint | bool:
-    """Return what checks the certificate of a board before a request is sent to it."""
+    """Return the check of a board's certificate, made before a request is sent."""
     return aiohttp.Fingerprint(bytes.fromhex(fingerprint)) if fingerprint else True
 
 
 def _log_failure(board: str, address: Address, error: Exception) -> None:
     if isinstance(error, aiohttp.ServerFingerprintMismatch):
         _logger.warning(
-            "board %s: another server answers at %s, with another certificate; nothing was sent",
+            "board %s: another server with another certificate answers at %s; nothing was sent",
             board,
             _authority(address),
         )
@@ -281,11 +281,11 @@ def not_serving(board: str, found: NotServing) -> Problem:
     why = f"{reason[0].upper()}{reason[1:]}.\n" if reason else ""
     match found.state:
         case "pending" | "starting":
-            hint = f"{why}This page opens by itself as soon as the board is ready."
+            hint = f"{why}This page opens by itself when the board is ready."
             message = "This board is starting."
             return _problem("board_starting", message, hint, reload=2, log=found.log)
         case "silent":
-            hint = f"This page opens by itself when it answers again.\n{hint}"
+            hint = f"This page opens by itself when the board answers again.\n{hint}"
             return _problem("board_silent", "This board does not answer.", hint, reload=5)
         case "impersonated":
             return _impersonated(board)
@@ -300,7 +300,7 @@ def not_serving(board: str, found: NotServing) -> Problem:
         case "lost":
             message = "This board was lost."
         case _:
-            message = "This board does not run."
+            message = "This board is not running."
     return _problem(f"board_{found.state}", message, why + hint)
 
 
@@ -315,13 +315,13 @@ def _no_answer(board: str, error: Exception) -> Problem:
         return _problem("board_unreachable", "This board does not answer.", hint)
     if isinstance(error, aiohttp.ClientResponseError):
         return _bad_answer(board)
-    message = "This board ended before it had answered."
+    message = "This board stopped before it answered."
     return _problem("board_ended", message, hint, status=502)
 
 
 def _impersonated(board: str) -> Problem:
     message = "Another server answers in the place of this board."
-    why = "Its certificate is not the one that was made for this board, so nothing was sent to it."
+    why = "Its certificate is not the one made for this board, so nothing was sent to it."
     return _problem("board_impersonated", message, f"{why}\n{_what_to_do(board)}", status=502)
 
 
@@ -367,7 +367,7 @@ def _has_body(scope: Scope) -> bool:
 
 
 def _url(address: Address, below: str, query: str) -> URL:
-    # Encoded: it is sent as it was written, not normalized.
+    # Encoded: it is sent unchanged, not normalized.
     return URL(f"{origin(address)}{address.path.rstrip('/')}{below}{query}", encoded=True)
 
 
@@ -378,7 +378,7 @@ async def _cancel(*tasks: asyncio.Task[object]) -> None:
 
 
 async def _to_board(receive: Receive, upstream: aiohttp.ClientWebSocketResponse) -> bool:
-    """Pass on the client's messages; return whether the client left, rather than the board."""
+    """Forward the client's messages; return whether the client closed, rather than the board."""
     with suppress(aiohttp.ClientError, ConnectionError):
         while (message := await receive())["type"] != "websocket.disconnect":
             if message.get("text") is not None:
@@ -412,14 +412,14 @@ async def _to_client(upstream: aiohttp.ClientWebSocketResponse, send: Send) -> N
 
 
 def _close_code(code: int | None, otherwise: int) -> int:
-    """Return a code that may be sent; some only mean that there was none."""
+    """Return a close code that may be sent; some codes only mean that there was none."""
     if not code or code == 1005:
         return 1000
     is_sendable = 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
     return code if is_sendable else otherwise
 
 
-# Headers and addresses, on their way to a board and back.
+# Headers and addresses, to a board and back.
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -428,15 +428,15 @@ _HOP_BY_HOP = frozenset(
     b" proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
 )
 _NOT_TO_BOARDS = frozenset(
-    # The client, as other proxies report it, and another target than the request's.
+    # The client as other proxies report it, and overrides of the request's target.
     b"cf-connecting-ip client-ip true-client-ip via x-client-ip x-cluster-client-ip x-http-method"
     b" x-http-method-override x-method-override x-original-url x-real-ip x-rewrite-url x-scheme"
     b" x-script-name"
-    # Our server has answered "expect" already; "host" is the board's.
+    # Our server has already answered "expect"; "host" is the board's.
     b" expect host".split()
 )
 _NOT_FROM_BOARDS = frozenset(
-    # They apply to a whole host, which is the hub's.
+    # They apply to the host, which is the hub's.
     b"alt-svc clear-site-data nel origin-agent-cluster report-to reporting-endpoints"
     b" service-worker-allowed set-cookie2 strict-transport-security www-authenticate"
     # Web servers before the hub would obey them.
@@ -451,7 +451,7 @@ _VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("#", "")
 
 
 def path_below(scope: Scope) -> str | None:
-    """Return the path below `root_path`, as it was written; None if it is not valid."""
+    """Return the encoded path below `root_path`; None if it is invalid."""
     path = scope["path"]
     raw: bytes = scope.get("raw_path") or quote(path).encode()
     root = scope.get("root_path", "")
@@ -498,7 +498,7 @@ def request_headers(scope: Scope, address: Address) -> list[tuple[str, str]]:
 def response_headers(
     headers: Iterable[tuple[bytes, bytes]], scope: Scope, address: Address, path: str
 ) -> Headers:
-    """Return a board's response headers for the client; `path` is the requested one."""
+    """Return a board's response headers for the client; `path` is that of the request."""
     headers = list(headers)
     lengthless = any(name.lower() == b"transfer-encoding" for name, _ in headers)
     public = _public(scope)
@@ -522,11 +522,11 @@ def _public(scope: Scope) -> str:
 
 
 def public_cookie(cookie: bytes, public: str, private: str, *, secure: bool) -> bytes:
-    """Return a board's cookie, confined to the board's address; empty if it is not allowed."""
+    """Return a board's cookie, confined to the board's path; empty if it is not allowed."""
     pair, *attributes = [part.strip(b" \t") for part in cookie.split(b";")]
     name, equals, value = pair.partition(b"=")
     name = name.strip(b" \t")
-    # A cookie without a name is sent as its value alone, and could pass for one of ours.
+    # Browsers send only the value of a cookie without a name, which could look like one of ours.
     if not equals or not _TOKEN.fullmatch(name) or _is_hub_cookie(name):
         return b""
     path = public
@@ -558,7 +558,7 @@ def _public_path(path: str, public: str, private: str) -> str:
 
 
 def _public_location(location: bytes, public: str, address: Address, request_path: str) -> bytes:
-    """Return the target of a redirect as the hub's clients see it; empty if it has none."""
+    """Return the target of a redirect for the hub's clients; empty if there is none."""
     try:
         target = urljoin(origin(address) + request_path, location.decode("latin-1"))
         parts = urlsplit(target)
@@ -583,14 +583,14 @@ def _same_host(one: str, other: str) -> bool:
 def _seen_from_board(
     name: bytes, value: bytes, hub: bytes, scope: Scope, address: Address
 ) -> bytes:
-    """Return the hub's own origin or page as the board knows it; other pages are left out."""
+    """Return the hub's origin or page as the board's own; pages of others are left out."""
     try:
         parts = urlsplit(value.decode("latin-1"))
     except ValueError:
         return b"null" if name == b"origin" else b""
     is_own = parts.netloc.lower().encode("latin-1") == hub
     if name == b"origin":
-        # Another site's stays what it is, so that the board can refuse it.
+        # Another site's origin is kept, so that the board can refuse it.
         return origin(address).encode() if is_own else value
     public = _public(scope)
     if not is_own or not parts.path.startswith(public):

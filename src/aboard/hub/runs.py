@@ -1,6 +1,6 @@
-"""The runs of a hub: one of them in full, its edits, its log, its findings, and facets of many.
+"""The runs of a hub: details, edits, deletion, logs and findings of one run, facets of many.
 
-Which runs there are is left to the `Library`; who may do what is checked before.
+Finding runs is left to the `Library`. Callers check permissions.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from aboard.storage import BadUri, Entry, NoSuchPath, StorageError, is_remote, o
 from aboard.tensorboard.follower import Follower
 from aboard.track.redaction import without_secret_values, without_secrets
 
-_MOST_FILES = 10_000  # of one run, that are listed to describe it
+_MOST_FILES = 10_000  # listed per run
 _BLOCK_BYTES = 8 << 20
-_MOST_TAGS = 1000  # of one run
+_MOST_TAGS = 1000  # per run
 _MOST_SERIES = 10_000
-_MOST_IDS = 100  # of the runs that logged something besides scalars
+_MOST_IDS = 100  # runs listed per tag that is not a scalar
 _EXAMINED_AT_ONCE, _EXAMINE_SECONDS = 2, 30.0
 _READ_AT_ONCE, _READ_SECONDS = 4, 10.0
 _FOLLOW_SECONDS, _FOLLOW_REMOTE_SECONDS = 0.5, 5.0
 
 
 class Stage(NamedTuple):
-    """A directory of a run that has event files; the run's own has no name."""
+    """A directory of a run with event files; the run's own directory has an empty name."""
 
     name: str
     files: int
@@ -57,7 +57,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The files of a run; only the first ones, if there are too many to list."""
+    """The files of a run; only the first if there are too many."""
 
     files: int
     bytes: int
@@ -66,7 +66,7 @@ class RunFiles:
 
 
 class Doomed(NamedTuple):
-    """What the deletion of a run loses, and the token that confirms it."""
+    """What a deletion would delete, and the token that confirms it."""
 
     files: int
     bytes: int
@@ -74,7 +74,7 @@ class Doomed(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What doctor finds; `complete` unless reading the run takes longer than one request may."""
+    """The findings of doctor; not `complete` if reading the run timed out."""
 
     findings: Sequence[Finding]
     complete: bool
@@ -83,7 +83,7 @@ class Diagnosis(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A tag of a run, and what is known of its values; only scalars have a summary."""
+    """A tag of a run; only scalars have a summary."""
 
     name: str
     tag: Tag
@@ -92,7 +92,7 @@ class Metric(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """A tag that some runs have; `plugin` and `is_scalar` are those of the first."""
+    """A tag of some runs; `plugin` and `is_scalar` are those of the first run."""
 
     name: str
     plugin: str
@@ -100,7 +100,7 @@ class Logged(NamedTuple):
     runs: int
     first_step: int
     last_step: int
-    ids: tuple[str, ...]  # of some of its runs; none of a scalar
+    ids: tuple[str, ...]  # of some of its runs; empty for a scalar
 
     def joined(self, other: Logged) -> Logged:
         return self._replace(
@@ -128,20 +128,20 @@ class HubRuns:
         self._reading = threading.BoundedSemaphore(_READ_AT_ONCE)
 
     def get(self, identity: str) -> KnownRun:
-        """Return a run by its id; raise `NoSuchName` if there is none."""
+        """Return a run by its id; raise `NoSuchName` if it is not found."""
         self._follower.runs_requested()
         found = self._library.run(identity)
         if found is None:
             for root in self._library.uris:
-                if self._library.state(root).at is None:  # the hub has not looked there yet
+                if self._library.state(root).at is None:  # the root has not been listed yet
                     self._library.refresh(root)
             found = self._library.run(identity)
         if found is None:
-            raise NoSuchName(f"there is no run {identity[:200]!r}.", "See which: GET /api/v1/runs")
+            raise NoSuchName(f"run {identity[:200]!r} not found.", "List them: GET /api/v1/runs")
         return found
 
     def record(self, run: KnownRun) -> tuple[Manifest | None, str]:
-        """Return a run's record as it is now, or why there is none."""
+        """Return a run's current record, or why it cannot be read."""
         try:
             return manifest.read(open_storage(run.uri)), ""
         except NoSuchPath:
@@ -154,7 +154,7 @@ class HubRuns:
         return _files(found, complete=complete)
 
     def listed(self, run: KnownRun) -> tuple[list[Entry], bool]:
-        """Return the files of a run, by name; and whether these are all."""
+        """Return the files of a run by name, and whether the list is complete."""
         try:
             listed = open_storage(run.uri).list(on_error=lambda _: None)
             found = list(islice(listed, _MOST_FILES + 1))
@@ -163,8 +163,8 @@ class HubRuns:
         return sorted(found[:_MOST_FILES]), len(found) <= _MOST_FILES
 
     def file(self, run: KnownRun, name: str) -> Entry:
-        """Return a file of a run by its name in the listing; raise `NoSuchName` if it has none."""
-        # A name that is not in its plain form could lead out of the run's directory.
+        """Return a file of a run by its name; raise `NoSuchName` if it is not found."""
+        # A name that is not normalized could lead out of the run's directory.
         if name and not {"", ".", ".."} & set(name.split("/")) and "\0" not in name:
             with suppress(NoSuchPath, BadUri):  # such as a name that is too long
                 for one in open_storage(run.uri).list(name):
@@ -172,18 +172,18 @@ class HubRuns:
                         return one
         raise NoSuchName(
             f"{run.label} has no file {name[:200]!r}.",
-            f"See which: GET /api/v1/runs/{run.id}/files",
+            f"List them: GET /api/v1/runs/{run.id}/files",
         )
 
     def read_file(self, run: KnownRun, name: str, begin: int, end: int) -> Iterator[bytes]:
-        """Yield the bytes of a file of a run from one position to another, as they arrive."""
+        """Yield the bytes of a file from `begin` to `end`, as they arrive."""
         storage = open_storage(run.uri)
         for start in range(begin, end, _BLOCK_BYTES):
             for piece in storage.stream(name, start, min(start + _BLOCK_BYTES, end)):
                 yield bytes(piece)
 
     def metrics(self, run: KnownRun) -> tuple[list[Metric], bool]:
-        """Return what a run has logged, after reading what is new; and whether that is all."""
+        """Return what a run has logged, after reading new data, and whether it is complete."""
         index = self._library.index
         complete = self._reading.acquire(timeout=_READ_SECONDS)
         if complete:
@@ -200,7 +200,7 @@ class HubRuns:
         return found, complete and len(tags) == len(shown)
 
     def logged(self, runs: Sequence[KnownRun]) -> list[Logged]:
-        """Return what the index has of some runs, by name: of many names, the first."""
+        """Return the tags that the index has of some runs, by name; only the first of very many."""
         found: dict[str, Logged] = {}
         for run in runs:
             for tag in self._library.index.tags(Source(run.uri), most=_MOST_SERIES):
@@ -219,7 +219,7 @@ class HubRuns:
     def edit(
         self, run: KnownRun, tags: Mapping[str, Any], note: str | None
     ) -> tuple[KnownRun, Manifest]:
-        """Set and remove tags, and replace the note, as `Manifest.edit` does."""
+        """Set and remove tags and replace the note; see `Manifest.edit`."""
         kept: dict[str, Any] = without_secret_values(
             {k: v for k, v in tags.items() if v is not None}
         )
@@ -228,13 +228,13 @@ class HubRuns:
         if not run.is_recorded:
             raise BadValue(
                 run.problem or f"{run.uri} has no run.json to hold tags and notes.",
-                "Runs that aboard.init or aboard run made have one.",
+                "Runs created by aboard.init or aboard run have one.",
             )
 
         def change(record: Manifest) -> None:
             record.edit(changes, text)
             if len(record.tags) > _MOST_TAGS:
-                raise BadValue(f"a run has at most {_MOST_TAGS} tags.", "Remove some.")
+                raise BadValue(f"a run may have at most {_MOST_TAGS} tags.", "Remove some.")
 
         try:
             record = manifest.update(open_storage(run.uri), change)
@@ -243,22 +243,22 @@ class HubRuns:
         return self._library.index.put_record(run.root, run.directory, record), record
 
     def doomed(self, run: KnownRun, *, force: bool = False) -> Doomed:
-        """Return what a deletion would lose; raise `Conflict` for a run that is running."""
+        """Return what a deletion would delete; raise `Conflict` if the run is running."""
         silent = None if force else seconds_silent(run, self._clock())
         if silent is not None:
             raise Conflict(
-                f"{run.label} is still running (last sign of life {silent:.0f} s ago).",
+                f"{run.label} is still running (last heartbeat {silent:.0f} s ago).",
                 "Stop it first, or delete it with force.",
             )
         files = files_of(run)
         return Doomed(len(files), sum(one.size for one in files), _token(run, files))
 
     def delete(self, run: KnownRun, confirm: str, *, force: bool = False) -> Deletion:
-        """Delete a run, if the token confirms the files that it has now."""
+        """Delete a run if the token confirms its current files."""
         if self.doomed(run, force=force).confirm != confirm:
             raise Conflict(
-                f"the token does not confirm what {run.label} has now.",
-                "Ask again without a token, and look at what would be lost.",
+                f"the token does not match the current files of {run.label}.",
+                "Send the request without a token, and check what would be deleted.",
             )
         gone = delete_run(run)
         if gone.problems:
@@ -275,13 +275,13 @@ class HubRuns:
     async def follow_log(
         self, run: KnownRun, log: RunLog, tail: int | None
     ) -> AsyncIterator[bytes]:
-        """Yield what is there and what is added, until the run has ended."""
+        """Yield the log, and what is added to it until the run has ended."""
         pause = _FOLLOW_REMOTE_SECONDS if is_remote(run.root) else _FOLLOW_SECONDS
         is_over = False
         while not is_over:
-            ended = await asyncio.to_thread(self._has_ended, run)
+            ended = await read(self._has_ended, run)
             with suppress(StorageError):  # it may answer later
-                pieces = log.read(tail=tail, to_end=ended)  # after it is known
+                pieces = log.read(tail=tail, to_end=ended)  # after the check, to miss nothing
                 while piece := await read(next, pieces, b""):
                     yield piece
                 tail, is_over = None, ended
@@ -296,7 +296,7 @@ class HubRuns:
     # Doctor.
 
     def examine(self, run: KnownRun) -> Diagnosis:
-        """Return what doctor finds; after a timeout, the next one continues from what was read."""
+        """Return the findings of doctor; after a timeout, the next call continues."""
         from aboard.doctor.examination import examine
 
         if not self._examining.acquire(blocking=False):
@@ -315,7 +315,7 @@ class HubRuns:
             return Diagnosis((), False, report.bytes_read, report.bytes_total)
         finally:
             self._examining.release()
-        # What is next to a run is not about the run, and may be outside of its root.
+        # Findings beside a run are not about the run, and may be outside its root.
         kept = [one for one in found.findings if one.code != "one-of-several"]
         return Diagnosis(kept, True, report.bytes_read, report.bytes_total)
 
@@ -332,7 +332,7 @@ class HubRuns:
 
 
 def run_document(run: KnownRun, now: float) -> dict[str, Any]:
-    """Return a run as the API lists it; `orjson` writes it."""
+    """Return a run as a document of the API, for `orjson`."""
     state = run.state_at(now)
     return {
         "id": run.id,
@@ -387,9 +387,9 @@ def _metric_name(tag: Tag) -> str:
 
 
 def _token(run: KnownRun, files: Sequence[Entry]) -> str:
-    """Return a digest of what would be lost, so that a token confirms nothing else.
+    """Return a digest of what would be deleted, so that the token confirms nothing else.
 
-    Of the names alone: the files of a run that is deleted by force may grow meanwhile.
+    It covers only the names, because files of a run that is deleted by force may grow.
     """
     names = "\0".join([run.uri, *sorted(one.name for one in files)])
     return hashlib.blake2b(names.encode(errors="replace"), digest_size=16).hexdigest()

@@ -1,6 +1,6 @@
-"""The hub without HTTP: its parts, put together, and its operations.
+"""The hub without HTTP: it connects the parts, and implements operations on boards.
 
-Permissions are checked before; the life of boards is left to `boards`.
+Callers check permissions. The lifecycle of boards is left to `boards`.
 """
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ from aboard.web.server import pinning_context
 
 _PROBE_SECONDS = 5.0
 _LARGEST_REPLY = 64 << 20
-# A board that was not read yet waits for its buckets, so that users see what is wrong with them.
+# How long the first description of a board waits for its buckets, so that users see their errors.
 _BUCKET_SECONDS = 5.0
 _MOST_SOURCES = 100
-_COUNT_SECONDS = 1.0  # in which boards that are listed and not served yet are counted
+_COUNT_SECONDS = 1.0  # for counting the runs of listed boards that are not served yet
 _LAST_LINES = 10
 _LINES_ARE_FRESH = 2.0
-_EXTRA_SECONDS = 60.0  # of the engine's own time limit, so that the hub's is reached first
+_EXTRA_SECONDS = 60.0  # added to the engine's time limit, so that the hub's is reached first
 
 
 class Hub:
-    """A running hub; a `personal` one has one user only."""
+    """A running hub; a `personal` one has a single user."""
 
     def __init__(
         self,
@@ -152,24 +152,24 @@ class Hub:
             self._closing = closing.pop_all()
 
     def start(self) -> None:
-        """Keep the boards going, also those of an earlier process of the hub."""
+        """Start the lifecycle loop, which also adopts boards of an earlier process."""
         self.lifecycle.tick()
         self.lifecycle.start()
 
     def close(self) -> None:
-        """Stop the loop; isolated boards go on."""
+        """Stop the loop; isolated boards keep running."""
         self.lifecycle.close()
         self._closing.close()
 
     def add_root(self, text: str) -> tuple[str, bool]:
-        """Add a root and look for runs below it; a personal hub remembers it for its next start.
+        """Add a root and list its runs; a personal hub remembers it for its next start.
 
-        Return its URI, and whether it is new.
+        Return its URI and whether it is new.
         """
         if "://" not in text and not text.startswith("/"):
             raise BadValue(
-                f"{text[:200]!r} is a relative path, and the hub has another directory.",
-                "Write the path from the root of the file system: /data/runs.",
+                f"{text[:200]!r} is a relative path, and the hub has another working directory.",
+                "Use an absolute path, such as /data/runs.",
             )
         try:
             uri = canonical(text)
@@ -193,13 +193,13 @@ class Hub:
     # Finding boards.
 
     def find(self, ref: str, user: User) -> BoardRecord:
-        """Return a board by its id, its name, or the beginning of either."""
+        """Return a board by its id, its name, or a prefix of either."""
         try:
             return self.registry.find(ref, user=user.name, seen_by=seen_by(user))
         except DatabaseUnavailable:
             mine = [
                 board
-                for board in self._remembered(user)
+                for board in self._live_boards(user)
                 if board.id.startswith(ref) or board.name.startswith(ref)
             ]
             with suppress(NoSuchName):
@@ -207,11 +207,11 @@ class Hub:
             raise
 
     def shows(self, record: BoardRecord, run: KnownRun) -> bool:
-        """Return whether a run is among those that a board selects now."""
+        """Return whether a board currently selects a run."""
         return any(is_below(run.uri, one.source.uri) for one in self._members(record))
 
     def _members(self, record: BoardRecord) -> list[Member]:
-        """Return what a board selects now; nothing if its selection cannot be resolved any more."""
+        """Return what a board currently selects; empty if its selection cannot be resolved."""
         try:
             selectors = self.library.parse(record.selectors)
             return self.library.members(selectors, question_of(record))
@@ -228,7 +228,7 @@ class Hub:
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
-        """Return a page of the boards that a user may see; the live ones without a database."""
+        """Return a page of the boards that a user may see; only live ones without a database."""
         try:
             return self.registry.list(
                 owner=owner,
@@ -243,22 +243,23 @@ class Hub:
                 raise
             found = [
                 board
-                for board in self._remembered(user)
+                for board in self._live_boards(user)
                 if (not states or board.state in states)
                 and owner in {None, board.owner}
                 and name in {None, board.name}
             ]
             return Page(found[:limit], len(found), None)
 
-    def _remembered(self, user: User) -> list[BoardRecord]:
+    def _live_boards(self, user: User) -> list[BoardRecord]:
         boards = self.lifecycle.snapshot().boards.values()
         seen = [board for board in boards if may(user, Action.SEE, board)]
         return sorted(seen, key=lambda board: (board.created, board.id), reverse=True)
 
     def describe_all(self, records: Iterable[BoardRecord]) -> Iterator[BoardRecord]:
-        """Yield boards with the fields that the hub computes, and what is known of their runs.
+        """Yield boards with their computed fields, without waiting for sources.
 
-        Those that are not served yet, as after a restart, are counted in the index for a moment.
+        Runs of boards that are not served yet, for example after a restart, are counted in the
+        index, for a limited time.
         """
         ends = time.monotonic() + _COUNT_SECONDS
         for record in records:
@@ -267,7 +268,7 @@ class Hub:
             yield self.describe(record, closely=False)
 
     def describe(self, record: BoardRecord, *, closely: bool = True) -> BoardRecord:
-        """Return a board with the fields that the hub computes; `closely` counts its runs again."""
+        """Return a board with its computed fields; `closely` counts its runs again."""
         runs, problems = self._status(record, closely=closely)
         condition = ""
         if self.lifecycle.is_unhealthy(record):
@@ -277,7 +278,7 @@ class Hub:
             condition = "source cannot be read"
         elif record.state is BoardState.RUNNING and runs == 0:
             condition = "waiting for data"
-            self.follower.runs_requested()  # the next description shows whether there are some
+            self.follower.runs_requested()  # for the next description
         live = self.lifecycle.known(record.id)
         used = (record.last_request, live.last_request if live is not None else None)
         computed: dict[str, Any] = {
@@ -298,16 +299,16 @@ class Hub:
             return None, []
         if record.on == INSTANT:
             if closely:
-                self.probe_buckets(self._shown(record))
+                self.probe_buckets(self._served(record))
             runs = self.follower.count(record.id, now=closely)
             problems = self.follower.conditions(record.id)
-            if problems:  # the next description shows whether they are over
+            if problems:  # check again for the next description
                 self.follower.requested(record.id, wait=False)
             elif not closely:
                 problems = self._root_problems(record)
             if runs is None or (runs == 0 and not closely and not self.follower.is_read(record.id)):
                 runs = self._selected(record)
-            if runs is None:  # the next description knows
+            if runs is None:  # count for the next description
                 self.follower.requested(record.id, wait=False)
             return runs, problems
         if closely and not self.lifecycle.is_unhealthy(record):
@@ -316,7 +317,7 @@ class Hub:
         return self._selected(record), self._root_problems(record)
 
     def _selected(self, record: BoardRecord) -> int | None:
-        """Count the known runs that a board selects; None where not all of them can be known."""
+        """Count the known runs that a board selects; None if some may be unknown."""
         try:
             selectors = self.library.parse(record.selectors)
             question = question_of(record) or Question()
@@ -331,7 +332,7 @@ class Hub:
         return found
 
     def _root_problems(self, record: BoardRecord) -> list[str]:
-        """Return why the roots of a board's paths and URIs could not be listed the last time."""
+        """Return the errors of the last listing of the roots of a board's paths and URIs."""
         places = [one for one in record.selectors if "://" in one or one.startswith("/")]
         roots = dict.fromkeys(root for place in places for root in self._roots_above(place))
         errors = (self.library.state(root).error for root in roots)
@@ -345,10 +346,10 @@ class Hub:
     def create(
         self, user: User, request: Mapping[str, Any], *, new: bool = False, key: str | None = None
     ) -> Created:
-        """Create a board, or find the live one of the same selection and change it as requested.
+        """Create a board, or find the live one with the same selection and change it as requested.
 
         `request` has the fields that the client gave; None stands for the hub's default. With `new`
-        a board is created even if one of the same selection is live. `key` is the idempotency key.
+        a board is created even if the selection has a live one. `key` is the idempotency key.
         """
         given = parse_request(request)
         values = {**self.config.boards.fields(), **given}
@@ -364,7 +365,7 @@ class Hub:
             Grouping.parse(group_by)
             if values["engine"] is Engine.STOCK:
                 raise BadValue(
-                    "the stock engine has no groups of runs.", "Start it without --engine stock."
+                    "the stock engine cannot group runs.", "Start it without --engine stock."
                 )
         selectors = self.library.parse(given["selectors"])
         values["selectors"] = tuple(one.text for one in selectors)
@@ -372,33 +373,33 @@ class Hub:
         values = fill(values, self.config.limits)
         draft = BoardRecord(owner=user.name, **values)
         if (question := question_of(draft)) is not None:
-            self._know_runs(selectors)
+            self._ensure_known(selectors)
             members = self.library.members(selectors, question)
         draft = replace(draft, sources=_sources(members))
-        made = self.lifecycle.create(draft, new=new, key=key)
-        if not made.is_new:
-            made = Created(self._updated(made.board, given), False)
-        self._shown(made.board)
-        return made
+        created = self.lifecycle.create(draft, new=new, key=key)
+        if not created.is_new:
+            created = Created(self._update_existing(created.board, given), False)
+        self._served(created.board)
+        return created
 
-    def _know_runs(self, selectors: Sequence[Selector]) -> None:
-        """Make sure that the runs below paths are known: a question is asked of them."""
+    def _ensure_known(self, selectors: Sequence[Selector]) -> None:
+        """Make sure that the library knows the runs below paths, for a question about them."""
         for one in selectors:
             if not one.place or self._roots_above(one.place):
                 continue
             if not self.personal:
                 raise BadValue(
-                    f"{one.text[:200]!r} is below no root of this hub, so its runs are not known.",
+                    f"{one.text[:200]!r} is outside the hub's roots, so its runs are unknown.",
                     "Leave out where, sort and limit, or select runs below a root.",
                 )
             self.add_root(one.place)
 
-    def _updated(self, record: BoardRecord, given: Mapping[str, Any]) -> BoardRecord:
+    def _update_existing(self, record: BoardRecord, given: Mapping[str, Any]) -> BoardRecord:
         for name, what in (("memory", "memory limit"), ("cpus", "number of processors")):
             if given.get(name, getattr(record, name)) != getattr(record, name):
                 raise BadValue(
-                    f"board {record.name} ({record.id}) of this selection has another {what}.",
-                    "Make another board with --new, or stop this one first.",
+                    f"board {record.name} ({record.id}) has this selection and another {what}.",
+                    "Create another board with --new, or stop this one first.",
                 )
         changes = {
             name: value
@@ -410,12 +411,12 @@ class Hub:
     def change(
         self, record: BoardRecord, request: Mapping[str, Any], extend: str | float | None = None
     ) -> BoardRecord:
-        """Change fields of a board, and give it more time to run."""
+        """Change fields of a board, and extend its time limit."""
         if changes := parse_request(request):
-            record = self.lifecycle.change(record.id, lambda now: self._with_end(now, changes))
+            record = self.lifecycle.change(record.id, lambda now: self._with_expiry(now, changes))
         if extend is not None:
             record = self.lifecycle.extend(record.id, parse_duration(extend))
-        return self._shown(record)
+        return self._served(record)
 
     def select(self, record: BoardRecord, add: Sequence[str], remove: Sequence[str]) -> BoardRecord:
         """Add and remove selectors of a board; an isolated one restarts with them."""
@@ -432,7 +433,7 @@ class Hub:
             return {"selectors": texts, "sources": _sources(members)}
 
         after = self.lifecycle.change(record.id, changed, restart="its selection changed")
-        return self._shown(after)
+        return self._served(after)
 
     def delete(self, record: BoardRecord) -> None:
         """Delete a board; an instant one is stopped first."""
@@ -441,7 +442,7 @@ class Hub:
         self.registry.delete(record)
         shutil.rmtree(self._directory(record.id), ignore_errors=True)
 
-    def _with_end(self, record: BoardRecord, changes: dict[str, Any]) -> dict[str, Any]:
+    def _with_expiry(self, record: BoardRecord, changes: dict[str, Any]) -> dict[str, Any]:
         if "timeout" not in changes:
             return changes
         seconds = changes["timeout"]
@@ -451,7 +452,7 @@ class Hub:
         return {**changes, "expires": record.started + seconds if seconds else None}
 
     def show(self, record: BoardRecord) -> None:
-        """Serve an instant board as its record says; costs little where nothing has changed."""
+        """Serve an instant board according to its record; cheap if nothing has changed."""
         title = record.title or record.name
         self.follower.show(
             _selection(
@@ -464,25 +465,25 @@ class Hub:
             )
         )
 
-    def _shown(self, record: BoardRecord) -> BoardRecord:
+    def _served(self, record: BoardRecord) -> BoardRecord:
         if _is_served(record):
             self.show(record)
             self.follower.requested(record.id, wait=False)
         return record
 
     def may_wait(self, record: BoardRecord) -> bool:
-        """Return whether a description of a board waits for a bucket or a process of its own."""
+        """Return whether the description of a board waits for a bucket or its own process."""
         return record.on != INSTANT or any("://" in one for one in record.selectors)
 
     def probe_buckets(self, record: BoardRecord) -> None:
-        """Wait a moment for what the buckets of a new board answer."""
+        """Wait a moment for the buckets of a new board."""
         if record.on == INSTANT and self.may_wait(record):
             self.follower.probe(record.id, _BUCKET_SECONDS)
 
     # Engines.
 
     def try_engine(self, user: User, name: str, *, roots: bool) -> BoardRecord:
-        """Start a trial on an engine, which reads the local roots of the hub on request."""
+        """Start a trial on an engine; with `roots`, it reads the local roots of the hub."""
         self.engines.executor(name)
         read = [uri for uri in self.library.uris if roots and not is_remote(uri)]
         values = fill({"on": name}, self.config.limits)
@@ -491,7 +492,7 @@ class Hub:
         return self.lifecycle.create(draft, new=True).board
 
     def examine_trial(self, user: User, name: str, board_id: str) -> TrialReport:
-        """Return what a stranger gets from a user's trial, and what is left of a deleted one."""
+        """Connect to a user's trial without a token, and report what remains of it."""
         executor = self.engines.executor(name)
         report = TrialReport()
         try:
@@ -530,10 +531,10 @@ class Hub:
             return NotServing(BoardState.LOST, str(error))
 
     def logs(self, record: BoardRecord, *, tail: int | None, follow: bool) -> Iterator[bytes]:
-        """Yield the log of an isolated board; an instant one has none of its own.
+        """Yield the log of an isolated board; an instant one has none.
 
         Raises:
-            NoSuchName: it is on another machine.
+            NoSuchName: the log is on another machine.
         """
         executor = self.executors.get(record.executor)
         if executor is None or record.handle is None:
@@ -544,12 +545,12 @@ class Hub:
         if not (self.lifecycle.reaches(record) if record.is_live else is_here):
             raise NoSuchName(
                 f"the log of board {record.name} ({record.id}) is on {host}, in {place}.",
-                "Use the hub that runs there.",
+                "Use the hub on that machine.",
             )
         yield from executor.logs(record.handle, tail=tail, follow=follow)
 
     def last_lines(self, record: BoardRecord) -> tuple[str, ...]:
-        """Return the end of an isolated board's log, for a page that many may reload."""
+        """Return the end of an isolated board's log, cached because many clients may reload it."""
         key = (record.id, record.attempt)
         with self._lines_lock:
             known = self._last_lines.get(key)
@@ -557,7 +558,7 @@ class Hub:
             if known is not None and now - known[0] < _LINES_ARE_FRESH:
                 return known[1]
             others = {one: read for one, read in self._last_lines.items() if now - read[0] < 60}
-            # First the lines before: meanwhile other requests need not wait.
+            # Other requests get the previous lines meanwhile, so that they need not wait.
             self._last_lines = {**others, key: (now, known[1] if known else ())}
         try:
             text = b"".join(self.logs(record, tail=_LAST_LINES, follow=False))
@@ -584,8 +585,8 @@ class Hub:
     def _local_places(self, places: Iterable[str]) -> tuple[Path, ...]:
         """Return the local directories that a board needs for some places.
 
-        A place below a root needs the whole root, where links may lead. None is below another, and
-        of a hub with roots none is outside of them: a link in a root may lead there.
+        A place below a root needs the root, because links may lead there. No result is below
+        another one and, if the hub is confined to its roots, none is outside them.
         """
         local = {place for place in places if place.startswith("/")}
         roots = {*self._confines, *map(os.path.realpath, self._confines)}
@@ -601,7 +602,7 @@ class Hub:
         return tuple(map(Path, sorted(outermost)))
 
     def _specify(self, record: BoardRecord) -> Spec:
-        """Return how an isolated board is started: as `aboard view` of its selection."""
+        """Return the command of an isolated board: `aboard view` of its selection."""
         if is_trial(record):
             return self._specify_trial(record)
         selectors = self.library.parse(record.selectors)
@@ -620,7 +621,7 @@ class Hub:
         sources = [join(one.source.uri, one.source.only) for one in members]
         roots: list[str] = []
         if record.engine is Engine.FAST and not any(map(_is_path_here, record.selectors)):
-            # It follows its selectors by itself, so that runs which start later join.
+            # The board follows its selectors itself, so that runs which start later are shown.
             sources = list(record.selectors)
             only_places = question is None and all(one.place for one in selectors)
             roots = [] if only_places else self.library.uris
@@ -629,10 +630,10 @@ class Hub:
         read = [member.source for member in members]
         if question is not None and roots:
             read = [Source(root) for root in roots]
-        elif not read and roots:  # runs of a job may still come
+        elif not read and roots:  # the runs of a job may start later
             read = [Source(root) for one in selectors for root in self.library.roots_of(one.job)]
         if not read:
-            raise NothingMatches("its selectors match no run now.", "Add some: aboard boards add")
+            raise NothingMatches("its selectors match no runs.", "Add some: aboard boards add")
         own = self.library.environment(read)
         places = [*roots, *sources, *(one.place for one in selectors if one.place)]
         return Spec(
@@ -670,7 +671,7 @@ class Hub:
 
 
 def _is_served(record: BoardRecord) -> bool:
-    """Return whether the hub itself serves a board now."""
+    """Return whether the hub itself serves a board."""
     return record.on == INSTANT and record.state is BoardState.RUNNING
 
 
@@ -684,7 +685,7 @@ def _selection(
     title: str,
     selectors: tuple[str, ...],
     template: str,
-    asked: tuple[str, tuple[str, ...], int],
+    question: tuple[str, tuple[str, ...], int],
     groups: tuple[tuple[str, ...], Band, Show],
 ) -> BoardSelection:
     return BoardSelection(
@@ -692,13 +693,13 @@ def _selection(
         title,
         Library.parse(selectors),
         Template.parse(template) if template else None,
-        question=_question(*asked),
+        question=_question(*question),
         grouping=Grouping.parse(*groups),
     )
 
 
 def question_of(record: BoardRecord) -> Question | None:
-    """Return the question that narrows the runs of a board; None if all are shown.
+    """Return the question that filters the runs of a board; None if all are shown.
 
     Raises:
         BadQuestion: it cannot be parsed.
@@ -721,23 +722,21 @@ def _question_options(record: BoardRecord) -> list[str]:
 
 def _check_instant(engine: Engine, given: Mapping[str, Any]) -> None:
     if engine is Engine.STOCK:
-        raise BadValue(
-            "the stock engine needs a process of its own.", "Start it with --on process."
-        )
+        raise BadValue("the stock engine needs its own process.", "Start it with --on process.")
     for name, what in (("memory", "memory"), ("cpus", "processor")):
         if given.get(name):
             raise BadValue(
-                f"an instant board is part of the hub, and has no {what} limit of its own.",
+                f"an instant board is part of the hub and cannot have its own {what} limit.",
                 "Start it with --on process.",
             )
 
 
 def _is_path_here(selector: str) -> bool:
-    """Return whether a command started here would take a selector for a path."""
+    """Return whether a command in this directory would treat a selector as a path."""
     return not selector.startswith("/") and Path(selector).exists()
 
 
-_OTHER_CERTIFICATE = "another server answers at its address, with another certificate"
+_OTHER_CERTIFICATE = "another server with another certificate answers at its address"
 
 
 def probe(address: Address) -> str:

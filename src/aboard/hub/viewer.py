@@ -1,6 +1,6 @@
-"""One board behind a secret: what `aboard view` runs.
+"""The server of `aboard view`: one board behind a secret, without a database.
 
-A viewer is a hub of one board without a database; it imports neither FastAPI nor SQLAlchemy.
+It imports neither FastAPI nor SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Engine = Literal["fast", "stock", "vertex"]
 class Viewer:
     """A board that is being served.
 
-    The `fast` engine is TensorBoard's frontend over our index; `stock` is TensorBoard's own
-    loaders, for plugins that need the log directory; `vertex` brings the board to Vertex, and leads
-    there. `samples` are points per series by plugin.
-    `on_poll` is called while the fast engine reads a source and after every poll, `on_load` while
-    the stock engine reads, `on_change` when the selectors of the board match other runs.
+    The `fast` engine is TensorBoard's frontend over our index. `stock` uses TensorBoard's own
+    loaders, for plugins that need the log directory. `vertex` uploads the board to Vertex and
+    redirects there. `samples` are points per series by plugin. `on_poll` is called while the fast
+    engine reads a source and after every poll, `on_load` while the stock engine reads, `on_change`
+    when the board's selectors match other runs.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Viewer:
         on_load: OnLoad | None = None,
     ) -> None:
         self.path = f"/b/{spec.id}/"
-        self.leads_to = ""  # the board's address elsewhere, where it is brought to
+        self.leads_to = ""  # the board's address on Vertex, if it is uploaded there
         with ExitStack() as closing:
             if engine != "stock":
                 from aboard.tensorboard.provider import Boards
@@ -94,12 +94,12 @@ class Viewer:
 
 
 def _upload(spec: BoardSelection, boards: Boards, follower: Follower, closing: ExitStack) -> Upload:
-    """Bring a board to Vertex until it is closed."""
+    """Upload a board to Vertex until it is closed."""
     from aboard.executors.vertex.upload import UPLOAD, Destination, Upload
 
     listing = boards.get(spec.id)
     if listing is None:
-        raise RuntimeError("the board is not served")
+        raise RuntimeError("the board is not being served")
     upload = Upload(
         Destination.from_json(os.environ[UPLOAD]),
         listing,

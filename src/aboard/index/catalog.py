@@ -29,6 +29,8 @@ from aboard.runs.catalog import (
     find_runs,
     is_of_a_run,
     natural,
+    parse_quickly,
+    parse_record,
     with_parents,
 )
 from aboard.runs.manifest import FILE_NAME, Attempt, BadManifest, Manifest, State, newer
@@ -95,8 +97,8 @@ def refresh_catalog(
     else:
         found = find_runs(storage.list(on_error=unlisted.append))
     known = {
-        directory: _Known(*row)
-        for directory, *row in connection.execute(
+        row[0]: _Known._make(row)
+        for row in connection.execute(
             "SELECT directory, version, problem, heartbeat, seen FROM run WHERE root = ?",
             (storage.uri,),
         )
@@ -136,6 +138,7 @@ def refresh_catalog(
 
 
 class _Known(NamedTuple):
+    directory: str
     version: str | None
     problem: str
     heartbeat: float
@@ -417,7 +420,7 @@ def _read_run(storage: Storage, directory: str, found: Found) -> KnownRun | Stor
 
 
 def _manifest(content: bytes, where: str) -> Manifest:
-    document = _parse_quickly(content)
+    document = parse_quickly(content)
     if document is None:
         return Manifest.from_json(content, where)
     return Manifest.from_document(document, where)
@@ -432,9 +435,9 @@ class _Remembered:
         self._connection = connection
         self._root = storage.uri
         rows = connection.execute(
-            "SELECT directory, mark, files, below FROM folder WHERE root = ?", (storage.uri,)
+            "SELECT mark, files, below, directory FROM folder WHERE root = ?", (storage.uri,)
         )
-        self._known = {directory: Folder(*row) for directory, *row in rows}
+        self._known = {row[3]: Folder._make(row[:3]) for row in rows}
         described = is_of_a_run if marks else FILE_NAME.__eq__
         self._folders = Folders(storage, self._known, is_of_a_run, described)
         self.list = self._folders.list
@@ -632,31 +635,6 @@ def _parts(
                 values.append(held)
         found |= {f"{group}.{name}": one for name, one in parts.items()}
     return found
-
-
-def parse_record(text: str) -> Mapping[str, Any]:
-    """Parse the JSON of a row."""
-    if text == "{}":
-        return {}
-    parsed = _parse_quickly(text.encode())
-    found: Mapping[str, Any] = json.loads(text) if parsed is None else parsed
-    return found
-
-
-_AS_DIGITS = bytes(48 if 48 <= one < 58 else 32 for one in range(256))
-_MANY_DIGITS = b"0" * 19
-
-
-def _parse_quickly(text: bytes) -> Any:
-    """Parse JSON with `orjson`; None for what it cannot: NaN, and integers of more than 64 bits."""
-    import orjson
-
-    if _MANY_DIGITS in text.translate(_AS_DIGITS):  # they would become floats
-        return None
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
 
 
 def _scalar(value: Any) -> str | bool | int | float | None:

@@ -410,18 +410,21 @@ class Columns:
         if (epoch, change) == (self._epoch, self._change):
             return
         built = built_chunks(connection)
-        if (epoch, built) != (self._epoch, self._built) or change < self._change:
-            self._epoch, self._built = epoch, built
-            self._recent.clear()
-            self._cells.clear()
-            self._order = self._presence = self._counts = None
+        is_folded = (epoch, built) != (self._epoch, self._built) or change < self._change
+        if is_folded:
             since = {chunk: built.get(chunk, -1) for chunk in chunks(connection)}
         else:
             since = dict.fromkeys(chunks(connection), self._change)
-        for row, changed, values in changed_rows(connection, since.__getitem__):
-            self._recent[row] = changed, values
-        self._change = change
-        self._size = last_id(connection) + 1
+        found = changed_rows(connection, since.__getitem__)
+        recent = {row: (changed, values) for row, changed, values in found}
+        size = last_id(connection) + 1
+        # Nothing is kept of a look that failed.
+        if is_folded:
+            self._recent.clear()
+            self._cells.clear()
+            self._order = self._presence = self._counts = None
+        self._recent |= recent
+        self._epoch, self._built, self._change, self._size = epoch, built, change, size
 
     def _current(self, connection: sqlite3.Connection, name: str) -> Cells:
         held = self._cells.pop(name, None)

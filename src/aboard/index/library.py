@@ -225,7 +225,7 @@ class Library:
         self._clock = clock
         self._lock = threading.RLock()
         self._roots: Mapping[str, Root] = {}
-        self._real_roots: list[str] = []
+        self._real_roots: dict[str, str] = {}  # of local roots
         self._states: dict[str, RootState] = {}
         self._shown: _Shown | None = None
         self._metrics: Metrics | None = None
@@ -262,10 +262,10 @@ class Library:
     def add_root(self, root: Root | str) -> Root:
         """Add a root, or replace the one of the same URI."""
         added = Root(canonical(root)) if isinstance(root, str) else root
+        real = {} if is_remote(added.uri) else {added.uri: os.path.realpath(added.uri)}
         with self._lock:
             self._roots = {**self._roots, added.uri: added}
-            local = [uri for uri in self._roots if not is_remote(uri)]
-            self._real_roots = [os.path.realpath(uri) for uri in local]
+            self._real_roots = self._real_roots | real
             self._states.setdefault(added.uri, RootState())
             self._record_roots.clear()
         return added
@@ -325,7 +325,7 @@ class Library:
         if self.any_path or is_remote(uri):
             return True
         real = os.path.realpath(uri)
-        return any(is_below(real, root) for root in self._real_roots)
+        return any(is_below(real, root) for root in self._real_roots.values())
 
     # Selectors.
 
@@ -505,8 +505,8 @@ class Library:
         """Return the known runs as a table; its columns are made when they are asked for."""
         from aboard.index.table import Metrics, RunTable
 
+        shown = self._shown_rows()  # without the lock: links are followed, which may hang
         with self._lock:
-            shown = self._shown_rows()
             if self._metrics is None:
                 self._metrics = Metrics(self.index)
             return RunTable(self._metrics, self.uris, shown.rows, shown.size, self._clock())
@@ -520,8 +520,9 @@ class Library:
         uris = self.uris
         # These are the same objects as long as nothing in them has changed.
         key = (id(order), id(roots), id(linked), *uris)
-        if self._shown is not None and self._shown.key == key:
-            return self._shown
+        held = self._shown
+        if held is not None and held.key == key:
+            return held
         size = min(len(roots.codes), len(linked.codes))
         shown = np.zeros(size, np.bool_)
         wanted = [code for code, one in enumerate(roots.words) if one in self._roots]
@@ -537,8 +538,8 @@ class Library:
                 gone = [pair[uris.index(outer) < uris.index(inner)] for pair in pairs]
                 shown[[one for one in gone if one < size]] = False
         left = order[order < size]
-        self._shown = _Shown(key, left[shown[left]], size, (order, roots, linked))
-        return self._shown
+        self._shown = found = _Shown(key, left[shown[left]], size, (order, roots, linked))
+        return found
 
     def answer(self, question: Question, runs: RunSet, *, check: bool = True) -> RunAnswer:
         """Answer a question over some of the known runs.

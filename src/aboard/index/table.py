@@ -268,13 +268,13 @@ class Metrics:
     def _summaries(self, metric: str) -> dict[int, tuple[Tag, Summary] | None]:
         known = _kept(self._found, metric)
         left = {self._uris[row]: row for row in self._marks if row not in known}
-        known |= dict.fromkeys(left.values())
         tags = {
             left[uri]: tag
             for (uri, _), tag in self.index.metrics([Source(uri) for uri in left], [metric]).items()
             if self._runs.get(tag.directory) == left[uri]  # or it is of a run below
         }
         summaries = self.index.summaries(list(tags.values()))
+        known |= dict.fromkeys(left.values())
         for (row, tag), summary in zip(tags.items(), summaries, strict=True):
             if summary is not None:
                 known[row] = tag, summary

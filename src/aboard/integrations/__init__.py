@@ -1,6 +1,6 @@
-"""Integrations with frameworks, one module each, which only its users import.
+"""Integrations with frameworks, one module each, imported only by its users.
 
-They share this module: which run to log to, and when it ends.
+This module is shared: it finds the run to log to, and finishes it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def run_config(run: Run | None = None, **options: Any) -> tf.estimator.RunConfig:
     """Return a configuration with which an Estimator writes to a run.
 
-    Its summaries, those of `evaluate` and its checkpoints go to the run; no hook is needed.
+    Summaries of training and `evaluate`, and checkpoints, go to the run; no hook is needed.
 
     Args:
         run: where to write; by default the open run, or a new one. It is not finished.
@@ -50,8 +50,8 @@ class AboardHook(tf.estimator.SessionRunHook):
 
     Args:
         run: where to log; by default the open run, or a new one.
-        every: log the first step, and then one of so many.
-        tensors: more to log than the loss: tags, and tensors or their names.
+        every: log the first step, and then every n-th.
+        tensors: additional values to log: tags, and tensors or their names.
         stage: the stage to log to.
         options: for `aboard.init`, if a run has to be opened.
     """

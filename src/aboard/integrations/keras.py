@@ -28,9 +28,9 @@ class AboardCallback(Callback):
 
     Args:
         run: where to log; by default the open run, or a new one.
-        batches: also log one of so many batches, under `batch/`; 0 for none. Keras reports the
-            mean of the epoch so far, not of the batch alone.
-        histograms: log the weights after every so many epochs; 0 for never.
+        batches: also log every n-th batch, under `batch/`; 0 for none. Keras reports the mean of
+            the epoch so far, not of the batch.
+        histograms: log the weights after every n-th epoch; 0 for never.
         graph: log the model's layers as a graph.
         options: for `aboard.init`, if a run has to be opened.
     """

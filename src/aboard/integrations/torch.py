@@ -51,13 +51,13 @@ def watch(
         optimizer: each of its steps is a step of the run.
         criterion: the module that computes the loss, if there is one.
         run: where to log; by default the open run, or a new one.
-        every: log one of so many steps. The loss is the mean of these steps.
+        every: log every n-th step. The loss is the mean of n steps.
         stage: the stage to log to.
-        step: the number of steps already done, for a training that is resumed.
+        step: the number of steps already done, for a resumed training.
         options: for `aboard.init`, if a run has to be opened.
 
     Returns:
-        The watch. Use it in a `with` block, or call `close`; it ends with the process otherwise.
+        The watch. Use it in a `with` block, or call `close`; otherwise it ends with the process.
 
     Raises:
         ValueError: `every` is less than 1.
@@ -86,7 +86,7 @@ def _harmless(
         try:
             hook(watch, *arguments, **named)
         except Exception as error:  # noqa: BLE001 - the training outranks its watch
-            watch._give_up(f"the training is not watched any more. {type(error).__name__}: {error}")
+            watch._give_up(f"the training is no longer watched. {type(error).__name__}: {error}")
 
     return guarded
 
@@ -129,7 +129,7 @@ class Watch:
         ]
         if criterion is not None:
             self._hooks.append(criterion.register_forward_hook(self._after_criterion))
-        # Exit functions run in reverse order: this one before that of the run, which ends it.
+        # Exit functions run in reverse order: this one runs before the run's, which finishes it.
         atexit.register(self._fetch)
 
     def loss(self, loss: torch.Tensor) -> torch.Tensor:
@@ -311,7 +311,7 @@ def _gradient_norm(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     gradients = [one.grad.detach() for one in parameters if one.grad is not None]
     if not gradients or any(hasattr(one, "full_tensor") for one in gradients):
-        return None  # it would need all ranks, and only one may log
+        return None  # this would need all ranks, and only one may log
     dense = [one.coalesce().values() if one.is_sparse else one for one in gradients]
     norm = torch.nn.utils.get_total_norm(dense)
     scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer divides by it

@@ -72,7 +72,7 @@ integration_utils.INTEGRATION_TO_CALLBACK["aboard"] = AboardCallback
 
 
 def _by_stage(logs: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    # Prefixes tell the stages; the epoch goes to each of them.
+    # Prefixes name the stages; the epoch goes to each of them.
     stages: dict[str, dict[str, float]] = {}
     for name, value in logs.items():
         if not isinstance(value, int | float) or name == "epoch":

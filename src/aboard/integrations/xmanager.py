@@ -1,7 +1,7 @@
-"""A board as an auxiliary unit of an XManager experiment, as `contrib.tensorboard` adds its own.
+"""A board as an auxiliary unit of an XManager experiment, like that of `contrib.tensorboard`.
 
-The board is `aboard view` in a container of the image that `aboard image build` makes. It ends by
-itself: XManager waits for its auxiliary units, also for those of an experiment that has completed.
+The board is `aboard view` in a container of the image from `aboard image build`. It has a timeout,
+because XManager waits for auxiliary units, even after the experiment has completed.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def add_board(
     Args:
         experiment: an experiment of `xm_local`.
         log_dir: the logs as the container sees them: a path, or the URI of a bucket. A path of
-            this machine that no volume has is mounted; the directory is made if it is missing.
-        port: where the board listens in its container.
-        timeout_secs: after how many seconds it ends; 0 for never.
+            this machine that is not in a volume is mounted, and created if it is missing.
+        port: the port of the board in its container.
+        timeout_secs: after how many seconds the board stops; 0 for never.
         executor: `xm_local.Local`, by default, or `xm_local.Kubernetes`. If the options for Docker
             do not publish the port, it is published on the loopback interface.
         image: an image with Aboard; by default that of `aboard image build`.
-        env_vars: more variables, such as credentials of a bucket.
+        env_vars: additional variables, such as credentials of a bucket.
         name: the name of the job.
 
     Returns:
-        The link, which holds its secret. On Kubernetes None: it is in the log of the pod.
+        The link, with its secret; None on Kubernetes, where it is in the log of the pod.
 
     Raises:
-        ValueError: `timeout_secs` is negative, or the published port is not known.
+        ValueError: `timeout_secs` is negative, or the published port is unknown.
         RuntimeError: Docker does not have the image, or is not used through its API.
         TypeError: the executor cannot run boards.
     """
@@ -80,7 +80,7 @@ def add_board(
         if xm_flags.SUBPROCESS_DOCKER.value:
             raise RuntimeError(
                 "with --xm_subprocess_docker_impl the secret of the board would be in the list of"
-                " processes: leave it out"
+                " processes: omit it"
             )
         executable = executables.LoadedContainerImage(name, _image_id(image))
         executor, inside, address = _published(executor, log_dir, port)
@@ -111,7 +111,7 @@ def _command(log_dir: str, host: str, port: int, timeout_secs: int) -> list[str]
 
 
 def _image_id(image: str) -> str:
-    """Return the id of an image; XManager would ask a registry for its name."""
+    """Return the id of an image; XManager would look up its name in a registry."""
     from docker.errors import ImageNotFound
 
     try:
@@ -125,7 +125,7 @@ def _image_id(image: str) -> str:
 def _published(
     executor: xm_local.Local, log_dir: str, port: int
 ) -> tuple[xm_local.Local, int, str]:
-    """Return the executor with all that the board needs, its port inside, its address outside."""
+    """Return the executor for the board, its port inside, and its address outside."""
     options = executor.docker_options or xm_local.DockerOptions()
     volumes, ports = dict(options.volumes or {}), dict(options.ports or {})
     inside = next((key for key in ports if _number(key) == port), None)
@@ -138,8 +138,8 @@ def _published(
     number = _host_port(outside)
     if number is None:
         raise ValueError(
-            f"docker_options.ports[{inside!r}] is {outside!r}: give the port of this machine, or"
-            " the board has no known address"
+            f"docker_options.ports[{inside!r}] is {outside!r}: give a port of this machine,"
+            " because the board needs a known address"
         )
     host = outside[0] if isinstance(outside, tuple) else ""
     if not is_remote(log_dir):
@@ -162,7 +162,7 @@ def _host_port(outside: Any) -> int | None:
 
 
 def _mount(log_dir: str, volumes: dict[str, str]) -> None:
-    """Make sure that the container finds its log directory: the board starts before the logs."""
+    """Create and mount the log directory: the board starts before the logs exist."""
     place = PurePosixPath(log_dir)
     for source, target in volumes.items():
         if place.is_relative_to(target):
@@ -171,6 +171,6 @@ def _mount(log_dir: str, volumes: dict[str, str]) -> None:
     else:
         here = Path(log_dir)
         if not here.is_absolute():
-            raise ValueError(f"{log_dir!r} is not a path in a container: write the whole path")
+            raise ValueError(f"{log_dir!r} is not an absolute path in a container")
         volumes[log_dir] = log_dir
     here.mkdir(parents=True, exist_ok=True)

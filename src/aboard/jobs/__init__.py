@@ -1,6 +1,6 @@
-"""What is submitted to an engine: jobs of one or many members, each of which records a run.
+"""Jobs: one or many members, submitted to an engine, each of which records a run.
 
-A job needs no hub: its record lies beside its runs, and the engine does the scheduling.
+A job needs no hub: its record is beside its runs, and the engine does the scheduling.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from typing import ClassVar
 
 
 class JobError(Exception):
-    """Something a job could not do; `code` is for programs, the text for people."""
+    """An operation on a job failed; `code` is for programs, the text for people."""
 
     code: ClassVar[str] = "failure"
 
 
-class BadJob(JobError):  # noqa: N818 - named by what is wrong
-    """A job that cannot be submitted as it is written."""
+class BadJob(JobError):  # noqa: N818 - named after the problem
+    """The request is invalid."""
 
     code: ClassVar[str] = "invalid"
 
@@ -26,11 +26,11 @@ class JobExists(BadJob):
     code: ClassVar[str] = "exists"
 
 
-class NoSuchJob(JobError):  # noqa: N818 - named by what is wrong
+class NoSuchJob(JobError):  # noqa: N818 - named after the problem
     code: ClassVar[str] = "not_found"
 
 
 class JobTimeout(JobError, TimeoutError):  # noqa: N818 - as TimeoutError
-    """The job goes on, longer than the caller waits."""
+    """The job has not ended within the timeout of the caller. It continues."""
 
     code: ClassVar[str] = "not_ready"

@@ -1,7 +1,7 @@
-"""What a run wrote: its output as it was recorded, in storage; and the log of a member of a job.
+"""The recorded output of a run, in its storage, and the log of a member of a job.
 
-Before a member's run has begun, and if it never does, the engine has what its task wrote; only
-the beginning of that is shown. Logs may be larger than the memory: they are read in blocks.
+Until a member's run has begun, its log is the engine's log of its task, of which only the beginning
+is shown. Logs may be larger than memory, so they are read in blocks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from aboard.track.shipping.segments import OUTPUT_LOG
 
 _BLOCK = 1 << 20
 _MOST_OF_ENGINE = 16 << 20
-_CUT = b"aboard: the log of the engine goes on; its run has not begun, so the rest is not shown.\n"
+_CUT = b"aboard: the rest of the engine's log is not shown, because its run has not begun.\n"
 
 EngineLog = Callable[[JobRecord, int], Iterable[bytes]]
 
 
 class RunLog:
-    """Reads the output that a run recorded, and what is added to it since."""
+    """Reads the recorded output of a run, then what is appended to it."""
 
     def __init__(self, root: str, directory: str) -> None:
         self._directory = directory
@@ -30,24 +30,24 @@ class RunLog:
         self._position = 0
 
     def size(self) -> int:
-        """Return how many bytes there are now."""
+        """Return the current number of bytes."""
         return sum(self._files().values())
 
     def seek(self, position: int) -> None:
-        """Let `read` begin at a byte."""
+        """Set the offset at which `read` begins."""
         self._position = position
 
     def read_range(self, begin: int, end: int) -> Iterator[bytes]:
-        """Yield the bytes from one position to another, in blocks."""
+        """Yield the bytes from one offset to another, in blocks."""
         read = self._reader(self._files())
         while begin < end and (block := read(begin, min(begin + _BLOCK, end))):
             yield block
             begin += len(block)
 
     def read(self, *, tail: int | None = None, to_end: bool) -> Iterator[bytes]:
-        """Yield the lines that were added; with `to_end`, also a last one that is not complete.
+        """Yield new lines; with `to_end`, also an incomplete last one.
 
-        A piece ends with a line, unless that is longer than a block.
+        Chunks consist of complete lines, unless one is longer than a block.
         """
         files = self._files()
         read, end = self._reader(files), sum(files.values())
@@ -57,9 +57,9 @@ class RunLog:
                 yield piece
 
     def _files(self) -> dict[str, int]:
-        """Return the files of what the run recorded, with their sizes; none if it has not begun.
+        """Return the files of the recorded output and their sizes; none before the run has begun.
 
-        In a bucket, a log is a row of files, of which the last one is replaced as it grows.
+        In a bucket, a log is a sequence of files, of which the last is replaced as it grows.
         """
         name = join(self._directory, OUTPUT_LOG) if self._directory else OUTPUT_LOG
         place = self._directory if self._is_remote else name
@@ -82,17 +82,17 @@ class RunLog:
 
 
 class MemberLog(RunLog):
-    """Reads the log of one member, and what is added to it since."""
+    """Reads the log of a member, then what is appended to it."""
 
     def __init__(self, record: JobRecord, number: int, engine_log: EngineLog) -> None:
         super().__init__(record.root, record.run_directory(number))
         self._record = record
         self._number = number
         self._engine_log = engine_log
-        self._of_engine = 0  # how much of what the engine has was read
+        self._of_engine = 0  # how much of the engine's log was read
 
     def read(self, *, tail: int | None = None, to_end: bool) -> Iterator[bytes]:
-        """Yield lines as `RunLog.read` does; those of the engine as long as the run has none."""
+        """Yield lines as `RunLog.read` does; those of the engine while the run has none."""
         if self._files():
             yield from super().read(tail=tail, to_end=to_end)
             return
@@ -107,7 +107,7 @@ class MemberLog(RunLog):
                 yield piece
 
     def _text_of_engine(self) -> bytes:
-        """Return what the engine has, but not more than the memory can hold."""
+        """Return the beginning of the engine's log."""
         text = bytearray()
         for piece in self._engine_log(self._record, self._number):
             text += piece
@@ -122,7 +122,7 @@ class MemberLog(RunLog):
 def _pieces(
     read: Read, begin: int, end: int, tail: int | None, *, to_end: bool
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield a part of a log in blocks, each with the position after it."""
+    """Yield a part of a log in blocks, each with the offset after it."""
     if not to_end and begin < end:
         first = max(begin, end - _BLOCK)
         complete = read(first, end).rfind(b"\n") + 1
@@ -130,10 +130,10 @@ def _pieces(
             end = first + complete
     if tail is not None:
         begin = start_of_tail(read, begin, end, tail)
-        yield b"", begin  # what is before it is never read
+        yield b"", begin  # skips what is before it
     while begin < end:
         block = read(begin, min(begin + _BLOCK, end))
-        if not block:  # it has become shorter
+        if not block:  # it was truncated
             return
         if begin + len(block) < end:
             block = block[: block.rfind(b"\n") + 1] or block

@@ -1,7 +1,7 @@
 """A task of a job: `python -P -m aboard.jobs.member PAYLOAD NUMBER` becomes `aboard run`.
 
-It reads what the member is from the payload, and replaces itself. With `--call`, it calls the
-function that was submitted, as the program that `aboard run` records.
+It reads the member from the payload, and replaces itself with `exec`. With `--call`, it is the
+program that `aboard run` records, and calls the submitted function.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def read_payload(place: str) -> dict[str, Any]:
-    """Read a file, or an object where tasks see no files of the submitter."""
+    """Read a file, or an object if tasks do not see the submitter's files."""
     if is_remote(place):
         directory, name = split(place)
         content = open_storage(directory).read(name)
@@ -52,7 +52,7 @@ def read_payload(place: str) -> dict[str, Any]:
 
 
 def start(payload: Mapping[str, Any], place: str, number: int) -> None:
-    """Become the recording of this member."""
+    """Replace this process with the `aboard run` of a member."""
     hparams = payload["members"][number - 1]
     values = {**hparams, JOB: payload["job"], NUMBER: number}
     for name in _OF_ANOTHER_RUN:  # a job may be submitted by a run
@@ -60,7 +60,7 @@ def start(payload: Mapping[str, Any], place: str, number: int) -> None:
     filled = {name: fill(value, values) for name, value in payload["environment"].items()}
     hidden = {HPARAMS: json.dumps(hparams)} if hparams else {}
     os.environ.update({**filled, **hidden, "ABOARD_JOB": payload["job"]})
-    if Path(payload["workdir"]).is_dir():  # an image has a directory of its own
+    if Path(payload["workdir"]).is_dir():  # an image may have its own
         os.chdir(payload["workdir"])
     command = [fill(word, values) for word in payload["command"]]
     if payload["function"]:
@@ -68,7 +68,7 @@ def start(payload: Mapping[str, Any], place: str, number: int) -> None:
     run = fill(payload["run"], values)
     options = ["--experiment", payload["experiment"], "--name", run]
     options += ["--job", payload["job"], "--resume"]
-    if payload.get("logs"):  # the engine shows what is in this directory
+    if payload.get("logs"):  # the engine shows the files of this directory
         directory = f"{payload['experiment']}/{run}/{payload['logs']}"
         os.environ["ABOARD_ROOT"] = payload["root"]
         os.environ["ABOARD_LOGDIR"] = join(payload["root"], directory)

@@ -1,7 +1,7 @@
-"""What a job is: its record, its members, and how their states follow from engine and runs.
+"""A job: its record, its members, and how their states follow from engine and runs.
 
-The record has no secrets: these are in the payload, a private file. It says how members ended, as
-observed, so that those cost no query any more; how the others stand is asked of the engine.
+The record has no secrets: these are in the payload, a private file. It has the final states of
+ended members, so that only the others need a query of the engine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from aboard.executors.base import Handle
 from aboard.executors.batch import Resources, TaskState, TaskStatus
 from aboard.jobs import BadJob, JobError
 from aboard.jobs.sweep import JOB, NUMBER, fill
+from aboard.runs.catalog import dump_json, parse_quickly
 from aboard.runs.layout import directory_of
 from aboard.runs.manifest import Manifest, State, format_time
 
@@ -56,7 +57,7 @@ JOB_ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.STOPPED)
 
 
 class Ending(NamedTuple):
-    """How a member stands; for good, if the state is one of `MEMBER_ENDED` and it is settled."""
+    """The state of a member; final if it is one of `MEMBER_ENDED` and settled."""
 
     state: MemberState
     exit_code: int | None = None
@@ -65,10 +66,10 @@ class Ending(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Submission:
-    """Members that were handed to the engine together.
+    """Members that were submitted to the engine together.
 
-    There is no handle until the engine has accepted them. `by` identifies the process that submits.
-    `directory` is on its host. `before` has the number of attempts that the runs had by then.
+    The handle is None until the engine has accepted them. `by` identifies the submitting process;
+    `directory` is on its host. `before` has the number of attempts of each run before.
     """
 
     attempt: int
@@ -107,21 +108,21 @@ class JobRecord:
     created: float = 0.0
     stopped: float | None = None
     logs: str = ""
-    """The directory of a run below `EXPERIMENT/RUN`, if the engine has one for logs."""
+    """The engine's log directory below `EXPERIMENT/RUN`, if it has one."""
     submissions: list[Submission] = field(default_factory=list)
     settled: dict[str, list[Any]] = field(default_factory=dict)
     schema: int = 1
     others: dict[str, Any] = field(default_factory=dict)
     root: str = ""
-    """Where it was found; not part of the file."""
+    """The root of this record; not part of the file."""
 
     @classmethod
     def from_json(cls, text: bytes, root: str) -> Self:
         """Read a record; raise `JobError` if it is damaged."""
-        import orjson
-
         try:
-            document = orjson.loads(text)
+            document = parse_quickly(text)
+            if document is None:
+                document = json.loads(text)
             known = {one: document[one] for one in _FIELDS if one in document}
             known["submissions"] = [
                 Submission(**{name: one[name] for name in _SUBMISSION if name in one})
@@ -133,11 +134,11 @@ class JobRecord:
             return record  # noqa: TRY300
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise JobError(
-                f"{root}: the record of a job is damaged ({error!r:.100}). Repair or remove it."
+                f"{root}: the record of a job is damaged ({error!r:.100}). Fix or remove it."
             ) from error
 
     def _check(self) -> None:
-        """Raise an error where the form is wrong: any user who can write to the root wrote it."""
+        """Validate: any user with write access to the root may have written it."""
         texts = [self.id, self.experiment, self.run, self.on, self.image, self.workdir, self.user]
         texts += [self.logs, self.host, *self.command, *(one.by for one in self.submissions)]
         tables = [self.environment, self.tags, self.resources, self.settled, *self.members]
@@ -148,24 +149,24 @@ class JobRecord:
         for kind, values in ((str, texts), (dict, tables), ((int, float), numbers)):
             for value in values:
                 if not isinstance(value, kind):
-                    raise TypeError(f"{value!r:.40} is out of place")
+                    raise TypeError(f"unexpected {value!r:.40}")
         submitted = {number for one in self.submissions for number in one.numbers}
         if not submitted <= set(self.numbers):
-            raise ValueError("members were submitted that it does not have")
+            raise ValueError("submission of unknown members")
         if not self.settled.keys() <= set(map(str, self.numbers)):
-            raise ValueError("members ended that it does not have")
+            raise ValueError("end of unknown members")
         for state, code, reason in self.settled.values():
             if state not in MEMBER_ENDED or not isinstance(reason, str):
-                raise ValueError(f"a member cannot end in {state!r:.40}, {reason!r:.40}")
+                raise ValueError(f"invalid end of a member: {state!r:.40}, {reason!r:.40}")
             if code is not None and not isinstance(code, int):
-                raise TypeError(f"{code!r:.40} is out of place")
+                raise TypeError(f"unexpected {code!r:.40}")
 
     def to_json(self) -> bytes:
         import orjson
 
         document = {"schema": self.schema}
         document |= {name: getattr(self, name) for name in _FIELDS}
-        return orjson.dumps({**document, **self.others}, option=orjson.OPT_NON_STR_KEYS) + b"\n"
+        return dump_json({**document, **self.others}, orjson.OPT_NON_STR_KEYS) + b"\n"
 
     @property
     def engine(self) -> str:
@@ -198,7 +199,7 @@ class JobRecord:
         return f"{label}/{self.logs}" if self.logs else label
 
     def unsettled(self, submission: Submission) -> list[int]:
-        """Return the members of a submission, none of a later one, whose end is not known yet."""
+        """Return the members of a submission, without resubmitted ones, that have not ended."""
         later = {
             number
             for one in self.submissions
@@ -217,7 +218,7 @@ class JobRecord:
         return {number: one for one in self.submissions for number in one.numbers}
 
     def settle(self, number: int, ending: Ending) -> None:
-        self.settled[str(number)] = [ending.state.value, *ending[1:]]  # as it is read back
+        self.settled[str(number)] = [ending.state.value, *ending[1:]]  # in the form of JSON
 
     def ending(self, number: int) -> Ending | None:
         found = self.settled.get(str(number))
@@ -230,7 +231,7 @@ _SUBMISSION = tuple(one.name for one in fields(Submission))
 
 
 class Member(NamedTuple):
-    """One run of a job; `unit` is the engine's own name for its task."""
+    """A member of a job; `unit` is the engine's name for its task."""
 
     number: int
     run: str
@@ -242,7 +243,7 @@ class Member(NamedTuple):
 
     @property
     def shell_code(self) -> int:
-        """The exit code as a shell has it; 1 of a member that did not succeed without one."""
+        """The exit code in the shell's convention; 1 for a failure without one."""
         return shell_code(self.state, self.exit_code)
 
     def document(self) -> dict[str, Any]:
@@ -250,7 +251,7 @@ class Member(NamedTuple):
 
 
 class JobStatus:
-    """A job, and how each of its members stands; `problem` says why that is unknown."""
+    """A job and the states of its members; `problem` says why they are unknown."""
 
     def __init__(
         self,
@@ -268,7 +269,7 @@ class JobStatus:
 
     @cached_property
     def counts(self) -> Counter[str]:
-        """How many members are in each state."""
+        """The number of members in each state."""
         counts = Counter(found[0] for found in self.record.settled.values())
         counts.update(one.state.value for one in self._standing.values())
         missing = len(self.record.members) - counts.total()
@@ -303,7 +304,7 @@ class JobStatus:
 
     @cached_property
     def reason(self) -> str:
-        """Why a job waits, failed or is unknown: the reason of the worst such member."""
+        """Why the job waits, failed or is unknown: the reason of its worst member."""
         worst = self.exit_code
         for state, code, reason, *_ in self.record.settled.values() if worst else ():
             if reason and shell_code(MemberState(state), code) == worst:
@@ -324,7 +325,7 @@ class JobStatus:
         return max((shell_code(MemberState(state), code) for state, code in endings), default=0)
 
     def document(self, *, members: bool = False) -> dict[str, Any]:
-        """Return it as JSON for programs."""
+        """Return the document that `--json` and the REST API show."""
         record = self.record
         document: dict[str, Any] = {
             "id": record.id,
@@ -364,7 +365,7 @@ def shell_code(state: MemberState, exit_code: int | None) -> int:
 
 
 def job_state(counts: Mapping[str, int], *, stopped: bool) -> JobState:
-    """Return the state of a job from those of its members; boards have no say in it."""
+    """Return the state of a job from those of its members."""
     held = {MemberState(name) for name, count in counts.items() if count}
     if MemberState.UNKNOWN in held:
         return JobState.UNKNOWN
@@ -380,11 +381,11 @@ def job_state(counts: Mapping[str, int], *, stopped: bool) -> JobState:
 def standing_of(
     task: TaskStatus, run: Manifest | None, now: float, *, stopped: bool, shipped: bool = False
 ) -> tuple[Ending, bool]:
-    """Return how a member stands, and whether that is final, from its task and its run.
+    """Return the state of a member, and whether it is final, from its task and its run.
 
-    The run's record is the truth about how it ended; the engine, about whether it still waits or
-    runs. `run` is None if no attempt of this submission has begun. The record of a run that is
-    `shipped` to a bucket may arrive there after the task has ended.
+    The run's record decides how it ended; the engine decides whether it waits or runs. `run` is
+    None if no attempt of this submission has begun. The record of a run that is `shipped` to a
+    bucket may arrive there after the task has ended.
     """
     if task.state is TaskState.WAITING:
         return Ending(MemberState.PENDING, reason=task.reason), False
@@ -393,7 +394,7 @@ def standing_of(
     if run is not None and run.state is not State.RUNNING:
         completed = run.state is State.COMPLETED
         reason = run.reason if completed else task.reason or run.reason
-        # While the engine cannot be asked, another attempt may follow one that failed.
+        # While the engine does not answer, another attempt may follow a failed one.
         is_final = completed or task.state is TaskState.ENDED
         return Ending(MemberState(run.state.value), run.exit_code, reason), is_final
     if task.state is TaskState.UNKNOWN:
@@ -403,7 +404,7 @@ def standing_of(
 
 
 def _ending_of_task(task: TaskStatus, *, stopped: bool) -> Ending:
-    """Return how a member ended whose run did not record it."""
+    """Return the end of a member whose run did not record it."""
     if task.exit_code == 0:
         return Ending(MemberState.COMPLETED, 0)
     if stopped:
@@ -425,13 +426,13 @@ def new_id() -> str:
 def check_id(name: str) -> str:
     if not _ID.fullmatch(name) or len(name) > _LONGEST_ID:
         raise BadJob(
-            f"a job cannot be called {name!r:.60}. Use up to {_LONGEST_ID} lowercase letters,"
+            f"invalid name of a job: {name!r:.60}. Use up to {_LONGEST_ID} lowercase letters,"
             " digits and '-', beginning with a letter."
         )
     return name
 
 
-# What tasks read: the only file with secrets.
+# The input of tasks: the only file with secrets.
 
 
 def make_payload(
@@ -444,7 +445,7 @@ def make_payload(
     function: str = "",
     path: Sequence[str] = (),
 ) -> bytes:
-    """Return the payload; `function` is pickled and in base64, `path` is where its modules are."""
+    """Return the payload; `function` is a pickle in base64, `path` that of its modules."""
     document = {
         "job": record.id,
         "root": record.root,

@@ -1,7 +1,7 @@
-"""Jobs from submission to end: submit, list, follow, stop, retry, delete and wait for them.
+"""Operations on jobs: submit, list, follow, stop, retry, delete and wait for them.
 
-Every verb works on the records below some roots and on the engines; no hub is needed. One query
-per engine says how all members stand that have not ended, and how they ended is written back.
+They work on the records below some roots and on the engines, without a hub. One query per engine
+returns the states of all members that have not ended; final states are written to the records.
 """
 
 from __future__ import annotations
@@ -70,27 +70,27 @@ TASK = (PYTHON, "-P", "-m", "aboard.jobs.member")
 """The command of a task; the path of the payload and its number follow."""
 
 _ONE, _MANY = f"{{{sweep.JOB}}}", f"{{{sweep.JOB}}}-{{{sweep.NUMBER}}}"
-_TRIES = 5  # to find an id that is free
+_TRIES = 5  # to find a free id
 _AT_ONCE = 16
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.1, 5.0
 _FOLLOW_SECONDS = 0.5
 _LOG_TAIL = 20
-_LEFT_OPEN = ("cpus", "memory", "time")  # to the engine, unless given
+_LEFT_OPEN = ("cpus", "memory", "time")  # the engine's default, unless given
 
 OnError = Callable[[Exception], None]
 Statuses = list[JobStatus]
 Ids = list[str]
 
 _unnoted: set[tuple[str, str, float]] = set()
-"""Submissions of this process that an engine has, and whose records could not say so."""
+"""Submissions of this process that an engine accepted but that could not be recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
     """What to submit.
 
-    Members are the product of `sweep`, each `repeat` times, or those that are given. They share
-    `hparams`. `function` is what `pickled` returns, in the place of a command.
+    The members are the product of `sweep`, each `repeat` times, or `members`. They share `hparams`.
+    `function`, a result of `pickled`, replaces the command.
     """
 
     command: Sequence[str] = ()
@@ -112,7 +112,7 @@ class JobRequest:
 
 
 class Planned(NamedTuple):
-    """A job that can be submitted: its record, and what its tasks need to know."""
+    """A job that can be submitted: its record, and the payload of its tasks."""
 
     record: JobRecord
     payload: bytes
@@ -123,12 +123,12 @@ class Planned(NamedTuple):
 
 
 class Jobs:
-    """The jobs below some roots; the first one is where jobs are submitted to.
+    """The jobs below some roots; new jobs are submitted to the first.
 
-    `engines` are those to use, with their settings; by default all, with those of the user's own
-    `aboard.toml`. Members on other engines are unknown until their runs have completed.
-    `on_error` gets what could not be read or done while the rest went on. A `strict` one, that of a
-    team's hub, trusts no name of a user in a record.
+    `engines` has the engines and their settings; by default all, with the user's `aboard.toml`.
+    Members on other engines are unknown until their runs have completed. `on_error` receives errors
+    that do not stop an operation. If `strict`, as in a team's hub, user names in records are not
+    trusted.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Jobs:
         self.close()
 
     def close(self) -> None:
-        """Release what executors hold; jobs go on."""
+        """Close the executors; jobs continue."""
         with self._lock:
             executors = list(self._executors.values())
             self._executors.clear()
@@ -168,28 +168,28 @@ class Jobs:
     # Submit.
 
     def submit(self, request: JobRequest) -> JobStatus:
-        """Submit a job, and return before its members have begun.
+        """Submit a job, without waiting until its members begin.
 
         Raises:
-            BadJob: the request is wrong, or the name is taken.
-            ExecutorError: the engine refused it.
+            BadJob: the request is invalid, or the name is taken.
+            ExecutorError: the engine rejected it.
             StorageError: the root cannot be written to.
 
-        In each case, nothing is left behind. Any other `JobError` means that the engine has the
-        job, and the root could not be written to any more: the job stays.
+        In each case, nothing is left behind. Any other `JobError` means that the engine accepted
+        the job, but then the root could not be written to: the job stays.
         """
         store = self._submitting_store()
         had_root = is_remote(store.root) or Path(store.root).exists()
         planned = self._claimed(store, request)
         try:
             write_kept(store, planned.record, planned.payload)
-            return JobStatus(self._hand_over(store, planned.record, planned.batch))
+            return JobStatus(self._submit_batch(store, planned.record, planned.batch))
         except KeyboardInterrupt:
-            with suppress(StorageError, JobError):  # the next look at it finishes the submission
-                store.update(planned.record.id, _note_interruption)
+            with suppress(StorageError, JobError):  # the next query completes the submission
+                store.update(planned.record.id, _mark_interrupted)
             job = planned.record.id
             self._on_error(
-                JobError(f"job {job} may be submitted; end it with: aboard jobs stop {job}")
+                JobError(f"job {job} may be submitted; stop it with: aboard jobs stop {job}")
             )
             raise
         except (ExecutorError, StorageError, OSError) as error:
@@ -202,14 +202,14 @@ class Jobs:
             raise
 
     def preview(self, request: JobRequest) -> tuple[JobStatus, str]:
-        """Return the job as it would be submitted, and what its engine would be given."""
+        """Return the job, and what would be submitted to its engine."""
         store = self._submitting_store()
         planned = self._plan(store, request, check_id(request.name) if request.name else new_id())
         return JobStatus(planned.record), self._executor(planned.record).preview(planned.batch)
 
     def _submitting_store(self) -> JobStore:
         if not self.stores:
-            raise BadJob("there is no root for the job's runs. Give one, or set ABOARD_ROOT.")
+            raise BadJob("no root for the job's runs. Give one, or set ABOARD_ROOT.")
         return self.stores[0]
 
     def _claimed(self, store: JobStore, request: JobRequest) -> Planned:
@@ -229,15 +229,15 @@ class Jobs:
         raise AssertionError
 
     def _check_no_runs(self, store: JobStore, record: JobRecord) -> None:
-        """Raise `JobExists` if there are runs of these names: the members would continue them."""
+        """Raise `JobExists` if runs have these names: the members would continue them."""
         with suppress(NoSuchJob):
             store.read(record.id)
-            return  # the job itself exists, which is said instead
+            return  # the job itself exists: a better message
         most = _AT_ONCE if is_remote(record.root) else len(record.members)
         if runs := self._runs(record, record.numbers[:most]):
             number = min(runs)
             raise JobExists(
-                f"{record.root} has a run {record.run_label(number)!r} already. Choose another name"
+                f"{record.root} already has a run {record.run_label(number)!r}. Choose another name"
                 " for the job."
             )
         if label := self._run_of_before(record):
@@ -247,7 +247,7 @@ class Jobs:
             )
 
     def _run_of_before(self, record: JobRecord) -> str:
-        """Return a run of a deleted job of this id; in a bucket, where that costs two requests."""
+        """Return a run of a deleted job with this id; in a bucket this costs two requests."""
         storage = open_storage(record.root)
         if is_remote(record.root):
             names = [record.id, f"{record.id}-1"]
@@ -263,7 +263,7 @@ class Jobs:
         return ""
 
     def _placed(self, store: JobStore, planned: Planned) -> Planned:
-        """Note where the store has a place for the engine's files, now that it has the record."""
+        """Record the directory of the engine's files, which the store knows now."""
         directory = str(store.directory(planned.record.id, 1).absolute())
         if directory == planned.record.submissions[0].directory:
             return planned
@@ -295,7 +295,7 @@ class Jobs:
             members=[without_secret_values(one) for one in members],
             environment=without_secret_values(request.environment),
             tags=without_secret_values(request.tags),
-            resources=_given(request.resources),
+            resources=_given_resources(request.resources),
             image=request.image,
             parallel=request.parallel,
             workdir=str(Path(request.workdir or Path.cwd()).absolute()),
@@ -327,11 +327,11 @@ class Jobs:
             directory=str(store.directory(record.id, attempt).absolute()),
         )
 
-    def _hand_over(self, store: JobStore, record: JobRecord, batch: Batch) -> JobRecord:
-        """Give a submission to the engine, and note its handle.
+    def _submit_batch(self, store: JobStore, record: JobRecord, batch: Batch) -> JobRecord:
+        """Submit to the engine, and record the handle.
 
-        A record that cannot be changed afterwards stays: what runs must be found, and the next look
-        at it finishes the submission.
+        If that cannot be recorded, the record stays, so that the members can be found: the next
+        query completes the submission.
         """
         batch.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = self._executor(record).submit(batch)
@@ -347,13 +347,13 @@ class Jobs:
             (submission,) = (one for one in record.submissions if one.attempt == batch.attempt)
             _unnoted.add(_key(record, submission))
             with suppress(StorageError, JobError, OSError):
-                store.update(record.id, _note_interruption)
+                store.update(record.id, _mark_interrupted)
             raise JobError(
-                f"{error} Job {record.id} is submitted nevertheless; end it with: aboard jobs stop"
+                f"{error} Job {record.id} was submitted anyway; stop it with: aboard jobs stop"
                 f" {record.id}"
             ) from error
 
-    # Look.
+    # Query.
 
     def list(self) -> Statuses:
         """Return all jobs, the newest first; one query per engine."""
@@ -366,7 +366,7 @@ class Jobs:
         return self.statuses(sorted(found, key=lambda one: -one.created))
 
     def get(self, job: str) -> JobStatus:
-        """Return a job by its id, or the beginning of one."""
+        """Return a job by its id, or a unique prefix of it."""
         record = self.find(job)
         found = self.statuses([record])
         if not found:
@@ -374,7 +374,7 @@ class Jobs:
         return found[0]
 
     def find(self, job: str) -> JobRecord:
-        """Return the record of a job by its id, or the beginning of one; no engine is asked."""
+        """Return the record of a job by its id, or a unique prefix of it; queries no engine."""
         job = job.removeprefix("job:")
         for store in self.stores:
             with suppress(NoSuchJob, NoSuchPath):
@@ -386,11 +386,11 @@ class Jobs:
             return near[0][1].read(near[0][0])
         if near:
             some = ", ".join(sorted(one for one, _ in near)[:8])
-            raise NoSuchJob(f"{job!r} is the beginning of several jobs: {some}. Write more of it.")
+            raise NoSuchJob(f"{job!r} is the beginning of several ids: {some}. Write more of it.")
         where = ", ".join(store.root for store in self.stores) or "any known root"
         raise NoSuchJob(
-            f"there is no job {job!r} below {where}. List them with: aboard jobs, or name another"
-            " --root. Runs of another launcher's job are chosen as job:ID."
+            f"job {job!r} not found below {where}. List jobs with: aboard jobs, or name another"
+            " --root. Select runs of another launcher's job with job:ID."
         )
 
     def _ids(self, store: JobStore) -> Ids:
@@ -401,9 +401,9 @@ class Jobs:
             return []
 
     def statuses(self, records: Sequence[JobRecord]) -> Statuses:
-        """Return how jobs stand, and write back how their members ended.
+        """Return the states of jobs, and record how their members ended.
 
-        A record whose submission was interrupted before anything was handed over is removed.
+        A record whose submission was interrupted before it reached the engine is removed.
         """
         kept = [one for one in map(self._recovered, records) if one is not None]
         tasks = self._tasks(kept)
@@ -413,7 +413,7 @@ class Jobs:
         ]
 
     def _tasks(self, records: Sequence[JobRecord]) -> dict[int, dict[int, TaskStatus]]:
-        """Ask each engine once for all members that have not ended, by the record's position."""
+        """Query each engine once for all members that have not ended; keys are positions."""
         handles: dict[str, dict[str, Handle]] = {}
         wanted: dict[str, tuple[int, list[int]]] = {}
         found: dict[int, dict[int, TaskStatus]] = {}
@@ -436,7 +436,7 @@ class Jobs:
             try:
                 return self._executor_of(engine).tasks(handles[engine])
             except (JobError, ExecutorError, ImportError) as error:
-                # Another release, another machine: that says nothing about the job.
+                # An error of this installation or machine, not of the job.
                 unknown = TaskStatus(TaskState.UNKNOWN, reason=str(error))
                 return {key: dict.fromkeys(wanted[key][1], unknown) for key in handles[engine]}
 
@@ -445,7 +445,7 @@ class Jobs:
                 answers = list(pool.map(ask, handles))
         else:
             answers = [ask(engine) for engine in handles]
-        missing = TaskStatus(TaskState.UNKNOWN, reason="the engine did not answer for it")
+        missing = TaskStatus(TaskState.UNKNOWN, reason="the engine did not report it")
         for answer in answers:
             for key, of_batch in answer.items():
                 at, numbers = wanted[key]
@@ -454,7 +454,7 @@ class Jobs:
         return found
 
     def _status(self, record: JobRecord, tasks: Mapping[int, TaskStatus]) -> JobStatus:
-        """Put together what the engine says of members, and what their runs have recorded."""
+        """Combine the engine's status of members with the records of their runs."""
         latest = record.latest()
         quiet = (TaskState.WAITING, TaskState.RUNNING)
         looked = [number for number, task in tasks.items() if task.state not in quiet]
@@ -472,7 +472,7 @@ class Jobs:
                 task, run, now, stopped=record.stopped is not None, shipped=shipped
             )
             if final and run is None and ending.state is MemberState.FAILED and not task.reason:
-                words = self._last_words(record, submission, number)
+                words = self._last_output(record, submission, number)
                 ending = ending._replace(reason=f"{ending.reason}: {words}".removesuffix(": "))
             (settled if final else standing)[number] = ending
         if settled:
@@ -498,11 +498,11 @@ class Jobs:
             found = [read(number) for number in numbers]
         return {number: run for number, run in zip(numbers, found, strict=True) if run is not None}
 
-    def _last_words(self, record: JobRecord, submission: Submission, number: int) -> str:
-        """Return what a task wrote last that ended before its run began."""
+    def _last_output(self, record: JobRecord, submission: Submission, number: int) -> str:
+        """Return the last output of a task that ended before its run began."""
         if not self._is_mine(record):
             return ""
-        from aboard.executors.start import last_lines  # what it imports takes long
+        from aboard.executors.start import last_lines  # a slow import
 
         try:
             pieces = self._executor(record).logs(submission.handle or {}, number, tail=_LOG_TAIL)
@@ -511,14 +511,14 @@ class Jobs:
             return ""
 
     def _settled(self, record: JobRecord, endings: Mapping[int, Ending]) -> JobRecord:
-        """Write back how members ended, and release what the engine holds for them."""
+        """Record how members ended, and release what the engine keeps for them."""
         store = self._store(record)
         submissions = {number: one.attempt for number, one in record.latest().items()}
 
         def change(changed: JobRecord) -> None:
             latest = changed.latest()
             for number, ending in endings.items():
-                if latest[number].attempt == submissions[number]:  # or it was submitted again
+                if latest[number].attempt == submissions[number]:  # else it was resubmitted
                     changed.settle(number, ending)
 
         if not self._is_mine(record):
@@ -526,7 +526,7 @@ class Jobs:
             return record
         try:
             record = store.update(record.id, change)
-        except (StorageError, JobError) as error:  # one who may only read can look nevertheless
+        except (StorageError, JobError) as error:  # without write access, a user can still read
             self._on_error(error)
             change(record)
             return record
@@ -564,12 +564,12 @@ class Jobs:
     # Change.
 
     def stop(self, job: str, *, now: bool = False) -> JobStatus:
-        """End all members that have not ended, also those that wait; return before they have."""
+        """Stop all members, including pending ones, without waiting until they have ended."""
         status = self.get(job)
         if status.has_ended:
             return status
         self._check_mine(status.record)
-        record = self._store(status.record).update(status.id, _note_stop)
+        record = self._store(status.record).update(status.id, _mark_stopped)
         for submission in record.submissions:
             numbers = record.unsettled(submission)
             if not numbers:
@@ -581,7 +581,7 @@ class Jobs:
         return self.get(record.id)
 
     def retry(self, job: str, numbers: Iterable[int] | None = None) -> JobStatus:
-        """Submit members again that failed, were killed or are lost; their runs continue."""
+        """Resubmit members that failed, were killed or are lost; their runs continue."""
         status = self.get(job)
         record, store = status.record, self._store(status.record)
         chosen = [status.member(number) for number in numbers or record.numbers]
@@ -591,7 +591,7 @@ class Jobs:
             what = (
                 f"member {wrong[0].number} is {wrong[0].state}" if numbers else "no member failed"
             )
-            raise BadJob(f"job {record.id}: {what}, so there is nothing to submit again.")
+            raise BadJob(f"job {record.id}: {what}, so there is nothing to retry.")
         self._check_mine(record)
         runs = self._runs(record, failed)
         submission = self._submission(store, record, failed)
@@ -601,7 +601,7 @@ class Jobs:
 
         def add(changed: JobRecord) -> None:
             if len(changed.submissions) != submission.attempt - 1:
-                raise JobError(f"job {record.id} was submitted again just now. Look at it first.")
+                raise JobError(f"job {record.id} was just retried. Check it first.")
             changed.submissions.append(submission)
             changed.stopped = None
             for number in previous:
@@ -616,22 +616,22 @@ class Jobs:
 
         record = store.update(record.id, add)
         try:
-            return JobStatus(self._hand_over(store, record, batch))
+            return JobStatus(self._submit_batch(store, record, batch))
         except (ExecutorError, StorageError, OSError):
             store.update(record.id, undo)
             shutil.rmtree(batch.directory, ignore_errors=True)
             raise
 
     def delete(self, job: str, *, force: bool = False) -> JobStatus:
-        """Remove the record of a job that has ended, and the engine's files; its runs stay.
+        """Remove the record of an ended job, and the engine's files; its runs stay.
 
-        `force` removes one whose state is unknown too: what may still run of it goes on.
+        `force` also removes a job whose state is unknown; members that still run continue.
         """
         status = self.get(job)
         record, store = status.record, self._store(status.record)
         if not (status.has_ended or (force and status.state is JobState.UNKNOWN)):
             unknown = status.state is JobState.UNKNOWN
-            advice = "Use force to delete it" if unknown else "Stop it first, or wait for its end"
+            advice = "Use force to delete it" if unknown else "Stop it first, or wait until it ends"
             raise BadJob(f"job {record.id} is {status.state}. {advice}.")
         self._check_mine(record)
         left = [one for one in record.submissions if one.handle is not None and not one.released]
@@ -641,7 +641,7 @@ class Jobs:
         return status
 
     def _recovered(self, record: JobRecord) -> JobRecord | None:
-        """Finish a submission that was interrupted; return None if there was nothing of it."""
+        """Complete an interrupted submission; return None if it had not reached the engine."""
         if all(one.handle is not None for one in record.submissions):
             return record
         for submission in record.submissions if self._is_mine(record) else ():
@@ -653,13 +653,13 @@ class Jobs:
                 payload = read_kept(store, record)
             except JobError as error:
                 if submission.attempt == 1 and submission.by and not is_unnoted:
-                    # The engine was not asked yet.
+                    # It was not sent to the engine yet.
                     store.delete(record)
                     return None
-                self._on_error(error)  # another machine may have handed it over
+                self._on_error(error)  # another machine may have submitted it
                 continue
             try:
-                record = self._hand_over(store, record, _batch(record, submission, payload))
+                record = self._submit_batch(store, record, _batch(record, submission, payload))
             except (JobError, ExecutorError, ImportError, OSError, StorageError) as error:
                 self._on_error(error)
         return record
@@ -673,7 +673,7 @@ class Jobs:
         timeout: float | None = None,
         on_change: Callable[[JobStatus], None] = lambda _: None,
     ) -> JobStatus:
-        """Wait until a job has ended; raise `JobTimeout` if that takes longer."""
+        """Wait until a job has ended; raise `JobTimeout` if it takes longer."""
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_POLL_SECONDS
         record = self.find(job)
@@ -691,12 +691,12 @@ class Jobs:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise JobTimeout(
-                    f"job {record.id} is {status.state} after {timeout:g} s. It goes on; see how:"
-                    f" aboard jobs show {record.id}"
+                    f"job {record.id} is {status.state} after {timeout:g} s and continues. Check it"
+                    f" with: aboard jobs show {record.id}"
                 )
             time.sleep(pause if left is None else min(pause, left))
             pause = min(pause * 1.5, _LAST_POLL_SECONDS)
-            with suppress(Unreachable):  # it may answer again the next time
+            with suppress(Unreachable):  # it may answer the next time
                 record = self._store(record).read(record.id)
 
     # Logs.
@@ -709,10 +709,10 @@ class Jobs:
         tail: int | None = None,
         follow: bool = False,
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield what members wrote, with their numbers: whole lines, unless one has no end yet.
+        """Yield the output of members, with their numbers, in complete lines except for the last.
 
-        That is what their runs recorded, or what the engine has of those whose runs have not begun.
-        `follow` goes on until they have ended.
+        The output is that of their runs, or the engine's log if a run has not begun. `follow`
+        continues until they have ended.
         """
         status = self.get(job)
         chosen = list(status.record.numbers if numbers is None else numbers)
@@ -754,16 +754,16 @@ class Jobs:
         engine, _ = split_place(place)
         if engine not in BATCHES:
             raise BadJob(unknown("engine", engine, BATCHES))
-        with self._lock:  # or two threads make one each, of which one is never closed
+        with self._lock:  # else two threads could create one each, and one would never be closed
             if engine not in self._executors:
                 if self._engines is not None and engine not in self._engines:
-                    raise BadJob(f"jobs on {engine} cannot be looked after from here.")
+                    raise BadJob(f"jobs on {engine} cannot be managed from here.")
                 profiles = read_engines() if self._engines is None else self._engines
                 self._executors[engine] = batch_executor(engine)(profiles.get(engine))
             return self._executors[engine]
 
     def _is_mine(self, record: JobRecord) -> bool:
-        """Return whether commands for the engine may be made from what the record says."""
+        """Return whether the record is trusted, so that engine commands may use its values."""
         from aboard.track.environment import user_name
 
         if self._is_from_here(record):
@@ -771,7 +771,7 @@ class Jobs:
         return is_remote(record.root) and not self._strict and record.user == user_name()
 
     def _is_from_here(self, record: JobRecord) -> bool:
-        """Return whether this user submitted a job, and no other has put paths into its record."""
+        """Return whether this user submitted a job, and its record has the expected paths."""
         store = self._store(record)
         if not store.is_own(record.id):
             return False
@@ -808,7 +808,7 @@ def _members(request: JobRequest) -> list[dict[str, Any]]:
     except TypeError as error:
         raise BadJob(str(error)) from error
     if not members:
-        raise BadJob("a job of no members has nothing to submit.")
+        raise BadJob("the job has no members.")
     return members
 
 
@@ -819,20 +819,20 @@ def _listed(name: str, values: Any) -> list[Any]:
 
 
 def _check(request: JobRequest, members: Sequence[Mapping[str, Any]], executor: Any) -> None:
-    """Raise `BadJob` for what can be known before the engine is asked."""
+    """Raise `BadJob` for errors that can be detected without the engine."""
     if not request.command and not request.function:
-        raise BadJob("there is no command to submit.")
+        raise BadJob("the command is missing.")
     if request.function and not executor.shares_files:
         raise BadJob(
-            f"a function needs an engine that sees the files of this machine, and {request.on} does"
-            " not. Submit a command."
+            f"a function needs an engine that sees the files of this machine, which {request.on}"
+            " does not. Submit a command."
         )
     common = set(members[0]).intersection(*members[1:])
     known = [name for name in members[0] if name in common] + list(sweep.RESERVED)
     sweep.check(request.command, known, "the command")
     for name, value in request.environment.items():
         if not name or "=" in name or "\0" in name + value:
-            raise BadJob(f"{name!r} cannot be a variable of the environment.")
+            raise BadJob(f"{name!r} is not a valid name of an environment variable.")
         sweep.check([value], known, f"the variable {name}")
     for one in fields(request.resources):
         _check_amount(one.name, getattr(request.resources, one.name))
@@ -840,7 +840,7 @@ def _check(request: JobRequest, members: Sequence[Mapping[str, Any]], executor: 
         _check_amount("parallel", request.parallel)
     workdir = Path(request.workdir or Path.cwd())
     if executor.shares_files and not workdir.is_dir():
-        raise BadJob(f"{workdir}: there is no such directory to run in.")
+        raise BadJob(f"{workdir}: working directory not found.")
     if executor.name == "process" and request.command:
         _check_program(request, members[0], workdir)
 
@@ -902,7 +902,7 @@ def _batch(record: JobRecord, submission: Submission, payload: bytes) -> Batch:
 
 
 def write_kept(store: JobStore, record: JobRecord, payload: bytes) -> None:
-    """Keep what a job was submitted with, to submit it again; the record has no secrets."""
+    """Save the payload of a job for a retry; the record has no secrets."""
     path = store.submission_file(record.id)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_private(path, payload.decode())
@@ -915,18 +915,18 @@ def read_kept(store: JobStore, record: JobRecord) -> bytes:
     except OSError:
         pass
     raise JobError(
-        f"job {record.id} can be submitted again only on {record.host}, by {record.user}: its"
-        " command and environment are private files there."
+        f"job {record.id} can be retried only on {record.host}, by {record.user}: its command"
+        " and environment are private files there."
     )
 
 
-def _given(resources: Resources) -> dict[str, Any]:
+def _given_resources(resources: Resources) -> dict[str, Any]:
     usual = asdict(Resources())
     return {name: value for name, value in asdict(resources).items() if value != usual[name]}
 
 
 def _with_credentials(payload: bytes, record: JobRecord) -> bytes:
-    """Add what the cloud of the root needs, as this process has it, unless tasks have their own."""
+    """Add this process's credentials for the root, unless tasks have their own."""
     if not is_remote(record.root) or _is_own_cloud(record.engine, record.root):
         return payload
     from aboard.storage.clouds import credentials
@@ -954,11 +954,11 @@ def _cannot_write(directory: Path, error: OSError) -> JobError:
     return JobError(f"{directory}: the files of the job cannot be written: {problem}.")
 
 
-def _note_stop(record: JobRecord) -> None:
+def _mark_stopped(record: JobRecord) -> None:
     record.stopped = time.time()
 
 
-def _note_interruption(record: JobRecord) -> None:
+def _mark_interrupted(record: JobRecord) -> None:
     record.submissions[-1].by = ""
 
 
@@ -971,7 +971,7 @@ def _being_submitted(submission: Submission) -> str:
 
 
 def _was_interrupted(by: str) -> bool:
-    """Return whether a process that submits is known to have ended, with its machine perhaps."""
+    """Return whether the submitting process is known to have exited, or its machine rebooted."""
     host, _, rest = by.partition("/")
     if host != os.uname().nodename:
         return not by

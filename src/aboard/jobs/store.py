@@ -1,8 +1,8 @@
 """The records of jobs, beside their runs: `<root>/.jobs/<id>/job.json`, on a disk or in a bucket.
 
-An id is claimed by creating its record, which only one process can do. The files of the engine,
-and those with secrets, are private and on the machine that submits: below the job's own directory
-where the root is on a disk that keeps their owner, else in the user's state directory.
+A process claims an id by creating its record, which only one process can do. The files of the
+engine, and those with secrets, are private and on the submitting machine: in the job's directory if
+the root is on a disk that preserves owners, else in the user's state directory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from aboard.system import make_private, write_private
 
 _ROOTS_FILE, _MOST_ROOTS = "job-roots.json", 20
 _AT_ONCE = 16
-_SETTLING_SECONDS = 2.0  # the resolution of the times of files
+_SETTLING_SECONDS = 2.0  # the resolution of file times
 
 
 class JobStore:
@@ -48,12 +48,12 @@ class JobStore:
         self.root = root
         self._storage = open_storage(root)
         self._is_remote = is_remote(root)
-        self._known: dict[str, tuple[str, JobRecord]] = {}  # what `records` has read, with versions
+        self._known: dict[str, tuple[str, JobRecord]] = {}  # read by `records`, with versions
 
     def ids(self) -> list[str]:
         if self._is_remote:
             return list(self._versions_in_bucket())
-        try:  # what is inside may be thousands of logs
+        try:  # not recursive: there may be thousands of logs
             with os.scandir(Path(self.root, JOBS)) as entries:
                 return [one.name for one in entries if one.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
@@ -63,9 +63,9 @@ class JobStore:
             raise StorageError(self.root, f"jobs cannot be listed: {problem}") from error
 
     def _versions_in_bucket(self) -> dict[str, str]:
-        """Return the ids of all jobs, each with the version of its record."""
+        """Return the ids of all jobs with the versions of their records."""
         versions: dict[str, str] = {}
-        with suppress(NoSuchPath):  # nothing was ever stored here
+        with suppress(NoSuchPath):  # empty
             for one in self._storage.list(JOBS, containing="job.json"):
                 job = one.name.split("/")[1]
                 if one.name == f"{JOBS}/{job}/job.json":
@@ -73,17 +73,17 @@ class JobStore:
         return versions
 
     def _version_on_disk(self, job: str) -> str:
-        """Return the version of a record; empty while another change may look the same."""
+        """Return the version of a record; empty if it may change without a new version."""
         try:
             status = Path(self.root, job_file(job)).stat()
-        except (OSError, BadName):  # reading it says what is wrong
+        except (OSError, BadName):  # reading it raises the error
             return ""
         if time.time() - status.st_mtime < _SETTLING_SECONDS:
             return ""
         return f"{status.st_mtime_ns}.{status.st_ino}.{status.st_size}"
 
     def records(self, on_error: Callable[[Exception], None] = lambda _: None) -> list[JobRecord]:
-        """Return all records, the newest first; `on_error` gets why one cannot be read.
+        """Return all records, the newest first; `on_error` receives read errors.
 
         A record that has not changed since the last call is not read again.
         """
@@ -91,17 +91,17 @@ class JobStore:
         def read(job: str) -> JobRecord | None:
             version, known = self._known.get(job, ("", None))
             if known is None or not version or version != versions[job]:
-                known = read_anew(job)
+                known = read_again(job)
             if known is None:
                 return None
             kept[job] = versions[job], known
-            # What is returned may be settled by its caller.
+            # A copy: the caller may settle members.
             return replace(known, settled=dict(known.settled))
 
-        def read_anew(job: str) -> JobRecord | None:
+        def read_again(job: str) -> JobRecord | None:
             try:
                 return self.read(job)
-            except NoSuchJob:  # another process is creating or deleting it
+            except NoSuchJob:  # being created or deleted
                 return None
             except (JobError, StorageError) as error:
                 on_error(error)
@@ -124,7 +124,7 @@ class JobStore:
         except (NoSuchPath, BadName):
             raise NoSuchJob(f"{self.root} has no job {job!r}. List the jobs there.") from None
         if record.id != job:
-            raise JobError(f"{self.root}/{job_file(job)}: this is the record of another job.")
+            raise JobError(f"{self.root}/{job_file(job)}: the record of another job.")
         return record
 
     def create(self, record: JobRecord) -> None:
@@ -132,21 +132,21 @@ class JobStore:
         try:
             self._storage.create_new(job_file(record.id), content)
         except AlreadyExists:
-            # A request whose answer was lost is repeated, and finds what it created itself.
+            # A retried request may find the record that it created itself.
             is_mine = False
             with suppress(NoSuchPath, PermissionDenied):
                 is_mine = self._storage.read(job_file(record.id)) == content
             if not is_mine:
                 raise JobExists(
-                    f"{self.root} has a job {record.id!r} already. Choose another name."
+                    f"{self.root} already has a job {record.id!r}. Choose another name."
                 ) from None
         if not self._is_remote and _owner(Path(self.root, job_file(record.id))) != os.getuid():
-            # NFS may map root to another user, and some mounts give all files one owner. Private
-            # files cannot be there.
+            # NFS may map root to another user, and some mounts give all files one owner: such
+            # directories cannot have private files.
             self._private(record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def update(self, job: str, change: Callable[[JobRecord], None]) -> JobRecord:
-        """Change a record, one process after the other; `change` may be called again."""
+        """Change a record, excluding other processes; `change` may be called again."""
 
         def changed(content: bytes) -> tuple[bytes, JobRecord]:
             record = JobRecord.from_json(content, self.root)
@@ -159,7 +159,7 @@ class JobStore:
             raise NoSuchJob(f"{self.root} has no job {job!r}. List the jobs there.") from None
 
     def delete(self, record: JobRecord) -> None:
-        """Remove a record, and all files of its submissions that are on this machine."""
+        """Remove a record, and the files of its submissions on this machine."""
         with suppress(NoSuchPath):
             self._storage.delete(job_file(record.id))
         places = [self._private(record.id)]
@@ -167,14 +167,14 @@ class JobStore:
             places.append(Path(self.root, JOBS, record.id))
         for place in places:
             shutil.rmtree(place, ignore_errors=True)
-            with suppress(OSError):  # others are in it
+            with suppress(OSError):  # not empty
                 place.parent.rmdir()
 
     def is_own(self, job: str) -> bool:
         """Return whether this user submitted a job; for a bucket, whether from this machine.
 
-        Others may write records below a shared root, with handles and paths of their choice in
-        them. Only files that belong to this user show whose they are.
+        Other users may write records with arbitrary handles and paths below a shared root. Only
+        the owner of the files proves who submitted a job.
         """
         if self._private(job).is_dir():
             return True
@@ -186,11 +186,11 @@ class JobStore:
         return owners == {os.getuid()} and not own.is_symlink()
 
     def submission_file(self, job: str) -> Path:
-        """Return the private file that has what a job was submitted with."""
+        """Return the private file with the payload of a job."""
         return self._directory(job) / "submission.json"
 
     def directory(self, job: str, attempt: int) -> Path:
-        """Return where the engine keeps the files of a submission, on this machine."""
+        """Return the directory of the engine's files of a submission, on this machine."""
         return self._directory(job) / str(attempt)
 
     def _directory(self, job: str) -> Path:
@@ -198,7 +198,7 @@ class JobStore:
         return private if self._is_remote or private.is_dir() else Path(self.root, JOBS, job)
 
     def _private(self, job: str) -> Path:
-        """Return a directory for a job that only this user can make."""
+        """Return a directory for a job that only this user can create."""
         root = hashlib.sha256(self.root.encode()).hexdigest()[:8]
         return state_directory() / "jobs" / f"{job}-{root}"
 
@@ -210,11 +210,11 @@ def _owner(path: Path) -> int | None:
         return None
 
 
-# The roots that the user has submitted to.
+# The roots to which the user submitted jobs.
 
 
 def find_job_roots(given: Sequence[str] = ()) -> list[str]:
-    """Return where to look for jobs: the roots given, else those in use here and those known."""
+    """Return the roots to search for jobs: those given, else the default and remembered ones."""
     roots = find_roots(given)
     if not given:
         roots += [one for one in _known_roots() if is_remote(one) or Path(one).is_dir()]
@@ -222,12 +222,12 @@ def find_job_roots(given: Sequence[str] = ()) -> list[str]:
 
 
 def remember_root(root: str) -> None:
-    """Note that the user has submitted a job to a root, so that it is found from anywhere."""
+    """Remember a root to which the user submitted a job, to search it from anywhere."""
     known = _known_roots()
     if known[:1] == [root]:
         return
     kept = [root, *(one for one in known if one != root)][:_MOST_ROOTS]
-    with suppress(OSError):  # it only saves the user from naming it
+    with suppress(OSError):  # only a convenience
         make_private(state_directory())
         write_private(state_directory() / _ROOTS_FILE, json.dumps(kept))
 

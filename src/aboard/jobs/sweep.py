@@ -1,8 +1,8 @@
-"""Sweeps: the values that the members of a job differ by, and the places in a command for them.
+"""Sweeps: the values in which the members of a job differ, and their placeholders.
 
 A sweep is the product of its lists. `{lr}` in a word of the command stands for the value of `lr`;
-braces around anything but a name are left alone, as in JSON, and so is `${lr}`, which is the
-shell's. `{{lr}}` is the text `{lr}`.
+braces around anything but a name are unchanged, as in JSON, and so is the shell's `${lr}`. `{{lr}}`
+is the text `{lr}`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIKE_RANGE = re.compile(r"[-+.\de]*\d\.\.[^/]*")
 
 
 def parse_sweeps(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """Read `lr=0.1,0.01` and `depth=2..4`; numbers are read as `aboard run --hparam` reads them."""
+    """Parse `lr=0.1,0.01` and `depth=2..4`; numbers as in `aboard run --hparam`."""
     found: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, listed = text.partition("=")
@@ -46,7 +46,7 @@ def parse_sweeps(texts: Iterable[str]) -> dict[str, list[Any]]:
 def _parts(text: str, listed: str) -> list[str]:
     parts = [part.strip() for part in listed.split(",")]
     if not all(parts):
-        what = "a sweep of nothing" if not any(parts) else "one of the values is empty"
+        what = "there are no values" if not any(parts) else "one of the values is empty"
         raise BadJob(f"--sweep {text!r}: {what}. Write its values, as in lr=0.1,0.01.")
     return parts
 
@@ -66,13 +66,13 @@ def _values(text: str, part: str) -> list[Any]:
     first, last = int(found[1]), int(found[2])
     step = int(found[3] or 1)
     if step == 0:
-        raise BadJob(f"--sweep {text!r}: a range with step 0 does not end.")
+        raise BadJob(f"--sweep {text!r}: a range cannot have step 0.")
     values = range(first, last + (1 if step > 0 else -1), step)
     if not values:
         hint = f"Write {last}..{first}." if step > 0 else f"Write {first}..{last}..{-step}."
-        raise BadJob(f"--sweep {text!r}: the range {part} is a sweep of nothing. {hint}")
+        raise BadJob(f"--sweep {text!r}: the range {part} is empty. {hint}")
     if len(values) > MOST_MEMBERS:
-        raise BadJob(f"--sweep {text!r}: that is more than {MOST_MEMBERS:,} values.")
+        raise BadJob(f"--sweep {text!r}: more than {MOST_MEMBERS:,} values.")
     return list(values)
 
 
@@ -87,17 +87,17 @@ def expand(
             raise BadJob(f"{name!r} is the name of a placeholder that every job has. Use another.")
     for name, values in sweep.items():
         if not _HPARAM.fullmatch(name):
-            raise BadJob(f"{name!r} cannot be swept. Use letters, digits and '_'.")
+            raise BadJob(f"{name!r} is not a valid name. Use letters, digits and '_'.")
         if name in shared:
-            raise BadJob(f"{name!r} is swept, and has one value as well. Leave one out.")
+            raise BadJob(f"{name!r} has a sweep and a single value. Omit one of them.")
         if not values:
-            raise BadJob(f"the sweep of {name!r} is a sweep of nothing. Give it values.")
+            raise BadJob(f"the sweep of {name!r} is empty. Give it values.")
         if len(set(map(_key, values))) < len(values):
             twice = next(one for one in values if [*map(_key, values)].count(_key(one)) > 1)
             raise BadJob(f"the sweep of {name!r} has {shown(twice)} twice. Use repeat for that.")
         count *= len(values)
     if count > MOST_MEMBERS:
-        raise BadJob(f"these are {count:,} members. A job has at most {MOST_MEMBERS:,}.")
+        raise BadJob(f"the job has {count:,} members. At most {MOST_MEMBERS:,} are allowed.")
     names = list(sweep)
     repeats: list[dict[str, Any]] = [{}]
     if repeat > 1:
@@ -117,12 +117,12 @@ def _key(value: Any) -> tuple[bool, str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a command gets it."""
+    """Return a value as it appears in a command."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def fill(text: str, values: Mapping[str, Any]) -> str:
-    """Put values in the place of their names."""
+    """Replace placeholders by their values."""
 
     def replacement(found: re.Match[str]) -> str:
         if found[1]:
@@ -133,7 +133,7 @@ def fill(text: str, values: Mapping[str, Any]) -> str:
 
 
 def placeholders(texts: Iterable[str]) -> set[str]:
-    """Return the names that texts have placeholders for."""
+    """Return the names of the placeholders in some texts."""
     return {found[2] for text in texts for found in _PLACEHOLDER.finditer(text) if found[2]}
 
 
@@ -142,10 +142,10 @@ def check(texts: Iterable[str], known: Collection[str], where: str) -> None:
     for text in texts:
         for found in _PLACEHOLDER.finditer(text):
             name = found[2]
-            # A dotted name that is not known is text, such as that of a template.
+            # An unknown dotted name is text, for example of a template.
             if name and name not in known and "." not in name:
                 names = ", ".join(dict.fromkeys([*known, *RESERVED]))
                 raise BadJob(
-                    f"{where}: {{{name}}} is not known here. Known: {names};"
+                    f"{where}: unknown placeholder {{{name}}}. Known: {names};"
                     f" write {{{{{name}}}}} for the text {{{name}}}."
                 )

@@ -123,15 +123,15 @@ class KnownRun(NamedTuple):
 
     @property
     def hparams(self) -> dict[str, Any]:
-        return _mapping(self.hparams_json)
+        return parse_record(self.hparams_json)
 
     @property
     def tags(self) -> dict[str, Any]:
-        return _mapping(self.tags_json)
+        return parse_record(self.tags_json)
 
     @property
     def metrics(self) -> dict[str, Any]:
-        return _mapping(self.metrics_json)
+        return parse_record(self.metrics_json)
 
     def state_at(self, now: float) -> State | None:
         """Return the state at a time; None for a raw directory."""
@@ -189,9 +189,38 @@ def _root_mark(root: str) -> str:
     return hashlib.blake2b(root.encode(errors="replace"), digest_size=4).hexdigest()
 
 
-def _mapping(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {} if text == "{}" else json.loads(text)
-    return found
+def parse_record(text: str) -> dict[str, Any]:
+    """Parse the JSON of a run's hyperparameters, tags or metrics."""
+    if text == "{}":
+        return {}
+    found: dict[str, Any] | None = parse_quickly(text.encode())
+    return json.loads(text) if found is None else found
+
+
+_AS_DIGITS = bytes(48 if 48 <= one < 58 else 32 for one in range(256))
+_MANY_DIGITS = b"0" * 19
+
+
+def parse_quickly(text: bytes) -> Any:
+    """Parse JSON with `orjson`; None for what it cannot: NaN, and integers of more than 64 bits."""
+    import orjson
+
+    if _MANY_DIGITS in text.translate(_AS_DIGITS):  # they would become floats
+        return None
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def dump_json(document: Any, option: int = 0) -> bytes:
+    """Return JSON of what `orjson` takes, and of integers of more than 64 bits and surrogates."""
+    import orjson
+
+    try:
+        return orjson.dumps(document, option=option)
+    except TypeError:
+        return json.dumps(document).encode()
 
 
 def _attempt_jobs(record: Manifest) -> list[str]:

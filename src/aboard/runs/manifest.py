@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from aboard.storage import Changed, PermissionDenied, Storage, StorageError, Unsupported
 from aboard.storage.base import is_refusal
@@ -52,15 +53,22 @@ _LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 Result = TypeVar("Result")
 Reader = Callable[[Any], object]  # of a JSON value; raises TypeError or ValueError
-_lock = threading.RLock()
+_locks: WeakValueDictionary[tuple[str, str], threading.RLock] = WeakValueDictionary()
+"""Of records that are being changed, by storage and name: one storage may hang."""
+_locks_lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - a thread that is not in the child may have held it
-    _lock = threading.RLock()
+    global _locks, _locks_lock  # threads that are not in the child may hold them
+    _locks, _locks_lock = WeakValueDictionary(), threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _lock_of(storage: Storage, name: str) -> threading.RLock:
+    with _locks_lock:
+        return _locks.setdefault((storage.uri, name), threading.RLock())
 
 
 class BadManifest(ValueError):  # noqa: N818 - named by what is wrong
@@ -342,7 +350,8 @@ def change_file(
     first.
     """
     directory = name.rpartition("/")[0]
-    with _lock, _locked(storage, directory):
+    lock = _lock_of(storage, name)  # a name for it keeps it in use
+    with lock, _locked(storage, directory):
         for _ in range(_MAX_CONFLICTS):
             version = _version(storage, name)  # before the content, which may change meanwhile
             content, result = change(storage.read(name))

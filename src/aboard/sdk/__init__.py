@@ -1,5 +1,5 @@
-"""Boards from Python: a client of the hub's REST API.
+"""A Python client of the hub's REST API.
 
-It needs the standard library only, so that a training script can start a board without the packages
-of a hub.
+It needs only the standard library, so that a training script can start a board without the hub's
+dependencies.
 """

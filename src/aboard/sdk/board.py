@@ -1,4 +1,4 @@
-"""A board in a Python program: the last document that the hub sent, and the requests about it."""
+"""A board on a hub: its last document, and methods for its requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Board(BoardFields):
     """A board on a hub, with the fields of `BoardFields` as attributes.
 
     `Board.create`, `Board.get` and `Board.list` return boards; they use the hub that `Client()`
-    finds unless one is given. The attributes are those of the last response: `refresh` requests
-    them again. Times are seconds since 1970, durations seconds, sizes bytes.
+    finds unless one is given. The attributes are those of the last response; `refresh` updates
+    them. Times are in seconds since 1970, durations in seconds, sizes in bytes.
     """
 
     def __init__(self, client: Client, document: dict[str, Any]) -> None:
@@ -36,21 +36,21 @@ class Board(BoardFields):
         new: bool = False,
         **options: Unpack[BoardOptions],
     ) -> Board:
-        """Start a board of paths, URIs or selectors, or return the live board of the same ones.
+        """Start a board of paths, URIs or selectors, or return the live board of the selection.
 
         Args:
             selectors: a path, a URI, a selector, or several.
             uri: the same as `selectors`.
-            wait: return when it serves data, not before.
+            wait: return only when it serves data.
             seconds: the longest time to wait.
             client: the hub.
-            new: create a board even if there is a live one of this selection.
+            new: create a board even if this selection has a live one.
             options: those of `Client.create`.
 
         Raises:
-            BoardLimitExceeded: you have as many boards as you may.
-            BoardFailed: it has ended meanwhile.
-            NotReady: it takes longer.
+            BoardLimitExceeded: you have reached your limit of boards.
+            BoardFailed: it ended while waiting.
+            NotReady: it is not ready in time.
         """
         from aboard.sdk.client import one_of, open_hub_for
 
@@ -60,7 +60,7 @@ class Board(BoardFields):
 
     @classmethod
     def get(cls, board: str, *, client: Client | None = None) -> Board:
-        """Return a board by its id, the beginning of one, or its name."""
+        """Return a board by its id, its name, or a prefix of either."""
         return _hub(client).get(board)
 
     @classmethod
@@ -71,7 +71,7 @@ class Board(BoardFields):
         states: Sequence[str] = (),
         client: Client | None = None,
     ) -> list[Board]:
-        """Return your boards, the newest first; with `all`, also ended ones."""
+        """Return your boards, newest first; with `all`, also ended ones."""
         return _hub(client).list(all=all, states=states)
 
     @property
@@ -81,11 +81,11 @@ class Board(BoardFields):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The whole document of the REST API, with an absolute address."""
+        """The complete document of the REST API, with an absolute URL."""
         return self._document | {"url": self.url}
 
     def refresh(self) -> Board:
-        """Request its document again."""
+        """Update its attributes from the hub."""
         return self._update(self._client.get(self))
 
     def wait(self, *, seconds: float = 300.0, data: bool = True) -> Board:
@@ -93,11 +93,11 @@ class Board(BoardFields):
         return self._update(self._client.wait(self, seconds=seconds, data=data))
 
     def stop(self, *, now: bool = False, wait: bool = True) -> Board:
-        """Stop it, and wait for its end."""
+        """Stop it and, by default, wait until it has stopped."""
         return self._update(self._client.stop(self, now=now, wait=wait))
 
     def restart(self) -> Board:
-        """Start it again, at the same address."""
+        """Restart it at the same address."""
         return self._update(self._client.restart(self))
 
     def delete(self) -> None:
@@ -122,15 +122,15 @@ class Board(BoardFields):
             yield rest.decode(errors="replace")
 
     def history(self) -> Sequence[dict[str, Any]]:
-        """Return its states, the oldest first."""
+        """Return its states, oldest first."""
         return self._client.history(self)
 
     def link(self) -> str:
-        """Return a link that opens it in a browser, once."""
+        """Return a one-time link that opens it in a browser."""
         return self._client.link(self)
 
     def share(self, *, lasts: str | float | None = None) -> str:
-        """Return a link that shows it without a login, for a time such as `"7d"`."""
+        """Return a link that shows it without a login; `lasts` is a time such as `"7d"`."""
         return str(self._client.share(self, lasts=lasts)["url"])
 
     def __repr__(self) -> str:

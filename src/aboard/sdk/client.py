@@ -1,7 +1,7 @@
 """The hub's REST API from Python: `Client` has one method per request, `AsyncClient` awaits them.
 
-Each request is a connection of its own, so a client may be shared between threads. Which hub to use
-is decided in `personal`.
+Each request uses its own connection, so threads may share a client. Finding the hub is left to
+`personal`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from collections.abc import (
 )
 from contextlib import aclosing, suppress
 from http.client import HTTPException, HTTPResponse
-from itertools import islice
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, get_type_hints
 
@@ -44,7 +43,7 @@ Result = TypeVar("Result")
 
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.02, 1.0
 _LAST_JOB_POLL_SECONDS = 5.0
-_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 10.0  # before a lost stream is opened again
+_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 10.0  # before a lost stream is reopened
 _RUN_ID = re.compile(r"[0-9a-f]{8}:")
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
@@ -53,13 +52,13 @@ class Client:
     """A hub.
 
     Args:
-        url: its address; by default that in `ABOARD_HUB`, of `aboard login`, or of your own.
-        token: its token; by default that in `ABOARD_HUB_TOKEN`, or that of the login.
+        url: its address; by default from `ABOARD_HUB`, `aboard login`, or your own hub.
+        token: its token; by default from `ABOARD_HUB_TOKEN` or the login.
         start: start your own hub if there is no other.
         seconds: the timeout of a request.
 
     Raises:
-        Unreachable: there is no hub to use.
+        Unreachable: no hub was found.
     """
 
     def __init__(
@@ -77,8 +76,8 @@ class Client:
             known = start_personal(find_roots(()))
         if known is None:
             raise Unreachable(
-                "no hub runs, and none is configured.",
-                "Start a board, which starts a hub of your own: aboard start SELECTOR",
+                "no hub is running, and none is configured.",
+                "Start a board, which starts your own hub: aboard start SELECTOR",
                 code="no_hub",
             )
         self.hub: KnownHub = known
@@ -86,7 +85,7 @@ class Client:
         parts = urllib.parse.urlsplit(known.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise Unreachable(
-                f"{known.url!r} is not the address of a hub.", "Write https://HOST.", code="bad_url"
+                f"{known.url!r} is not a valid hub address.", "Use https://HOST.", code="bad_url"
             )
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
         if parts.hostname in _LOOPBACK:
@@ -112,36 +111,37 @@ class Client:
         new: bool = False,
         **options: Unpack[BoardOptions],
     ) -> Board:
-        """Start a board of a selection, or return the live board of the same selection.
+        """Start a board of a selection, or return the live one with the same selection.
 
         Args:
             selectors: a path, a URI, a selector, or several.
             uri: the same as `selectors`.
-            new: create a board even if there is a live one of this selection.
+            new: create a board even if this selection has a live one.
             options: `name`, `title`, `template` of the runs' names, `where`, `sort` and `limit` as
-                of `runs`, asked again whenever points arrive, `group_by` (fields such as
+                in `runs`, evaluated again whenever points arrive, `group_by` (fields such as
                 `["hparams.lr"]`) with `band` (`std`, `sem`, `minmax`, `quartiles`) and `show`
-                (`groups`, `runs`, `both`), `on` (`instant`, or an engine
-                of the hub such as `process` or `slurm:long`; see `engines`), `engine` (`fast` or
-                `stock`), `timeout` and `idle_timeout` in seconds or as in `"7d"`, `memory` as in
-                `"2GiB"` for a process of its own, `visibility` (`private` or `team`).
+                (`groups`, `runs`, `both`), `on` (`instant`, or an engine of the hub such as
+                `process` or `slurm:long`; see `engines`), `engine` (`fast` or `stock`), `timeout`
+                and `idle_timeout` in seconds or as in `"7d"`, `memory` as in `"2GiB"` for an
+                isolated board, `visibility` (`private` or `team`).
 
         Raises:
-            BoardLimitExceeded: you have as many boards as you may.
+            BoardLimitExceeded: you have reached your limit of boards.
             TypeError: neither `selectors` nor `uri` is given, or both, or an unknown option.
         """
         body = _given(options, BoardOptions)
-        if isinstance(body.get("sort"), str):
-            body["sort"] = [body["sort"]]
+        for name in ("sort", "group_by"):
+            if isinstance(body.get(name), str):
+                body[name] = [body[name]]
         body |= {"selectors": as_selectors(one_of(selectors, uri)), "new": new}
         key = {"idempotency-key": secrets.token_hex(16)}
         return Board(self, self._document("POST", "/boards", body, headers=key))
 
     def get(self, board: str | Board) -> Board:
-        """Return a board by its id, the beginning of one, or its name.
+        """Return a board by its id, its name, or a prefix of either.
 
         Raises:
-            NotFound: there is none that you may see.
+            NotFound: it does not exist, or you may not see it.
         """
         return Board(self, self._document("GET", _path(board)))
 
@@ -153,7 +153,7 @@ class Client:
         owner: str | None = None,
         name: str | None = None,
     ) -> list[Board]:
-        """Return the boards that you may see, the newest first; with `all`, also ended ones."""
+        """Return the boards that you may see, newest first; with `all`, also ended ones."""
         query: list[tuple[str, str]] = [("state", state) for state in states]
         query += [("all", "true")] if all else []
         query += [(key, value) for key, value in (("owner", owner), ("name", name)) if value]
@@ -173,13 +173,13 @@ class Client:
         Args:
             board: the board.
             seconds: the longest time to wait.
-            data: if false, wait only until it runs, with data or without.
-            until: another condition to wait for, which an ended board may fulfil too.
+            data: if false, wait only until it runs, even without data.
+            until: another condition to wait for, which an ended board may also meet.
             on_change: called with the board after every poll.
 
         Raises:
             BoardFailed: it has ended.
-            NotReady: it takes longer.
+            NotReady: it is not ready in time, or its sources cannot be read.
         """
         deadline = time.monotonic() + seconds
         pause = _FIRST_POLL_SECONDS
@@ -194,6 +194,8 @@ class Client:
                 raise _ended(now)
             elif now.state == "running" and (now.runs or not data):
                 return now
+            elif now.state == "running" and now.problems:
+                raise _unreadable(now)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise _not_ready(now, seconds)
@@ -209,12 +211,12 @@ class Client:
         seconds: float = 60.0,
         on_change: Callable[[Board], None] | None = None,
     ) -> Board:
-        """Stop a board and wait for its end; one that has ended stays as it is.
+        """Stop a board and wait until it has stopped; an ended one does not change.
 
-        While its engine does not answer, it is `stopping`, with the reason; the hub goes on trying.
+        While its engine does not answer, it stays `stopping`, with a reason, and the hub retries.
 
         Raises:
-            NotReady: it takes longer than `seconds`.
+            NotReady: it has not stopped after `seconds`.
         """
         stopped = Board(self, self._document("POST", f"{_path(board)}/stop", {"now": now}))
         if not wait or stopped.state in ENDED:
@@ -224,11 +226,11 @@ class Client:
         )
 
     def restart(self, board: str | Board) -> Board:
-        """Start a board again, at the same address."""
+        """Restart a board at the same address."""
         return Board(self, self._document("POST", f"{_path(board)}/restart"))
 
     def delete(self, board: str | Board) -> None:
-        """Delete a board with its history; a process of its own is stopped first."""
+        """Delete a board with its history; an isolated one is stopped first."""
         known = self.get(board)
         if known.on != INSTANT and known.state not in ENDED:
             self.stop(known)
@@ -251,7 +253,7 @@ class Client:
         return Board(self, self._document("POST", f"{_path(board)}/selection", body))
 
     def history(self, board: str | Board) -> Documents:
-        """Return the states of a board, the oldest first: `state`, `reason`, `at`."""
+        """Return the states of a board, oldest first: `state`, `reason`, `at`."""
         return self._list(f"{_path(board)}/history", "events")
 
     def logs(
@@ -261,16 +263,16 @@ class Client:
         return self._log(_path(board), [], tail=tail, follow=follow)
 
     def fetch(self, board: Board, path: str) -> bytes:
-        """Return what a board serves at a path below its address, such as `data/runs`."""
+        """Return the response of a board at a path below its address, such as `data/runs`."""
         with self._request("GET", f"/b/{board.id}/{path}", below="") as response:
             return response.read()
 
     def console_link(self) -> str:
-        """Return a link that opens the console of the hub in a browser, once."""
+        """Return a one-time link that opens the hub's console in a browser."""
         return self._reachable(self._document("POST", "/link")["url"])
 
     def link(self, board: str | Board) -> str:
-        """Return a link that opens a board in a browser, once."""
+        """Return a one-time link that opens a board in a browser."""
         return self._reachable(self._document("POST", f"{_path(board)}/link")["url"])
 
     def share(self, board: str | Board, *, lasts: str | float | None = None) -> Document:
@@ -293,23 +295,23 @@ class Client:
         """Return the engines on which boards can run, each with its profiles.
 
         Args:
-            probe: query each of them: whether it `answers`, its `version`, the `resources` that
-                are free, what the `problem` is and a `hint` what to do. If false, only the names.
+            probe: query each engine: whether it `answers`, its `version`, the free `resources`, the
+                `problem` and a `hint`. If false, return only names.
         """
         return self._list(f"/engines?probe={str(probe).lower()}", "engines")
 
     def try_engine(self, engine: str, *, roots: bool = True) -> Board:
-        """Start a board on an engine that writes a few points of its own and shows them.
+        """Start a trial on an engine: a board that writes a few points and shows them.
 
         Args:
             engine: its name, such as `slurm` or `slurm:long`.
-            roots: let the board read the local roots of the hub; its log says which it can.
+            roots: let the board read the hub's local roots; its log lists those it can read.
         """
         path = f"/engines/{_quoted(engine)}/trials"
         return Board(self, self._document("POST", path, {"roots": roots}))
 
     def trial(self, engine: str, board: str | Board) -> Document:
-        """Return how the hub reaches a trial, what it answers without a token, and what is left."""
+        """Return how the hub reaches a trial, its status without a token, and what remains."""
         ref = board if isinstance(board, str) else board.id
         return self._document("GET", f"/engines/{_quoted(engine)}/trials/{_quoted(ref)}")
 
@@ -318,9 +320,9 @@ class Client:
     def jobs(
         self, *, states: Sequence[str] = (), experiment: str | None = None, user: str | None = None
     ) -> Documents:
-        """Return the jobs below the hub's roots, the newest first.
+        """Return the jobs below the hub's roots, newest first.
 
-        Each has its `id`, `state`, `reason`, and in `states` how many members are in each state.
+        Each has `id`, `state`, `reason`, and in `states` the number of members in each state.
         `aboard.Job` has the same without a hub.
         """
         query: list[tuple[str, str]] = [("state", state) for state in states]
@@ -329,10 +331,10 @@ class Client:
         return list(self._pages("/jobs", "jobs", query))
 
     def job(self, job: str) -> Document:
-        """Return a job by its id, or the beginning of one.
+        """Return a job by its id or a prefix of it.
 
         Raises:
-            NotFound: no root of the hub has one.
+            NotFound: it is in no root of the hub.
         """
         return self._document("GET", _job_path(job))
 
@@ -349,9 +351,9 @@ class Client:
         tail: int | None = None,
         follow: bool = False,
     ) -> Generator[bytes]:
-        """Yield what a member of a job wrote, in chunks; with `follow`, until it ends.
+        """Yield the log of a member in chunks; with `follow`, until it ends.
 
-        A job of one member needs no number.
+        `member` may be omitted if the job has only one.
         """
         query = [] if member is None else [("member", str(member))]
         return self._log(_job_path(job), query, tail=tail, follow=follow)
@@ -367,12 +369,12 @@ class Client:
     ) -> Document:
         """Submit a job to an engine of the hub, as the hub's user.
 
-        On your own hub; on a team's hub for administrators, if its settings allow it.
+        A team's hub allows this only to administrators, and only if its settings do.
         `aboard.submit` needs no hub.
 
         Args:
-            command: its words, in which `{lr}` stands for the value of `lr`.
-            root: where its runs go: a root of the hub; by default its first.
+            command: its words; `{lr}` stands for the value of `lr`.
+            root: the root of the hub for its runs; by default the first.
             workdir: where the command runs; by default the working directory.
             options: those of `aboard.submit`.
         """
@@ -386,17 +388,17 @@ class Client:
         return self._document("POST", "/jobs", body)
 
     def stop_job(self, job: str, *, now: bool = False) -> Document:
-        """Stop the members of a job that have not ended; `now` leaves them no time of grace."""
+        """Stop the members of a job that have not ended; `now` skips the grace period."""
         return self._document("POST", f"{_job_path(job)}/stop", {"now": now})
 
     def retry_job(self, job: str, *, members: Sequence[int] = ()) -> Document:
-        """Submit members again that did not succeed, by default all; their runs continue."""
+        """Submit again members that did not succeed, by default all; their runs continue."""
         return self._document("POST", f"{_job_path(job)}/retry", {"members": list(members)})
 
     def delete_job(self, job: str, *, force: bool = False) -> None:
-        """Remove a job that has ended from the list; its runs stay.
+        """Remove an ended job from the list; its runs are kept.
 
-        `force` removes one whose state is unknown too: what may still run of it goes on.
+        `force` also removes a job whose state is unknown; members that run are not stopped.
         """
         self._document("DELETE", f"{_job_path(job)}{'?force=true' if force else ''}")
 
@@ -407,15 +409,15 @@ class Client:
         seconds: float | None = None,
         on_change: Callable[[Document], None] | None = None,
     ) -> Document:
-        """Wait until all members of a job have ended, however they ended.
+        """Wait until all members of a job have ended, successfully or not.
 
         Args:
             job: its id.
-            seconds: the longest time to wait; without a limit by default.
+            seconds: the longest time to wait; no limit by default.
             on_change: called with the job after every poll.
 
         Raises:
-            NotReady: it takes longer.
+            NotReady: it has not ended in time.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         pause = _FIRST_POLL_SECONDS
@@ -429,7 +431,7 @@ class Client:
             if left is not None and left <= 0:
                 raise NotReady(
                     f"job {now['id']} is {now['state']} after {seconds:g} s.",
-                    f"It goes on; see how: aboard jobs show {now['id']}",
+                    f"It keeps running. See its state: aboard jobs show {now['id']}",
                     code="not_ready",
                 )
             time.sleep(pause if left is None else min(pause, left))
@@ -452,11 +454,11 @@ class Client:
             selectors: which runs; all by default.
             where: a condition, such as `'metrics["eval/acc"].max > 0.9'`.
             sort: one or more fields, with `-` before one for descending order.
-            limit: how many to return at most.
-            columns: fields; each run then has these alone.
+            limit: the most runs to return.
+            columns: fields; each run then has only these.
         """
         query = _question(selectors, where, sort, columns)
-        return list(islice(self._pages("/runs", "runs", query, limit), limit))
+        return list(self._pages("/runs", "runs", query, limit))
 
     def count_runs(self, selectors: Selectors = (), *, where: str | None = None) -> int:
         """Return how many runs selectors and a condition select."""
@@ -474,19 +476,19 @@ class Client:
         limit: int | None = None,
         columns: Sequence[str] = (),
     ) -> Documents:
-        """Return groups of runs that have the same values: `values`, `count`, `means` of columns.
+        """Return groups of runs with the same values: `values`, `count`, `means` of columns.
 
         Args:
             by: one or more fields.
             selectors: which runs; all by default.
             where: a condition.
             sort: fields; groups are in the order of their first runs, by default of their values.
-            limit: how many groups to return at most.
-            columns: fields of which to return the means.
+            limit: the most groups to return.
+            columns: fields whose means are returned.
         """
         query = _question(selectors, where, sort, columns)
         query += [("group_by", one) for one in _several(by)]
-        return list(islice(self._pages("/runs", "groups", query, limit), limit))
+        return list(self._pages("/runs", "groups", query, limit))
 
     def series(
         self,
@@ -507,16 +509,16 @@ class Client:
 
         Args:
             selectors: which runs.
-            tags: which metrics: `TAG`, or `DIRECTORY/TAG` of one in a directory of its run.
+            tags: which metrics: `TAG`, or `DIRECTORY/TAG` in a directory of the run.
             x: `step`, `wall_time`, `relative_time` (since the curve's first point), or the name of
                 a metric.
             start: the least x.
             stop: the greatest x.
             samples: the most points of a curve; spikes are kept.
             smoothing: the weight of TensorBoard's smoothing, computed over all points.
-            window: how many points to average around each one, likewise.
-            group_by: fields that the runs of a group share; then there are three curves for each
-                group, the middle and the ends of its band.
+            window: how many points to average around each one, also computed over all points.
+            group_by: fields that the runs of a group share; each group then has three curves, the
+                middle and the edges of its band.
             band: `std`, `sem`, `minmax` or `quartiles`.
             seconds: the longest time to wait for runs that the hub has not read yet.
         """
@@ -557,13 +559,13 @@ class Client:
         return found
 
     def run(self, run: str | Document) -> Document:
-        """Return a run in full: its attempts, stages, command, note, files.
+        """Return a run with its attempts, stages, command, note and files.
 
         Args:
             run: its `id`, one of `runs`, or a selector of one run.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
         """
         return self._document("GET", self._run_path(run))
 
@@ -585,12 +587,12 @@ class Client:
         return self._list(f"{self._run_path(run)}/boards", "boards")
 
     def run_media(self, run: str | Document, tag: str, *, step: int | None = None) -> Document:
-        """Return the images, clips, texts or the histogram of a run at a step, its last by default.
+        """Return the images, clips, texts or the histogram of a run at a step.
 
         Args:
             run: as for `run`.
-            tag: the name of what it has logged, as `run_metrics` lists it.
-            step: the value of this step, or of the last one before it.
+            tag: a name that `run_metrics` lists.
+            step: this step, or the last one before it; by default the last of all.
         """
         query = [("tag", tag)] + ([] if step is None else [("step", str(step))])
         path = f"{self._run_path(run)}/media?{urllib.parse.urlencode(query)}"
@@ -612,13 +614,13 @@ class Client:
         offset: int | None = None,
         follow: bool = False,
     ) -> Generator[bytes]:
-        """Yield the output that a run recorded, in chunks; with `follow`, until it ends.
+        """Yield the recorded output of a run in chunks; with `follow`, until it ends.
 
         Args:
             run: as for `run`.
-            tail: only so many of the last lines.
+            tail: only this many of the last lines.
             offset: begin at this byte instead.
-            follow: go on until the run has ended.
+            follow: continue until the run has ended.
         """
         given = [("tail", tail), ("offset", offset)]
         query = [(name, str(value)) for name, value in given if value is not None]
@@ -640,25 +642,25 @@ class Client:
     def delete_run(
         self, run: str | Document, *, confirm: str | None = None, force: bool = False
     ) -> Document:
-        """Return what the deletion of a run would lose; with the `confirm` of that, delete it.
+        """Return what a deletion would delete and a token, `confirm`; delete with that token.
 
         Args:
             run: as for `run`.
             confirm: the token that a call without one returns.
-            force: also a run that is still running.
+            force: delete the run even if it is running.
         """
         query = [("confirm", confirm)] if confirm is not None else []
         query += [("force", "true")] if force else []
         return self._document("DELETE", f"{self._run_path(run)}?{urllib.parse.urlencode(query)}")
 
     def examine_run(self, run: str | Document) -> Document:
-        """Return what doctor finds about a run: `findings`, and whether that is `complete`."""
+        """Return the findings of doctor for a run: `findings`, and whether they are `complete`."""
         return self._document("GET", f"{self._run_path(run)}/doctor")
 
     def facet(
         self, field: str, selectors: Selectors = (), *, where: str | None = None, limit: int = 50
     ) -> Document:
-        """Return the values of a field, such as `hparams.lr`, with how many runs have each.
+        """Return the values of a field such as `hparams.lr`, and how many runs have each.
 
         Many different numbers are counted in `bins`.
         """
@@ -683,10 +685,10 @@ class Client:
             query.append(("limit", "2"))
             found = self._document("GET", f"/runs?{urllib.parse.urlencode(query)}")["runs"]
             if not found:
-                raise NotFound(f"there is no run in {run!r}.", "Check the path.", code="not_found")
+                raise NotFound(f"no run found at {run!r}.", "Check the path.", code="not_found")
             if len(found) > 1:
-                message = f"{run!r} is more than one run."
-                raise HubError(message, "Name one of them, or take its id.", code="ambiguous")
+                message = f"{run!r} matches several runs."
+                raise HubError(message, "Name one of them, or use its id.", code="ambiguous")
             run = str(found[0]["id"])
         return f"/runs/{_quoted(run)}"
 
@@ -695,7 +697,7 @@ class Client:
         return self._list("/roots", "roots")
 
     def add_root(self, root: str | os.PathLike[str]) -> Document:
-        """Add a root, for administrators and on your own hub; one that is there stays."""
+        """Add a root, for administrators and on your own hub; an existing one does not change."""
         return self._document("POST", "/roots", {"uri": _absolute(root)})
 
     # Saved views.
@@ -705,18 +707,18 @@ class Client:
         return self._list("/views", "views")
 
     def save_view(self, name: str, query: str, *, visibility: str = "private") -> Document:
-        """Save a view of the table of runs; it replaces yours of the same name.
+        """Save a view of the table of runs; it replaces your view with the same name.
 
         Args:
-            name: what it is listed under.
-            query: what follows the `?` in the address of the page.
+            name: its name.
+            query: the part after the `?` in the address of the page.
             visibility: `private`, or `team` to share it.
         """
         body = {"name": name, "query": query, "visibility": visibility}
         return self._document("PUT", "/views", body)
 
     def delete_view(self, name: str, *, owner: str | None = None) -> None:
-        """Delete one of your views; as an administrator, also one that `owner` shares."""
+        """Delete one of your views or, as an administrator, a shared view of `owner`."""
         query = [("name", name)] + ([] if owner is None else [("owner", owner)])
         self._document("DELETE", f"/views?{urllib.parse.urlencode(query)}")
 
@@ -729,18 +731,18 @@ class Client:
         follow: Iterable[str | Document] = (),
         last: str | None = None,
     ) -> Generator[Document]:
-        """Yield what happens on the hub, for as long as the caller goes on.
+        """Yield the events of the hub until the caller stops iterating.
 
-        Each event has its name in `event`, its place in `cursor`, and what happened: `hello` at
-        first; `run`, `board` and `job` with `change` and the document; `runs` and `jobs` if there
-        were too many changes; `points` with the `runs`, or the `source`, that have new ones; and
-        `reset` if events were missed, so that everything has to be listed again. A lost connection
-        is opened again.
+        Each event has its name in `event` and its position in `cursor`. The names are `hello`, the
+        first event; `run`, `board` and `job`, with `change` and the document; `runs` and `jobs`, if
+        there were too many changes; `points`, with the `runs` or the `source` that have new points;
+        and `reset`, if events were missed, so that everything has to be listed again. A lost
+        connection is reopened.
 
         Args:
             kinds: of `run`, `board`, `job` and `points`; all by default.
-            follow: runs to read new points of, as for `run`; else of all that boards show.
-            last: the `cursor` of an event after which to go on.
+            follow: runs whose new points are read, as for `run`; by default all that boards show.
+            last: the `cursor` of an event after which to continue.
         """
         for event in self._events(kinds, follow, last):
             if event is not None:
@@ -749,12 +751,12 @@ class Client:
     def _events(
         self, kinds: Sequence[str], follow: Iterable[str | Document], last: str | None
     ) -> Generator[Document | None]:
-        """Yield events, and None at each sign of life: a caller that has left can notice then."""
+        """Yield events, and None for keep-alives, so that the caller can check whether to stop."""
         query = [("kind", str(one)) for one in kinds]
         query += [("follow", self._run_path(one).rpartition("/")[2]) for one in follow]
         query = [(name, urllib.parse.unquote(value)) for name, value in query]
         path = f"/events?{urllib.parse.urlencode(query)}"
-        pause: float | None = None  # None until the first connection: then errors are the caller's
+        pause: float | None = None  # None before the first connection, whose errors are raised
         while True:
             headers = {"accept": "text/event-stream"} | ({"last-event-id": last} if last else {})
             try:
@@ -784,42 +786,42 @@ class Client:
         return self._document("POST", "/users", body)
 
     def set_role(self, name: str, role: str) -> Document:
-        """Make a user a `viewer`, `member` or `admin` from now on."""
+        """Change the role of a user to `viewer`, `member` or `admin`."""
         return self._document("PATCH", f"/users/{_quoted(name)}", {"role": role})
 
     def set_password(self, name: str, password: str) -> None:
-        """Set the password of a user, or your own; it ends all sessions of the user."""
+        """Set the password of a user or your own, and end all sessions of the user."""
         self._document("PUT", f"/users/{_quoted(name)}/password", {"password": password})
 
     def remove_user(self, name: str) -> None:
-        """Remove a user with all tokens, sessions and links; the boards stay."""
+        """Remove a user with all tokens, sessions and links; boards are kept."""
         self._document("DELETE", f"/users/{_quoted(name)}")
 
     def limits(self) -> Document:
-        """Return what each user may have: numbers of boards, and ceilings of one board."""
+        """Return the limits of each user: numbers of boards, and ceilings per board."""
         return self._document("GET", "/limits")
 
     def sessions(self) -> Documents:
-        """Return the logins of your browsers; for an administrator those of all users."""
+        """Return your browser sessions; for an administrator, those of all users."""
         return self._list("/sessions", "sessions")
 
     def end_session(self, session: str) -> None:
-        """End a session, by its id."""
+        """End a session by its id."""
         self._document("DELETE", f"/sessions/{_quoted(session)}")
 
     def tokens(self) -> Documents:
-        """Return your tokens without their secrets; for an administrator those of all users."""
+        """Return your tokens without their secrets; for an administrator, those of all users."""
         return self._list("/tokens", "tokens")
 
     def create_token(
         self, name: str = "", *, lasts: str | float | None = None, user: str | None = None
     ) -> Document:
-        """Create a token; its secret is in `token`, and shown nowhere else.
+        """Create a token; its secret is in `token` of this response only.
 
         Args:
             name: what it is for.
-            lasts: how long it is valid, in seconds or as in `"90d"`; without a limit by default.
-            user: whose it is; your own by default.
+            lasts: how long it is valid, in seconds or as in `"90d"`; no limit by default.
+            user: its user; you by default.
         """
         body = {"name": name, "lasts": lasts, "user": user}
         return self._document("POST", "/tokens", body)
@@ -837,13 +839,17 @@ class Client:
         query: Sequence[tuple[str, str]],
         limit: int | None = None,
     ) -> Iterator[dict[str, Any]]:
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise ValueError(f"limit is a number from 1 on, not {limit!r:.60}.")
         cursor: str | None = ""
         while cursor is not None:
             parameters = [*query, ("limit", str(min(limit or 1000, 1000)))]
             parameters += [("cursor", cursor)] if cursor else []
             page = self._document("GET", f"{path}?{urllib.parse.urlencode(parameters)}")
-            yield from page[field]
-            cursor = page["next"]
+            found = page[field] if limit is None else page[field][:limit]
+            yield from found
+            limit = None if limit is None else limit - len(found)
+            cursor = None if limit == 0 else page["next"]
 
     def _document(
         self,
@@ -873,7 +879,7 @@ class Client:
                 yield chunk
 
     def _reachable(self, link: str) -> str:
-        """Return a link of the hub as it works here: a tunnel may have another port or host."""
+        """Return a link with this client's address of the hub, which may be that of a tunnel."""
         parts = urllib.parse.urlsplit(link)
         if parts.hostname not in _LOOPBACK:
             return link
@@ -899,7 +905,7 @@ class Client:
         content = None if body is None else json.dumps(body).encode()
         if content is not None:
             sent["content-type"] = "application/json"
-        request = urllib.request.Request(  # noqa: S310 - http or https, as was checked
+        request = urllib.request.Request(  # noqa: S310 - http or https, checked in __init__
             f"{self.url}{below}{path}", content, sent, method=method
         )
         try:
@@ -918,23 +924,23 @@ class Client:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the token is for the hub only."""
+    """Follows no redirects, because the token is only for the hub."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def as_selectors(given: Selectors) -> list[str]:
-    """Return selectors as a hub takes them: relative paths become absolute."""
+    """Return selectors for a hub, with absolute instead of relative paths."""
     if isinstance(given, (str, os.PathLike)):
         return [_absolute(given)]
     return [_absolute(one) for one in given]
 
 
 def one_of(selectors: Selectors | None, uri: Selectors | None) -> Selectors:
-    """Return the argument of `create` that was given under either of its names."""
+    """Return the argument of `create`, which has two names."""
     if (selectors is None) == (uri is None):
-        raise TypeError("create() takes selectors or uri, and one of them only")
+        raise TypeError("create() takes either selectors or uri")
     return selectors if selectors is not None else uri or ()
 
 
@@ -964,11 +970,17 @@ def _ended(board: Board) -> BoardFailed:
     return BoardFailed(message, hint, state=board.state, reason=board.reason)
 
 
+def _unreadable(board: Board) -> NotReady:
+    message = f"board {board.name} has no data: {board.problems[0]}"
+    hint = "The board shows data as soon as the source can be read."
+    return NotReady(message, hint, code="not_ready")
+
+
 def _not_ready(board: Board, seconds: float) -> NotReady:
     reason = f" ({board.reason})" if board.reason else ""
     if board.state == "stopping":
         message = f"board {board.name} is still stopping after {seconds:g} s{reason}."
-        hint = f"The hub goes on trying. See: aboard describe {board.id}"
+        hint = f"The hub keeps trying. See: aboard describe {board.id}"
     else:
         what = board.condition or f"it is {board.state}"
         message = f"board {board.name} is not ready after {seconds:g} s: {what}{reason}."
@@ -985,7 +997,7 @@ def _given(options: Mapping[str, Any], known: type) -> Document:
 def _path(board: str | Board) -> str:
     ref = board if isinstance(board, str) else board.id
     if not ref:
-        raise HubError("no board is named.", "List them with: aboard list", code="bad_value")
+        raise HubError("the board's name is empty.", "List them: aboard list", code="bad_value")
     return f"/boards/{_quoted(ref)}"
 
 
@@ -1005,7 +1017,7 @@ def _parsed(text: bytes) -> Any:
 
 
 def _parsed_events(response: HTTPResponse) -> Iterator[Document | None]:
-    """Yield the events of a stream as they arrive; None for what is none."""
+    """Yield the events of a stream as they arrive; None for keep-alives."""
     text = b""
     while chunk := response.read1(1 << 16):
         *blocks, text = (text + chunk).split(b"\n\n")
@@ -1026,7 +1038,7 @@ def log_in(url: str, user: str, password: str, *, name: str = "", lasts: str = "
     with client._request("POST", "/login", {"user": user, "password": password}) as response:
         cookie = (response.headers["set-cookie"] or "").partition(";")[0]
     parts = urllib.parse.urlsplit(client.url)
-    # Requests with a session are for browsers, so the hub checks their origin.
+    # Requests with a session need the headers of a browser, because the hub checks their origin.
     origin = f"{parts.scheme}://{parts.netloc}"
     headers = {"cookie": cookie, "origin": origin, "x-aboard-csrf": "1"}
     body = {"name": name, "lasts": lasts}
@@ -1057,10 +1069,10 @@ def open_hub_for(
     roots: Sequence[str] = (),
     notify: Callable[[str], None] = lambda _: None,
 ) -> Client:
-    """Return a hub that can resolve selectors; your own is started, and gets the root in use here.
+    """Return a hub that can resolve selectors; start your own hub if needed, and add `roots` to it.
 
     Only names of runs need a root. `roots` are by default `ABOARD_ROOT` or `./runs`. A team's hub
-    must have the roots that are given. `notify` gets what was done, in a sentence.
+    must already have the given roots. `notify` is called with messages for the user.
     """
     from aboard.runs.catalog import find_roots
 
@@ -1082,14 +1094,14 @@ def open_hub_for(
             )
         for root in missing:
             client.add_root(Path(root) if "://" not in root else root)
-        notify(f"your hub looks for runs below {', '.join(missing)} too from now on.")
+        notify(f"added to the roots of your hub: {', '.join(missing)}.")
     return client
 
 
 async def _to_thread(
     function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
 ) -> Result:
-    from asyncio import to_thread  # a fifth of the time that a command takes
+    from asyncio import to_thread  # slow to import: a fifth of the time of a command
 
     return await to_thread(function, *arguments, **options)
 
@@ -1110,7 +1122,7 @@ class AsyncClient:
     """A hub, used without blocking the event loop; its methods are those of `Client`.
 
     Args:
-        client: the hub; by default the one that `Client()` finds.
+        client: the hub; by default that of `Client()`.
     """
 
     def __init__(self, client: Client | None = None) -> None:
@@ -1197,7 +1209,7 @@ class AsyncClient:
         tail: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """Yield what a member of a job wrote, in chunks; with `follow`, until it ends."""
+        """Yield the log of a member in chunks; with `follow`, until it ends."""
         return _in_threads(self.client.job_logs(job, member, tail=tail, follow=follow))
 
     def run_file(self, run: str | Document, name: str) -> AsyncGenerator[bytes]:
@@ -1212,7 +1224,7 @@ class AsyncClient:
         offset: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """Yield the output that a run recorded, in chunks; with `follow`, until it ends."""
+        """Yield the recorded output of a run in chunks; with `follow`, until it ends."""
         return _in_threads(self.client.run_log(run, tail=tail, offset=offset, follow=follow))
 
     async def events(
@@ -1222,7 +1234,7 @@ class AsyncClient:
         follow: Iterable[str | Document] = (),
         last: str | None = None,
     ) -> AsyncGenerator[Document]:
-        """Yield what happens on the hub, for as long as the caller goes on."""
+        """Yield the events of the hub until the caller stops iterating."""
         signs = (event or {} for event in self.client._events(kinds, follow, last))
         async with aclosing(_in_threads(signs)) as events:
             async for event in events:
@@ -1244,5 +1256,5 @@ async def _in_threads(chunks: Generator[Result]) -> AsyncGenerator[Result]:
             yield chunk
     finally:
         closed.set()
-        with suppress(ValueError):  # a thread still waits for the next chunk, and closes it
+        with suppress(ValueError):  # a thread still waits for the next chunk and will close it
             chunks.close()

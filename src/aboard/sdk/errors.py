@@ -1,6 +1,6 @@
-"""Errors of a hub or a board, as types that a program can tell apart.
+"""The exceptions of the SDK.
 
-Each carries the error of the REST API: a code, a message, and a hint what to do.
+Each has the code, message and hint of an error of the REST API.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 
 
 class HubError(Exception):
-    """A request that the hub refused, or could not fulfil.
+    """A request that the hub refused or could not complete.
 
     Attributes:
         code: the kind of error, for programs.
         message: what is wrong.
         hint: what to do; may be empty.
         status: the HTTP status; 0 if there was no response.
-        picture: of a wrong question, its text with carets under the wrong place; else empty.
+        picture: for an invalid question, its text with carets under the error; else empty.
     """
 
     picture = ""
@@ -34,7 +34,7 @@ class HubError(Exception):
 
 
 class Unreachable(HubError):  # noqa: N818 - named by what is wrong
-    """There is no hub to use, or it does not answer."""
+    """No hub was found, or it does not answer."""
 
 
 class AuthError(HubError):
@@ -42,21 +42,21 @@ class AuthError(HubError):
 
 
 class NotFound(HubError):  # noqa: N818 - named by what is wrong
-    """Nothing of that name exists, or the user may not see it."""
+    """It does not exist, or the user may not see it."""
 
 
 class BoardLimitExceeded(HubError):  # noqa: N818 - named by what is wrong
-    """The user has as many boards as the hub allows.
+    """The user has reached the limit of boards.
 
     Attributes:
-        boards: the ids of the boards that count, the oldest first.
+        boards: the ids of the boards that count, oldest first.
     """
 
     boards: Sequence[str] = ()
 
 
 class NotReady(HubError):  # noqa: N818 - named by what is wrong
-    """The board does not serve data yet; the same call may work later."""
+    """The board or job is not ready; the same call may succeed later."""
 
 
 class BoardFailed(HubError):  # noqa: N818 - named by what is wrong
@@ -85,8 +85,8 @@ def error_of(status: int, document: Any) -> HubError:
     fields = document.get("error") if isinstance(document, dict) else None
     if not isinstance(fields, dict):
         return HubError(
-            f"the response has status {status}, and is not that of a hub.",
-            "Check its address.",
+            f"the response with status {status} is not from a hub.",
+            "Check the hub's address.",
             code="unexpected",
             status=status,
         )

@@ -1,8 +1,8 @@
-"""Which hub a program uses, and a user's own hub: its files, lock, start and roots.
+"""Finding the hub to use, and the personal hub: its files, lock, start and roots.
 
-A personal hub runs once per user, on loopback. Below the state directory, `hub.json` says where it
-is and which file holds its token, `hub.lock` is held by its process for as long as it lives, and
-`last-hub.json` remembers its roots and its ports for the next start.
+A user has one personal hub, on loopback. In the state directory, `hub.json` has its address and the
+name of its token file, `hub.lock` is locked while its process runs, and `last-hub.json` has its
+roots and ports for the next start.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _POLL_SECONDS = 0.05
 
 
 class KnownHub(NamedTuple):
-    """A hub and the token for it, which may be empty.
+    """A hub and its token, which may be empty.
 
-    `how` it is known is given, environment, login or personal; only a personal hub has a `pid`, and
-    a port of its own for boards.
+    `how` is where it is known from: given, environment, login or personal. Only a personal hub has
+    a `pid`, and a separate port for boards.
     """
 
     url: str
@@ -54,22 +54,22 @@ class KnownHub(NamedTuple):
         if self.how == "personal":
             hint = "Restart it with a new token: aboard hub stop, then aboard start."
         elif os.environ.get("ABOARD_HUB_TOKEN") == self.token:
-            hint = f"Set ABOARD_HUB_TOKEN to a valid one, or unset it. {hint}"
+            hint = f"Set ABOARD_HUB_TOKEN to a valid token, or unset it. {hint}"
         return AuthError(message, hint, code=refusal.code, status=refusal.status)
 
     def unreachable(self, error: Exception) -> Unreachable:
         cause = getattr(error, "reason", error)
         problem = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         instead = {
-            "environment": "unset ABOARD_HUB to use a hub of your own",
-            "login": "use a hub of your own again: aboard login --forget",
+            "environment": "unset ABOARD_HUB to use your own hub",
+            "login": "use your own hub again: aboard login --forget",
         }.get(self.how, "check the address")
         hint = f"Start it with 'aboard serve' on its machine, ask its administrator, or {instead}."
         if self.how == "personal":
             hint = "Restart it: aboard hub stop, then aboard start."
         if isinstance(cause, ssl.SSLCertVerificationError):
             problem = f"its certificate is not trusted: {cause.verify_message}"
-            hint = "Name the file with the certificate of its authority in SSL_CERT_FILE."
+            hint = "Set SSL_CERT_FILE to the file with the certificate of its authority."
         return Unreachable(f"{self.url}: {problem}.".replace("..", "."), hint, code="unreachable")
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class KnownHub(NamedTuple):
 
 
 class LastHub(NamedTuple):
-    """What the next personal hub takes over: the roots and the ports of the last one."""
+    """The roots and ports of the last personal hub, for the next one."""
 
     roots: tuple[str, ...] = ()
     port: int | None = None
@@ -93,7 +93,7 @@ def state_directory() -> Path:
 
 
 def find_hub(url: str | None = None, token: str | None = None) -> KnownHub | None:
-    """Return the hub to use: the one given, in `ABOARD_HUB`, of the login, or the user's own."""
+    """Return the hub to use: given, from `ABOARD_HUB`, from the login, or the personal hub."""
     how = "given" if url else "environment"
     url = url or os.environ.get("ABOARD_HUB")
     token = token or os.environ.get("ABOARD_HUB_TOKEN")
@@ -129,14 +129,14 @@ def forget_login() -> bool:
     return existed
 
 
-# The user's own hub, from outside.
+# The personal hub, from other processes.
 
 
 def find_personal() -> KnownHub | None:
     directory = state_directory()
     document = _read_json(directory / HUB_FILE)
-    # Without the file, do not test the lock: testing holds it for a moment, in which a hub that
-    # starts could not take it.
+    # Do not test the lock without the file: the test holds it for a moment, and a hub that starts
+    # at that moment could not take it.
     if document is None or not _is_locked(directory):
         return None
     try:
@@ -150,17 +150,17 @@ def find_personal() -> KnownHub | None:
 def start_personal(
     roots: Sequence[str] = (), *, notify: Callable[[str], None] = lambda _: None
 ) -> KnownHub:
-    """Start the user's own hub in the background, and return it once it answers.
+    """Start the personal hub in the background and return it when it answers.
 
     It keeps the roots and, if they are free, the ports of the last one, so that boards and their
-    addresses stay the same. `notify` gets what the user should know, in a sentence. Raises
-    `Unreachable` with the reason if the hub does not start.
+    addresses stay the same. `notify` is called with messages for the user. Raise `Unreachable` with
+    the reason if the hub does not start.
     """
     directory = state_directory()
     make_private(directory)
     with file_lock(
         directory / _START_FILE
-    ):  # of several starts at once, the others find the hub of the first
+    ):  # if several processes start it at once, the others find the hub of the first
         return find_personal() or _start(directory, roots, notify)
 
 
@@ -179,24 +179,24 @@ def _start(directory: Path, roots: Sequence[str], notify: Callable[[str], None])
         except Unreachable:
             if _is_free(last.port):
                 raise
-            known = _run(command, directory)  # another program took the port in this moment
+            known = _run(command, directory)  # another program has just taken the port
     if last.port not in {None, urlsplit(known.url).port}:
         notify(f"port {last.port} is taken, so your hub is at {known.url} now.")
     elif last.boards_port not in {None, known.boards_port}:
         boards = f"http://localhost:{known.boards_port}"
         notify(f"port {last.boards_port} is taken, so boards are at {boards} now.")
     if earlier is not None:
-        notify(f"started your hub again ({known.url}). 'aboard hub stop' ends it.")
+        notify(f"started your hub again ({known.url}). Stop it with: aboard hub stop")
     else:
         notify(
-            f"started a hub of your own ({known.url}); its token is in {directory / TOKEN_FILE}."
-            " 'aboard hub stop' ends it."
+            f"started your own hub ({known.url}); its token is in {directory / TOKEN_FILE}."
+            " Stop it with: aboard hub stop"
         )
     return known
 
 
 def stop_personal() -> KnownHub | None:
-    """Stop the user's own hub and wait for its end; return it, or None if none runs."""
+    """Stop the personal hub and wait until it exits; return it, or None if none is running."""
     known = find_personal()
     if known is None or known.pid is None:
         return None
@@ -204,25 +204,25 @@ def stop_personal() -> KnownHub | None:
     deadline = time.monotonic() + _STOP_SECONDS
     while _is_locked(state_directory()):
         if time.monotonic() > deadline:
-            raise HubError(f"your hub, process {known.pid}, does not end.", "Kill it, or wait.")
+            raise HubError(f"your hub, process {known.pid}, does not exit.", "Kill it, or wait.")
         time.sleep(_POLL_SECONDS)
     return known
 
 
 def last_hub(directory: Path | None = None) -> LastHub | None:
-    """Return the roots and the ports of the user's last hub; None if there never was one."""
+    """Return the roots and ports of the last personal hub; None if there was none."""
     last = _read_json((directory or state_directory()) / _LAST_FILE)
     if not isinstance(last, dict):
         return None
     return LastHub(tuple(last.get("roots", ())), last.get("port"), last.get("boards_port"))
 
 
-# The user's own hub, from inside its process.
+# The personal hub, in its own process.
 
 
 @contextmanager
 def personal_lock(directory: Path) -> Iterator[None]:
-    """Be the user's hub while the context lasts; raise `HubError` if another one runs."""
+    """Hold the lock of the personal hub; raise `HubError` if another one is running."""
     make_private(directory)
     descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -231,7 +231,7 @@ def personal_lock(directory: Path) -> Iterator[None]:
             is_known = isinstance(known, dict) and "url" in known
             where = f" at {known['url']}, process {known.get('pid')}" if is_known else ""
             raise HubError(
-                f"your hub runs already{where}.", "Use it, or stop it with: aboard hub stop"
+                f"your hub is already running{where}.", "Use it, or stop it with: aboard hub stop"
             )
         try:
             yield
@@ -243,7 +243,7 @@ def personal_lock(directory: Path) -> Iterator[None]:
 
 
 def announce_personal(directory: Path, url: str, boards_port: int | None = None) -> None:
-    """Let other programs of the user find the hub of this process."""
+    """Write `hub.json`, so that other programs of the user find the hub of this process."""
     hub = {
         "url": url,
         "boards_port": boards_port,
@@ -260,7 +260,7 @@ def remember_personal(
     port: int | None = None,
     boards_port: int | None = None,
 ) -> None:
-    """Remember the roots and the ports for the next hub; a port stays the same unless given."""
+    """Store roots and ports for the next hub; a port that is not given does not change."""
     last = last_hub(directory) or LastHub()
     ports = {"port": port or last.port, "boards_port": boards_port or last.boards_port}
     _write_json(directory / _LAST_FILE, {"roots": list(roots), **ports})
@@ -277,7 +277,7 @@ def _run(command: Sequence[str], directory: Path) -> KnownHub:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # Ctrl-C in this terminal must not end it
+            start_new_session=True,  # Ctrl-C in this terminal must not stop it
         )
     threading.Thread(target=process.wait, daemon=True).start()
     deadline = time.monotonic() + _START_SECONDS
@@ -285,17 +285,17 @@ def _run(command: Sequence[str], directory: Path) -> KnownHub:
         ended = process.returncode is not None
         known = find_personal()
         if known is not None:
-            if known.pid != process.pid:  # another start was first
+            if known.pid != process.pid:  # another process started it first
                 process.terminate()
             return known
-        if ended and not _is_locked(directory):  # nor is another one starting
+        if ended and not _is_locked(directory):  # and no other one is starting
             break
         time.sleep(_POLL_SECONDS)
     raise Unreachable(f"your hub did not start: {_last_line(log)}", f"Its log is {log}.")
 
 
 def _remove_stale(directory: Path) -> None:
-    """Remove the `hub.json` of a killed hub, before another one takes the lock."""
+    """Remove the `hub.json` of a killed hub before another one takes the lock."""
     path = directory / HUB_FILE
     if path.exists():
         with _try_lock(directory) as is_mine:
@@ -310,7 +310,7 @@ def _is_locked(directory: Path) -> bool:
 
 @contextmanager
 def _try_lock(directory: Path) -> Iterator[bool]:
-    """Hold the lock if it is free; yield whether it was. A directory without a lock is free."""
+    """Hold the lock if it is free; yield whether it was. Without a lock file, it is free."""
     try:
         descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
-"""A place with files, whatever is behind it: a disk, a network file system, or a bucket.
+"""Files on a disk, on a network file system or in a bucket, through one interface.
 
-`open_storage` opens one. Nothing of a cloud is imported until a cloud's URI is opened.
+`open_storage` opens one. Cloud libraries are imported when a cloud's URI is opened.
 """
 
 from aboard.storage.base import (

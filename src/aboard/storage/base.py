@@ -1,11 +1,11 @@
-"""The contract every storage keeps, and the errors they share.
+"""The contract of a storage, and the errors of all storages.
 
-A storage is a root with files below it, each known by a name relative to that root. How names
-become paths or keys is left to the implementations; how a URI becomes a storage, to `uri`.
+A storage is a root with files below it, each identified by a name relative to that root.
+Implementations map names to paths or keys; `uri` maps URIs to storages.
 """
 
 # ruff: noqa: N818
-# Errors are named by what is wrong: NoSuchPath, StorageFull.
+# Errors are named after the problem: NoSuchPath, StorageFull.
 
 import errno
 from abc import ABC, abstractmethod
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class StorageError(Exception):
-    """Something a storage could not do: where, what went wrong, and what to do about it.
+    """A storage failed: where, what is wrong, and what to do.
 
-    `place` is where, to compare with other places; `uri` is the same, to print.
+    `place` is the URI for comparison with others; `uri` is the same, printable.
     """
 
     def __init__(self, uri: str, problem: str, hint: str = "") -> None:
@@ -27,7 +27,7 @@ class StorageError(Exception):
         self.uri = _printable(uri)
         self.problem = _printable(problem).rstrip(". ")
         self.hint = _printable(hint)
-        # Not that of OSError, which some are as well: it would take a URI for a number.
+        # Not super(): OSError, a base of some of these, takes its first argument for an errno.
         Exception.__init__(self, uri, self.problem, self.hint)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class AlreadyExists(StorageError):
 
 
 class Changed(StorageError):
-    """The file is not, or no longer, of the version that was to be replaced."""
+    """The file does not have the version that was to be replaced."""
 
 
 class Unsupported(StorageError):
@@ -58,11 +58,11 @@ class Unsupported(StorageError):
 
 
 class PermissionDenied(StorageError):
-    """The storage accepts the credentials, and refuses the request."""
+    """The storage accepts the credentials but denies the request."""
 
 
 class NoCredentials(StorageError):
-    """There are no credentials, or the storage does not accept them."""
+    """No credentials were found, or the storage does not accept them."""
 
 
 class Unreachable(StorageError):
@@ -70,11 +70,11 @@ class Unreachable(StorageError):
 
 
 class StorageFull(StorageError):
-    """No space, or no quota, is left."""
+    """The disk is full or the quota is used up."""
 
 
 class Unreadable(StorageError):
-    """A local file that was to be stored cannot be read."""
+    """A local file that was to be uploaded cannot be read."""
 
 
 class BadUri(StorageError):
@@ -96,20 +96,19 @@ class Entry(NamedTuple):
 ListingProblem = Callable[[StorageError], None]
 
 JOBS = ".jobs"
-"""A directory with the records of jobs and files of theirs; only a listing within it shows them."""
+"""The directory of job records and their files; listed only if the prefix is within it."""
 
 
 class Storage(ABC):
     """Files below one root.
 
     An implementation *must* define `list`, `read`, `write`, `create_new` and `delete`. It *may*
-    define `readinto`, where it can fill a buffer with fewer copies than `read` makes, `stream`,
-    where one request can bring a large range in parts, `upload`, where it can send a file without
-    holding all of it, `has_paths`, where other code may open a file by its path, `was_replaced`,
-    where a version shows that a file was replaced and not appended to, and `version`, `replace` and
-    `has_conditions`, where a request can depend on the version of a file. Every verb raises
-    `StorageError` and nothing else when the outside world is
-    the cause, and may be called from several threads at once.
+    define `readinto`, if it can fill a buffer with fewer copies than `read`; `stream`, if one
+    request can return a large range in parts; `upload`, if it can send a file without holding it in
+    memory; `has_paths`, if other code may open a file by its path; `was_replaced`, if versions show
+    that a file was replaced and not appended to; and `version`, `replace` and `has_conditions`, if
+    a request can depend on the version of a file. Every method is safe to call from several
+    threads, and raises only `StorageError` for causes outside the program.
     """
 
     uri: str
@@ -123,37 +122,36 @@ class Storage(ABC):
 
         'run1' covers 'run1/…' and never 'run10/…'. A prefix that does not exist yields nothing; a
         root that does not exist raises `NoSuchPath`. `containing` keeps only files whose last path
-        part contains it; a directory `.jobs` below the prefix is left out. `on_error` receives what
-        went wrong in a part of the tree, and the rest goes on; without it the first such error is
-        raised.
+        part contains it; a directory `.jobs` below the prefix is left out. `on_error` receives the
+        errors of parts of the tree, and the listing continues; without it the first one is raised.
         """
 
     @abstractmethod
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes of a range, fewer where the file ends; ValueError for a bad range."""
+        """Return the bytes of a range, fewer at the end of the file; ValueError for a bad range."""
 
     def readinto(self, name: str, start: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `start` on, and return how many bytes there were."""
+        """Read into `buffer` from offset `start`; return the number of bytes read."""
         content = self.read(name, start, start + len(buffer))
         buffer[: len(content)] = content
         return len(content)
 
     def stream(self, name: str, start: int, end: int) -> Iterator[bytes | memoryview]:
-        """Yield the bytes of a range as they arrive, for a reader that takes its time."""
+        """Yield the bytes of a range as they arrive, for a slow reader."""
         yield self.read(name, start, end)
 
     @property
     def has_paths(self) -> bool:
-        """Whether a file may be opened as a local one: by its name, below the URI."""
+        """Whether files may be opened by path: the URI joined with the name."""
         return False
 
-    def was_replaced(self, before: str, after: str) -> bool:  # noqa: ARG002 - not every version can tell
-        """Tell from two versions of a file whether it was replaced."""
+    def was_replaced(self, before: str, after: str) -> bool:  # noqa: ARG002 - for overrides
+        """Return whether a file was replaced between two versions, not appended to."""
         return False
 
     @abstractmethod
     def write(self, name: str, data: bytes | memoryview) -> None:
-        """Create or replace a file: a reader sees the old content or the new, never a mixture."""
+        """Create or replace a file atomically: a reader sees the old or the new content."""
 
     def upload(self, name: str, path: "Path") -> None:
         """Write the content of a local file; raise `Unreadable` if that cannot be read."""
@@ -168,31 +166,32 @@ class Storage(ABC):
         """Create a file, or raise `AlreadyExists`; of concurrent calls exactly one succeeds."""
 
     def version(self, name: str) -> str:  # noqa: ARG002
-        """Return the version of a file for `replace`; not that of its `Entry`."""
+        """Return the version of a file for `replace`; it differs from that of its `Entry`."""
         raise self._has_no_conditions()
 
     def replace(self, name: str, data: bytes | memoryview, version: str) -> str:  # noqa: ARG002
-        """Replace one version of a file; return the next, or raise `Changed` if it is another."""
+        """Replace a file that has this version; return the new version, or raise `Changed`."""
         raise self._has_no_conditions()
 
     def has_conditions(self, name: str, data: bytes) -> bool:  # noqa: ARG002
-        """Tell whether `replace` depends on the version; some servers ignore the condition.
+        """Return whether `replace` checks the version; some servers ignore the condition.
 
-        Tries to replace a version that does not exist. `data` is the content that the file has, so
-        that success changes nothing.
+        Tries to replace a version that does not exist, with `data`, the present content of the
+        file, so that success changes nothing.
         """
         return False
 
     def _has_no_conditions(self) -> Unsupported:
-        return Unsupported(self.uri, "no file can be replaced on a condition", "Write it.")
+        problem = "conditional writes are not supported"
+        return Unsupported(self.uri, problem, "Write unconditionally.")
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Remove a file; raise `NoSuchPath` if there is none of that name."""
+        """Remove a file; raise `NoSuchPath` if it does not exist."""
 
 
 def is_refusal(error: StorageError) -> bool:
-    """Tell whether a server may have refused a condition: they do so in many ways."""
+    """Return whether an error may mean that the server rejected a condition."""
     return type(error) in (StorageError, Unsupported)
 
 
@@ -203,11 +202,11 @@ def unreadable(path: "Path", error: OSError) -> Unreadable:
 
 def check_range(start: int, end: int | None) -> None:
     if start < 0 or (end is not None and end < start):
-        raise ValueError(f"there is no range from {start} to {end} in a file")
+        raise ValueError(f"invalid range: {start} to {end}")
 
 
 def name_parts(uri: str, name: str) -> tuple[str, ...]:
-    """Split a name into its path parts, refusing one that could mean a file outside the root."""
+    """Split a name into its path parts; reject one that could lead out of the root."""
     parts = tuple(name.split("/"))
     if ".." in parts or name.startswith("/"):
         raise BadUri(f"{uri}/{name}", "the name leads out of its root", "Use a name below it.")
@@ -218,12 +217,12 @@ def name_parts(uri: str, name: str) -> tuple[str, ...]:
 
 
 def prefix_parts(uri: str, prefix: str) -> tuple[str, ...]:
-    """Split a prefix as `name_parts` does, but allow none at all and a trailing slash."""
+    """Split a prefix as `name_parts` does, but allow an empty one and a trailing slash."""
     stripped = prefix.removesuffix("/")
     return name_parts(uri, stripped) if stripped else ()
 
 
 def _printable(text: str) -> str:
-    """Keep an error on one line, and printable where a file name is not Unicode."""
+    """Put a text on one line, and escape what is not Unicode."""
     one_line = " ".join(text.split())
     return one_line.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,9 +1,9 @@
-"""Connections to clouds: clients of the object store library, and what its errors mean.
+"""Connections to clouds: clients of the object store library, and the meaning of its errors.
 
-`settings` finds the endpoint and the credentials. A storage that does not answer is given up after
-about twelve seconds, and a machine without an identity of its own within two. The library reports
-most failures as one kind of error with a long text, from which `explain` derives the cause. The
-text is cut short, and only shown where nothing better is known: it can hold signed addresses.
+`settings` finds the endpoint and the credentials. Requests to a storage that does not answer fail
+after about twelve seconds, the search for a machine's identity after two. The library reports most
+failures as one kind of error with a long text, from which `explain` derives the cause. The text can
+contain signed URLs, so it is shown, shortened, only if the cause is unknown.
 """
 
 import http.client
@@ -70,17 +70,17 @@ _METADATA_SERVICE = re.compile(
 _REJECTED = {
     "AuthenticationFailed": "the credentials are not accepted",
     "ExpiredToken": "the credentials have expired",
-    "InvalidAccessKeyId": "the access key is not known",
+    "InvalidAccessKeyId": "the access key is unknown",
     "InvalidAuthenticationInfo": "the credentials are not accepted",
     "InvalidToken": "the session token is not accepted",
     "RequestTimeTooSkewed": "the clock of this machine is wrong",
     "SecurityTokenExpired": "the credentials have expired",
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
 }
-_TRUST = "If its authority is your own, set SSL_CERT_FILE to a file with that one's certificate."
+_TRUST = "For a private authority, set SSL_CERT_FILE to a file with its certificate."
 _CONNECTION_CAUSES = (
-    ("failed to lookup address", "the name of {host} is not known"),
-    ("dns error", "the name of {host} is not known"),
+    ("failed to lookup address", "the host name {host} is unknown"),
+    ("dns error", "the host name {host} is unknown"),
     ("ConnectionRefused", "{host} refuses connections"),
     ("InvalidContentType", "{host} does not speak HTTPS"),
     ("kind: Interrupted", "the connection to {host} was lost"),
@@ -98,12 +98,12 @@ def connect(
     header: tuple[str, str] | None = None,
     once: bool = False,
 ) -> "ObjectStore":
-    """Return the client for a bucket; `patience` is how many seconds an upload may take.
+    """Return the client for a bucket; `patience` is the timeout of an upload in seconds.
 
-    A `header` is sent with every request; a client that is used `once` is not kept.
+    `header` is sent with every request; a client used `once` is not cached.
     """
     if _processes and os.getpid() not in _processes:
-        # The library's threads stayed behind in the parent, and a request would never end.
+        # The library's threads exist only in the parent, so a request would never finish.
         # https://github.com/tokio-rs/tokio/issues/4301
         problem = "a forked process cannot use the connections of its parent"
         raise Unreachable(str(uri), problem, "Start the process with the 'spawn' method.")
@@ -120,7 +120,7 @@ def connect(
 
 
 def set_profile(uri: str, variables: Mapping[str, str]) -> None:
-    """Let variables hold for what lies below a URI, over those of the environment; or none."""
+    """Set variables that override the environment below a URI; an empty mapping removes them."""
     _profiles[uri.rstrip("/")] = dict(variables)
 
 
@@ -130,13 +130,13 @@ def profiles() -> dict[str, dict[str, str]]:
 
 
 def credentials(variables: Mapping[str, str], uris: Iterable[str]) -> dict[str, str]:
-    """Return those variables that the clouds of some places know, and no others."""
+    """Return only the variables that the clouds of these URIs use."""
     known = tuple(start for cloud in _clouds(uris) for start in CLOUDS[cloud].variables)
     return {name: value for name, value in variables.items() if name.upper().startswith(known)}
 
 
 def credential_files(variables: Mapping[str, str], uris: Iterable[str]) -> tuple[Path, ...]:
-    """Return the files with credentials that the clouds of some places read, and no others."""
+    """Return only the credential files that the clouds of these URIs read."""
     home = Path(variables.get("HOME") or Path.home())
     found = [path for cloud in _clouds(uris) for path in login_files(cloud, variables, home)]
     return tuple(dict.fromkeys(found))
@@ -148,7 +148,7 @@ def _clouds(uris: Iterable[str]) -> list[str]:
 
 
 def _variables_of(uri: RemoteUri) -> tuple[Mapping[str, str], frozenset[str]]:
-    """Return the variables that hold for a place, and those of the process that do not."""
+    """Return the variables that apply to a URI, and those of the process that do not."""
     place = f"{uri}/"
     above = [root for root in _profiles if place.startswith(f"{root}/")]
     if not above:
@@ -175,7 +175,8 @@ def _connect(
     for name in found.identity.outranked_by:
         if name in hidden:
             problem = f"{name} of this process outranks the credentials of the root"
-            raise NoCredentials(str(uri), problem, "Unset it, or give the root another kind.")
+            hint = "Unset it, or use another kind of credentials for the root."
+            raise NoCredentials(str(uri), problem, hint)
     if found.identity.machine_service and not _answers(found.identity.machine_service):
         raise no_credentials(uri)
     options: dict[str, Any] = {
@@ -201,7 +202,7 @@ def _client_options(
         "timeout": timedelta(seconds=patience or 3600),
     }
     if patience is None:
-        # It also runs while a request is being sent, which is why an upload has patience instead.
+        # This timeout also counts while a request is sent, so uploads have their own.
         options["read_timeout"] = _READ_TIMEOUT
     if header:
         options["default_headers"] = dict([header])
@@ -242,7 +243,7 @@ def _boto3_provider(login: Mapping[str, str]) -> Any:
     import botocore.session  # type: ignore[import-untyped]
     from obstore.auth.boto3 import Boto3CredentialProvider
 
-    # A profile that is named here outranks keys in the environment of the process.
+    # A profile passed here outranks keys in the environment of the process.
     session = botocore.session.Session(profile=login["profile"])
     for name, value in login.items():
         session.set_config_variable(name, value)
@@ -255,7 +256,7 @@ def _google_provider(login: Mapping[str, str]) -> Any:
 
     scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
     with warnings.catch_warnings():
-        # It is deprecated for files of strangers; this one the user has named.
+        # Deprecated for files from untrusted sources; the user named this one.
         warnings.simplefilter("ignore", DeprecationWarning)
         credentials, _ = google.auth.load_credentials_from_file(login["file"], scopes=scopes)
     return GoogleCredentialProvider(credentials)
@@ -270,7 +271,7 @@ def _credential(keys: Keys) -> "S3Credential":
     }
 
 
-def _answers(probe: Probe) -> bool:  # without a metadata service a request takes long
+def _answers(probe: Probe) -> bool:  # without a metadata service the request hangs
     address = urlsplit(probe.url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=2)
     headers = {
@@ -288,7 +289,7 @@ def _answers(probe: Probe) -> bool:  # without a metadata service a request take
     return True
 
 
-# What went wrong.
+# Errors.
 
 
 def explain(root: RemoteUri, name: str, error: Exception) -> StorageError:
@@ -310,9 +311,9 @@ def _by_code(place: RemoteUri, code: str) -> StorageError | None:
         return no_credentials(place, _REJECTED[code])
     if code in {"NoSuchBucket", "ContainerNotFound"}:
         hint = "Check its name and the account."
-        return NoSuchBucket(uri, f"there is no bucket '{place.bucket}'", hint)
+        return NoSuchBucket(uri, f"the bucket '{place.bucket}' does not exist", hint)
     if code == "InvalidBucketName":
-        return BadUri(uri, f"'{place.bucket}' cannot be a bucket", "Check its name.")
+        return BadUri(uri, f"'{place.bucket}' is not a valid bucket name", "Check it.")
     if code in {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage"}:
         return StorageFull(uri, "the quota is used up", "Delete files or ask for more.")
     return None
@@ -323,24 +324,24 @@ def _by_type(  # noqa: PLR0911 (a table in the form of a function)
 ) -> StorageError | None:
     uri = str(place)
     if kind == "AlreadyExistsError":
-        return AlreadyExists(uri, "this exists already", "Choose another name.")
+        return AlreadyExists(uri, "this already exists", "Choose another name.")
     if kind == "PreconditionError":
-        return Changed(uri, "this is of another version by now", "Read it again.")
+        return Changed(uri, "the file has changed", "Read it again.")
     if kind in {"NotSupportedError", "NotImplementedError"} or status == "501":
         return Unsupported(uri, "the storage cannot do this", "Use another server.")
     if kind == "InvalidPathError":
         problem = "the name of an object has an empty part ('//') or a control character"
         return BadUri(uri, problem, "Rename that object.")
     if kind in {"ValueError", "UnicodeEncodeError"}:
-        problem = "the name has a character that a bucket cannot hold"
+        problem = "the name has a character that buckets do not allow"
         return BadUri(uri, problem, "Use another name.")
     if kind == "UnauthenticatedError" or status == "401" or "failed to authenticate" in text:
         return no_credentials(place, "the credentials are not accepted")
     if kind == "PermissionDeniedError" or status == "403":
-        hint = f"Ask for the right to read and write in the bucket '{place.bucket}'."
-        return PermissionDenied(uri, "these credentials may not do this", hint)
+        hint = f"Ask for permission to read and write in the bucket '{place.bucket}'."
+        return PermissionDenied(uri, "the credentials do not allow this", hint)
     if kind == "FileNotFoundError" or status == "404":
-        return NoSuchPath(uri, "there is no such file", "Check the name.")
+        return NoSuchPath(uri, "file not found", "Check the name.")
     return _region_problem(uri, text)
 
 

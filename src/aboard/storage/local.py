@@ -1,12 +1,12 @@
 """Files on a disk or a network file system, and the directories a process is confined to.
 
-Listing needs one read per directory and one `stat` per file whose name matches, because on a
-network file system each is a round trip; `Folders` lists again what was listed before. New content
-is written under a temporary name and moved in, so that no reader ever sees half a file.
+On a network file system every call is a round trip. So a listing reads each directory once and
+calls `stat` only for files whose names match, and `Folders` skips directories that did not change.
+New content is written to a temporary file and renamed, so that no reader sees half a file.
 """
 
 # ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH112, PTH116, PTH118, PTH120
-# Strings and descriptors throughout: a Path object per file would double the cost of a walk.
+# Strings and descriptors: a Path object per file would double the cost of a walk.
 
 import errno
 import os
@@ -42,32 +42,32 @@ from aboard.system import file_system_of, path_of_descriptor
 if TYPE_CHECKING:
     from pathlib import Path
 
-TEMPORARY = ".aboard-tmp-"  # begins the names of unfinished files; no listing shows them
+TEMPORARY = ".aboard-tmp-"  # prefix of unfinished files, which no listing shows
 _COPIED_AT_ONCE = 1 << 20
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _ERRORS: dict[int, tuple[type[StorageError], str, str]] = {
-    errno.ENOENT: (NoSuchPath, "there is no such file or directory", "Check the path."),
+    errno.ENOENT: (NoSuchPath, "file or directory not found", "Check the path."),
     errno.ENOTDIR: (NoSuchPath, "a part of the path is a file", "Check the path."),
     errno.EISDIR: (NoSuchPath, "this is a directory, not a file", "Name a file in it."),
-    errno.EEXIST: (AlreadyExists, "this exists already", "Choose another name."),
+    errno.EEXIST: (AlreadyExists, "this already exists", "Choose another name."),
     errno.EACCES: (PermissionDenied, "permission denied", "Check the owner and mode of the path."),
     errno.EPERM: (PermissionDenied, "permission denied", "Check the owner and mode of the path."),
     errno.EROFS: (PermissionDenied, "the file system is read-only", "Use another directory."),
-    errno.ENOSPC: (StorageFull, "no space is left on the device", "Delete files or move."),
+    errno.ENOSPC: (StorageFull, "no space left on the device", "Delete files or use another disk."),
     errno.EDQUOT: (StorageFull, "the disk quota is used up", "Delete files or ask for more."),
     errno.ENAMETOOLONG: (BadUri, "the name is too long", "Use a shorter one."),
-    errno.ELOOP: (BadUri, "symbolic links go round in a circle", "Repair the links."),
+    errno.ELOOP: (BadUri, "symbolic links form a loop", "Fix the links."),
 }
 _ERRORS |= dict.fromkeys(
     (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN),
     (Unreachable, "the file system does not answer", "Check the disk or the mount."),
 )
 _UNSETTLED_NS = 2_000_000_000
-"""What changed this recently may change once more and keep its time: clocks of files are coarse."""
+"""A recent change may be followed by another with the same time: file clocks are coarse."""
 _EXACT = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}
 )
-"""File systems that keep the time of a directory by this machine's clock, and up to date."""
+"""File systems that set directory times at once, from this machine's clock."""
 
 
 NameFilter = Callable[[str], bool]
@@ -81,7 +81,7 @@ class Directory:
     _identity: tuple[int, int] | None = field(default=None)
 
     def contains_itself(self) -> bool:
-        """Tell whether a symbolic link led back to a directory above."""
+        """Return whether a symbolic link led back to a directory above."""
         above = self.parent
         while above is not None:
             if above.identity() == self.identity():
@@ -113,7 +113,7 @@ class LocalStorage(Storage):
     def list(
         self, prefix: str = "", *, containing: str = "", on_error: ListingProblem | None = None
     ) -> Iterator[Entry]:
-        """Follow links, but not back to a directory above or out of where we are confined."""
+        """Follow links, but not back to a directory above or out of the confinement."""
         parts = prefix_parts(self.uri, prefix)
         self._check_root()
         start = Directory(os.path.join(self.uri, *parts), "/".join(parts))
@@ -157,7 +157,7 @@ class LocalStorage(Storage):
 
     @property
     def has_paths(self) -> bool:
-        return not is_confined()  # else what was opened must be checked
+        return not is_confined()  # else opened files must be checked
 
     def was_replaced(self, before: str, after: str) -> bool:
         (old_time, _, old_inode), (time_, _, inode) = before.partition("."), after.partition(".")
@@ -187,7 +187,7 @@ class LocalStorage(Storage):
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                # NFS may repeat a request whose answer was lost, and find its own link in the way.
+                # NFS may repeat a request whose reply was lost, and then find its own link.
                 if os.stat(temporary).st_nlink != 2:
                     raise
             except OSError as error:
@@ -214,7 +214,7 @@ class LocalStorage(Storage):
 
 
 class _Opened:
-    """A file that is open: its descriptor and size. Not a generator: thousands are opened."""
+    """An open file: its descriptor and size. A class, since a generator is slower."""
 
     __slots__ = ("_descriptor", "_path")
 
@@ -223,7 +223,7 @@ class _Opened:
 
     def __enter__(self) -> tuple[int, int]:
         try:
-            # Without O_NONBLOCK a named pipe in a log directory would block without end.
+            # Without O_NONBLOCK a named pipe in a log directory would block forever.
             with unwatched():
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
@@ -245,7 +245,7 @@ class _Opened:
 
 def _check_regular(path: str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise NoSuchPath(path, "this is not a regular file", "Name a file.")
+        raise NoSuchPath(path, "not a regular file", "Name a file.")
 
 
 def _walk(start: Directory, read: Reader, on_error: ListingProblem | None) -> Iterator[Entry]:
@@ -270,7 +270,7 @@ def _walk(start: Directory, read: Reader, on_error: ListingProblem | None) -> It
 def scan(
     directory: Directory, is_listed: NameFilter, is_described: NameFilter = lambda _: True
 ) -> Contents:
-    """Read one directory: the files that are listed, with size and version if described."""
+    """Read one directory; its files have size and version only if `described`."""
     files: list[Entry] = []
     below: list[Directory] = []
     problems: list[StorageError] = []
@@ -299,7 +299,7 @@ def scan(
                 else:
                     files.append(Entry(name, 0, ""))
         except OSError as error:
-            # A file deleted since, and a link that leads nowhere, are not files.
+            # Skip files deleted meanwhile and broken links.
             if error.errno not in {errno.ENOENT, errno.ELOOP}:
                 problems.append(explain(entry.path, error))
     return Contents(files, below, problems, has_links)
@@ -318,7 +318,7 @@ def entry_of(name: str, status: os.stat_result) -> Entry:
 
 @contextmanager
 def _temporary_beside(path: str, data: bytes | memoryview) -> Iterator[str]:
-    """Write the data to a temporary file next to `path`, and leave none behind."""
+    """Write the data to a temporary file next to `path`; delete it afterwards."""
     directory = os.path.dirname(path)
     temporary = os.path.join(directory, TEMPORARY + os.urandom(8).hex())
     try:
@@ -334,7 +334,7 @@ def _temporary_beside(path: str, data: bytes | memoryview) -> Iterator[str]:
 
 
 def _make_directories(directory: str) -> None:
-    """Make a directory and those above it; where that is refused, name the one that refuses it."""
+    """Create a directory and its parents; an error names the parent that denies it."""
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
@@ -370,7 +370,7 @@ def _explained(path: str) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
-        # What is explained below has nothing to add.
+        # The error below is already explained.
         raise explain(path, error) from (None if error.errno in _ERRORS else error)
 
 
@@ -381,11 +381,11 @@ def explain(path: str, error: OSError) -> StorageError:
     return kind(path, problem, hint)
 
 
-# Listing a directory again.
+# Repeated listings.
 
 
 class Folder(NamedTuple):
-    """What a directory held: names with '/' between them, and a mark that any change changes."""
+    """The contents of a directory: names joined with '/', and a mark that changes with them."""
 
     mark: str
     files: str
@@ -393,12 +393,12 @@ class Folder(NamedTuple):
 
 
 class Folders:
-    """Lists a storage, and remembers its directories from one time to the next.
+    """Lists a storage, and reuses what an earlier listing found in unchanged directories.
 
-    A directory is read again if it changed a moment ago; if it holds links, since their targets
-    change by themselves; and if it is on another file system, or one not known to be exact.
-    `known` is what is remembered, by the name below the root. What still holds is taken out of it;
-    the rest is to be forgotten, and `found` to be remembered instead.
+    A directory is read again if it changed or did so a moment ago; if it contains links, since
+    their targets change independently; and if it is on another file system, or on one whose times
+    are not known to be exact. `known` maps names below the root to earlier contents. Entries that
+    are still valid are removed from it; the caller drops the rest and saves `found`.
     """
 
     def __init__(
@@ -420,12 +420,12 @@ class Folders:
         return self._storage.walk(self._read, on_error=on_error)
 
     def _read(self, directory: Directory) -> Contents:
-        status = os.stat(directory.path)  # before it is read: what comes in meanwhile shows later
+        status = os.stat(directory.path)  # before reading: later changes show next time
         mark = f"{status.st_mtime_ns:x}.{status.st_ctime_ns:x}.{status.st_ino:x}"
         known = self._known.get(directory.name)
         if known is not None and known.mark == mark and status.st_dev == self._device:
             del self._known[directory.name]
-            return self._again(directory, known)
+            return self._reuse(directory, known)
         contents = scan(directory, self._is_listed, self._is_described)
         changed = max(status.st_mtime_ns, status.st_ctime_ns)
         is_settled = status.st_dev == self._device and changed < self._settled_before
@@ -436,7 +436,7 @@ class Folders:
                 self.found[directory.name] = Folder(mark, files, below)
         return contents
 
-    def _again(self, directory: Directory, known: Folder) -> Contents:
+    def _reuse(self, directory: Directory, known: Folder) -> Contents:
         problems: list[StorageError] = []
         files: list[Entry] = []
         place, above = directory.path, f"{directory.name}/" if directory.name else ""
@@ -448,7 +448,7 @@ class Folders:
                 try:
                     status = os.stat(f"{place}/{name}")
                 except OSError as error:
-                    if error.errno != errno.ENOENT:  # or it was deleted just now
+                    if error.errno != errno.ENOENT:  # else it was just deleted
                         problems.append(explain(f"{place}/{name}", error))
                     continue
                 if stat.S_ISREG(status.st_mode):
@@ -475,15 +475,15 @@ def _exact_device(path: str) -> int | None:
 
 # The directories that a process is confined to.
 #
-# A team's hub shows what lies below its roots, and a user who logs there may put a link to anything
-# that the hub's user can read. `LocalStorage` checks what it has opened. Other code, such as the
-# plugins of TensorBoard, opens paths with `open`, `os.scandir` or a library: only an audit hook
-# sees all of these. (Landlock or a mount namespace would also close off the interpreter's files.)
-# Python cannot remove a hook, so one is installed only in a process that is confined.
+# A team's hub shows what is below its roots. A user who logs there could add a link to any file
+# that the hub's user can read. `LocalStorage` checks each file after opening it. Other code, such
+# as the plugins of TensorBoard, opens paths with `open`, `os.scandir` or a library: only an audit
+# hook sees all of these. (Landlock or a mount namespace would also block the interpreter's files.)
+# Python cannot remove a hook, so one is installed only in a confined process.
 #
-# A path is checked before it is opened, so a link that changes in that moment can still win. The
-# hook does not see code that opens files without Python, nor paths that begin at an open directory
-# (`dir_fd`) or at `/proc/self/fd/N`: Python does not report where these are.
+# The hook checks a path before it is opened, so a link that changes in between can still escape.
+# It does not see files opened without Python, nor paths relative to an open directory (`dir_fd`) or
+# `/proc/self/fd/N`: Python does not report where these are.
 
 
 _WATCHED = frozenset({"open", "os.listdir", "os.scandir", "sqlite3.connect"})
@@ -496,7 +496,7 @@ _here = threading.local()
 
 
 def confine(directories: Iterable[str]) -> None:
-    """Let this process read local files only in these directories; in any, if none is given."""
+    """Restrict reads of local files to these directories; no directories lift the restriction."""
     global _real, _written, _is_watching  # noqa: PLW0603 - it is about the whole process
     given = list(map(os.path.abspath, directories))
     _real = tuple(_with_slash(os.path.realpath(directory)) for directory in given)
@@ -507,13 +507,13 @@ def confine(directories: Iterable[str]) -> None:
 
 
 def admit(directory: str) -> None:
-    """Let a confined process also read in a directory of its own, in which it makes links."""
+    """Allow a confined process to read a private directory, in which it creates links."""
     if _real:
         confine([*_written, directory])
 
 
 def confinement() -> tuple[str, ...]:
-    """Return the directories that this process is confined to, for a process that it starts."""
+    """Return the directories that this process is confined to, to confine its children."""
     return _written
 
 
@@ -531,14 +531,14 @@ def check_path(path: str) -> None:
 
 
 def check_opened(path: str, descriptor: int) -> None:
-    """Check what was opened, and not what the path means by now."""
-    # Of a deleted file it ends in " (deleted)", which is as much inside.
+    """Check the opened file itself; the path may lead elsewhere by now."""
+    # The path of a deleted file ends in " (deleted)", which does not matter here.
     if _real and not _is_inside(path_of_descriptor(descriptor)):
         raise PermissionDenied(path, _REASON, "Put the file below the root.")
 
 
-class unwatched:  # noqa: N801 - it is used as a function, and far more often than most
-    """Open what is checked afterwards, or was before."""
+class unwatched:  # noqa: N801 - used as a function; a generator is slower
+    """Skip the hook for what is checked before or after opening."""
 
     __slots__ = ("_before",)
 
@@ -551,7 +551,7 @@ class unwatched:  # noqa: N801 - it is used as a function, and far more often th
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _real or event not in (_WATCHED or ()):  # None as the interpreter ends
+    if not _real or event not in (_WATCHED or ()):  # None at interpreter exit
         return
     if getattr(_here, "is_unwatched", False):
         return
@@ -560,7 +560,7 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
         return
     path = os.fsdecode(given)
     if event == "sqlite3.connect" and path.startswith("file:"):
-        from urllib.parse import unquote, urlsplit  # here, since most need neither
+        from urllib.parse import unquote, urlsplit  # rarely needed
 
         path = unquote(urlsplit(path).path)
     as_written = _with_slash(path), _with_slash(os.path.abspath(path))

@@ -1,6 +1,6 @@
 """Files in a bucket or container of a cloud, through one object store library.
 
-`clouds` connects and explains errors. Nothing is sent before the first verb is used.
+`clouds` connects and explains errors. Nothing is sent before the first call of a method.
 """
 
 import sys
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _QUICK_UPLOAD = 64 << 10
-_SLOWEST = 32 << 10  # bytes per second: a slower upload is given up
+_SLOWEST = 32 << 10  # bytes per second: a slower upload fails
 _LONGEST_UPLOAD = 600
 _SMALLEST_PART, _MOST_PARTS, _PARTS_AT_ONCE = 5 << 20, 9_000, 4
-_NEXT = " "  # between the ETag and the generation, of which each cloud checks one
+_NEXT = " "  # between ETag and generation; each cloud checks one of them
 _NO_VERSION = f'"00000000000000000000000000000000"{_NEXT}1'
 _NOT_PARTIAL = "Received non-partial response when range requested"
 _CHUNK = 256 << 10
-_CHANGES = 5  # of a file between two requests, after which reading is given up
+_CHANGES = 5  # how often a file may change between two requests before reading fails
 _OSS_CREATE_ONLY = ("x-oss-forbid-overwrite", "true")
 
 
 class ObjectStorage(Storage):
     """The objects below one prefix of a bucket.
 
-    A directory is a name with objects below it, so a root without any does not exist, except
-    that a bucket itself can be empty.
+    A directory exists only if there are objects below it, so an empty root does not exist, unless
+    it is the bucket itself.
     """
 
     def __init__(self, root: RemoteUri) -> None:
         self.uri = str(root)
         self._root = root
         self._bucket = traffic.bucket_of(self.uri)
-        self._ignores_ranges = False  # as far as is known
+        self._ignores_ranges = False
 
     def list(
         self, prefix: str = "", *, containing: str = "", on_error: ListingProblem | None = None
@@ -122,7 +122,7 @@ class ObjectStorage(Storage):
     def create_new(self, name: str, data: bytes | memoryview) -> None:
         key = self._key(name)
         with self._explained(name):
-            # OSS rejects the standard condition, and has a header of its own for it.
+            # OSS rejects the standard condition, and has its own header for it.
             # https://github.com/apache/arrow-rs-object-store/issues/416
             is_oss = self._root.scheme == "oss"
             header = _OSS_CREATE_ONLY if is_oss else None
@@ -162,14 +162,14 @@ class ObjectStorage(Storage):
             return True
         except (Unreachable, NoCredentials, NoSuchBucket, StorageFull):
             raise
-        except StorageError:  # servers refuse what they do not know in many ways
+        except StorageError:  # servers reject unknown conditions in many ways
             pass
         return False
 
     def delete(self, name: str) -> None:
         key = self._key(name)
         with self._explained(name):
-            # Some services answer the same whether there was an object or not.
+            # Some services succeed even if there was no object.
             self._ask("read").head(key)
             self._ask("delete").delete(key)
 
@@ -193,7 +193,7 @@ class ObjectStorage(Storage):
         return Entry(name, meta["size"], _stamp(meta))
 
     def _parts(self, name: str, start: int, end: int | None) -> Iterator[memoryview]:
-        """Get a range as it arrives; nothing where it is empty."""
+        """Yield a range as it arrives; nothing if it is empty."""
         key = self._key(name)
         check_range(start, end)
         with self._explained(name):
@@ -218,7 +218,7 @@ class ObjectStorage(Storage):
                     return
 
     def _open(self, key: str, start: int, end: int | None) -> "tuple[GetResult | None, int]":
-        """Request a range; return a response, and how many bytes in it lie before the range."""
+        """Request a range; return the response, and how many of its bytes precede the range."""
         if not start and end is None:
             return self._ask("read").get(key), 0
         if not self._ignores_ranges:
@@ -234,10 +234,11 @@ class ObjectStorage(Storage):
         return self._open_whole(key, start, end)
 
     def _open_whole(self, key: str, start: int, end: int | None) -> "tuple[GetResult | None, int]":
-        """Request a range of a server that answers as if the request were for all.
+        """Request a range from a server that answers with status 200 instead of 206.
 
-        The library rejects such a response. Some of them hold the range nevertheless, so a header
-        that the library does not know of asks for it; from others, what is before it is skipped.
+        The library rejects such a response. Some servers send only the range nevertheless, so it
+        is requested in a header that the library does not interpret. From others the whole file
+        arrives, and the bytes before the range are skipped.
         """
         header = ("range", f"bytes={start}-{'' if end is None else end - 1}")
         for _ in range(_CHANGES):
@@ -247,7 +248,7 @@ class ObjectStorage(Storage):
             self._count("read")
             found = clouds.connect(self._root, header=header, once=True).get(key)
             if _stamp(found.meta) == _stamp(whole):
-                # A part that begins later is shorter than the whole.
+                # A range that does not start at 0 is shorter than the file.
                 return found, start if found.meta["size"] == whole["size"] else 0
         problem = "the file changes while it is read"
         raise Unreachable(str(self._root._replace(path=key)), problem, "Try again later.")
@@ -262,7 +263,7 @@ class ObjectStorage(Storage):
     def _objects(
         self, key: str, prefix: str, on_error: ListingProblem | None
     ) -> Iterator["ObjectMeta"]:
-        """List everything below a key, or, past a name the library rejects, all that it can."""
+        """List everything below a key; after a name that the library rejects, by directory."""
         last = ""  # listings are in the order of the keys
         try:
             with self._explained(prefix):
@@ -283,7 +284,7 @@ class ObjectStorage(Storage):
                 yield meta
 
     def _objects_by_directory(self, key: str, on_error: ListingProblem) -> Iterator["ObjectMeta"]:
-        """List with one request per directory, so that a bad name costs only its own directory."""
+        """List with one request per directory, so that a bad name affects only its directory."""
         pending = [key]
         while pending:
             directory = pending.pop()
@@ -324,7 +325,7 @@ def _stamp(meta: "ObjectMeta") -> str:
 
 
 def _patience(size: int) -> int | None:
-    """Return how many seconds a request may take that sends so much; one of a few numbers."""
+    """Return the timeout in seconds for sending `size` bytes; one of a few values."""
     if size <= _QUICK_UPLOAD:
         return None
     seconds = 60

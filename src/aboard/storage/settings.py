@@ -1,7 +1,7 @@
-"""The clouds, and where each one's endpoint and credentials are found.
+"""The supported clouds, and how the endpoint and credentials of each are found.
 
-Everything here takes the environment and the home directory as values and returns values; no
-request is made. Each cloud is searched as its own tools do it, and errors use their names.
+Functions take the environment and the home directory and return values; they make no requests.
+Each search follows the cloud's own tools, and errors use the names of their settings.
 """
 
 import configparser
@@ -32,7 +32,7 @@ _AWS_JOB_IDENTITY = {
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI": "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
 }
-"""What names the identity of a job, in the library's order, and what belongs to it."""
+"""Variables that set the identity of a workload, in the library's order, and related ones."""
 _GOOGLE_TOKENS = _names("CLOUDSDK_AUTH_ACCESS_TOKEN GOOGLE_OAUTH_ACCESS_TOKEN GOOGLE_BEARER_TOKEN")
 _GOOGLE_ACCOUNT_FILE = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH")
 _GOOGLE_ACCOUNT_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
@@ -71,10 +71,10 @@ _AZURE_ABOVE_JOBS: tuple[str, ...] = ("AZURE_STORAGE_TOKEN", *_AZURE_KEYS)
 
 
 def overlaid(cloud: str, environment: Environment, own: Environment) -> dict[str, str]:
-    """Lay variables of a root's own over the environment.
+    """Override the environment with the variables of a root.
 
-    A root that names one credential of its cloud gets no other from the environment, so that the
-    two do not mix; one that names an Azure account gets none that belongs to another account.
+    A root that sets one credential of its cloud gets no other from the environment, so that the two
+    do not mix; one that sets an Azure account gets none of another account.
     """
     replaced = set[str]()
     credentials = CLOUDS[cloud].credentials
@@ -93,7 +93,7 @@ class Keys(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """The request that a machine's metadata service, if there is one, answers at once."""
+    """A request that the metadata service of a machine, if any, answers at once."""
 
     method: str
     url: str
@@ -103,10 +103,11 @@ class Probe(NamedTuple):
 class Identity:
     """The credentials to use; `config` has the options of the object store library.
 
-    `keys` is called again later, as files with short-lived keys are rewritten; `secret` overrides
-    other credentials. `needs_package` can use these credentials where the library cannot, and needs
-    `login`. `machine_service` is set where only the machine's own identity is left to try.
-    `outranked_by` are variables that the library would prefer, since it reads the environment too.
+    `keys` is called again when keys expire, since files with short-lived keys are rewritten;
+    `secret` overrides other credentials. `needs_package` names the package for credentials that the
+    library cannot use, and `login` its arguments. `machine_service` is set if only the identity of
+    the machine is left to try. `outranked_by` are variables of the environment that the library
+    would prefer.
     """
 
     config: Config = field(default_factory=dict)
@@ -123,7 +124,7 @@ ANONYMOUS = Identity({"skip_signature": True})
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to tell the object store library; `endpoint` is empty for the cloud's own."""
+    """Options of the object store library; `endpoint` is empty for the cloud's default."""
 
     identity: Identity
     endpoint: str
@@ -185,7 +186,7 @@ def _aws_profile(uri: RemoteUri, env: Environment, home: Path) -> dict[str, str]
 
 
 def _aws_files(env: Environment, home: Path) -> dict[str, str]:
-    """Return the profile and the files that may hold it, by the names that botocore gives them."""
+    """Return the profile and the files that may hold it, by botocore's names for them."""
     config = Path(env.get("AWS_CONFIG_FILE") or home / ".aws/config")
     shared = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials")
     return {
@@ -200,7 +201,7 @@ def gcs(uri: RemoteUri, env: Environment, home: Path) -> Settings:
     emulator = _first(env, "STORAGE_EMULATOR_HOST", "GOOGLE_STORAGE_EMULATOR_HOST")
     endpoint = _first(env, "GOOGLE_BASE_URL") or _with_scheme(emulator, "http")
     endpoint = _checked_endpoint(uri, endpoint)
-    # An emulator takes any token; without one the library would look for the machine's identity.
+    # An emulator accepts any token; without one the library looks for the machine's identity.
     default = Identity({"bearer_token": "emulator"}) if emulator else None
     identity = _gcs_identity(uri, env, home, default)
     return Settings(identity, endpoint, {"base_url": endpoint} if endpoint else {})
@@ -248,7 +249,7 @@ def azure(uri: RemoteUri, env: Environment, home: Path) -> Settings:
     account = host.partition(".")[0] or connection.get("accountname", "")
     account = account or _first(env, *_AZURE_ACCOUNT)
     if not account:
-        raise no_credentials(uri, "no storage account is named")
+        raise no_credentials(uri, "no storage account is set")
     endpoint = _checked_endpoint(uri, _azure_endpoint(host, connection, env))
     config: Config = {"account_name": account}
     if endpoint:
@@ -263,7 +264,7 @@ def _azure_identity(  # noqa: PLR0911 (one after the other, in the order of Azur
         return ANONYMOUS
     if key := connection.get("accountkey") or _first(env, *_AZURE_KEYS):
         if not re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", key):
-            raise no_credentials(uri, "the account key is not in base 64")
+            raise no_credentials(uri, "the account key is not base64")
         return Identity(secret={"access_key": key})
     signature = connection.get("sharedaccesssignature") or _first(env, *_AZURE_SIGNATURES)
     if signature:
@@ -304,7 +305,7 @@ def _azure_endpoint(host: str, connection: Mapping[str, str], env: Environment) 
         return f"{protocol}://{connection.get('accountname', '')}.blob.{suffix}"
     if endpoint := _first(env, "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"):
         return endpoint
-    # The clouds of some countries are apart: `account.dfs.core.chinacloudapi.cn`.
+    # Some countries have separate clouds: `account.dfs.core.chinacloudapi.cn`.
     named = re.fullmatch(r"(.+?)\.(?:dfs|blob)\.(.+)", host)
     if named is None or named[2] == _AZURE_SUFFIX:
         return ""
@@ -312,7 +313,7 @@ def _azure_endpoint(host: str, connection: Mapping[str, str], env: Environment) 
 
 
 def oss(uri: RemoteUri, env: Environment, home: Path) -> Settings:
-    """Find what Alibaba's tools would, and speak S3 with it, the bucket in the host name."""
+    """Find what Alibaba's tools would; requests use S3, with the bucket in the host name."""
     sections = _ini(uri, Path(env.get("OSS_CONFIG_FILE") or home / ".ossutilconfig").expanduser())
     profile = sections.get("Credentials") or sections.get("default") or {}
     region = _first(env, "OSS_REGION", "ALIBABA_CLOUD_REGION_ID") or profile.get("region", "")
@@ -320,12 +321,12 @@ def oss(uri: RemoteUri, env: Environment, home: Path) -> Settings:
     endpoint = _first(env, "OSS_ENDPOINT") or profile.get("endpoint", "")
     if not endpoint and not region:
         hint = "Set OSS_ENDPOINT, or OSS_REGION such as cn-hangzhou."
-        raise Unreachable(str(uri), "the OSS endpoint is not known", hint)
+        raise Unreachable(str(uri), "the OSS endpoint is unknown", hint)
     endpoint = _with_scheme(endpoint or f"oss-{region}.aliyuncs.com", "https")
     endpoint = _oss_endpoint(_checked_endpoint(uri, endpoint), uri.bucket, env)
     in_name = re.search(r"oss-([a-z0-9-]+?)(-internal)?\.aliyuncs\.com", endpoint)
     config: Config = {
-        # The library reads AWS variables by itself; what they say must not apply here.
+        # The library also reads AWS variables, which must not apply here.
         "endpoint": endpoint,
         "aws_endpoint_url_s3": endpoint,
         "region": region or (in_name[1] if in_name else "oss"),
@@ -403,10 +404,10 @@ def no_credentials(uri: RemoteUri, problem: str = "no credentials were found") -
 
 
 class Cloud(NamedTuple):
-    """What is particular to a cloud; a root that names one of `credentials` gets no other.
+    """The settings of a cloud; a root that sets one of `credentials` gets no other.
 
-    `files` are where its tools keep logins, below the home directory; the variables in `named` name
-    other files.
+    Its tools keep logins in `files`, below the home directory, and in files that the variables in
+    `named` point to.
     """
 
     find: Callable[[RemoteUri, Environment, Path], Settings]

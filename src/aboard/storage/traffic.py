@@ -1,7 +1,7 @@
-"""Requests to each bucket, and the bytes they carried, counted as they are made.
+"""Counts of the requests to each bucket, and of the bytes they transferred.
 
-One count per process, safe between threads; the index keeps the numbers for longer. Requests that
-the object store library repeats are not seen here, and a page is taken for a thousand names.
+One thread-safe count per process; the index persists the numbers. Requests that the object store
+library retries count once, and listings as one request per thousand names.
 """
 
 import threading
@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple
 
 from aboard.storage.uri import canonical
 
-Kind = Literal["list", "read", "write", "delete"]  # `list` is of pages; `read` also of HEAD
+Kind = Literal["list", "read", "write", "delete"]  # `list` counts pages; `read` includes HEAD
 
 _PART = 5 << 20
 
 
 class Traffic(NamedTuple):
-    """Requests, and the bytes they carried: towards us for reads, away for writes."""
+    """Requests and bytes: received for reads, sent for writes."""
 
     requests: int = 0
     bytes: int = 0
@@ -58,7 +58,7 @@ def take() -> Counts:
 
 
 def give_back(counts: Counts) -> None:
-    """Undo a take whose counts could not be kept."""
+    """Undo a `take` whose counts could not be saved."""
     with _lock:
         for key, one in counts.items():
             before = _untaken[key]

@@ -1,7 +1,7 @@
-"""From what a user types to a storage: paths, `file://` URIs and the clouds' own URIs.
+"""Parses what users type, paths, `file://` URIs and URIs of clouds, and opens the storage.
 
-The functions here touch neither disk nor network, except that a relative path is completed with the
-working directory. Names in buckets are taken literally; only `file://` URIs are percent-decoded.
+Nothing here reads a disk or the network, except for the working directory of relative paths. Names
+in buckets are taken literally; only `file://` URIs are percent-decoded.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from aboard.storage.base import BadUri, Storage, UnknownScheme
 from aboard.system import require
 
-# Each scheme with its cloud, as in `settings.CLOUDS`; "memory" is for tests.
+# Schemes and their clouds, as in `settings.CLOUDS`; "memory" is for tests.
 SCHEMES = {one: one for one in ("s3", "gs", "az", "oss", "memory")} | {
     "abfs": "az",
     "abfss": "az",
@@ -27,7 +27,7 @@ _LOST_SLASH = re.compile(rf"({'|'.join([*SCHEMES, 'gcs'])}):", re.IGNORECASE)
 
 
 class RemoteUri(NamedTuple):
-    """A remote URI in its parts; `path` has no slash at either end."""
+    """The parts of a remote URI; `path` has no slash at either end."""
 
     scheme: str
     bucket: str
@@ -82,7 +82,7 @@ def split(uri: str) -> tuple[str, str]:
 
 def _parse(uri: str) -> str | RemoteUri:
     if not uri or "\0" in uri:
-        raise BadUri(repr(uri), "this is not a path or URI", "Give a directory or a bucket.")
+        raise BadUri(repr(uri), "not a path or URI", "Give a directory or a bucket.")
     if not uri.isascii() and uri != uri.encode(errors="replace").decode():
         raise BadUri(uri, "the path is not UTF-8", "Rename it.")
     match = _SCHEME.match(uri)
@@ -90,7 +90,7 @@ def _parse(uri: str) -> str | RemoteUri:
         if lost := _LOST_SLASH.match(uri):
             scheme = _MEANT.get(lost[1].lower(), lost[1].lower())
             meant = f"{scheme}://{uri[lost.end() :].lstrip('/')}"
-            raise BadUri(uri, "there is no '://' in it", f"Did you mean {meant}?")
+            raise BadUri(uri, "'://' is missing", f"Did you mean {meant}?")
         if uri.lower().startswith("file:/"):
             return _file_path(uri)
         return _absolute(os.path.expanduser(uri))  # noqa: PTH111 (a Path drops what it thinks idle)
@@ -99,7 +99,7 @@ def _parse(uri: str) -> str | RemoteUri:
         return _file_path(uri)
     rest = uri[match.end() :]
     if scheme not in SCHEMES:
-        raise UnknownScheme(uri, f"'{scheme}://' is not a storage we read", _suggest(scheme, rest))
+        raise UnknownScheme(uri, f"'{scheme}://' is not supported", _suggest(scheme, rest))
     return _remote(uri, scheme, rest)
 
 
@@ -109,7 +109,7 @@ def _suggest(scheme: str, rest: str) -> str:
     near = difflib.get_close_matches(scheme, SCHEMES, n=1)
     meant = _MEANT.get(scheme) or (near[0] if near else None)
     clouds = dict.fromkeys(cloud for cloud in SCHEMES.values() if cloud != "memory")
-    known = f"Known: plain paths and {', '.join(f'{one}://' for one in ('file', *clouds))}."
+    known = f"Supported: plain paths and {', '.join(f'{one}://' for one in ('file', *clouds))}."
     return f"Did you mean {meant}://{rest}? {known}" if meant else known
 
 
@@ -122,8 +122,8 @@ def _remote(uri: str, scheme: str, rest: str) -> RemoteUri:
             hint = f"Write {scheme}://container@account.dfs.core.windows.net/path."
             raise BadUri(uri, "the container or the account is missing", hint)
     elif not _BUCKET.fullmatch(bucket):
-        hint = "Letters, digits, '.', '-' and '_' make a bucket's name."
-        raise BadUri(uri, f"'{bucket}' cannot be a bucket", hint)
+        hint = "Bucket names consist of letters, digits, '.', '-' and '_'."
+        raise BadUri(uri, f"'{bucket}' is not a valid bucket name", hint)
     parts = [part for part in path.split("/") if part]
     if "." in parts or ".." in parts:
         raise BadUri(uri, "'.' and '..' have no meaning in a bucket", "Write the path out.")

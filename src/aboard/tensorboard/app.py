@@ -1,8 +1,7 @@
-"""The application: every board of a process at `/b/<board>/`, with one set of assets.
+"""The application that serves all boards of a process at `/b/<board>/`, with one set of assets.
 
-The hot routes are answered here; TensorBoard's own application answers the rest, in worker
-processes. A header names the board of a request; one with which a client could name another is
-overwritten.
+Hot routes are answered here; TensorBoard's own application answers the rest in worker processes. A
+header names the board of a request; the same header of a client is overwritten.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ from collections.abc import (
 )
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import orjson
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, Headers
@@ -60,18 +60,19 @@ from aboard.web.gate import VISITOR, server_ends
 from aboard.web.pages import ENDING, INTERNAL, NOT_FOUND
 from aboard.web.request import split_key
 
+T = TypeVar("T")
 _EXPERIMENT_HEADER = b"tensorboard-experiment-id"
 _ENCODING = b"accept-encoding"
 _YEAR = 31_536_000
 
 Header = tuple[bytes, bytes]
 
-STATUS = "data/status"  # whether the board has changed, and what is wrong with its sources
-_PROCESS = secrets.token_hex(4)  # each process counts versions from the start
+STATUS = "data/status"  # the version of the board, and the problems of its sources
+_PROCESS = secrets.token_hex(4)  # in ETags, because each process counts versions from 0
 
 
 def make_frame(board_app: ASGIApp, assets: Assets) -> ASGIApp:
-    """Mount the boards, and the fonts, which the page requests at the root."""
+    """Mount the boards, and the fonts, which pages request at the root."""
 
     async def font(request: Request) -> Response:
         return await serve_asset(assets.get("font-roboto/" + request.path_params["name"]), request)
@@ -97,7 +98,7 @@ async def _add_slash(request: Request) -> Response:
 
 
 def inner_path(scope: Scope) -> str:
-    """Return the path below the board, less the experiment that the frontend puts there."""
+    """Return the path below the board, without the experiment that the frontend inserts."""
     path: str = scope["path"][len(scope.get("root_path", "")) :].lstrip("/")
     if path.startswith("experiment/"):
         path = path.partition("/")[2].partition("/")[2]
@@ -116,7 +117,7 @@ def tensorboard_scope(scope: Scope, board: str, path: str) -> Scope:
 
 
 def _without(name: bytes, headers: Iterable[Header]) -> list[Header]:
-    """Leave out a header, also if it is written with `_`, which is the same to WSGI."""
+    """Remove a header, also if it is written with `_`, which WSGI treats the same."""
     return [one for one in headers if one[0].lower().replace(b"_", b"-") != name]
 
 
@@ -136,7 +137,7 @@ def takes_gzip(request: Request) -> bool:
 async def serve_asset(asset: Asset | None, request: Request) -> Response:
     if asset is None:
         return Response("Not found", 404)
-    # The content of a name with a hash never changes; others are requested again.
+    # The content of a name with a hash never changes; other files are revalidated.
     lasting = "_file_hash" in request.query_params
     headers = {
         "etag": asset.etag,
@@ -155,21 +156,22 @@ async def serve_asset(asset: Asset | None, request: Request) -> Response:
 _GZIP_FROM = 1000  # bytes from which a response is worth compressing
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = 16 + zlib.MAX_WBITS
-_SLICE_SECONDS = 0.05  # of computing, after which others have a turn
+_SLICE_SECONDS = 0.05  # of computing, then other requests have a turn
 _FIRST_SLICES = 4  # at a time; each competes with the event loop for the interpreter
 _LATER_SLICES = 2
+_THREADS = 40  # for boards alone: others may be held by a storage that hangs
 _GRACE_SECONDS = 0.5  # for a call whose client has left
 _FILE_BYTES = 256 << 10
 _MOST_FORM_BYTES = 16 << 20
 _FORM_PIECE = 64 << 10
 _MOST_FIELDS = 100_000
-# What takes long to convert and depends on nothing but the request and what the board shows:
-# Markdown, which tags have as descriptions, and tables of hyperparameters.
+# Slow conversions that depend only on the request and the board's data: descriptions of tags, which
+# are Markdown, and tables of hyperparameters.
 _KEPT = re.compile(r"data/plugin/(?:(?:text|text_v2|hparams)/.+|audio/audio|[\w-]+/tags)")
 
 
 def sample_limits(samples: Mapping[str, int] | None) -> dict[str, int]:
-    """Return how many points of a series each plugin gets; 0 in `samples` means no limit."""
+    """Return the limit of points per series for each plugin; 0 in `samples` means no limit."""
     return {plugin: limit or sys.maxsize for plugin, limit in (samples or {}).items()}
 
 
@@ -182,9 +184,9 @@ def make_app(
     closing: ExitStack | None = None,
     pool: WorkerPool | None = None,
 ) -> ASGIApp:
-    """Make the application that serves boards, which may be added and removed while it runs.
+    """Return the application that serves boards; they may be added and removed while it runs.
 
-    `samples` limits points per series by plugin, 0 for all. `closing` ends the workers.
+    `samples` limits points per series by plugin; 0 means all. `closing` stops the workers.
     """
     assets = assets if assets is not None else Assets()
     points = sample_limits(samples)
@@ -210,14 +212,15 @@ class _BoardApp:
         self._follower = follower
         self._hot = hot
         self._responses = ResponseCache()
-        self._converted = ResponseCache()  # what workers have answered
+        self._converted = ResponseCache()  # responses of workers
         self._first = asyncio.Semaphore(_FIRST_SLICES)
         self._later = asyncio.Semaphore(_LATER_SLICES)
+        self._threads = CapacityLimiter(_THREADS)
         self._page: Response | None = None
         self._get: dict[str, Callable[[Listing], Iterator[bytes]]] = {
-            "data/environment": partial(_in_one, hot.environment),
-            "data/runs": partial(_in_one, hot.runs),
-            STATUS: partial(_in_one, self._status),
+            "data/environment": partial(_in_one_part, hot.environment),
+            "data/runs": partial(_in_one_part, hot.runs),
+            STATUS: partial(_in_one_part, self._status),
         }
         described = hot.described.items()
         self._get |= {path: partial(self._unless_described, parts) for path, parts in described}
@@ -235,7 +238,7 @@ class _BoardApp:
                 await response(scope, receive, send)
 
     async def _respond(self, listing: Listing, path: str, request: Request) -> ASGIApp | None:
-        """Return the response; None if its client has left."""
+        """Return the response; None if the client has disconnected."""
         if path in ("", INDEX) or path in self._assets:
             return await self._file(listing, path, request)
         if request.method not in self._methods(path, request):
@@ -246,7 +249,7 @@ class _BoardApp:
                 query = await self._query(path, request, hold)
                 version = None
                 if path.startswith("data/"):
-                    version = await run_in_threadpool(self._update, listing)
+                    version = await self._in_thread(self._update, listing)
                 if query.answer is not None:
                     key = (version, takes_gzip(request), query.key) if query.key else None
                     response = await self._answer(listing, query, key, request)
@@ -259,8 +262,12 @@ class _BoardApp:
         except Refusal as refusal:
             return refusal.problem
 
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in a thread; no other part of the server takes these."""
+        return await to_thread.run_sync(function, *arguments, limiter=self._threads)
+
     def _update(self, listing: Listing) -> int:
-        """Bring a listing up to date, which may wait, before a slice of computing is taken."""
+        """Update a listing, which may wait, before the request takes a slice of computing."""
         if self._follower:
             self._follower.requested(listing.board.id)
         return listing.version()
@@ -268,9 +275,9 @@ class _BoardApp:
     async def _file(self, listing: Listing, path: str, request: Request) -> Response:
         if path not in ("", INDEX):
             return await serve_asset(self._assets.get(path), request)
-        await run_in_threadpool(self._update, listing)
+        await self._in_thread(self._update, listing)
         self._pool.warm_up()  # the page will request its plugins
-        return await run_in_threadpool(self._index_page)
+        return await self._in_thread(self._index_page)
 
     def _index_page(self) -> Response:
         """Return the page as TensorBoard serves it; it is the same for every board."""
@@ -316,18 +323,18 @@ class _BoardApp:
         self, parts: Callable[[Listing], Iterator[bytes]], listing: Listing
     ) -> Iterator[bytes]:
         if self._hot.has_descriptions(listing):
-            raise _NeedsWorker  # to convert them
+            raise _NeedsWorker  # to convert the descriptions
         yield from parts(listing)
 
     async def _answer(
         self, listing: Listing, query: _Query, key: Hashable, request: Request
     ) -> Response | None:
-        """Answer here; None if a worker must. `key` is that of the response cache, if any."""
+        """Answer in this process; None if a worker must. `key` is for the response cache."""
         if key is not None and (kept := self._responses.get(key)) is not None:
             return _json_response(kept)
         try:
             async with self._first:
-                answering = await run_in_threadpool(
+                answering = await self._in_thread(
                     _Answering, self._responses, key, listing, query, takes_gzip(request)
                 )
         except _NeedsWorker:
@@ -339,7 +346,7 @@ class _BoardApp:
             yield answering.content
             while not answering.is_done:
                 async with self._later:
-                    part = await run_in_threadpool(answering.proceed)
+                    part = await self._in_thread(answering.proceed)
                 yield part
 
         headers = dict(json_headers(compressed=answering.is_compressed))
@@ -349,7 +356,7 @@ class _BoardApp:
         problems = self._follower.conditions(listing.board.id) if self._follower else ()
         return status_body(*listing.count_runs(), problems)
 
-    # What workers compute.
+    # Workers.
 
     async def _compute(
         self,
@@ -376,7 +383,7 @@ class _BoardApp:
         ticket = Ticket(board.id, _visitor(request.scope))
         try:
             answering = self._pool.answer(ticket, listing, digest, work)
-            answer = await _unless_left(ticket, request, answering)
+            answer = await _unless_disconnected(ticket, request, answering)
         except Failed:
             return INTERNAL
         if answer is None:
@@ -392,7 +399,7 @@ class _BoardApp:
         if len(body) <= _FORM_PIECE:
             return _parse_form(request.scope, body)
         async with self._later:
-            return await run_in_threadpool(_parse_form, request.scope, body)
+            return await self._in_thread(_parse_form, request.scope, body)
 
 
 Hold = Callable[[int], None]  # see `WorkerPool.hold`
@@ -405,7 +412,7 @@ async def _read_body(request: Request, hold: Hold, most: int | None = None) -> b
         size += len(part)
         parts.append(part)
         if most is not None and size > most:
-            raise TooLarge(f"the form is larger than {most >> 20} MB. Request less")
+            raise TooLarge(f"the form is larger than {most >> 20} MB. Request less data")
     return b"".join(parts)
 
 
@@ -419,13 +426,14 @@ def _digest(board: str, path: str, compressed: bool, request: Request, body: byt
 
 
 class _NeedsWorker(Exception):  # noqa: N818 - named by what is needed
-    """Only a worker may compute this."""
+    """The response must be computed by a worker."""
 
 
 class _Query:
-    """A request to a board, and the key under which its response can be cached, if it can.
+    """A request to a board, and the cache key of its response; empty if it cannot be cached.
 
-    Without an `answer`, a worker computes it: `for_us` by a route of ours, from the body.
+    Without an `answer`, a worker computes it, with `for_us` by one of our own routes, from the
+    body.
     """
 
     def __init__(
@@ -443,16 +451,16 @@ class _Query:
 
 
 def _json_response(body: bytes) -> Response:
-    is_compressed = body.startswith(_GZIP_MAGIC)  # which JSON never does
+    is_compressed = body.startswith(_GZIP_MAGIC)  # JSON never begins with it
     return Response(body, headers=dict(json_headers(compressed=is_compressed)))
 
 
-def _in_one(whole: Callable[[Listing], bytes], listing: Listing) -> Iterator[bytes]:
-    yield whole(listing)
+def _in_one_part(respond: Callable[[Listing], bytes], listing: Listing) -> Iterator[bytes]:
+    yield respond(listing)
 
 
 class _Answering:
-    """An answer that is computed slice by slice; `content` is the first one. Blocks."""
+    """A response that is computed slice by slice; `content` is the first. Its methods block."""
 
     def __init__(
         self,
@@ -465,7 +473,7 @@ class _Answering:
         self._cache = cache
         self._key = key
         self.is_done = True
-        # Another request may have been answered while this one waited for its turn.
+        # An equal request may have been answered while this one waited for its turn.
         kept = cache.get(key) if key is not None else None
         if kept is not None:
             self.content = kept
@@ -505,15 +513,15 @@ class _Answering:
         return part
 
 
-async def _unless_left(
+async def _unless_disconnected(
     ticket: Ticket, request: Request, answering: Coroutine[Any, Any, Answer]
 ) -> Answer | None:
-    """Return an answer; if its client or the server leaves before, end the work on it.
+    """Return an answer; cancel the work if the client disconnects or the server shuts down.
 
-    A call that runs gets half a second to end by itself, which costs less than another worker.
+    A running call gets half a second to finish, which costs less than a new worker.
     """
     task = asyncio.ensure_future(answering)
-    leaving = asyncio.ensure_future(_left(request))
+    leaving = asyncio.ensure_future(_disconnected(request))
     ending = asyncio.ensure_future(server_ends(request.scope))
     try:
         await asyncio.wait({task, leaving, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -530,13 +538,13 @@ async def _unless_left(
         await asyncio.wait({task, leaving, ending})
 
 
-async def _left(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 class _FileResponse:
-    """Sends the response of a worker from its file, at the pace of its client."""
+    """Sends the response of a worker from its file, as fast as the client reads."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -562,7 +570,7 @@ _HEAD = struct.Struct("!I")
 
 
 def _packed(answer: Answer, largest: int) -> bytes | None:
-    """Return an answer as bytes, if it is small enough to be kept."""
+    """Return an answer as bytes if it is small enough for the cache."""
     if answer.size > largest:
         return None
     head = orjson.dumps(answer.headers)
@@ -582,8 +590,8 @@ def _unpacked(content: bytes) -> Response:
 def _plain(scope: Scope, *, compressed: bool) -> dict[str, Any]:
     """Return the parts of a scope that a WSGI application gets.
 
-    TensorBoard reads `Accept-Encoding` in another way than `takes_gzip`, which responses are kept
-    by.
+    TensorBoard parses `Accept-Encoding` differently from `takes_gzip`, which the cache uses, so the
+    header is replaced.
     """
     names = ("method", "scheme", "path", "root_path", "query_string", "http_version", "server")
     found = {name: scope[name] for name in names if name in scope}
@@ -594,12 +602,12 @@ def _plain(scope: Scope, *, compressed: bool) -> dict[str, Any]:
 
 
 def _visitor(scope: Scope) -> str:
-    """Return the name of the user or link of a request; empty where all visitors are one."""
+    """Return the name of the user or link of a request; empty if there are no accounts."""
     return str(getattr(scope.get(VISITOR), "name", ""))
 
 
 def _parse_form(scope: Scope, body: bytes) -> FormData:
-    """Parse a form that may name every run of a large board, which may take seconds."""
+    """Parse a form; one that names every run of a large board may take seconds."""
     kind = Headers(scope=scope).get("content-type", "").partition(";")[0]
     if kind.strip().lower() == "application/x-www-form-urlencoded":
         return FormData(list(_fields(body)))
@@ -619,16 +627,16 @@ def _parse_form(scope: Scope, body: bytes) -> FormData:
 
     parsing = parse()
     try:
-        parsing.send(None)  # it waits for nothing: the body is there
+        parsing.send(None)  # it never waits, because the body is complete
     except StopIteration as end:
         form: FormData = end.value
         return form
-    raise RuntimeError("a form was not parsed at once")
+    raise RuntimeError("parsing a form had to wait")
 
 
 def _fields(body: bytes) -> Iterator[tuple[str, str]]:
     if body.count(b"&") >= _MOST_FIELDS:
-        raise TooLarge(f"the form has more than {_MOST_FIELDS:,} fields. Request less")
+        raise TooLarge(f"the form has more than {_MOST_FIELDS:,} fields. Request less data")
     for field in body.split(b"&"):
         if field:
             name, _, value = field.partition(b"=")
@@ -636,11 +644,11 @@ def _fields(body: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _unquoted(text: bytes) -> str:
-    """Decode piece by piece: the library takes 80 times the memory of what it decodes."""
+    """Decode piece by piece, because the library needs 80 times the memory of its input."""
     parts, start = [], 0
     while start < len(text):
         end = start + _FORM_PIECE
-        if (cut := text.rfind(b"%", end - 2, end)) > start:  # an escape is in one piece
+        if (cut := text.rfind(b"%", end - 2, end)) > start:  # do not split an escape
             end = cut
         parts.append(unquote_to_bytes(text[start:end].replace(b"+", b" ")))
         start = end

@@ -1,6 +1,6 @@
-"""TensorBoard's frontend files, shared by every board of a process.
+"""TensorBoard's frontend files, shared by all boards of a process.
 
-They come in one zip archive, of which a member is read when it is first requested.
+They are members of a zip archive, read on first request.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Assets:
             if path not in self._held:
                 body = self._gzipped(info)
                 media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
-                # Weak: it stands for the content, compressed or not.
+                # Weak, because it is the same for compressed and plain content.
                 self._held[path] = Asset(body, f'W/"{info.CRC:08x}"', media_type)
             return self._held[path]
 
     def _gzipped(self, info: zipfile.ZipInfo) -> bytes:
-        """Return a member as gzip, which frames the same compressed bytes in another way."""
+        """Return a member as gzip, which only frames the compressed bytes differently."""
         if info.compress_type != zipfile.ZIP_DEFLATED:
             return gzip.compress(self.read(info.filename), mtime=0)
         with self._archive.open("rb") as archive:
@@ -77,9 +77,9 @@ class Assets:
         return self.read(INDEX).replace(_FIRST_SCRIPT, ours + _FIRST_SCRIPT, 1)
 
     def index_archive(self) -> io.BytesIO:
-        """Return an archive with the page alone, for TensorBoard to serve with its own headers.
+        """Return an archive with only the page, for TensorBoard to serve with its own headers.
 
-        TensorBoard compresses its whole archive at the start, which takes most of a second.
+        TensorBoard compresses the full archive at startup, which takes most of a second.
         """
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as members:

@@ -1,7 +1,7 @@
-"""A board: which sources, under which names, and what they hold now.
+"""A board: its sources, the names of its runs, and their current tags.
 
-A `Board` is a value that can be compared. A `Listing` is what the index knows of it at this
-moment, updated run by run, so that reading it again costs only what changed.
+A `Board` is a value that can be compared. A `Listing` is the index's current view of a board,
+updated run by run, so that an update costs only what changed.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTU
 
 @dataclass(frozen=True)
 class Board:
-    """A selection of runs under names of its own."""
+    """A selection of runs and their names."""
 
     id: str
     title: str  # of the browser's tab
     members: tuple[Member, ...]
     template: Template | None = None
-    include: tuple[str, ...] = ()  # shell patterns; a run must match one of them, if there are any
+    include: tuple[str, ...] = ()  # shell patterns; if any, a run must match one
     exclude: tuple[str, ...] = ()
-    location: str = ""  # where the data is, for a person to read; the URIs by default
+    location: str = ""  # where the data is, for display; the URIs by default
     grouping: Grouping | None = None
 
     def __post_init__(self) -> None:
         if not self.id or not set(self.id) <= BOARD_ID_CHARACTERS:
-            raise ValueError(f"{self.id!r} cannot be a board's id: use letters, digits, '_', '-'")
+            raise ValueError(f"invalid board id {self.id!r}: use letters, digits, '_', '-'")
         if not self.location:
             uris = ", ".join(member.source.uri for member in self.members)
             object.__setattr__(self, "location", uris)
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the fields alone: what is derived from them is derived again."""
+        """Return only the fields, without cached properties."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def pickled(self) -> bytes:
-        """The board for another process; of many members it takes a second, so in a thread."""
+        """The pickled board; with many members this takes a second, so call it in a thread."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     def shows(self, name: str) -> bool:
@@ -76,21 +76,21 @@ class Board:
 
     @cached_property
     def templates(self) -> tuple[Template, ...]:
-        """Those that name its runs and its groups."""
+        """The templates that name its runs and groups."""
         grouping = self.grouping.template if self.grouping else None
         return tuple(one for one in (self.template, grouping) if one is not None)
 
     def path_name(self, member: Member, run: str) -> str:
-        """Name a run by its path: one unnamed member keeps the names that TensorBoard gives."""
+        """Name a run by its path; a single unnamed member keeps TensorBoard's names."""
         label = self.labels[member]
         return run if not label else label if run == "." else f"{label}/{run}"
 
 
 def member_labels(members: Sequence[Member]) -> list[str]:
-    """Return the shortest labels that tell members apart.
+    """Return the shortest labels that distinguish members.
 
-    A label is the member's name or the end of its URI. Those that are equal, or of which one
-    would hold the runs of another (`a` and `a/b`), get more of their URIs.
+    A label is the member's name or the end of its URI. Labels that are equal, or that would contain
+    the runs of another (`a` and `a/b`), get more of their URIs.
     """
     tails = [_tails(member) for member in members]
     sizes = [0] * len(members)
@@ -117,13 +117,13 @@ def _tails(member: Member) -> list[str]:
     ends = ["/".join(parts[-length:]) for length in range(1, len(parts) + 1)]
     if not member.name:
         return ends
-    # A name that the user gave has no slash, and stays as it is.
+    # A name that the user gave has no slash and is kept.
     is_end = "/" in member.name and member.name in ends
     return ends[ends.index(member.name) :] if is_end else [member.name]
 
 
 def _is_inside(label: str, uri: str, places: Mapping[str, str]) -> bool:
-    """Return whether a label lies below that of a member which does not lead there."""
+    """Return whether a label is below that of a member whose source does not contain it."""
     above = posixpath.dirname(label)
     while above:
         if above in places and not is_below(uri, places[above]):
@@ -134,7 +134,7 @@ def _is_inside(label: str, uri: str, places: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class BoardRun:
-    """A run as a board shows it, or a curve of a group of runs, which has no directory."""
+    """A run on a board, or a curve of a group of runs, which has no directory."""
 
     name: str
     directory: str
@@ -147,7 +147,7 @@ class BoardRun:
         return {kind.plugin for kind in self.tags.kinds()} == {"hparams"}
 
 
-MOST_TAGS = 50_000  # of a run; a page would not come to its end with more
+MOST_TAGS = 50_000  # per run; a page with more would not finish loading
 MOST_GROUPS = 500
 
 Key = tuple[Member, str]  # a member, and the directory of a run of it
@@ -166,14 +166,14 @@ class Listing:
         self._marks: dict[Key, tuple[object, ...]] = {}
         self._tags: dict[Key, Tags] = {}
         self._runs: dict[str, BoardRun] = {}
-        self._members: dict[str, BoardRun] = {}  # the runs without the groups
+        self._members: dict[str, BoardRun] = {}  # runs without groups
         self._group_count = 0
         self._run_count: int | None = None
-        self._crowded: dict[str, int] = {}  # runs with more tags than are shown, by directory
+        self._crowded: dict[str, int] = {}  # tags of runs with more than are shown, by directory
         self._version = next(_VERSIONS)
 
     def problems(self) -> list[str]:
-        """Return what is not shown, as of the last update, and why."""
+        """Return what the board does not show, as of the last update, and why."""
         problems = [
             f"{directory}: this run has {count:,} tags; the board shows the first {MOST_TAGS:,} by"
             " name. Log fewer tags; 'aboard ls' and 'aboard export' have all of them."
@@ -181,13 +181,13 @@ class Listing:
         ]
         if self._group_count > MOST_GROUPS:
             problems.append(
-                f"its runs are in {self._group_count:,} groups; the board shows the first"
-                f" {MOST_GROUPS}. Group them by a field that has fewer values."
+                f"the runs are in {self._group_count:,} groups; the board shows the first"
+                f" {MOST_GROUPS}. Group them by a field with fewer values."
             )
         return problems
 
     def version(self) -> int:
-        """Return a number that changes with what the board shows, and never repeats."""
+        """Return a number that changes with what the board shows and never repeats."""
         with self._lock:
             self._update()
             return self._version
@@ -198,7 +198,7 @@ class Listing:
             return self._runs
 
     def count_runs(self) -> tuple[int, int]:
-        """Return the version, and the number of runs: one with its stages and hparams is one."""
+        """Return the version and the number of runs; a run with its stages counts once."""
         with self._lock:
             self._update()
             if self._run_count is None:
@@ -218,14 +218,14 @@ class Listing:
         return {run_of(one.directory, one.member.source.uri, known) for one in runs}
 
     def show(self, board: Board) -> None:
-        """Show the board with other members; what is known of runs is kept."""
+        """Show the board with other members; runs that are already known are kept."""
         with self._lock:
             self.board = board
             self._stamp = None
             self._record_marks = (object(),)  # so that runs are named again
 
     def _update(self) -> None:
-        stamp = self._index.stamp()  # before the marks: what changes meanwhile shows next time
+        stamp = self._index.stamp()  # before the marks, so that later changes show next time
         marks = self._marks if stamp == self._stamp else dict(self._current_marks())
         records = self._current_record_marks(marks)
         if (marks, records) == (self._marks, self._record_marks):
@@ -277,7 +277,7 @@ class Listing:
         return self._members | {run.name: run for run in named}
 
     def _groups(self, grouping: Grouping) -> list[BoardRun]:
-        """Return the curves of groups: runs with equal values, each of their stages by itself."""
+        """Return the curves of groups of runs with equal values, separately for each stage."""
         by_member = self._by_member()
         groups: dict[tuple[str, str], list[BoardRun]] = {}
         labels: dict[tuple[str, str], str] = {}
@@ -300,7 +300,7 @@ class Listing:
         return self._library.record_of(key[0].source, key[1])
 
     def _current_record_marks(self, keys: Iterable[Key]) -> tuple[object, ...]:
-        """Return a value that changes when a record does, or a heartbeat stops."""
+        """Return a value that changes when a record changes or a heartbeat stops."""
         if not self.board.needs_records:
             return ()
         marks = self._library.record_marks(member.source for member in self.board.members)
@@ -331,7 +331,7 @@ class Listing:
 
 
 def group_runs(label: str, members: Sequence[BoardRun], band: Band) -> list[BoardRun]:
-    """Return the curves of a group as runs; the first one also has the numbers of members."""
+    """Return the curves of a group as runs; the first also has the numbers of members."""
     held: dict[str, list[Tag]] = {}
     for run in members:
         for name in run.tags.select(lambda about: about.kind[:2] == ("scalars", "scalar")):
@@ -358,7 +358,7 @@ def group_runs(label: str, members: Sequence[BoardRun], band: Band) -> list[Boar
 
 
 def run_of(directory: str, source: str, known: Collection[str] = ()) -> str:
-    """Return the directory of the run that a directory of event files is a part of."""
+    """Return the directory of the run to which a directory of event files belongs."""
     above = directory
     while above not in known and len(above) > len(source):
         above = posixpath.dirname(above)
@@ -378,7 +378,7 @@ _SESSION_START = "_hparams_/session_start_info"
 
 
 def needs_records(template: Template | None) -> bool:
-    """Return whether a template uses fields that paths and scalars do not have."""
+    """Return whether a template uses fields that need a run's record."""
     known = {"experiment", "run", "logdir", "source", "metrics"}
     return template is not None and bool(_groups(template) - known)
 
@@ -392,8 +392,8 @@ def template_fields(
 ) -> dict[str, object]:
     """Return the fields of a run that a template uses, from its path, tags and record.
 
-    `tags_of` has the tags of every run of the source, by directory: a run without hyperparameters
-    has those of the nearest run above it.
+    `tags_of` has the tags of all runs of the source by directory, because a run without
+    hyperparameters has those of the nearest run above it.
     """
     fields: dict[str, object] = dict(fields_of_path(source.uri, source.run_name(directory)))
     groups = _groups(template)
@@ -412,7 +412,7 @@ def _groups(template: Template) -> set[str]:
 def _with_record(
     fields: dict[str, object], record: KnownRun, directory: str, groups: set[str]
 ) -> dict[str, object]:
-    """Prefer the record, except for metrics, of which event files know more."""
+    """Prefer the record, except for metrics, which are newer in event files."""
     recorded: dict[str, object] = {
         "experiment": record.experiment,
         "run": record.name,

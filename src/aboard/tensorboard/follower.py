@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,7 +50,8 @@ _REST = 2.0  # times the processor time of a listing, that it is used for others
 _LONGEST_BACKOFF = 60.0
 _TICK_SECONDS = 0.5  # the scheduler wakes at least this often
 # Threads: feeds polled at once, runs of roots read at once, local feeds that are watched.
-_POLLERS, _READERS, _WATCHERS = 6, 8, 8
+_POLLERS, _READERS, _WATCHERS = 6, 16, 8
+_READERS_OF_ROOT = 4
 _MOST_CONDITIONS = 10
 
 _log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ class _Feed:
     problems: tuple[StorageError, ...] = ()  # of a source that could be listed
     unread: dict[str, StorageError] = field(default_factory=dict)  # runs that failed, by URI
     marks: dict[str, int] = field(default_factory=dict)  # of each run of a root when last read
+    epoch: int | None = None  # of the index that the marks were read into
     changes: int | None = None  # of the catalog of a root, when boards were last resolved
     recent: tuple[Source, ...] = ()
     reported: set[str] = field(default_factory=set)  # by the file system, and not yet read
@@ -685,7 +687,12 @@ class Follower:
 
     def _poll_root(self, feed: _Feed) -> _Poll:
         root = feed.uri
+        epoch, _ = self._index.last_change()
         with self._lock:
+            if feed.epoch not in (None, epoch):  # the index was replaced: read everything again
+                feed.marks.clear()
+                feed.changes, feed.fresh_until = None, float("-inf")
+            feed.epoch = epoch
             cached = self._clock() < feed.fresh_until
         listed = pages_listed(root)
         if not cached and self._library.refresh(root) is None:
@@ -706,7 +713,7 @@ class Follower:
                 and feed.marks.get(uri) != mark
                 and is_below(uri, root)
             }
-        read = list(self._readers.map(self._read, stale.values()))
+        read = self._read_all(list(stale.values()))
         with self._lock:
             feed.changes = changes
             for uri, outcome in zip(stale, read, strict=True):
@@ -734,6 +741,25 @@ class Follower:
             recent = [one for one in recent if _above(one.uri, selected) is not None]
         changed = is_new or any(one.changed for one in read)
         return _Poll(changed, recent=tuple(recent), cached=cached)
+
+    def _read_all(self, sources: Sequence[Source]) -> list[_Poll]:
+        """Read runs of a root, a few at a time: other roots need readers meanwhile."""
+        found: dict[Source, _Poll] = {}
+        left = iter(sources)
+        lock = threading.Lock()
+
+        def work() -> None:
+            while True:
+                with lock:
+                    source = next(left, None)
+                if source is None:
+                    return
+                found[source] = self._read(source)
+
+        count = min(_READERS_OF_ROOT, len(sources))
+        for done in [self._readers.submit(work) for _ in range(count)]:
+            done.result()
+        return [found[source] for source in sources]
 
     def _read(self, source: Source, part: Source | None = None) -> _Poll:
         if self._closed.is_set():

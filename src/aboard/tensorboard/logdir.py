@@ -1,8 +1,8 @@
 """A log directory for TensorBoard's plugins, with a board's runs under the board's names.
 
-Plugins know one log directory, and a run by its path below it. A board may take runs from several
-places, rename some and leave out others: then each run gets a directory of that name, with links
-to what is in its own.
+Plugins read one log directory and find runs by their paths below it. A board may have runs from
+several places, rename some and hide others. Then each run gets a directory with its name, which has
+links to the run's own files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aboard.storage.local import is_confined, leads_out
 from aboard.storage.uri import open_storage
 from aboard.tensorboard.board import Board, template_fields
 
-_PLUGINS = "plugins"  # where plugins keep files of their own, below the directory of a run
+_PLUGINS = "plugins"  # where plugins keep their own files, below the directory of a run
 
 
 class MemberDirectory(NamedTuple):
@@ -32,11 +32,11 @@ class MemberDirectory(NamedTuple):
 
 class TreeRun(NamedTuple):
     directory: str
-    only: str = ""  # the one event file it is limited to
+    only: str = ""  # the only event file to read, if any
 
 
 class LogTree:
-    """The runs of a board as one log directory; `links` is used by this tree alone."""
+    """The runs of a board as one log directory; only this tree may use `links`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LogTree:
         self._library = library
         self.problems: list[StorageError] = []
         self.runs: dict[str, TreeRun] = {}
-        self.found: list[tuple[Member, str]] = []  # every run there is, shown or not
+        self.found: list[tuple[Member, str]] = []  # all runs, shown or not
         self._board = board
         self._places = places
         self._links: dict[str, str] = {}
@@ -59,7 +59,7 @@ class LogTree:
             links.mkdir(parents=True, exist_ok=True)
 
     def update(self) -> dict[str, TreeRun]:
-        """Find the runs, link what is new and unlink what is gone; return the runs by name."""
+        """Find the runs, link new ones and unlink removed ones; return the runs by name."""
         self.problems = []
         found = list(self._find())
         names = self._names(
@@ -85,7 +85,7 @@ class LogTree:
         return self._roots(found.values()) | found
 
     def _roots(self, taken: Collection[str]) -> dict[str, str]:
-        """Return the members whose own directory is not a run: it may have files of plugins."""
+        """Return the members whose own directory is not a run; it may have files of plugins."""
         return {
             name: directory
             for member, directory in self._places
@@ -140,7 +140,7 @@ class LogTree:
                 (self.root / path).unlink(missing_ok=True)
                 del self._links[path]
         for path in sorted(self._directories - directories, reverse=True):
-            # A plugin may have left something there.
+            # A plugin may have left files there.
             with suppress(OSError):
                 (self.root / path).rmdir()
                 self._directories.discard(path)
@@ -160,19 +160,19 @@ class LogTree:
         try:
             yield
         except OSError as error:
-            problem = f"TensorBoard will not see it: {error.strerror or error}"
+            problem = f"TensorBoard cannot show it: {error.strerror or error}"
             self.problems.append(StorageError(path, problem, "Rename the run."))
 
 
 def plan_links(
     runs: Mapping[str, TreeRun], roots: Mapping[str, str], everywhere: Collection[str]
 ) -> tuple[dict[str, str], set[str]]:
-    """Return the links to make, as path to target, and the directories to make for them.
+    """Return the links to create, as path to target, and the directories to create for them.
 
-    A directory that leads to other runs is never linked, for those have names of their own or are
-    not shown; what else is in it is linked one by one. Nor is one of a plugin: plugins walk the log
-    directory, and may not follow links. What leads out of where this process is confined to is left
-    out. `everywhere` has the directories of all runs, shown or not.
+    A directory that contains other runs is never linked, because those have their own names or are
+    hidden; its other entries are linked one by one. Nor are directories of plugins, because plugins
+    walk the log directory and may not follow links. Entries outside the directories to which this
+    process is confined are left out. `everywhere` has the directories of all runs, shown or not.
     """
     leading = {above for directory in everywhere for above in _above(directory)}
     leading.difference_update(everywhere)
@@ -200,23 +200,23 @@ def plan_links(
                 pending.append((inner, TreeRun(target), False))
             else:
                 links.setdefault(inner, target)
-    # Nothing is ever made below a link: that would be in the user's log directory.
+    # Create nothing below a link: that would be in the user's log directory.
     return {path: links[path] for path in links.keys() - directories}, directories
 
 
 def _is_of_plugins(entry: os.DirEntry[str], path: str) -> bool:
-    """Return whether a directory belongs to a plugin, or holds only those of plugins."""
+    """Return whether a directory belongs to a plugin or contains only directories of plugins."""
     if entry.is_symlink():
         return False
     return _PLUGINS in path.split("/") or Path(entry.path, _PLUGINS).is_dir()
 
 
 def _is_plain(board: Board, places: Sequence[MemberDirectory]) -> bool:
-    """Return whether TensorBoard would name and show the runs of a board as the board does."""
+    """Return whether TensorBoard would show the runs of a board under the same names."""
     if len(places) != 1 or board.template is not None or board.include or board.exclude:
         return False
     if is_confined():
-        return False  # TensorBoard reads what it finds, and gives up at what it may not read
+        return False  # TensorBoard reads all it finds, and fails at files it may not read
     member = places[0].member
     return not member.name and not member.source.only
 

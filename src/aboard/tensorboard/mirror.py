@@ -1,7 +1,7 @@
-"""A local copy of what a bucket holds for a board, kept up to date while there are requests.
+"""A local copy of a board's files in a bucket, updated while there are requests.
 
-TensorBoard's own loaders and plugins open files, so event files, the `plugins` directories, and
-the files that a projector's configuration names are copied. Checkpoints and the like are not.
+TensorBoard's own loaders and plugins open files, so event files, the `plugins` directories and the
+files named in projector configurations are copied. Other files, such as checkpoints, are not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aboard.tensorboard.schedule import LONGEST_SECONDS, Schedule
 
 _PLUGINS = "plugins"
 _BLOCK = 4 << 20
-_THREADS = 8  # files copied at once: a request is mostly waiting
+_THREADS = 8  # files copied at once; requests mostly wait
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Update:
 
 @dataclass(slots=True)
 class _Copy:
-    """A copied file: how many bytes are here, and the version if that is all of it."""
+    """A copied file: the number of bytes copied, and the version if it is complete."""
 
     held: int = 0
     version: str = ""
@@ -60,9 +60,8 @@ class _Copy:
 class Mirror:
     """A directory with a copy of a storage's event files and of the files that plugins need.
 
-    What was added to an event file is appended: a reader sees a file that grows, as it would on a
-    disk. All other files, and an event file that was replaced, appear in one step. The directory is
-    used by this mirror alone.
+    New data of an event file is appended, so that readers see a growing file. Other files, and
+    event files that were replaced, are replaced atomically. Only this mirror may use the directory.
     """
 
     def __init__(self, storage: Storage, directory: Path, *, only: str = "") -> None:
@@ -77,7 +76,7 @@ class Mirror:
         self._stopped.set()
 
     def update(self) -> Update:
-        """Copy what is new and remove what is gone; raises StorageError only if listing fails."""
+        """Copy new data and remove deleted files; raise `StorageError` only if listing fails."""
         update = Update()
         listing_problems: list[StorageError] = []
         entries = {
@@ -89,7 +88,7 @@ class Mirror:
         self._copy_all((entries[name] for name in sorted(chosen)), update)
         named = self._named_by_projectors(chosen) & entries.keys() - chosen
         self._copy_all((entries[name] for name in sorted(named)), update)
-        # What a failed listing did not show may still be there.
+        # Files missing from an incomplete listing may still exist.
         if not listing_problems:
             for name in self._copies.keys() - chosen - named:
                 self._remove(name)
@@ -134,12 +133,12 @@ class Mirror:
             update.problems.append(error)
         except OSError as error:
             uri = join(self._storage.uri, entry.name)
-            problem = f"it cannot be copied to {self._directory}: {error.strerror or error}"
+            problem = f"cannot copy it to {self._directory}: {error.strerror or error}"
             update.problems.append(StorageError(uri, problem, "Check the disk."))
         return update
 
     def _append(self, entry: Entry, path: Path, update: Update) -> bool:
-        """Add what a file has grown by; return False if it is not the same file any more."""
+        """Append the new data of a file; return False if the file was replaced."""
         copy = self._copies.setdefault(entry.name, _Copy())
         if entry.size < copy.held or (entry.size == copy.held and copy.version):
             return False
@@ -190,10 +189,10 @@ class Mirror:
 
 
 class MirrorUpdater:
-    """Updates a mirror in a thread: often while it changes, less and less while it does not.
+    """Updates a mirror in a thread, often while it changes and less often while it does not.
 
-    `changed` is called in the thread after every update. While `unwatched()`, the storage is left
-    alone.
+    `changed` is called in the thread after every update. While `unwatched()`, the storage is not
+    polled.
     """
 
     def __init__(

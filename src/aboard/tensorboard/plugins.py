@@ -1,6 +1,6 @@
-"""TensorBoard's plugins: those it brings, and those that other packages add to it.
+"""TensorBoard's plugins: its own, and those of other packages.
 
-One that cannot be loaded, or that would break the page for all others, is left out and logged.
+A plugin that cannot be loaded, or that would break the page, is left out and logged.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _PROFILE = "profile"
 
 
 def static_plugins() -> list[Any]:
-    """Return the plugins that TensorBoard brings, none of which shows the flags of this process."""
+    """Return TensorBoard's own plugins, without the route that shows the flags of this process."""
     return [
-        # The loader as it comes has a route that shows them.
+        # The default loader adds that route.
         core_plugin.CorePluginLoader(include_debug_info=False)
         if isinstance(plugin, core_plugin.CorePluginLoader)
         else plugin
@@ -46,7 +46,7 @@ def all_plugins(directories: Directories) -> list[Any]:
     loaders = [
         application.make_plugin_loader(plugin)
         for plugin in static_plugins()
-        # It advises to install what is installed: it checks the former name of the package.
+        # It advises to install a package that is installed, because it checks the old name.
         if plugin is not profile_redirect_plugin.ProfileRedirectPluginLoader
         or all(one.name != _PROFILE for one in added)
     ]
@@ -70,7 +70,7 @@ def make_flags(loaders: list[Any], **settings: object) -> argparse.Namespace:
 
 
 class Loader(base_plugin.TBLoader):  # type: ignore[misc]
-    """Loads a plugin that needs nothing of TensorBoard's context."""
+    """Loads a plugin that does not use TensorBoard's context."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -106,10 +106,10 @@ class AddedPlugin(base_plugin.TBLoader):  # type: ignore[misc]
         return self._guarded(loaded)
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
-        """Run code of the plugin; if it fails, the plugin is left out."""
+        """Run code of the plugin; if it fails, leave the plugin out."""
         try:
             return act()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is code of others
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - third-party code
             self._loader = None
             package = self._entry_point.dist.name if self._entry_point.dist else "?"
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -120,15 +120,15 @@ class AddedPlugin(base_plugin.TBLoader):  # type: ignore[misc]
 
 
 def check_plugin(plugin: Any, others: Mapping[str, Any]) -> None:
-    """Raise ValueError for what would break the application of TensorBoard, or its page."""
+    """Raise `ValueError` for a plugin that would break TensorBoard's application or its page."""
     name = plugin.plugin_name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} cannot be a plugin's name")
+        raise ValueError(f"invalid plugin name {name!r}")
     if name in others:
-        raise ValueError(f"there is another plugin {name!r}")
+        raise ValueError(f"another plugin has the name {name!r}")
     for route in plugin.get_plugin_apps():
         if not route.startswith("/") or "*" in route.removesuffix("/*"):
-            raise ValueError(f"{route!r} cannot be a route")
+            raise ValueError(f"invalid route {route!r}")
     plugin.data_plugin_names()
     metadata = plugin.frontend_metadata()
     if metadata.is_ng_component and (metadata.element_name or metadata.es_module_path):

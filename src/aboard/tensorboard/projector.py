@@ -1,7 +1,7 @@
 """The Projector tab: TensorBoard's own plugin, with one instance per board.
 
-A configuration that is broken or lacks a file hides no other one. A configuration is untrusted
-text: the files that it names are used only where they lie in its directory or below it.
+A broken configuration does not hide others. Configurations are untrusted: the files that they name
+are used only if they are in the configuration's directory or below it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tensorboard.plugins.projector import projector_plugin  # noqa: E402
 from werkzeug import wrappers  # noqa: E402
 
 CONFIG_FILE = "projector_config.pbtxt"
-# Where TensorBoard's writer of plugin assets puts a configuration, below the run.
+# Where TensorBoard's writer of plugin assets puts a configuration below the run.
 _ASSETS_DIRECTORY = "plugins/org_tensorflow_tensorboard_projector"
 _LARGEST_CONFIG = 4 << 20
 
@@ -39,11 +39,11 @@ Stamp = tuple[int, int, int]
 
 
 class BadConfig(ValueError):  # noqa: N818 - named by what is wrong
-    """A configuration that cannot be used."""
+    """An invalid configuration."""
 
 
 def read_config(path: Path) -> Config:
-    """Read a configuration and name its embeddings; raise BadConfig or OSError if that fails."""
+    """Read a configuration and name its embeddings; raise `BadConfig` or `OSError` on failure."""
     protos.keep_tensorflow_out()
     from google.protobuf import text_format
     from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
@@ -79,7 +79,7 @@ def find_config(directory: Path) -> Path | None:
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return what changes when a file does; None if there is no such regular file."""
+    """Return a value that changes when a file does; None if it is not a regular file."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -90,19 +90,19 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def resolve(path: str, config_path: Path) -> Path:
-    """Return the file at a path of a configuration; raise BadConfig if it leads out."""
+    """Return the file at a path of a configuration; raise `BadConfig` if it is outside."""
     home = config_path.parent.resolve()
     try:
         found = (home / path).resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise BadConfig(f"{path!r} is not a path") from error
     if not found.is_relative_to(home):
-        raise BadConfig(f"{path!r} leads out of the directory of {config_path}")
+        raise BadConfig(f"{path!r} is outside the directory of {config_path}")
     return found
 
 
 def tsv_shape(path: Path) -> tuple[int, int] | None:
-    """Return rows and columns of a tensor in tab-separated text; None for any other file."""
+    """Return the rows and columns of a tensor in tab-separated text; None for other files."""
     rows = columns = 0
     with path.open("rb") as file:
         if b"\0" in file.read(4096):
@@ -135,9 +135,9 @@ Directories = Callable[[], Mapping[str, str]]  # returns the directory of each r
 class RunsProjector(projector_plugin.ProjectorPlugin):  # type: ignore[misc]
     """The projector of runs in local directories.
 
-    Embeddings in a TensorFlow checkpoint are left out: reading them takes TensorFlow. The base
-    class calls `_update_configs` before every response and reads `_configs`, `config_fpaths` and
-    `tensor_cache`: checked with TensorBoard 2.21 by tests/tensorboard/test_private_names.py.
+    Embeddings in a TensorFlow checkpoint are left out, because reading them needs TensorFlow. The
+    base class calls `_update_configs` before every response and reads `_configs`, `config_fpaths`
+    and `tensor_cache`: checked with TensorBoard 2.21 by tests/tensorboard/test_private_names.py.
     """
 
     def __init__(self, directories: Directories) -> None:
@@ -199,7 +199,7 @@ def _usable(path: Path) -> Config | None:
     try:
         config = read_config(path)
     except (BadConfig, OSError) as error:
-        _log.warning("The projector leaves out %s: %s", path, error)
+        _log.warning("the projector leaves out %s: %s", path, error)
         return None
     kept = []
     for embedding in config.embeddings:
@@ -219,9 +219,9 @@ def _usable(path: Path) -> Config | None:
 
 
 def _check_files(embedding: Any, path: Path) -> None:
-    """Drop files that would block a reader, such as pipes; find the shape of the tensor.
+    """Drop files that would block a reader, such as pipes, and find the shape of the tensor.
 
-    Files outside of the directory stay: the plugin refuses them and responds with the reason.
+    Files outside the directory are kept, because the plugin responds with the reason.
     """
     names = ("tensor_path", "metadata_path", "bookmarks_path")
     for message, name in (*((embedding, name) for name in names), (embedding.sprite, "image_path")):
@@ -231,19 +231,19 @@ def _check_files(embedding: Any, path: Path) -> None:
         try:
             found = resolve(named, path)
         except BadConfig as error:
-            _log.warning("The projector does not open a file: %s", error)
+            _log.warning("the projector does not open a file: %s", error)
             continue
         if found.exists() and not found.is_file():
-            _log.warning("The projector does not open %s: it is not a regular file", found)
+            _log.warning("the projector does not open %s: it is not a regular file", found)
             message.ClearField(name)
         elif name == "tensor_path" and not embedding.tensor_shape:
             try:
                 embedding.tensor_shape.extend(tsv_shape(found) or ())
             except OSError as error:
-                _log.warning("The projector cannot read %s: %s", found, error.strerror)
+                _log.warning("the projector cannot read %s: %s", found, error.strerror)
 
 
-# A board as it was when its projector was made, the projector, and its routes.
+# The board for which a projector was created, the projector, and its routes.
 _Held = tuple[Listing, RunsProjector, Mapping[str, Any]]
 
 
@@ -275,7 +275,7 @@ class BoardsProjector(base_plugin.TBPlugin):  # type: ignore[misc]
             listing = self._boards.get(board)
             held = self._held.get(board)
             if held is None or held[0] is not listing:
-                # Boards that are not served any more are dropped here.
+                # Drop boards that are no longer served.
                 current = self._boards.get
                 self._held = {key: one for key, one in self._held.items() if current(key) is one[0]}
                 if listing is None:
@@ -287,11 +287,11 @@ class BoardsProjector(base_plugin.TBPlugin):  # type: ignore[misc]
     def _answer(self, route: str, environ: Any, start_response: Any) -> Any:
         found = self._current()
         if found is None:
-            return _respond(environ, start_response, "There is no such board.", 404)
+            return _respond(environ, start_response, "Board not found.", 404)
         listing, projector, apps = found
         if not projector.is_active() and _remote_places(listing.board):
             notice = (
-                "The projector needs its files on this machine, and those of this board are in "
+                "The projector needs local files, and those of this board are in "
                 f"{', '.join(_remote_places(listing.board))}. Open the board with "
                 "`--engine stock`, which copies them."
             )
@@ -306,7 +306,8 @@ class BoardsProjector(base_plugin.TBPlugin):  # type: ignore[misc]
 def local_directories(listing: Listing) -> dict[str, str]:
     """Return the local directories of the runs of a board, by name.
 
-    The directory of a source counts even without events: it often has the embeddings of its runs.
+    The directory of a source is included even without events, because it often has the embeddings
+    of its runs.
     """
     board = listing.board
     found = {

@@ -1,8 +1,8 @@
-"""TensorBoard's `DataProvider` over the index: what every stock plugin reads from.
+"""TensorBoard's `DataProvider` over the index, from which all stock plugins read.
 
-The experiment id that TensorBoard passes around is the id of a board. Scalars come from the index;
-everything else is read from its event file on request and not kept. Files change and vanish
-meanwhile: a value that can no longer be read is left out and logged once.
+TensorBoard's experiment id is the id of a board. Scalars come from the index; other values are read
+from their event files on request and are not cached. A value that can no longer be read, because
+its file changed or was deleted, is left out and logged once.
 """
 
 # ruff: noqa: ARG002 - every method of the interface has a `ctx`
@@ -64,7 +64,7 @@ class BadKey(ValueError):  # noqa: N818 - named by what is wrong
 
 
 class Signer:
-    """Signs the keys of blobs, so that a key cannot be forged or used on another board."""
+    """Signs the keys of blobs, so that keys cannot be forged or used on another board."""
 
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = secret if secret is not None else secrets.token_bytes(32)
@@ -79,7 +79,7 @@ class Signer:
         except (binascii.Error, ValueError):
             raise BadKey(text) from None
         signature, content = octets[:_SIGNATURE], octets[_SIGNATURE:]
-        # Decoding passes over characters that do not belong there.
+        # Decoding ignores invalid characters.
         if _encode(octets) != text or not hmac.compare_digest(signature, self._signature(content)):
             raise BadKey(text)
         return BlobKey(*json.loads(content))
@@ -96,7 +96,7 @@ _OLD_FORMS = {ORIGIN_IMAGE: "image", ORIGIN_HISTOGRAM: "histo", ORIGIN_AUDIO: "a
 
 
 def display_name(name: str, about: About) -> str:
-    """Return the name of a tag on the page; values in an old form have their tag's."""
+    """Return the display name of a tag; values in an old format have only the tag."""
     is_old = about.origin in _OLD_FORMS or about.origin == ORIGIN_SIMPLE
     return about.kind.display_name or (name if is_old else "")
 
@@ -117,12 +117,12 @@ def plugin_content(origin: int, metadata: bytes | None) -> bytes:
         return b""
 
 
-EXPERIMENT_TAG = "_hparams_/experiment"  # as TensorBoard has it, in a module that imports much
+EXPERIMENT_TAG = "_hparams_/experiment"  # TensorBoard defines it in a module with heavy imports
 
 
 @lru_cache(maxsize=16)
 def merged(contents: frozenset[bytes]) -> bytes | None:
-    """Merge what the experiments of the hparams plugin declare; None if none can be parsed."""
+    """Merge the experiments of the hparams plugin; None if none can be parsed."""
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
     experiments = [one for one in map(_parsed, sorted(contents)) if one is not None]
@@ -156,7 +156,7 @@ def _parsed(content: bytes) -> Any:
 
 
 def _hparam(infos: list[Any]) -> Any:
-    """Merge the declarations of one hyperparameter; all of its values stay allowed."""
+    """Merge the declarations of one hyperparameter, so that all of its values are allowed."""
     from tensorboard.plugins.hparams import api_pb2
 
     whole = api_pb2.HParamInfo(
@@ -167,7 +167,7 @@ def _hparam(infos: list[Any]) -> Any:
     )
     types = {info.type for info in infos}
     whole.type = types.pop() if len(types) == 1 else api_pb2.DATA_TYPE_STRING
-    # Where one declares no domain, any value is allowed.
+    # If one declares no domain, any value is allowed.
     domains = {info.WhichOneof("domain") for info in infos if not types}
     if domains == {"domain_interval"}:
         whole.domain_interval.min_value = min(info.domain_interval.min_value for info in infos)
@@ -188,7 +188,7 @@ Band = frozenset[str]
 
 
 def read_layout(content: bytes) -> frozenset[Band]:
-    """Return the tags that each margin chart of a layout draws as one: value, lower and upper."""
+    """Return the tags of each margin chart of a layout: value, lower and upper."""
     try:
         layout = layout_pb2.Layout.FromString(content)
     except protos.load().NotAMessage:
@@ -202,7 +202,7 @@ def read_layout(content: bytes) -> frozenset[Band]:
 
 
 def join_bands(bands: Iterable[Band]) -> dict[str, set[str]]:
-    """Return for each tag of a band all that must have its steps: bands can share a tag."""
+    """Return for each tag of a band all tags that need the same steps; bands can share tags."""
     joined: dict[str, set[str]] = {}
     for band in bands:
         parts = {id(part): part for tag in band for part in [joined.setdefault(tag, {tag})]}
@@ -221,18 +221,18 @@ _log = logging.getLogger(__name__)
 
 
 class BoardRequest:
-    """A request to a board, which is in one state throughout the request."""
+    """A request to a board, with one state of the board for the entire request."""
 
     def __init__(self, board: str) -> None:
         self.board = board
         self.runs: dict[str, BoardRun] | None = None
         self.bands: dict[str, set[str]] | None = None  # see `join_bands`
         self.sampled: dict[tuple[str, str, int], Series] = {}  # of bands: run, tag, limit
-        self.is_incomplete = False  # something could not be read, and was left out
+        self.is_incomplete = False  # some value could not be read
 
 
 current_request: ContextVar[BoardRequest | None] = ContextVar("current_request", default=None)
-_MOST_BLOBS = 10_000  # of one step
+_MOST_BLOBS = 10_000  # per step
 
 
 class Boards:
@@ -312,7 +312,7 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         return self._each("scalar", read, **query)
 
     def read_last_scalars(self, ctx: object = None, **query: Any) -> ByRun[Any]:
-        """A tag with values that are not scalars is left out."""
+        """Return the last values; tags with values that are not scalars are left out."""
 
         def last(_: str, tag: Tag) -> Any:
             if not tag.is_scalar:
@@ -325,7 +325,7 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
     def read_tensors(
         self, ctx: object = None, *, downsample: int | None = None, **query: Any
     ) -> ByRun[list[Any]]:
-        """A tag of which no value can be read is left out."""
+        """Return tensors; tags without a readable value are left out."""
         limit = _limit(downsample)
 
         def read(_: str, tag: Tag) -> list[Any]:
@@ -368,10 +368,10 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         try:
             key = self._signer.read(blob_key)
         except BadKey:
-            raise errors.NotFoundError("there is no such blob") from None
+            raise errors.NotFoundError("blob not found") from None
         request = current_request.get()
         if request is not None and key.board != request.board:
-            raise errors.NotFoundError("there is no such blob on this board")
+            raise errors.NotFoundError("blob not found on this board")
         run = self._runs(key.board).get(key.run)
         tag = run.tags.get(key.tag) if run else None
         if tag is not None:
@@ -381,11 +381,11 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
                     if key.place < len(blobs):
                         return blobs[key.place]
         raise errors.NotFoundError(
-            f"{key.tag!r} of run {key.run!r} cannot be read any more at step {key.step}"
+            f"{key.tag!r} of run {key.run!r} can no longer be read at step {key.step}"
         )
 
     def _sample(self, board: str, run: str, tag: Tag, limit: int) -> Series:
-        """Sample a series, at the same steps as those that a margin chart draws with it."""
+        """Sample a series at the same steps as the others of its margin chart."""
         request = current_request.get()
         if request is None or request.board != board:
             request = BoardRequest(board)
@@ -426,7 +426,7 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
             raise TypeError(f"the id of a board is a str, not {board!r}")
         listing = self._boards.get(board)
         if listing is None:
-            raise errors.NotFoundError(f"there is no board {board!r}")
+            raise errors.NotFoundError(f"board {board!r} not found")
         return listing
 
     def _runs(self, board: str) -> dict[str, BoardRun]:
@@ -438,7 +438,7 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         return request.runs
 
     def _each(self, data_class: str, answer: Callable[[str, Tag], T], **query: Any) -> ByRun[T]:
-        """Answer for each tag of a query, but for those that are gone since they were listed."""
+        """Call `answer` for each tag of a query, except those removed since they were listed."""
         result: ByRun[T] = {}
         for run, tags, names in self._found(data_class, **query):
             for name in names:
@@ -447,7 +447,7 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         return result
 
     def _list(self, data_class: str, answer: Callable[[Tags, str], T], **query: Any) -> ByRun[T]:
-        """Answer for each tag of a query, of which there may be a million."""
+        """Call `answer` for each tag of a query; there may be a million."""
         found = self._found(data_class, **query)
         listed = ((run, {name: answer(tags, name) for name in names}) for run, tags, names in found)
         return {run: held for run, held in listed if held}
@@ -460,17 +460,17 @@ class BoardDataProvider(tb.DataProvider):  # type: ignore[misc]
         plugin_name: str,
         run_tag_filter: Filter = None,
     ) -> Iterator[tuple[str, Tags, Iterable[str]]]:
-        def is_wanted(about: About) -> bool:
+        def matches(about: About) -> bool:
             return about.kind[:2] == (plugin_name, data_class)
 
         runs = self._runs(experiment_id)
         for run in _requested(run_tag_filter.runs if run_tag_filter else None, runs):
             tags = runs[run].tags
             if run_tag_filter is None or run_tag_filter.tags is None:
-                yield run, tags, tags.select(is_wanted)
+                yield run, tags, tags.select(matches)
             else:
                 given = _requested(run_tag_filter.tags, tags)
-                yield run, tags, [name for name in given if is_wanted(tags.about(name))]
+                yield run, tags, [name for name in given if matches(tags.about(name))]
 
 
 def _requested(names: Collection[str] | None, held: Mapping[str, Any]) -> Iterator[str]:
@@ -492,7 +492,7 @@ def _listed(time_series: Any, tags: Tags, name: str, **more: int) -> Any:
 
 
 def _with_one_experiment(found: ByRun[Any]) -> ByRun[Any]:
-    """Describe every experiment by all that any of them declares."""
+    """Replace every experiment by the merge of all."""
     runs = [run for run, tags in found.items() if EXPERIMENT_TAG in tags]
     contents = frozenset(found[run][EXPERIMENT_TAG].plugin_content for run in runs)
     content = merged(contents) if len(contents) > 1 else None
@@ -516,7 +516,7 @@ def _limit(downsample: int | None) -> int:
 
 
 def _evenly(pointers: list[Pointer], limit: int) -> list[Pointer]:
-    """Keep at most `limit` pointers, spread evenly, the last one always among them."""
+    """Keep at most `limit` pointers, evenly spaced and including the last."""
     if limit < 0:
         raise ValueError(f"cannot sample a series down to {limit} values")
     if len(pointers) <= limit:
@@ -546,7 +546,7 @@ def _tensor(value: Value) -> Any:
 
 
 def _text(value: Value, array: Any) -> Any:
-    """Return what the text plugin can show: one bad value would fail the whole tag."""
+    """Return what the text plugin can show, because one bad value would fail the tag."""
     if array.dtype != object:
         _report("", value.tag, f"at step {value.step} it is {array.dtype}, not text")
         return None

@@ -1,9 +1,9 @@
 """The hot routes of TensorBoard's API, answered from arrays instead of objects.
 
 The responses equal those of the stock plugins, which take most of a second for a page of curves.
-Requests that are not for scalars go to the stock plugin, and descriptions to its Markdown: both
-can take any time, so a worker answers them. Curves are written piece by piece, so that a large
-answer does not delay other requests.
+Requests for other data than scalars need the stock plugin, and descriptions its Markdown; both may
+be slow, so a worker answers them. Curves are written piece by piece, so that a large response does
+not delay other requests.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from tensorboard.plugins.histogram import metadata as histogram_metadata  # noqa
 from tensorboard.plugins.image import metadata as image_metadata  # noqa: E402
 from tensorboard.plugins.scalar import metadata as scalar_metadata  # noqa: E402
 
-POINTS_PER_CURVE = 1000  # as TensorBoard has it; other kinds have its limits, too
-# What plugins raise when the request, or what it is about, is at fault.
+POINTS_PER_CURVE = 1000  # TensorBoard's default, like the limits of other plugins
+# Errors of plugins that are caused by the request or the data.
 FAILURES = (
     LookupError,
     ValueError,
@@ -65,7 +65,7 @@ def status_of(error: Exception) -> HTTPStatus:
 
 
 def reason_of(error: Exception, path: str) -> str:
-    """Return why there is no response, in one line, and log it."""
+    """Return and log the reason of an error in one line."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     _log.warning("TensorBoard cannot answer %s: %s", path, reason)
     return f"TensorBoard cannot answer this: {reason}"
@@ -73,14 +73,14 @@ def reason_of(error: Exception, path: str) -> str:
 
 _CACHE_BYTES = 16 << 20
 _LARGEST_SHARE = 4
-_ENTRY_BYTES = 512  # what a response takes besides its body
+_ENTRY_BYTES = 512  # memory of a cached response besides its body
 
 
 class ResponseCache:
-    """Bodies of finished responses, the least recently used of which go first.
+    """A cache of response bodies that drops the least recently used first.
 
-    Most of the work for a response is in writing numbers as JSON and compressing them. One response
-    takes a quarter of the cache at most.
+    Most of the work for a response is writing numbers as JSON and compressing them. One response
+    may take at most a quarter of the cache.
     """
 
     def __init__(self, most_bytes: int = _CACHE_BYTES) -> None:
@@ -114,7 +114,7 @@ Runs = Mapping[str, BoardRun]
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 TIME_SERIES = "data/plugin/timeseries/timeSeries"
-MOST_ENTRIES = 2_000  # of one request for series; the page sends one for each card in sight
+MOST_ENTRIES = 2_000  # of one request for series; the page sends one per visible card
 _MOST_VALUES = 16 * MOST_ENTRIES
 _LONGEST_REQUESTS = 8 << 20
 _SERIES_AT_ONCE = 32
@@ -123,7 +123,7 @@ _POINTS_READ_AT_ONCE = 1_000_000
 
 
 class BadRequest(ValueError):  # noqa: N818 - named by what is wrong
-    """A request that lacks what it must have."""
+    """An invalid request."""
 
     status = HTTPStatus.BAD_REQUEST
 
@@ -142,7 +142,7 @@ def json_headers(*, compressed: bool) -> list[tuple[str, str]]:
 
 
 class HotRoutes:
-    """The routes; `described` are those whose answers have descriptions as HTML."""
+    """The routes; responses of `described` contain descriptions as HTML."""
 
     def __init__(
         self, boards: Boards, provider: BoardDataProvider, samples: Mapping[str, int]
@@ -172,7 +172,7 @@ class HotRoutes:
         return orjson.dumps(answer)
 
     def runs(self, listing: Listing) -> bytes:
-        """What holds only hyperparameters is not a run here; the HParams tab shows it."""
+        """Return the runs, except those with only hyperparameters, which the HParams tab shows."""
         runs = sorted(
             (run for run in listing.runs().values() if not run.only_hparams),
             key=lambda run: (math.inf if run.start_time is None else run.start_time, run.name),
@@ -208,7 +208,7 @@ class HotRoutes:
         return any(kind.description for run in runs for kind in run.tags.kinds())
 
     def time_series(self, listing: Listing, requests: list[dict[str, Any]]) -> Iterator[bytes]:
-        """Yield the answer in parts, each of which takes milliseconds if all are for scalars."""
+        """Yield the response in parts; each takes milliseconds if all requests are for scalars."""
         current = BoardRequest(listing.board.id)
         current.runs = listing.runs()
         current_request.set(current)
@@ -230,14 +230,14 @@ class HotRoutes:
 
     @cached_property
     def _stock(self) -> Any:
-        """TensorBoard's own plugin for images and histograms, imported when a page shows some."""
+        """TensorBoard's plugin for images and histograms, imported when a page shows some."""
         from tensorboard.plugins.base_plugin import TBContext
         from tensorboard.plugins.metrics.metrics_plugin import MetricsPlugin
 
         return MetricsPlugin(TBContext(**self._context))
 
     def _stock_answer(self, listing: Listing, request: dict[str, Any]) -> dict[str, Any]:
-        """Let the stock plugin answer for one series; if it fails, the others are not affected."""
+        """Answer for one series with the stock plugin; a failure does not affect the others."""
         try:
             # Private: checked with TensorBoard 2.21 by tests/tensorboard/test_private_names.py.
             answer = self._stock._get_time_series(None, listing.board.id, request)
@@ -271,7 +271,7 @@ class HotRoutes:
 
 
 def _repeated(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an answer repeats of its request."""
+    """Return the fields of a request that its response repeats."""
     kinds = {"plugin": object, "tag": object, "run": str, "sample": int}
     return {
         key: request.get(key) for key, kind in kinds.items() if isinstance(request.get(key), kind)
@@ -279,7 +279,7 @@ def _repeated(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batches(tags: Mapping[str, Tag]) -> Iterator[list[str]]:
-    """Yield names of few series and points at a time; those of a group are many."""
+    """Yield batches of few series and points; a group counts with all of its members."""
     batch: list[str] = []
     points = 0
     for name, tag in tags.items():
@@ -332,9 +332,9 @@ def read_requests(text: str | None) -> list[dict[str, Any]]:
         raise BadRequest("Missing 'requests' field")
     if len(text) > _LONGEST_REQUESTS:
         raise TooLarge(f"'requests' is longer than {_LONGEST_REQUESTS >> 20} MB. Send several")
-    if sum(map(text.count, ",[{")) > _MOST_VALUES:  # parsing millions would hold up everybody
+    if sum(map(text.count, ",[{")) > _MOST_VALUES:  # parsing millions would delay all requests
         raise TooLarge(
-            f"'requests' has too many values: {MOST_ENTRIES:,} entries are the most."
+            f"'requests' has too many values: at most {MOST_ENTRIES:,} entries are allowed."
             " Send several requests"
         )
     try:
@@ -342,12 +342,12 @@ def read_requests(text: str | None) -> list[dict[str, Any]]:
     except orjson.JSONDecodeError:
         raise BadRequest("Unable to parse 'requests' as JSON") from None
     if requests in ({}, ""):
-        return []  # as TensorBoard reads it
+        return []  # like TensorBoard
     if not isinstance(requests, list) or not all(isinstance(one, dict) for one in requests):
         raise BadRequest("'requests' must be a list of objects")
     if len(requests) > MOST_ENTRIES:
         raise TooLarge(
-            f"'requests' has {len(requests):,} entries, and {MOST_ENTRIES:,} are the most."
+            f"'requests' has {len(requests):,} entries: at most {MOST_ENTRIES:,} are allowed."
             " Send several requests"
         )
     for one in requests:
@@ -358,7 +358,7 @@ def read_requests(text: str | None) -> list[dict[str, Any]]:
 
 
 def json_numbers(column: npt.NDArray[np.float64]) -> list[Any]:
-    """Return numbers as JSON can have them: words for those that are not finite."""
+    """Return numbers for JSON: those that are not finite become strings."""
     numbers: list[Any] = column.tolist()
     finite = np.isfinite(column)
     if not finite.all():
@@ -373,7 +373,7 @@ def _word(number: float) -> str:
 
 Versioned = dict[str, Sequence[str]]  # the names of tags by run
 
-# The class of data of each plugin, and what reads the version out of its metadata.
+# The data class of each plugin, and the parser of its metadata, which has a version.
 _PLUGINS: dict[str, tuple[str, Callable[[bytes], Any]]] = {
     "scalars": ("scalar", scalar_metadata.parse_plugin_metadata),
     "histograms": ("tensor", histogram_metadata.parse_plugin_metadata),
@@ -382,16 +382,16 @@ _PLUGINS: dict[str, tuple[str, Callable[[bytes], Any]]] = {
 
 
 def _versioned(runs: Iterable[BoardRun], plugin: str) -> Versioned:
-    """Return each run's tags of a plugin, less those of a version TensorBoard does not know."""
+    """Return each run's tags of a plugin, except versions that TensorBoard does not know."""
     data_class, parse = _PLUGINS[plugin]
 
-    def is_wanted(about: About) -> bool:
+    def matches(about: About) -> bool:
         return about.kind[:2] == (plugin, data_class)
 
     def is_known(about: About) -> bool:
-        return is_wanted(about) and _is_known(plugin_content(about.origin, about.metadata), parse)
+        return matches(about) and _is_known(plugin_content(about.origin, about.metadata), parse)
 
-    return {run.name: run.tags.select(is_known) for run in runs if run.tags.select(is_wanted)}
+    return {run.name: run.tags.select(is_known) for run in runs if run.tags.select(matches)}
 
 
 def _is_known(content: bytes, parse: Callable[[bytes], Any]) -> bool:
@@ -415,7 +415,7 @@ def _described(runs: Runs, plugin: str) -> Iterator[bytes]:
 
 
 def _about_tags(runs: Runs, found: Versioned) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and descriptions of each run's tags as JSON; runs often have the same."""
+    """Yield the names and descriptions of each run's tags as JSON, cached for equal runs."""
     before: list[tuple[str, About]] = []
     written = b"{}"
     for run, names in found.items():
@@ -447,7 +447,7 @@ def _html(markdown: str) -> str:
 
 
 def _sorted_names(found: Versioned) -> Iterator[tuple[str, bytes]]:
-    """Yield the names of each run's tags as JSON; runs often have the same."""
+    """Yield the names of each run's tags as JSON, cached for equal runs."""
     before: Sequence[str] = ()
     written = b"[]"
     for run, names in found.items():
@@ -457,7 +457,7 @@ def _sorted_names(found: Versioned) -> Iterator[tuple[str, bytes]]:
 
 
 def _about(runs: Runs, found: Versioned) -> dict[str, str]:
-    """Return the description of each tag as HTML, all of them where runs disagree."""
+    """Return the description of each tag as HTML; if runs disagree, all descriptions."""
     described: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     runs_of: dict[str, set[str]] = defaultdict(set)
     for run, names in found.items():

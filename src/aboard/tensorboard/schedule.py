@@ -9,27 +9,27 @@ from aboard.storage import is_remote
 LOCAL_SECONDS = 0.4
 ROOT_SECONDS = 1.0
 LONGEST_LOCAL_SECONDS = 5.0
-REMOTE_SECONDS = 5.0  # between two polls of a bucket in which something changes
+REMOTE_SECONDS = 5.0  # between two polls of a bucket that changes
 LONGEST_SECONDS = 60.0
-UNWATCHED_SECONDS = 60.0  # after this long without a request, nothing is polled for a board
-CPU_SHARE = 0.1  # of one core, that polling all feeds in use may take
+UNWATCHED_SECONDS = 60.0  # without a request, then a board is not polled
+CPU_SHARE = 0.1  # of one core, for polling all feeds in use
 
 
 @dataclass(slots=True)
 class Schedule:
-    """How long to wait before the next poll. It has no clock of its own."""
+    """How long to wait before the next poll. It has no clock."""
 
     shortest: float  # seconds to wait after a change
-    longest: float  # seconds to wait at most, however slow a poll is
-    grows: bool = True  # wait longer and longer while nothing changes
+    longest: float  # the longest wait in seconds, however slow a poll is
+    grows: bool = True  # back off while nothing changes
     wait: float = 0.0
-    floor: float = 0.0  # seconds to wait in any case, so that polling does not fill the time
+    floor: float = 0.0  # the shortest wait in any case, so that polling is not continuous
     share: float = CPU_SHARE
 
     def after(self, *, changed: bool, cost: float) -> float:
-        """Return the seconds to wait after a poll that took `cost` seconds of a core.
+        """Return the seconds to wait after a poll that took `cost` seconds of CPU time.
 
-        The cost of a poll that found something says little about the next one and does not count.
+        The cost of a poll that found changes is ignored, because it does not predict the next one.
         """
         if not changed:
             self.floor = min(cost / self.share, self.longest)

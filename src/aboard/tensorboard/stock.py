@@ -1,7 +1,7 @@
 """The stock engine: TensorBoard's own loaders and plugins for one board.
 
-It is for plugins that open files in the log directory, and plugins of other packages. It costs
-what TensorBoard costs: each process reads all events again and keeps them in memory, sampled.
+It is for plugins that open files in the log directory, and plugins of other packages. It costs as
+much as TensorBoard: each process reads all events and keeps a sample in memory.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ class Seen(NamedTuple):
 
 
 class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc]
-    """TensorBoard's own loader, which can be stopped and notices files that were replaced.
+    """TensorBoard's own loader, which can be stopped and detects replaced files.
 
-    A run of which a file was replaced or deleted is read from the start again. `_accumulators`,
-    `_accumulators_mutex`, `_paths` and an accumulator's `_generator` are private: checked with
-    TensorBoard 2.21 by tests/tensorboard/test_private_names.py.
+    If a file of a run was replaced or deleted, the run is read again from the start.
+    `_accumulators`, `_accumulators_mutex`, `_paths` and an accumulator's `_generator` are private:
+    checked with TensorBoard 2.21 by tests/tensorboard/test_private_names.py.
     """
 
     def __init__(self, samples: Mapping[str, int]) -> None:
         super().__init__(
             size_guidance=data_ingester.DEFAULT_SIZE_GUIDANCE,
             tensor_size_guidance={**data_ingester.DEFAULT_TENSOR_SIZE_GUIDANCE, **samples},
-            # However old its events are, a file may grow; one that does not is not opened.
+            # A file may grow however old its events are; files that do not grow are not opened.
             event_file_active_filter=lambda _: True,
         )
         self.changes = 0
@@ -93,7 +93,7 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
         self._stopped.set()
 
     def load(self, paths: Mapping[str, str], on_run: Callable[[int], None] | None) -> None:
-        """Read what is new in the runs, given by name and directory, and forget all others."""
+        """Read new data of runs, given by name and directory, and forget all others."""
         with self._accumulators_mutex:
             gone = self._accumulators.keys() - paths.keys()
         for name in gone:
@@ -108,7 +108,7 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
             except directory_watcher.DirectoryDeletedError:
                 self._forget(name)
             except Exception as error:  # noqa: BLE001 - one run's events must not stop the others'
-                _log.warning("Run %r cannot be read in full: %s", name, error)
+                _log.warning("run %r cannot be read completely: %s", name, error)
 
     def _load_run(self, name: str, path: str) -> None:
         before = self._seen.get(name, {})
@@ -138,7 +138,7 @@ class RunLoader(plugin_event_multiplexer.EventMultiplexer):  # type: ignore[misc
 
 
 def stat_file(file: os.DirEntry[str] | Path, before: Seen | None) -> Seen | None:
-    """Return an event file as it is now; None if another file has taken its place."""
+    """Return the current state of an event file; None if it was replaced."""
     status = file.stat()
     if before and before[:3] == (status.st_ino, status.st_mtime_ns, status.st_size):
         return before
@@ -179,11 +179,11 @@ _WSGI_THREADS = 10
 
 
 class StockState(NamedTuple):
-    found: Sequence[tuple[Member, str]]  # every run there is, shown or not
+    found: Sequence[tuple[Member, str]]  # all runs, shown or not
     shown: int
     read: int
     seconds: float
-    loaded: bool  # all that there was at first has been read
+    loaded: bool  # all initial data has been read
 
 
 OnLoad = Callable[[StockState], None]
@@ -201,8 +201,8 @@ def make_stock_app(
 ) -> StockApp:
     """Serve a board with TensorBoard's own loaders and plugins, and begin to read it.
 
-    `samples` limits values per series by plugin, 0 for all. Links and copies are made in a new
-    directory in `work_directory` that is gone after `close`; buckets need as much space as their
+    `samples` limits values per series by plugin; 0 means all. Links and copies are created in a new
+    directory in `work_directory`, which `close` removes; buckets need as much space as their
     events. `on_load` is called in a thread of the engine, before a run is read and after a poll.
     """
     work_directory.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ class StockApp:
 
 
 class _Loading:
-    """Keeps the loader up to date with the board's places, in threads of its own."""
+    """Keeps the loader up to date with the board's sources, in its own threads."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class _Loading:
         self._expected = len(mirrors)
         self._thread = threading.Thread(target=self._run, name="aboard-stock", daemon=True)
         for number, mirror in enumerate(mirrors):
-            follower = MirrorUpdater(mirror, seconds, self._noting(number), self.unwatched)
+            follower = MirrorUpdater(mirror, seconds, self._on_update(number), self.unwatched)
             self._mirrors.append(follower)
         self._thread.start()
 
@@ -308,7 +308,7 @@ class _Loading:
             mirror.close()
         self._thread.join()
 
-    def _noting(self, number: int) -> Callable[[Update], None]:
+    def _on_update(self, number: int) -> Callable[[Update], None]:
         def note(update: Update) -> None:
             is_first = number not in self._updates
             self._updates[number] = update
@@ -324,10 +324,10 @@ class _Loading:
             self._refresh_records()
             runs = self.tree.update()
             wait = self._schedule.after(changed=False, cost=time.monotonic() - started)
-            on_run = None if self.loaded.is_set() else self._notify  # one call for each run
+            on_run = None if self.loaded.is_set() else self._notify  # called for each run
             try:
                 self.loader.load({name: self.tree.path_of(name) for name in runs}, on_run)
-            except Exception:  # noqa: BLE001 - a board that stands still is worse
+            except Exception:  # noqa: BLE001 - the board must keep updating
                 _log.exception("TensorBoard's loader failed")
             if complete and not self._done.is_set():
                 self.loaded.set()
@@ -343,7 +343,7 @@ class _Loading:
         if self._library is None:
             return
         for source in self._sources:
-            with suppress(StorageError):  # which the tree reports
+            with suppress(StorageError):  # the tree reports it
                 self._library.refresh_records(source)
 
     def _notify(self, read: int) -> None:
@@ -360,7 +360,7 @@ class _Loading:
 
 
 class _Provider(data_provider.MultiplexerDataProvider):  # type: ignore[misc]
-    """TensorBoard's provider over its loader, which names the board and not the links."""
+    """TensorBoard's provider over its loader, with the board's location instead of the links."""
 
     def __init__(self, board: Board, loader: RunLoader) -> None:
         super().__init__(loader, board.location)
@@ -405,7 +405,7 @@ class _StockBoard:
             response = NOT_FOUND
         elif path != INDEX and path in self._assets:
             response = await serve_asset(self._assets.get(path), Request(scope, receive))
-        elif path == "data/logdir":  # TensorBoard would name the directory of links
+        elif path == "data/logdir":  # TensorBoard would return the directory of links
             location = orjson.dumps({"logdir": board.location})
             response = Response(location, media_type="application/json")
         elif path == STATUS:

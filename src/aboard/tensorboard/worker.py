@@ -1,8 +1,8 @@
-"""The process in which TensorBoard's plugins compute, so that what takes too long can be ended.
+"""The worker process, in which TensorBoard's plugins compute, so that slow calls can be killed.
 
-A hub starts one fork server, which imports TensorBoard once and then forks a worker per request
-of the hub. A worker answers one call at a time over a socket of its own: it gets pickled calls and
-sends frames, which its hub parses and never unpickles. `workers` is the hub's side of it.
+A hub starts one fork server, which imports TensorBoard once and then forks workers on request. A
+worker answers one call at a time over its own socket: it receives pickled calls and sends frames,
+which the hub parses and never unpickles. `workers` is the hub's side.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from aboard.tensorboard.routes import (
     status_of,
 )
 
-# What a worker may allocate. RLIMIT_DATA counts private memory and not the files and libraries that
-# are mapped, as RLIMIT_AS would; nothing enforces RLIMIT_RSS.
+# What a worker may allocate. RLIMIT_DATA counts private memory; RLIMIT_AS would also count mapped
+# files and libraries, and RLIMIT_RSS is not enforced.
 MEMORY_BYTES = 1 << 30
-_RETIRE_BYTES = MEMORY_BYTES // 2  # a worker that has grown so much ends after its call
-_IDLE_SECONDS = 600  # after which a fork server without workers ends
+_RETIRE_BYTES = MEMORY_BYTES // 2  # a worker that has grown to this size exits after its call
+_IDLE_SECONDS = 600  # then a fork server without workers exits
 _NICE = 5  # above the hub's
-_LONGEST_LOG = 4000  # characters; what is logged may hold what was sent
+_LONGEST_LOG = 4000  # characters; messages may contain parts of requests
 
-# Orders to the fork server: what to do, and the worker's number. FORK comes with a socket.
+# Orders to the fork server: a command and the worker's number. FORK comes with a socket.
 ORDER = struct.Struct("!cQ")
 FORK, KILL, SLOW_DOWN = b"F", b"K", b"S"
 
-# Frames of a worker: kind and length. READY comes once; a LOG may come at any time.
+# Frames of a worker: kind and length. READY is sent once, LOG at any time.
 FRAME = struct.Struct("!cI")
 READY, START, BODY, END, LOG = b"R", b"S", b"B", b"E", b"L"
 LARGEST_FRAME = 256 << 10
@@ -71,14 +71,14 @@ LENGTH = struct.Struct("!Q")  # before each call
 
 
 class IndexFile(NamedTuple):
-    """The file that has the index, and what changes when another file takes its place."""
+    """The file of the index, and a value that changes when the file is replaced."""
 
     path: str
     mark: tuple[int, ...]
 
 
 class Setup(NamedTuple):
-    """What a worker must know of its hub's process to answer as that would."""
+    """What a worker must know to answer like the hub's process."""
 
     index_file: IndexFile
     roots: tuple[Root, ...]
@@ -91,9 +91,9 @@ class Setup(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A request to a board; without a scope it is for a route of ours, with what it needs as body.
+    """A request to a board; without a scope it is for one of our own routes, with `body` as input.
 
-    `compressed`: the client takes gzip.
+    `compressed` is whether the client accepts gzip.
     """
 
     path: str  # below the board
@@ -103,13 +103,13 @@ class Work(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Work for a worker; the setup and the board only if the worker does not have them."""
+    """Work for a worker; it has the setup and the board only if the worker lacks them."""
 
     setup: Setup | None
     board_id: str
     board: bytes | None  # pickled
-    is_new: bool  # nothing that is known of an earlier board of this id holds
-    dropped: tuple[str, ...]  # boards that the worker need not keep
+    is_new: bool  # discard the state of an earlier board with this id
+    dropped: tuple[str, ...]  # boards that the worker should forget
     work: Work
 
 
@@ -123,13 +123,13 @@ class _Response(NamedTuple):
 
 
 def main(descriptor: int) -> None:
-    """Serve the orders that come through a socket until its other end is closed."""
-    # Of a terminal, the whole group of processes gets it; the hub decides when to end.
+    """Serve the orders from a socket until its other end is closed."""
+    # A terminal sends SIGINT to the process group; the hub decides when to exit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
     _import_plugins()
     gc.collect()
-    gc.freeze()  # so that a collection in a worker writes to no page that it shares
+    gc.freeze()  # so that garbage collection in workers does not write to shared pages
     _ForkServer(control).serve()
 
 
@@ -141,7 +141,7 @@ def _import_plugins() -> None:
 class _ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._pids: dict[int, int] = {}  # of workers, by number; none is reaped by others
+        self._pids: dict[int, int] = {}  # of workers by number; only this process reaps them
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
@@ -158,15 +158,15 @@ class _ForkServer:
                 with suppress(BlockingIOError):
                     self._woken.recv(4096)
             self._reap()
-            is_done = self._control.fileno() in ready and not self._obey()
+            is_done = self._control.fileno() in ready and not self._execute_order()
             if is_done or not (ready or self._pids):
                 break
-        signal.set_wakeup_fd(-1)  # the ends of workers come when the socket is closed
+        signal.set_wakeup_fd(-1)  # workers exit after the socket was closed
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
 
-    def _obey(self) -> bool:
-        """Carry out one order; return whether there may be more."""
+    def _execute_order(self) -> bool:
+        """Execute one order; return whether there may be more."""
         try:
             order, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 1)
         except OSError:
@@ -190,28 +190,28 @@ class _ForkServer:
         try:
             pid = os.fork()
         except OSError:
-            pid = -1  # the hub sees that the socket is closed
+            pid = -1  # the hub notices that the socket is closed
         if pid == 0:
-            self._be_worker(descriptor, above)
+            self._run_worker(descriptor, above)
         os.close(descriptor)
         if pid > 0:
             self._pids[number] = pid
 
-    def _be_worker(self, descriptor: int, above: int) -> NoReturn:
+    def _run_worker(self, descriptor: int, above: int) -> NoReturn:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for one in (self._control, self._woken, self._wake):
                 one.close()
-            _end_with(above)
+            _exit_with_parent(above)
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             work(socket.socket(fileno=descriptor))
             code = 0
         except (BrokenPipeError, ConnectionResetError):
-            code = 0  # the hub has ended, or needs this worker no longer
-        except BaseException:  # noqa: BLE001 - nothing may return into the loop of the fork server
+            code = 0  # the hub has exited, or no longer needs this worker
+        except BaseException:  # noqa: BLE001 - must not return into the loop of the fork server
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(code)
@@ -228,8 +228,8 @@ class _ForkServer:
             self._pids = {number: one for number, one in self._pids.items() if one != pid}
 
 
-def _end_with(above: int) -> None:
-    """Let the kernel end this process with the one that forked it, where it can."""
+def _exit_with_parent(above: int) -> None:
+    """Make the kernel kill this process when its parent exits, on Linux."""
     with suppress(AttributeError, OSError):
         death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(death_signal, signal.SIGKILL)
@@ -241,20 +241,20 @@ def _end_with(above: int) -> None:
 
 
 def work(connection: socket.socket) -> None:
-    """Answer the calls that come through a socket until its other end is closed."""
+    """Answer the calls from a socket until its other end is closed."""
     frames = _Frames(connection)
     logging.getLogger().handlers[:] = [_ForwardLog(frames)]
     frames.send(READY, json.dumps({"pid": os.getpid()}).encode())
     plugins: Plugins | None = None
     with connection.makefile("rb") as calls:
         while head := calls.read(LENGTH.size):
-            call: Call = pickle.loads(calls.read(LENGTH.unpack(head)[0]))  # noqa: S301 - of the hub
+            call: Call = pickle.loads(calls.read(LENGTH.unpack(head)[0]))  # noqa: S301 - the hub's
             end: dict[str, Any] = {}
             try:
                 if call.setup is not None:
                     plugins = Plugins(call.setup)
                 if plugins is None:
-                    raise RuntimeError("a call came before the setup")  # noqa: TRY301
+                    raise RuntimeError("a call arrived before the setup")  # noqa: TRY301
                 response = plugins.answer(call)
                 head_frame = {"status": response.status, "headers": list(response.headers)}
                 frames.send(START, json.dumps(head_frame).encode())
@@ -268,7 +268,7 @@ def work(connection: socket.socket) -> None:
             except MemoryError:
                 end["error"] = "memory"
             except ConnectionError:
-                raise  # the hub no longer waits for the answer
+                raise  # the hub no longer waits for the response
             except Exception as error:  # a plugin may raise anything
                 end["error"] = f"{type(error).__name__}: {error}"
                 logging.getLogger(__name__).exception("TensorBoard failed at %s", call.work.path)
@@ -292,7 +292,7 @@ class _Frames:
 
 
 class _ForwardLog(logging.Handler):
-    """Sends what is logged to the hub, which has a log."""
+    """Forwards log records to the hub."""
 
     def __init__(self, frames: _Frames) -> None:
         super().__init__(logging.WARNING)
@@ -327,14 +327,14 @@ class Plugins:
             self._boards.remove(board_id)
         listing = self._boards.get(call.board_id)
         if call.board is not None:
-            board: Board = pickle.loads(call.board)  # noqa: S301 - of the hub
+            board: Board = pickle.loads(call.board)  # noqa: S301 - from the hub
             if listing is None or call.is_new:
                 self._boards.add(board)
             else:
                 listing.show(board)
         listing = self._boards.get(call.board_id)
         if listing is None:
-            raise RuntimeError("a call came before its board")
+            raise RuntimeError("a call arrived before its board")
         current_request.set(BoardRequest(call.board_id))
         work = call.work
         if work.scope is not None:
@@ -346,7 +346,7 @@ class Plugins:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last answer left nothing out that could not be read."""
+        """Whether the last response is complete: all values could be read."""
         request = current_request.get()
         return request is not None and not request.is_incomplete
 
@@ -369,13 +369,13 @@ class Plugins:
             started[:] = [(int(status.partition(" ")[0]), headers)]
 
         parts = self._tensorboard(environ, start_response)
-        first = next(iter_parts := iter(parts), b"")  # an application may start late
+        first = next(iter_parts := iter(parts), b"")  # WSGI may call start_response only now
         status, headers = started[0]
         return _Response(status, headers, _Parts(first, iter_parts, parts))
 
 
 class _Parts:
-    """The body of a WSGI application, of which the first part was taken already."""
+    """The body of a WSGI application whose first part was already read."""
 
     def __init__(self, first: bytes, rest: Iterator[bytes], whole: Any) -> None:
         self._first = first

@@ -1,11 +1,11 @@
-"""Worker processes for what TensorBoard's plugins compute, with a deadline and fair shares.
+"""The pool of worker processes for TensorBoard's plugins, with deadlines and fair shares.
 
-A pattern in a request or an odd text can keep a plugin busy for hours, and no thread can be ended.
-So each call goes to a process of `worker`, which is killed and replaced when the call exceeds its
-deadline or its client leaves. A call that exceeded it once is refused for a while. One board gets
-half of the workers at most, one visitor all but one, and a visitor whose call to a board was too
-slow gets one for this board; those who wait take turns. Workers start when they are needed and end
-when they are not.
+A pattern in a request or an odd text can keep a plugin busy for hours, and a thread cannot be
+killed. So each call runs in a process of `worker`, which is killed and replaced when the call
+exceeds its deadline or its client disconnects. A call that was too slow is refused for a while. A
+board gets at most half of the workers, a visitor all but one, and a visitor whose call to a board
+was too slow gets one for this board. Waiting calls take turns. Workers start on demand and exit
+when idle.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ from aboard.tensorboard.worker import (
 from aboard.web.pages import Problem
 from aboard.web.tempfiles import own_directory
 
-DEADLINE = 15.0  # seconds of processor time that a call may take
-_WALL = 4  # times as long by the clock, if the machine or the storage is busy
-_LOOK_SECONDS = 0.5
-_SLOW_AFTER = 1.0  # then it gets a lower priority
+DEADLINE = 15.0  # seconds of CPU time for a call
+_WALL = 4  # times the deadline of wall time, if the machine or the storage is busy
+_CHECK_SECONDS = 0.5
+_SLOW_AFTER = 1.0  # then a call gets a lower priority
 _END_SECONDS = 0.5
-_START_SECONDS = 60.0  # a machine may be busy
+_START_SECONDS = 60.0  # the machine may be busy
 _QUEUE_SECONDS = 30.0
-_REFUSE_SECONDS = 60.0  # a call that was too slow
+_REFUSE_SECONDS = 60.0  # for a call that was too slow
 _IDLE_SECONDS = 60.0
 _MOST_REFUSED = 1024
 _MOST_WAITING = 512
 _MOST_WAITING_OF_ONE = 64
-_MOST_HELD_BYTES = 128 << 20  # of bodies that arrive, wait or are answered
-_MOST_HELD_BYTES_OF_ONE = _MOST_HELD_BYTES // 4  # visitor; the largest body that the gate admits
+_MOST_HELD_BYTES = 128 << 20  # of request bodies in memory
+_MOST_HELD_BYTES_OF_ONE = _MOST_HELD_BYTES // 4  # per visitor; the largest body the gate allows
 _BOARDS_OF_WORKER = 8
 _IN_MEMORY_BYTES = 1 << 20  # of a response; a longer one is in a temporary file
 _MOST_RESPONSE_BYTES = 1 << 30
@@ -89,7 +89,7 @@ def worker_count() -> int:
 
 
 class Refusal(Exception):  # noqa: N818 - named by what happens
-    """A call that is not answered, with the problem that its client gets."""
+    """A call that is refused, with the response to its client."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -106,11 +106,11 @@ def _too_slow(board: str, path: str, deadline: float, seconds: float) -> Refusal
         Problem(
             504,
             "too_slow",
-            f"TensorBoard needs more than {deadline:g} seconds of processor time, or"
-            f" {_WALL * deadline:g} by the clock, for {path[:200]} of board {board}.",
-            "The work was ended, and the same request is refused for a minute. Request less at a"
-            " time, or remove the text or pattern that takes so long. `aboard view --engine stock`"
-            " shows the same data without a time limit.",
+            f"TensorBoard needs more than {deadline:g} seconds of CPU time, or"
+            f" {_WALL * deadline:g} seconds in total, for {path[:200]} of board {board}.",
+            "It was stopped, and the same request is refused for a minute. Request less data, or"
+            " remove the text or pattern that takes so long. `aboard view --engine stock` shows the"
+            " same data without a time limit.",
             _retry_after(seconds),
         )
     )
@@ -122,7 +122,7 @@ def _ended(board: str, path: str, reason: str, seconds: float) -> Refusal:
             503,
             "worker_ended",
             f"TensorBoard could not answer {path[:200]} of board {board}: {reason}.",
-            "Request less at a time, or use `aboard view --engine stock` for this data.",
+            "Request less data, or use `aboard view --engine stock`.",
             _retry_after(seconds),
         )
     )
@@ -133,18 +133,18 @@ def _retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
 
 
 class Failed(Exception):  # noqa: N818 - named by what happens
-    """A plugin raised what it should not; the log has the traceback."""
+    """A plugin raised an unexpected error; the log has the traceback."""
 
 
 @dataclass
 class Answer:
-    """The response of a worker; `body` is read once, and closed with the answer."""
+    """The response of a worker; `body` can be read once."""
 
     status: int
     headers: list[tuple[str, str]]
     body: IO[bytes] = field(repr=False)
     size: int = 0
-    is_complete: bool = True  # nothing was left out because it could not be read
+    is_complete: bool = True  # all values could be read
 
 
 @dataclass(eq=False)
@@ -161,7 +161,7 @@ class Ticket:
 
 
 class Turns:
-    """Who computes next: at most `most` at a time, and no board or visitor more than its share."""
+    """Admits at most `most` calls at a time, and no more than the share of a board or visitor."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -171,7 +171,7 @@ class Turns:
         self._lanes: OrderedDict[tuple[str, str], deque[tuple[Ticket, asyncio.Future[None]]]]
         self._lanes = OrderedDict()
         self._waiting = 0
-        self._slow: dict[tuple[str, str], float] = {}  # until when lanes get one worker only
+        self._slow: dict[tuple[str, str], float] = {}  # until when lanes get only one worker
 
     @asynccontextmanager
     async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
@@ -183,7 +183,7 @@ class Turns:
             self._end(ticket)
 
     def was_slow(self, ticket: Ticket) -> None:
-        """Give the visitor of a call that was too slow one worker for its board, for a while."""
+        """Limit the visitor of a slow call to one worker for its board, for a while."""
         now = self._clock()
         self._slow = {lane: until for lane, until in self._slow.items() if until > now}
         self._slow[ticket.lane] = now + _REFUSE_SECONDS
@@ -207,7 +207,7 @@ class Turns:
         lane = ticket.lane
         queue = self._lanes.get(lane, deque())
         if self._waiting >= _MOST_WAITING or len(queue) >= _MOST_WAITING_OF_ONE:
-            raise _busy("Too many requests for TensorBoard's plugins wait already.")
+            raise _busy("Too many requests for TensorBoard's plugins are waiting.")
         self._lanes[lane] = queue
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append((ticket, turn))
@@ -217,13 +217,13 @@ class Turns:
             async with asyncio.timeout(_QUEUE_SECONDS):
                 await turn
         except BaseException as error:
-            if turn.done() and not turn.cancelled():  # admitted and cancelled at once
+            if turn.done() and not turn.cancelled():  # admitted and cancelled at the same time
                 self._end(ticket)
             else:
                 with suppress(ValueError):
                     queue.remove((ticket, turn))
                     self._waiting -= 1
-                if not queue and self._lanes.get(lane) is queue:  # a later one may have its place
+                if not queue and self._lanes.get(lane) is queue:  # a new queue may have replaced it
                     del self._lanes[lane]
             if isinstance(error, TimeoutError):
                 raise _busy(
@@ -233,7 +233,7 @@ class Turns:
             raise
 
     def _admit(self) -> None:
-        """Give turns to those who wait, one from each lane after the other."""
+        """Admit waiting calls, one from each lane in turn."""
         lanes = deque(self._lanes)
         while lanes and self._total < self._most:
             lane = lanes.popleft()
@@ -256,9 +256,9 @@ class Turns:
 
 
 class ForkServer:
-    """The process that forks workers, one for all pools of a process; started when needed.
+    """The process that forks workers, one for all pools of a process; started on demand.
 
-    `program` is what it runs, with the descriptor of its socket as `{}`.
+    `program` is its Python code, with `{}` for the descriptor of its socket.
     """
 
     def __init__(self, program: str = _PROGRAM) -> None:
@@ -273,9 +273,9 @@ class ForkServer:
             self._running()
 
     def fork(self) -> tuple[int, socket.socket]:
-        """Order a worker; return its number, and the socket on which it will say that it is ready.
+        """Order a worker; return its number and its socket, on which it sends READY.
 
-        If it cannot be started, the socket is closed at its other end.
+        If it cannot be started, the other end of the socket is closed.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -296,7 +296,7 @@ class ForkServer:
         self._order(SLOW_DOWN, number)
 
     def close(self) -> None:
-        """End the process and all workers."""
+        """Stop the process and all workers."""
         with self._lock:
             self._stop()
 
@@ -312,7 +312,7 @@ class ForkServer:
             self._stop()
         control, theirs = socket.socketpair()
         descriptor = theirs.fileno()
-        # One thread: what a fork leaves out of several, no worker would have.
+        # One thread only, because a fork copies no others.
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with theirs, ExitStack() as undoing:
             undoing.enter_context(control)
@@ -332,9 +332,9 @@ class ForkServer:
             self._control.close()
         if self._process is not None:
             try:
-                self._process.wait(_END_SECONDS)  # it kills its workers and ends
+                self._process.wait(_END_SECONDS)  # it kills its workers and exits
             except subprocess.TimeoutExpired:
-                self._process.kill()  # it still imports
+                self._process.kill()  # it is still importing
                 self._process.wait()
         self._process = self._control = None
 
@@ -344,11 +344,11 @@ atexit.register(_fork_server.close)
 
 
 class _Gone(Exception):  # noqa: N818 - named by what happened
-    """A worker has ended, or sends what no worker sends."""
+    """A worker has exited or violated the protocol."""
 
 
 class _Worker:
-    """A worker process; it belongs to one call at a time."""
+    """A worker process, used by one call at a time."""
 
     def __init__(self) -> None:
         self._number, self._socket = _fork_server.fork()
@@ -377,7 +377,7 @@ class _Worker:
         self._pid = pid
 
     def computed(self) -> float:
-        """Return the seconds of processor time that it has used; infinite if that is unknown."""
+        """Return the seconds of CPU time that it has used; infinite if unknown."""
         try:
             process = find_process(self._pid)
         except OSError:
@@ -450,7 +450,7 @@ class _Worker:
             return answer
 
     async def _frame(self) -> tuple[bytes, bytes]:
-        """Return the next frame, other than those for the log."""
+        """Return the next frame that is not a log record."""
         while True:
             kind, length = FRAME.unpack(await self._read(FRAME.size))
             if length > LARGEST_FRAME:
@@ -480,12 +480,12 @@ class _Worker:
 
 
 async def _end_when_due(worker: _Worker, deadline: float, limit: asyncio.Timeout) -> None:
-    """Let a limit expire when a worker has computed for its time."""
+    """Expire a limit when a worker has used up its CPU time."""
     before = worker.computed()
     await asyncio.sleep(deadline)
-    # The kernel counts in ticks, and leaves some of them out.
-    while worker.computed() - before < deadline - _LOOK_SECONDS:
-        await asyncio.sleep(_LOOK_SECONDS)
+    # The kernel counts in ticks and misses some.
+    while worker.computed() - before < deadline - _CHECK_SECONDS:
+        await asyncio.sleep(_CHECK_SECONDS)
     limit.reschedule(asyncio.get_running_loop().time())
 
 
@@ -517,9 +517,9 @@ def _started(content: bytes, body: IO[bytes]) -> Answer:
 
 
 class WorkerPool:
-    """The workers of an application; used in one event loop.
+    """The workers of an application, used in one event loop.
 
-    `deadline` is for tests, which have less time.
+    Tests pass a shorter `deadline`.
     """
 
     def __init__(
@@ -537,17 +537,17 @@ class WorkerPool:
         self._index_file = _SharedIndex(boards.index)
         self._deadline = deadline
         self._turns = Turns(workers or worker_count())
-        self._idle: list[_Worker] = []  # the most recently used last
+        self._idle: list[_Worker] = []  # most recently used last
         self._busy: set[_Worker] = set()
-        # By digest: until when, and what says why.
+        # By digest: until when, and the response.
         self._refused: OrderedDict[bytes, tuple[float, Callable[[float], Refusal]]] = OrderedDict()
         self._held: Counter[str] = Counter()  # bytes of bodies, by visitor
         self._reaping: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def warm_up(self) -> None:
-        """Let the fork server import TensorBoard, because a call will come soon."""
-        with suppress(OSError):  # the call says why there is no worker
+        """Start the fork server, which imports TensorBoard, because a call will follow soon."""
+        with suppress(OSError):  # the call will report it
             _fork_server.start()
 
     @property
@@ -555,7 +555,7 @@ class WorkerPool:
         return len(self._idle) + len(self._busy)
 
     def close(self) -> None:
-        """End the workers at once."""
+        """Kill the workers."""
         self._is_closed = True
         if self._reaping is not None:
             self._reaping.cancel()
@@ -567,9 +567,9 @@ class WorkerPool:
 
     @contextmanager
     def hold(self, visitor: str) -> Iterator[Callable[[int], None]]:
-        """Count the bytes of a request's body until the block ends.
+        """Count the bytes of a request's body until the context exits.
 
-        The function that it yields adds some, and raises `Refusal` if there are too many.
+        Yield a function that adds bytes, and raises `Refusal` if there are too many.
         """
         most = _MOST_HELD_BYTES_OF_ONE if visitor else _MOST_HELD_BYTES
         held = 0
@@ -578,7 +578,7 @@ class WorkerPool:
             nonlocal held
             total = self._held.total() + count
             if total > _MOST_HELD_BYTES or self._held[visitor] + count > most:
-                raise _busy("Requests with too much data wait for TensorBoard's plugins already.")
+                raise _busy("Too much data of requests is waiting for TensorBoard's plugins.")
             self._held[visitor] += count
             held += count
 
@@ -595,16 +595,16 @@ class WorkerPool:
         digest: bytes,
         work: Work,
     ) -> Answer:
-        """Let a worker answer a call.
+        """Answer a call in a worker.
 
         Raises:
-            Refusal: too many calls wait, or this one takes too long or too much memory.
+            Refusal: too many calls are waiting, or this one needs too much time or memory.
             Failed: the plugin raised an error.
         """
         board, path = listing.board.id, work.path
         self._check(digest)
         async with self._turns.turn(ticket):
-            self._check(digest)  # its like may have been too slow meanwhile
+            self._check(digest)  # an equal call may have been too slow meanwhile
             in_memory = self._boards.index.path is None
             setup = await asyncio.to_thread(self._setup) if in_memory else self._setup()
             try:
@@ -616,22 +616,22 @@ class WorkerPool:
                     except _Gone:
                         if is_fresh:
                             raise
-                        # It may have ended while it was idle, so another worker gets the call.
+                        # It may have exited while idle, so another worker gets the call.
             except TimeoutError:
-                _log.warning("%s of board %s took more than %g s and was ended",
+                _log.warning("%s of board %s took more than %g s and was stopped",
                              path, board, self._deadline)  # fmt: skip
                 refusal = partial(_too_slow, board, path, self._deadline)
                 raise self._refuse(digest, ticket, refusal) from None
             except _NoMemory:
-                limit = f"it takes more than {MEMORY_BYTES >> 20} MB of memory"
+                limit = f"it needs more than {MEMORY_BYTES >> 20} MB of memory"
                 raise self._refuse(digest, ticket, partial(_ended, board, path, limit)) from None
             except _LargeResponse:
-                limit = f"the answer is larger than {_MOST_RESPONSE_BYTES >> 20} MB"
+                limit = f"the response is larger than {_MOST_RESPONSE_BYTES >> 20} MB"
                 raise self._refuse(digest, ticket, partial(_ended, board, path, limit)) from None
             except _Gone:
-                reason = "its process ended"
+                reason = "its process exited"
                 raise self._refuse(digest, ticket, partial(_ended, board, path, reason)) from None
-            except OSError as error:  # there is no room for a file, a process or a socket
+            except OSError as error:  # no space for a file, process or socket
                 reason = (error.strerror or str(error)).lower()
                 raise _busy(
                     f"No worker can answer {path[:200]} of board {board}: {reason}."
@@ -666,7 +666,7 @@ class WorkerPool:
                 self._reap_later()
 
     async def _take(self, board_id: str) -> _Worker:
-        """Return an idle worker, one that has the board if there is one, or a new one."""
+        """Return an idle worker, preferably one that has the board, or a new one."""
         if self._idle:
             known = [worker for worker in self._idle if board_id in worker.boards]
             worker = (known or self._idle)[-1]
@@ -680,7 +680,7 @@ class WorkerPool:
         except BaseException as error:
             worker.kill()
             if isinstance(error, (TimeoutError, _Gone)):
-                raise _busy("No worker for TensorBoard's plugins could be started.") from None
+                raise _busy("No worker for TensorBoard's plugins can be started.") from None
             raise
         finally:
             self._busy.discard(worker)
@@ -692,7 +692,7 @@ class WorkerPool:
             self._reaping = loop.call_later(_IDLE_SECONDS, self._reap)
 
     def _reap(self) -> None:
-        """End workers that were idle for long."""
+        """Kill workers that have been idle for long."""
         self._reaping = None
         oldest = asyncio.get_running_loop().time() - _IDLE_SECONDS
         for worker in [one for one in self._idle if one.idle_since <= oldest]:
@@ -715,7 +715,7 @@ class WorkerPool:
         )
 
     def _check(self, digest: bytes) -> None:
-        """Raise the refusal of a call that was ended within the last minute."""
+        """Raise the refusal of a call that was stopped within the last minute."""
         if digest not in self._refused:
             return
         until, refusal = self._refused[digest]
@@ -727,7 +727,7 @@ class WorkerPool:
     def _refuse(
         self, digest: bytes, ticket: Ticket, refusal: Callable[[float], Refusal]
     ) -> Refusal:
-        """Refuse a call for a while; return what its client gets now."""
+        """Refuse a call for a while; return the refusal."""
         self._turns.was_slow(ticket)
         self._refused[digest] = time.monotonic() + _REFUSE_SECONDS, refusal
         while len(self._refused) > _MOST_REFUSED:
@@ -736,7 +736,7 @@ class WorkerPool:
 
 
 class _SharedIndex:
-    """The file in which workers find the index; one that is in memory is copied there."""
+    """The file in which workers find the index; an index in memory is copied to a file."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -748,7 +748,7 @@ class _SharedIndex:
     def locate(self) -> IndexFile:
         path = self._index.path
         if path is not None:
-            with suppress(FileNotFoundError):  # a worker says that it is gone
+            with suppress(FileNotFoundError):  # the worker reports it
                 status = path.stat()
                 return IndexFile(str(path), (status.st_dev, status.st_ino))
             return IndexFile(str(path), ())

@@ -1,4 +1,4 @@
-"""Inside the training: the run, what it logs, and how that reaches its storage."""
+"""Code in the training process: the run, what it logs, and how that reaches its storage."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def notify_once(notice: str) -> None:
 
 def notify_recovered(dropped: int) -> None:
     records = f"{dropped} record{'s were' if dropped != 1 else ' was'}"
-    lost = f"; {records} lost meanwhile" if dropped else ""
+    lost = f"; {records} lost" if dropped else ""
     notify(f"event files are written again{lost}.")

@@ -1,9 +1,9 @@
 """Copy event files that a program writes elsewhere into its run, as they grow.
 
-Which files a process has open is known on Linux. Files that are opened and closed between two polls
-are searched for below the working directory and the directories that the command names. Names of
-files tell which ones another program wrote: several trainings may run in one directory, here and on
-other machines. The program's own files are left as they are.
+Linux shows which files a process has open. Files that are opened and closed between two polls are
+searched for in the working directory and the directories that the command names. The names of files
+show which ones another program wrote: several trainings may run in one directory, here and on other
+machines. The program's own files are not changed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from aboard.track.rank import find_rank
 _POLL_SECS = 0.25
 _POLLS_PER_COPY = 4
 _POLLS_PER_SEARCH = 20
-_MAX_SEARCH_SECS = 0.2  # a search that takes longer is not repeated before the end
+_MAX_SEARCH_SECS = 0.2  # a slower search is not repeated before the end
 _MAX_ENTRIES = 200_000
 _MAX_NODES = 100_000
 _BLOCK = 1 << 20
-# Directories whose names mean nothing: `logs/train` is the stage `train`.
+# Names of directories that are ignored: `logs/train` is the stage `train`.
 _CONTAINER = re.compile(
     r"(?i:logs?|runs|tb|tb_logs|tensorboard|tensorboard_logs|lightning_logs|version_\d+)"
     r"|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.*"
@@ -70,7 +70,7 @@ class Adoption:
         self._working_directory = working_directory.resolve()
         self._places = directories_in(command, self._working_directory)
         self._since = since
-        self._every_rank = ranks == "all"  # each has a directory of its own
+        self._every_rank = ranks == "all"  # each has its own directory
         self._processes = _ProcessTree(str(into), ranks=self._every_rank)
         self._program = _program_of(command)
         self._nodes = job_nodes(os.environ)
@@ -132,12 +132,12 @@ class Adoption:
         if left:
             others = f" and {len(left) - 1} more" if len(left) > 1 else ""
             notify(
-                f"{left[0]}{others}: not copied into the run, since the name says that another"
-                f" machine wrote it. Files written to {environment.LOGDIR} are always in the run."
+                f"{left[0]}{others}: not copied into the run, because another machine wrote it,"
+                f" by its name. Files written to {environment.LOGDIR} are always in the run."
             )
 
     def _adopt(self, path: Path, process: int | None = None) -> None:
-        """Copy a file from now on, unless it belongs to a run already."""
+        """Start to copy a file, unless it already belongs to a run."""
         if path in self._copies:
             return
         process = process or _process_in(path.name)
@@ -159,8 +159,8 @@ class Adoption:
         writers[f"process {process}" if rank is None else f"rank {rank}"] = None
         if known == 1 and len(writers) == 2:
             notify(
-                f"{' and '.join(writers)} both write event files to {directory}, where they cannot"
-                f" be told apart. Log to ${environment.LOGDIR}/rank-N, or use aboard.init."
+                f"{' and '.join(writers)} both write event files to {directory}, which mixes them"
+                f" up. Log to ${environment.LOGDIR}/rank-N, or use aboard.init."
             )
 
     def _copy(self) -> None:
@@ -174,13 +174,13 @@ class Adoption:
                 self._failed = True
 
     def _belongs_to_a_run(self, path: Path) -> bool:
-        """Tell whether a file lies in this run, or in another one that has a record."""
+        """Return whether a file is in this run, or in another one that has a record."""
         return path.is_relative_to(self._into) or any(
             (above / FILE_NAME).exists() for above in path.parents
         )
 
     def _home(self, directory: Path, base: Path) -> Path:
-        """Choose a directory below a base in the run; two of the program's never share one."""
+        """Choose a directory below a base in the run, a different one for each directory."""
         if (directory, base) not in self._homes:
             try:
                 relative: PurePath = directory.relative_to(self._working_directory)
@@ -205,12 +205,12 @@ class _Copy:
         try:
             size = self.source.stat().st_size
         except FileNotFoundError:
-            return  # the program removed it; what was copied stays
+            return  # the program removed it; the copy stays
         if size <= self._copied:
             return
         self._target.parent.mkdir(parents=True, exist_ok=True)
         with self.source.open("rb") as source, self._target.open("ab") as target:
-            if target.tell() != self._copied:  # an earlier write was cut short
+            if target.tell() != self._copied:  # an earlier write was incomplete
                 target.truncate(self._copied)
             source.seek(self._copied)
             while block := source.read(_BLOCK):
@@ -225,7 +225,7 @@ class _ProcessTree:
     """
 
     def __init__(self, logdir: str, *, ranks: bool) -> None:
-        self.seen: set[int] = set()  # at any time
+        self.seen: set[int] = set()  # in any poll
         self.starts_remote = False
         self._logdir = os.fsencode(logdir)
         self._polls: dict[int, int] = {}
@@ -233,7 +233,7 @@ class _ProcessTree:
         self.ranks: dict[int, int] = {}
 
     def poll(self, pid: int) -> set[int]:
-        """Return those that are alive now; the program itself may have ended."""
+        """Return the running processes; the program itself may have exited."""
         alive: set[int] = set()
         pending = [pid, *self._with_logdir()]
         while pending:
@@ -255,7 +255,7 @@ class _ProcessTree:
         with contextlib.suppress(OSError):
             self._polls = {pid: self._polls.get(pid, 0) for pid in system.process_ids()}
         for pid, polls in self._polls.items():
-            # A poll may come between a fork and an exec; three are enough.
+            # A poll may hit a process between fork and exec; three polls are enough.
             if polls >= 3:
                 continue
             if _logdir_of(pid) == self._logdir:
@@ -277,7 +277,7 @@ def _open_event_files(pid: int) -> Iterator[Path]:
 
 
 def _written_below(directory: Path, since: float) -> Iterator[Path]:
-    """Yield the event files below a directory that changed since then, up to a limit."""
+    """Yield event files below a directory that changed after a time, up to a limit."""
     pending = [str(directory)]
     seen = 0
     while pending and seen < _MAX_ENTRIES:
@@ -301,7 +301,7 @@ def directories_in(command: Sequence[str], working_directory: Path) -> list[Path
             continue
         with contextlib.suppress(OSError, RuntimeError):
             place = (working_directory / Path(value).expanduser()).resolve()
-            around = working_directory.is_relative_to(place)  # searching it all would take long
+            around = working_directory.is_relative_to(place)  # too large to search
             if not around and not place.is_relative_to(working_directory):
                 places[place] = None
     return list(places)
@@ -313,7 +313,7 @@ def has_foreign_logs(directory: Path) -> bool:
 
 
 def writer_of(name: str, processes: Container[int], since: float) -> Writer:
-    """Tell by its name, which has a time, often a host and a process, who wrote an event file."""
+    """Return who wrote an event file, from the time, host and process in its name."""
     found = MADE_BY.search(name)
     if found is None:
         return "program"
@@ -326,7 +326,7 @@ def writer_of(name: str, processes: Container[int], since: float) -> Writer:
 
 
 def _process_in(name: str) -> int | None:
-    """Return the process that an event file's name contains, if this machine's name is in it."""
+    """Return the process id in an event file's name, if it also has this machine's name."""
     found = MADE_BY.search(name)
     host = f"{socket.gethostname()}."
     if found is None or not found["rest"].startswith(host):
@@ -342,7 +342,7 @@ def _names_host(name: str, hosts: Iterable[str]) -> bool:
 
 
 def shortened(directory: PurePath) -> PurePath:
-    """Leave out everything up to the last directory whose name means nothing."""
+    """Remove everything up to the last directory with an ignored name."""
     parts = directory.parts
     for place in range(len(parts), 0, -1):
         if _CONTAINER.fullmatch(parts[place - 1]):
@@ -363,7 +363,7 @@ def _program_of(command: Sequence[str]) -> str:
 
 
 def job_nodes(variables: Mapping[str, str]) -> set[str]:
-    """Return the machines that a scheduler gave to this job, with their names short and long."""
+    """Return the machines of this job, by the scheduler, with short and long names."""
     nodes: set[str] = set()
     for variable in _NODE_LISTS:
         for part in variables.get(variable, "").split():
@@ -377,7 +377,7 @@ def job_nodes(variables: Mapping[str, str]) -> set[str]:
 
 
 def expand_nodes(listed: str) -> Iterator[str]:
-    """Yield the names in a list as Slurm writes it: `node[01-03,07],login`."""
+    """Yield the names in a list in Slurm's notation: `node[01-03,07],login`."""
     parts = filter(None, _NODE_LIST_PART.findall(listed))
     yield from itertools.islice(itertools.chain.from_iterable(map(_names, parts)), _MAX_NODES)
 

@@ -1,6 +1,6 @@
-"""What is logged to numpy and tables: numbers, lists, arrays of PyTorch, TensorFlow and JAX.
+"""Conversion of logged values to numpy arrays and tables, from any framework.
 
-No framework is imported: its objects only exist where it is imported already.
+No framework is imported: its objects exist only if it is already imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-MOST_ROWS = 1000  # of a table; browsers scroll badly through more
+MOST_ROWS = 1000  # of a table; browsers are slow with more
 MOST_COLUMNS = 100
 
 
@@ -69,7 +69,7 @@ def to_number(value: Any) -> float:
 
 
 def to_step(step: Any) -> int:
-    """Return a step as PyTorch's writer takes it: a number, a string with one, or None for 0."""
+    """Convert a step as PyTorch's writer does: a number, a string with one, or None for 0."""
     if step is None:
         return 0
     if isinstance(step, str):
@@ -86,7 +86,7 @@ def to_whole(number: Any, what: str) -> int:
         value = to_number(number)
         if value == int(value):
             return operator.index(number) if hasattr(number, "__index__") else int(value)
-    except (TypeError, ValueError, OverflowError):  # NaN and infinity raise these, too
+    except (TypeError, ValueError, OverflowError):  # also raised for NaN and infinity
         pass
     raise ValueError(f"{what} is {number!r:.60}, not a whole number")
 
@@ -150,7 +150,7 @@ def _described(values: Any) -> str:
     return f"a {name} of shape {tuple(shape)} and type {getattr(values, 'dtype', 'unknown')}"
 
 
-# Tables, in any form, to rows and columns and to Markdown.
+# Tables of any form: rows and columns, Markdown.
 
 
 class Table(NamedTuple):
@@ -186,7 +186,7 @@ def texts_of(given: Any) -> Any:
 
 
 def markdown(table: Table) -> str:
-    """Return a table in Markdown; a line below a large one says how much is not shown."""
+    """Return a table in Markdown; a line below a large table says what is not shown."""
     shown = slice(MOST_COLUMNS)
     lines = [table.columns[shown], ["---"] * len(table.columns[shown])]
     lines += [row[shown] for row in table.rows[:MOST_ROWS]]

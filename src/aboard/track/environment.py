@@ -1,8 +1,8 @@
-"""What a run learns from its process: where it goes, its job, launcher, user, host and commit.
+"""The environment of a run: its directory, job, launcher, user, host and commit.
 
-Arguments come first, then variables. The variables of other platforms for the log directory of a
-job are read as well as ours, and set with ours for the jobs that Aboard starts: a script written
-for such a platform runs unchanged.
+Arguments take precedence over variables. Besides Aboard's variables, those of other platforms for
+the log directory are read, and set for jobs that Aboard starts: a script written for such a
+platform runs unchanged.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def every_rank_logs() -> bool:
 
 
 def job_id(variables: Mapping[str, str] = os.environ) -> str:
-    """Return the engine's own id of the job that this process is part of."""
+    """Return the engine's id of the job of this process."""
     array = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
     if all(array):
         return f"{array[0]}_{array[1]}"
@@ -89,7 +89,7 @@ def may_continue(key: str) -> bool:
 
 
 def restart_key(command: list[str], variables: Mapping[str, str] = os.environ) -> str:
-    """Return what this process and its predecessor before a restart have in common, or "".
+    """Return a key that stays the same when this process is restarted, or "".
 
     A Slurm job keeps its id when it is requeued, and the ids of its steps start from 0 again.
     Workers that torchrun restarts have the same parent process. The id of a job of submitit's local
@@ -100,7 +100,7 @@ def restart_key(command: list[str], variables: Mapping[str, str] = os.environ) -
         return f"slurm-{job}-{variables.get('SLURM_STEP_ID', '')}-{script}"
     if "TORCHELASTIC_RUN_ID" in variables:
         return f"torchelastic-{socket.gethostname()}-{os.getppid()}-{script}"
-    # Other programs that the job starts may be meant as further runs.
+    # Other programs of the job may be separate runs.
     if (job := variables.get(_SUBMITIT_JOB, "")).isdecimal() and "submitit" in sys.modules:
         return f"submitit-{socket.gethostname()}-{job}-{start_ticks(int(job))}-{script}"
     return ""
@@ -109,13 +109,13 @@ def restart_key(command: list[str], variables: Mapping[str, str] = os.environ) -
 class RunPlace(NamedTuple):
     root: str
     experiment: str
-    name: str | None  # None for the next free one of the experiment
-    directory: str | None = None  # the run's own, if the environment names it
+    name: str | None  # None for the next free name in the experiment
+    directory: str | None = None  # the run's directory, if the environment names it
     joined: bool = False  # `aboard run` keeps the record of the run; this process only logs
     expected: bool = False  # the environment names the run: if it exists, this is another attempt
     fallback: bool = False  # neither the caller nor the environment gave a root
-    requested: tuple[str | None, str | None] = (None, None)  # experiment and name, even if not used
-    recorded_at: str | None = None  # where the joined run lies according to `aboard run`
+    requested: tuple[str | None, str | None] = (None, None)  # experiment and name, even if unused
+    recorded_at: str | None = None  # the URI of the joined run, from `aboard run`
     inside: RunPlace | None = None  # the run whose directory contains this one
 
     @property
@@ -130,7 +130,7 @@ class RunPlace(NamedTuple):
         return self.directory or join(storage, directory_of(folder, name))
 
     def final_uri_of(self, name: str) -> str:
-        """Return where it ends up: `aboard run` may send what it records to a bucket."""
+        """Return the final URI: `aboard run` may send what it records to a bucket."""
         if self.inside is not None:
             return join(self.inside.final_uri_of(self.inside.name or ""), name)
         if self.joined:
@@ -155,7 +155,7 @@ def find_place(
         if canonical(os.fspath(root)) == environment.get(ROOT):
             root = None  # the run that `aboard run` records is already there
         else:
-            env_experiment = env_name = None  # a run of its own
+            env_experiment = env_name = None  # a separate run
     if root is None and (logdir := _job_logdir(environment)):
         if joined:  # the run already has its name
             experiment, name = env_experiment or experiment, env_name or name
@@ -196,16 +196,16 @@ def _job_logdir(variables: Mapping[str, str]) -> str | None:
     return logdir_from_environment(variables)
 
 
-# Launchers written in Python: Hydra and Ray keep what they know in modules that every process of
-# theirs has loaded, so none is imported here. Not all of it is public, and where a version keeps it
-# elsewhere nothing is known; tests check what is read with the real packages.
+# Launchers written in Python: Hydra and Ray keep their state in modules that all their processes
+# have loaded, so nothing is imported here. Not all of it is public, and another version may keep it
+# elsewhere; tests check this with the real packages.
 
 
 class Launch(NamedTuple):
-    """One process of a launcher; what is not known is empty.
+    """A process of a launcher; unknown fields are empty.
 
-    All processes of a sweep share its `job`; `member` is the id of this one. A launcher that may
-    start the process again gives it the same `restart_key`, and no other process.
+    All processes of a sweep share its `job`; `member` is the id of this one. `restart_key` is
+    unique to this process and stays the same if the launcher restarts it.
     """
 
     job: str = ""
@@ -221,11 +221,11 @@ def find_launch() -> Launch:
             launch = find()
         except Exception as error:  # noqa: BLE001 - the training outranks its record
             what = f"{type(error).__name__}: {error}".rstrip(".")
-            notify_once(f"the job of this run is not known. {find.__name__.strip('_')}: {what}.")
+            notify_once(f"the job of this run is unknown. {find.__name__.strip('_')}: {what}.")
             continue
         if launch is not None:
             found.append(launch)
-    # Hydra knows the values of a process that Ray started, too.
+    # Hydra also knows the values of a process that Ray started.
     hparams: Mapping[str, Any] = next((one.hparams for one in found if one.hparams), {})
     return next((one for one in found if one.job), Launch())._replace(hparams=hparams)
 
@@ -238,7 +238,7 @@ def _hydra() -> Launch | None:
     hparams = dict(filter(None, map(_override, hydra.overrides.task)))
     if getattr(hydra.mode, "name", "") != "MULTIRUN":
         return Launch(hparams=hparams)
-    # By default the date and the time at which the sweep began: multirun/2030-01-31/12-00-00.
+    # By default the date and time of the sweep: multirun/2030-01-31/12-00-00.
     job = "_".join(PurePath(hydra.sweep.dir).parts[-2:]).strip("/")
     return Launch(job, f"{job}_{hydra.job.num}", hparams)
 
@@ -273,7 +273,7 @@ def _ray() -> Launch | None:
         return None
     context = ray.get_runtime_context()
     job = context.get_job_id()
-    # Every cluster counts its jobs from 1; its session has the time at which it was started.
+    # Every cluster counts its jobs from 1; the name of its session has its start time.
     session = getattr(context, "get_session_name", lambda: "")().removeprefix("session_")
     return Launch(f"{session}_{job}" if session else job, job)
 
@@ -305,7 +305,7 @@ def git_commit(directory: Path | None = None) -> str:
 
 
 def _commit_of(git: Path) -> str:
-    if git.is_file():  # a work tree, or a submodule
+    if git.is_file():  # a worktree, or a submodule
         git = git.parent / git.read_text().removeprefix("gitdir:").strip()
     head = (git / "HEAD").read_text().strip()
     if not head.startswith("ref:"):

@@ -1,7 +1,8 @@
-"""How this process ends: by itself, by `sys.exit`, by an uncaught exception, or by SIGTERM.
+"""How this process exits: normally, by `sys.exit`, an uncaught exception, or SIGTERM.
 
 Python does not pass this to `atexit` functions, so hooks record it. Earlier hooks are still called,
-and a signal that has a handler is left alone. A `SystemExit` raised without `sys.exit` is not seen.
+and a signal that has a handler is not touched. A `SystemExit` raised without `sys.exit` is not
+noticed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LONGEST_REASON = 500
 _ATOMIC_PACKAGES = ("aboard.events.", "aboard.runs.", "aboard.storage.")
 _PATIENCE_SECS = 2.0  # how long SIGTERM waits for records that are being written
 # Another SIGTERM within this time counts as the same one: `timeout`, systemd and Slurm signal all
-# processes of a job, and launchers pass the signal on once more.
+# processes of a job, and launchers forward the signal too.
 _REPEAT_SECS = 2.0
 
 
@@ -111,12 +112,12 @@ def _watch_exit() -> None:
     previous = sys.exit
 
     def leave(status: object = None, /) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():  # others end only themselves
+        if threading.current_thread() is threading.main_thread():  # not for other threads
             _set(_status_of_code(status))
         previous(status)  # type: ignore[arg-type]
 
     sys.exit = leave
-    for name in ("exit", "quit"):  # those of the site module do not call sys.exit
+    for name in ("exit", "quit"):  # those of `site` do not call sys.exit
         if hasattr(builtins, name):
             setattr(builtins, name, _Exit(leave, getattr(builtins, name)))
 
@@ -128,7 +129,7 @@ class _Exit:
 
     def __call__(self, code: object = None) -> NoReturn:
         self._leave(code)
-        raise AssertionError  # it does not return
+        raise AssertionError  # unreachable
 
     def __repr__(self) -> str:
         return repr(self._original)
@@ -154,7 +155,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
         again.daemon = True
         again.start()
         return
-    if _unwinding:  # a second signal ends the process at once
+    if _unwinding:  # a second signal kills the process at once
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     _unwinding.append(now)
@@ -172,7 +173,7 @@ def _is_writing(frame: FrameType | None) -> bool:
     return False
 
 
-# A forked child must die of SIGTERM as it would without us, from its first moment on. Python
+# A forked child must die of SIGTERM as usual, from the start. Python
 # discards, in the child, signals that arrived before its handlers ran; so SIGTERM is blocked
 # across the fork.
 

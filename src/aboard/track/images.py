@@ -1,7 +1,7 @@
-"""Images in every layout to `[height, width, channels]` levels: batches, grids, video, figures.
+"""Conversion of images of any layout, batches, videos and figures to levels.
 
-A layout names the axes of an array in order: `CHW`, `HWC`, `HW`, `NCHW`, `NHWC`, ... (N is the
-position in a batch, T in time).
+Levels have the shape `[height, width, channels]`. A layout names the axes of an array in order:
+`CHW`, `HWC`, `HW`, `NCHW`, `NHWC`, ... (N is the position in a batch, T in time).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PILLOW_MODES = ("L", "LA", "RGB", "RGBA")
 
 
 def image_levels(image: Any, layout: str | None = None) -> Levels:
-    """Return levels; without a layout, the axis with 1, 3 or 4 elements is that of the channels."""
+    """Return levels; without a layout, the axis with 1, 3 or 4 elements has the channels."""
     if _is_pillow(image):
         pixels, layout = _pillow_pixels(image), "HWC"
     else:
@@ -172,7 +172,7 @@ def figure_pixels(figure: Any, *, close: bool = False) -> Levels:
         figure.set_canvas(shown_on)
     if close:
         pyplot = sys.modules.get("matplotlib.pyplot")
-        if pyplot is not None:  # otherwise nothing keeps the figure
+        if pyplot is not None:  # otherwise nothing holds the figure
             pyplot.close(figure)
     return pixels
 

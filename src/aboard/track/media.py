@@ -1,6 +1,6 @@
-"""What a run logs besides numbers: images, audio, text, histograms, graphs and embeddings.
+"""Logging of images, audio, text, histograms, graphs and embeddings.
 
-`arrays` and `images` turn the types of the frameworks into numpy arrays, rows and pixels.
+`arrays` and `images` convert the types of the frameworks to numpy arrays, rows and pixels.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _SAMPLE_TYPES = (np.dtype("int16"), np.dtype("int32"), np.dtype("uint8"))
 _MAX_RATE = 10**8
 _SMALLEST_COUNT = 1e-7
 
-CONFIG_FILE = "projector_config.pbtxt"  # of the projector; also has entries of other programs
+CONFIG_FILE = "projector_config.pbtxt"  # may have entries of other programs
 _ENTRY = re.compile(rb"embeddings \{\n(?: .*\n)*\}\n")
 _config = threading.Lock()
 
 
 class MediaLog(ABC):
-    """Log anything but numbers. A subclass must define `_at` and `_write`.
+    """Logs anything but numbers. A subclass must define `_at` and `_write`.
 
-    The step is by default the last one of the stage. The description is Markdown, shown next to the
+    The default step is the last one of the stage. The description is Markdown, shown next to the
     data; the first one of a tag counts. On a `TypeError` or `ValueError` nothing is logged.
     """
 
@@ -79,7 +79,7 @@ class MediaLog(ABC):
 
         Integers are levels from 0 to 255, floats and booleans span 0 to 1; values outside are
         clipped. `dataformats` names the axes, such as `CHW`, `HWC` or `HW`; without it, the axis
-        with 1, 3 or 4 elements is that of the channels.
+        with 1, 3 or 4 elements has the channels.
         """
         with errors_named("image", tag):
             value = _images(tag, [image_levels(image, dataformats)])
@@ -176,7 +176,7 @@ class MediaLog(ABC):
         stage: str = "",
         description: str = "",
     ) -> None:
-        """Log audio of `rate` frames a second; the shorter of two axes is that of the channels.
+        """Log audio of `rate` frames a second; the shorter of two axes has the channels.
 
         Floats span -1 to 1, values outside are clipped; integers span all their bits.
         """
@@ -237,8 +237,8 @@ class MediaLog(ABC):
     ) -> None:
         """Log vectors, one per row, for the projector.
 
-        `metadata` is a label for each vector, or a table as `log_table` takes it; `images` is a
-        small image for each vector, as `log_images` takes them.
+        `metadata` is a label for each vector, or a table as for `log_table`; `images` is a small
+        image for each vector, as for `log_images`.
         """
         with errors_named("embedding", tag):
             vectors = matrix_of(matrix)
@@ -353,7 +353,7 @@ def pr_curve(labels: Any, predictions: Any, weights: Any = None, thresholds: int
     importance = to_reals(1.0 if weights is None else weights).astype(np.float64)
     if truths.shape != guesses.shape:
         raise ValueError(
-            f"expected as many labels as predictions, got {truths.shape} and {guesses.shape}"
+            f"expected a label for each prediction, got {truths.shape} and {guesses.shape}"
         )
     if importance.ndim and importance.shape != truths.shape:
         raise ValueError(
@@ -380,7 +380,7 @@ def pr_curve(labels: Any, predictions: Any, weights: Any = None, thresholds: int
 def check_probabilities(labels: Any, predictions: Any) -> None:
     truths, guesses = to_reals(labels), to_reals(predictions)
     if not np.isin(truths, (0, 1)).all():
-        raise ValueError(f"expected labels that are 0 or 1, got some like {truths.max()}")
+        raise ValueError(f"expected labels that are 0 or 1, got {truths.max()}")
     if (guesses < 0).any() or (guesses > 1).any():
         raise ValueError(
             f"expected predictions from 0 to 1, got {np.nanmin(guesses)} to {np.nanmax(guesses)}"
@@ -388,7 +388,7 @@ def check_probabilities(labels: Any, predictions: Any) -> None:
 
 
 class Graph(NamedTuple):
-    """A graph as TensorBoard takes it: of operations, or of the layers of a Keras model."""
+    """A graph in TensorBoard's format: of operations, or of the layers of a Keras model."""
 
     graph_def: bytes = b""
     run_metadata: bytes = b""
@@ -404,7 +404,7 @@ def graph_of(
         return Graph(model.SerializeToString())
     if hasattr(model, "as_graph_def"):
         return Graph(model.as_graph_def().SerializeToString())
-    if hasattr(model, "to_json") and hasattr(model, "get_config"):  # Keras, on PyTorch perhaps
+    if hasattr(model, "to_json") and hasattr(model, "get_config"):  # Keras, possibly on PyTorch
         return Graph(keras_json=model.to_json())
     if _is_torch(model):
         return _traced(model, example, verbose, strict)
@@ -412,7 +412,7 @@ def graph_of(
         return Graph(model.graph.as_graph_def().SerializeToString())
     kind = f"{type(model).__module__}.{type(model).__name__}"
     raise TypeError(
-        f"cannot make a graph of a {kind}; expected a torch.nn.Module, a Keras model, "
+        f"cannot create a graph of a {kind}; expected a torch.nn.Module, a Keras model, "
         f"a TensorFlow graph or a GraphDef"
     )
 
@@ -457,7 +457,7 @@ def _traced(model: Any, example: Any, verbose: bool, strict: bool) -> Graph:
     # Private: checked with PyTorch 2.13. tests/track/test_summary.py compares its graphs.
     tracing = import_module("torch.utils.tensorboard._pytorch_graph")
     with warnings.catch_warnings():
-        # PyTorch has no other way to get this graph.
+        # PyTorch has no public way to get this graph.
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
         traced, statistics = tracing.graph(model, example, verbose, strict)
     return Graph(traced.SerializeToString(), statistics.SerializeToString())

@@ -1,6 +1,6 @@
-"""Run a program as a run: its environment, its output and how it ended.
+"""Runs a program as a run, and records its environment, its output and how it exited.
 
-The program runs as if it were started by hand: its output is passed on as it comes, signals reach
+The program behaves as if it were started by hand: its output is forwarded at once, signals reach
 it, and its exit code becomes ours. Its command line can be read as hyperparameters.
 """
 
@@ -35,19 +35,19 @@ from aboard.track.run import Run
 from aboard.track.shipping.segments import OUTPUT_LOG
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_HPARAMS_SECS = 10.0  # then ours are written, unless the program has logged its own
+_HPARAMS_SECS = 10.0  # after which ours are written, unless the program logged its own
 _POLL_SECS = 0.2
-# Processes that the program left running are waited for so long, or for so much output.
+# Limits of the wait for output of processes that the program left running.
 _DRAIN_SECS, _DRAIN_BYTES = 2.0, 1 << 20
 
-# After any other signal, the exit code is the program's own.
+# After any other signal, the exit code of the program decides.
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _SENT_TO_GROUPS = {*STOPPING, signal.SIGUSR1, signal.SIGUSR2}
 _FORWARDED = (*sorted(_SENT_TO_GROUPS), signal.SIGCONT, signal.SIGWINCH)
-_HOLD_SECS = 0.2  # a sender that signals one process after the other has reached all by then
+_HOLD_SECS = 0.2  # by then a sender that signals processes one by one has reached all
 
 
-class CannotStart(Exception):  # noqa: N818 - named by what is wrong
+class CannotStart(Exception):  # noqa: N818 - named after the problem
     """The program could not be started; `exit_code` is what a shell would return."""
 
     def __init__(self, program: str, problem: str, exit_code: int) -> None:
@@ -56,17 +56,17 @@ class CannotStart(Exception):  # noqa: N818 - named by what is wrong
 
 
 def check_program(command: Sequence[str]) -> None:
-    """Raise `CannotStart` if there is no program to run."""
+    """Raise `CannotStart` if the program does not exist or is not executable."""
     program = command[0]
     if shutil.which(program):
         return
     if "/" in program and Path(program).is_file():
         raise CannotStart(program, "permission denied", _NOT_EXECUTABLE)
-    raise CannotStart(program, "no such program", _NOT_FOUND)
+    raise CannotStart(program, "program not found", _NOT_FOUND)
 
 
 def execute(run: Run, command: Sequence[str], *, ranks: str = "first") -> ExitStatus:
-    """Run a program as a run, to its end; return its status with the exit code of a shell."""
+    """Run a program until it exits; return its status with the exit code of a shell."""
     started = time.time()
     records = run.active and not run.joined  # if joined, an outer `aboard run` records everything
     with contextlib.ExitStack() as stack:
@@ -78,7 +78,7 @@ def execute(run: Run, command: Sequence[str], *, ranks: str = "first") -> ExitSt
         variables = environment.variables_for(run.root, run.experiment, run.name, run.logdir)
         variables |= {environment.ATTEMPT: run.uri or "1", environment.RANKS: ranks}
         process, streams = _start(command, {**os.environ, **variables})
-        # Before its output is passed on: a reader may react to that with a signal.
+        # Before output is forwarded: a reader may react to it with a signal.
         signals.forward_to(process)
         pumps += [_Pump(source, target, log) for source, target in streams]
         adoption = Adoption(Path(run.logdir), Path.cwd(), started, command, ranks=ranks)
@@ -110,10 +110,10 @@ def _exit_status(code: int, received: list[int]) -> ExitStatus:
 def _start(
     command: Sequence[str], variables: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], list[tuple[int, int]]]:
-    """Start a program; return it, and pairs of descriptors: its output, and where that goes."""
+    """Start a program; return it, and pairs of descriptors: its output and the target."""
     streams: list[tuple[int, int]] = []
     theirs: list[int] = []
-    # One stream if both go to the same place, so that their order is kept.
+    # One stream if both have the same target, to keep their order.
     for target in (1,) if _is_same_file(1, 2) else (1, 2):
         source, end = _terminal_like(target) if os.isatty(target) else os.pipe()
         streams.append((source, target))
@@ -139,7 +139,7 @@ def _is_same_file(one: int, other: int) -> bool:
 
 
 def _terminal_like(target: int) -> tuple[int, int]:
-    """Open a pseudo-terminal of the size of ours, so that progress bars are drawn as usual."""
+    """Open a pseudo-terminal of the size of ours, so that progress bars look as usual."""
     source, end = pty.openpty()
     mode = termios.tcgetattr(end)
     mode[1] &= ~termios.OPOST  # our own terminal adds the carriage returns
@@ -176,7 +176,7 @@ class _Pump:
         self._thread.start()
 
     def drain(self, hurry: threading.Event) -> None:
-        """Wait for the rest of the output, however slow its reader, or until `hurry` is set."""
+        """Wait for the rest of the output, even with a slow reader, or until `hurry` is set."""
         self._drains = True
         while self._thread.is_alive() and not hurry.is_set():
             self._thread.join(_POLL_SECS)
@@ -224,7 +224,7 @@ class _Pump:
                 room.register(self._target, select.POLLOUT)
                 room.poll()
             except BrokenPipeError:
-                return False  # the program gets SIGPIPE, as without us
+                return False  # so that the program gets SIGPIPE
             except OSError:
                 break  # the terminal is gone; the program and its record continue
         return True
@@ -249,7 +249,7 @@ HParam = bool | int | float | str
 
 
 def command_hparams(command: Sequence[str]) -> dict[str, HParam]:
-    """Return the options of a command as hyperparameters; likely secrets are left out."""
+    """Return the options of a command as hyperparameters, without likely secrets."""
     shown = {
         name.replace("-", "_"): value
         for name, value in _options(_script_arguments(command))
@@ -259,7 +259,7 @@ def command_hparams(command: Sequence[str]) -> dict[str, HParam]:
 
 
 def _script_arguments(command: Sequence[str]) -> Sequence[str]:
-    """Leave out the options of the interpreter or launcher in front of a script."""
+    """Skip the options of the interpreter or launcher before a script."""
     for place, argument in enumerate(command[1:], 1):
         if argument.endswith(".py") and not argument.startswith("-"):
             return command[place + 1 :]
@@ -270,7 +270,7 @@ def _script_arguments(command: Sequence[str]) -> Sequence[str]:
 
 
 def parse_hparam(text: str) -> HParam:
-    """Read a value as a truth value, a number or, failing that, text."""
+    """Parse a value as a boolean, a number or, failing that, text."""
     lowered = text.lower()
     if lowered in ("true", "false"):
         return lowered == "true"
@@ -305,28 +305,28 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, HParam]]:
 
 
 def _is_option(argument: str) -> bool:
-    """Tell whether an argument begins another option; `-1e-3` is a value."""
+    """Return whether an argument is an option; `-1e-3` is a value."""
     return bool(_OPTION.fullmatch(argument) or _SETTING.fullmatch(argument)) or argument == "--"
 
 
 class _Received(NamedTuple):
-    number: int  # 0 ends the forwarding
+    number: int  # 0 stops the forwarding
     at: float = 0.0
 
 
 class SignalForwarder:
     """Forwards signals to a program, so that each arrives there once; SIGWINCH after `resize`.
 
-    A signal may be sent to `aboard run` alone, which then forwards it, or to the program as well: a
-    terminal, `timeout`, systemd and Slurm signal every process of a group. The kernel does not tell
-    a handler which it was. So a *witness*, a process that does nothing, is part of the group and
-    blocks these signals: what is pending there was sent to the group. A signal that came before the
-    program is forwarded when it starts.
+    A signal may be sent to `aboard run` only, which then forwards it, or to the program as well: a
+    terminal, `timeout`, systemd and Slurm signal every process of a group. A handler cannot tell
+    the difference. So a *witness*, a process that does nothing, is in the group and blocks these
+    signals: those pending there were sent to the group. A signal that arrives before the program
+    starts is forwarded when it does.
     """
 
     def __init__(self, resize: Callable[[], object]) -> None:
         self.received: list[int] = []
-        self.hurry = threading.Event()  # set by a signal that comes after the program's end
+        self.hurry = threading.Event()  # set by a signal after the program has exited
         self._resize = resize
         self._process: subprocess.Popen[bytes] | None = None
         self._witness: subprocess.Popen[bytes] | None = None
@@ -350,7 +350,7 @@ class SignalForwarder:
 
     def forward_to(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        early = self._drain()  # the program was not there to get them itself
+        early = self._drain()  # the program did not exist to get them itself
         for signal_ in early:
             self._send(signal_.number)
         if early:
@@ -395,7 +395,7 @@ class SignalForwarder:
         return pending
 
     def _replace_witness(self) -> None:
-        """Start another witness, since a signal stays pending in the old one."""
+        """Start another witness, since the signal stays pending in the old one."""
         previous, self._witness = self._witness, _start_witness()
         _end_witness(previous)
 
@@ -417,7 +417,7 @@ class SignalForwarder:
 
 
 def _start_witness() -> subprocess.Popen[bytes] | None:
-    """Start a process of our group that blocks signals, and ends when this one does."""
+    """Start a process in our group that blocks signals, and exits with this one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT_TO_GROUPS)
     try:
         return subprocess.Popen(

@@ -1,11 +1,11 @@
-"""Which of the processes that were launched together this is, and how they agree on a run.
+"""The rank of this process among those launched together, and how they agree on a run.
 
 The rank comes from one table of launchers and their environment variables; no framework is
 imported. A process group that the script joined with PyTorch or JAX takes precedence.
 
-Rank 0 writes the name that it claimed to a small file in the experiment's directory, called after
-the launch, and the other ranks wait for that file. A file older than the process that reads it is
-of an earlier launch. If the storage is unreachable, all ranks derive the same name.
+Rank 0 writes the name that it claimed to a small file in the experiment's directory, named after
+the launch, and the other ranks wait for that file. A file older than the process that reads it
+belongs to an earlier launch. If the storage is unreachable, all ranks derive the same name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aboard.track import notify
 
 _WAIT_SECS = 120.0
 _POLL_SECS = 0.2
-_HEAD_START_SECS = 60.0  # how long before the ranks of other nodes start rank 0 may name its run
+_HEAD_START_SECS = 60.0  # how long rank 0 may name its run before ranks on other nodes start
 _HEAD_START_ON_A_HOST_SECS = 5.0
 _imported = time.time()
 
@@ -35,7 +35,7 @@ class Rank(NamedTuple):
     number: int
     size: int
     launcher: str = ""
-    launch: str = ""  # shared by all processes of this launch, and by no other launch
+    launch: str = ""  # identifies this launch; shared by all its processes
     guessed: bool = False  # another process may assume the same number
 
 
@@ -74,14 +74,14 @@ def find_rank(variables: Mapping[str, str] | None = None) -> Rank:
     launched = _environment_rank(os.environ)
     joined = _torch_group(os.environ) or _jax_group()
     # Spawned processes inherit the variables of their parent, which was alone. A group of one
-    # carries no information: libraries create such groups for themselves.
+    # means nothing: libraries create such groups for themselves.
     if joined is None or joined.size == 1 or joined[:2] == launched[:2]:
         return launched
     return joined
 
 
 def check_rank(rank: Any) -> int:
-    """Return a rank that a caller gave; a negative one means that there are no other processes."""
+    """Validate a rank from the caller; a negative one means that there are no others."""
     try:
         number = int(rank) if isinstance(rank, str) else operator.index(rank)
     except (TypeError, ValueError):
@@ -116,7 +116,7 @@ def _jax_group() -> Rank | None:
     if state is None or getattr(state, "client", None) is None:
         return None
     number = state.process_id
-    size = getattr(state, "num_processes", None) or number + 1  # old versions do not keep it
+    size = getattr(state, "num_processes", None) or number + 1  # missing in old versions
     coordinator = getattr(state, "coordinator_address", None)
     return Rank(number, size, "JAX", f"JAX-{coordinator}" if coordinator else "")
 
@@ -169,15 +169,15 @@ def _cluster_rank(variable: str, config: str) -> Rank | None:
     return Rank(number, size, variable, f"{variable}-{json.dumps(cluster, sort_keys=True)}")
 
 
-# How the ranks of one launch agree on a run.
+# Agreement of the ranks of a launch on a run.
 
 
-class NoLaunch(ValueError):  # noqa: N818 - named by what is wrong
+class NoLaunch(ValueError):  # noqa: N818 - named after the problem
     """The launch, or the rank of a process in it, cannot be identified."""
 
 
 def announce_name(storage: Storage, experiment: str, rank: Rank, name: str) -> None:
-    """Publish the name of the run to the other ranks; a bucket that is down only gets a notice."""
+    """Publish the name of the run to the other ranks; print a notice if a bucket is down."""
     file = _launch_file(experiment, rank)
     announcement = {"run": name, "at": time.time(), "host": socket.gethostname()}
     try:
@@ -190,7 +190,7 @@ def announce_name(storage: Storage, experiment: str, rank: Rank, name: str) -> N
 
 
 def derived_name(rank: Rank) -> str:
-    """Return a name that every rank of this launch derives, without access to the storage."""
+    """Return the name that every rank of this launch derives without the storage."""
     return f"{time.strftime('run-%Y%m%d', time.gmtime())}-{_launch_digest(rank)}"
 
 
@@ -215,7 +215,7 @@ def wait_for_name(
             if not is_remote(storage.uri):
                 raise
             problem = error
-        except (ValueError, KeyError, TypeError):  # not written completely
+        except (ValueError, KeyError, TypeError):  # incomplete
             pass
         if time.monotonic() > deadline:
             if problem is not None:
@@ -224,8 +224,8 @@ def wait_for_name(
                 return name
             raise TimeoutError(
                 f"rank {rank.number} waited {seconds:.0f} s for rank 0 to name its run in "
-                f"{storage.uri}/{experiment}. Does rank 0 call aboard.init too, with the same "
-                "root and ranks='all'?"
+                f"{storage.uri}/{experiment}. Call aboard.init in rank 0 too, with the same root "
+                "and ranks='all'."
             )
         time.sleep(_POLL_SECS)
 

@@ -1,4 +1,4 @@
-"""Secrets in what a run records, hidden by name and by shape.
+"""Hides secrets in what a run records, by name and by shape.
 
 A value is hidden if its name looks secret (`--password S`, `api_key=S`, `"token": "S"`,
 `Authorization: Bearer S`, `?sig=S`) or if it has the shape of a secret (`user:S@host`, keys of
@@ -43,12 +43,12 @@ _VOCABULARY_TOKEN = re.compile(
     r"|mask|next|pad|per|placeholder|prefix|prompt|sep|special|start|stop|suffix|unk|video|word)"
     r"[-_]?token$"
 )
-_LONGEST_NAME = 128  # of a longer one, the end counts
+_LONGEST_NAME = 128  # only the end of a longer name counts
 _VARIABLE_KEY = re.compile(r"[A-Z0-9_]+_KEY")
 _DIRECTORIES = frozenset({"PWD", "OLDPWD"})
 _QUERY_NAMES = frozenset({"hmac", "key", "sig", "sign", "signature"})
 _LOGIN_KEY = re.compile(r"[0-9a-f]{32,}")  # of `wandb login KEY`
-# A password, or a port, a probability, the number of a pass.
+# A password; or a port, a probability, a count.
 _AMBIGUOUS_NAME = re.compile(r"p|(?i:(.*[-_]|.*db)?(pass|pw))")
 _NUMBER_OR_PORTS = re.compile(
     r"[-+]?(\d{1,5}|\d{0,5}\.\d+|\d{1,5}(\.\d+)?e[-+]?\d{1,3})%?"
@@ -56,7 +56,7 @@ _NUMBER_OR_PORTS = re.compile(
 )
 _USER_NAMES = frozenset({"u", "user", "proxy-user", "userpwd"})  # of `-u user:password`
 _USER_IDS = re.compile(r"\d*:\d*")
-_LONGEST_LOGIN = 256  # a user and its password; a longer value need not have the password here
+_LONGEST_LOGIN = 256  # user and password; a longer value is checked in other ways
 
 
 def looks_secret(name: str) -> bool:
@@ -80,7 +80,7 @@ def _may_hide(name: str) -> bool:
 
 
 def hides(name: str, value: str) -> bool:
-    """Return whether a value is secret as a whole because of its name."""
+    """Return whether the name makes the entire value secret."""
     if value.strip().lower() in _KEPT:
         return False
     last = _last_part(name)
@@ -130,7 +130,7 @@ def _without_named(text: str) -> str:
             continue
         if found["sign"] and (name == "login" or (name.lstrip("-") in _USER_NAMES and not is_word)):
             continue
-        # A value without a password is kept, and searched for names: its length is limited.
+        # A value without a password is shown, but searched for names: its length is limited.
         is_login = _last_part(name) in _USER_NAMES
         limit = min(place + _LONGEST_LOGIN, len(text)) if is_login else len(text)
         begin, end = _extent(text, found, before, limit)
@@ -147,7 +147,7 @@ def _without_named(text: str) -> str:
 
 
 def _extent(text: str, found: re.Match[str], before: str, limit: int) -> tuple[int, int]:
-    """Return where the value of a name begins and ends, at the limit if it goes on."""
+    """Return begin and end of the value of a name, at most up to the limit."""
     begin, sign = found.end(), found["sign"] or ""
     is_within_quotes = before in ("'", '"') and sign.strip()[:1] in (":", "=")
     quote = before if is_within_quotes else ""
@@ -226,7 +226,7 @@ def _without_shapes(text: str) -> str:
 
 
 def _is_random(text: str) -> bool:
-    """Return whether small and capital letters and digits take turns as only by chance."""
+    """Return whether lower case, upper case and digits alternate as in random text."""
     kinds = ["aA0"[sign.isupper() + 2 * sign.isdigit()] for sign in text if sign.isalnum()]
     changes = sum(one != other for one, other in pairwise(kinds))
     return len(set(kinds)) == 3 and changes >= 14
@@ -267,40 +267,40 @@ def _without_user(found: re.Match[str]) -> str:
 
 _ASSIGNED = re.compile(r"(?P<name>-{0,2}[^\W\d][\w.-]*+)(?P<sign>=|:(?!//)\s*+)")
 _SETTING = re.compile(r"(?=.*[_.-])[^\W\d][\w.-]*")
-_MOST_NESTED = 4  # names in a value, as in `--env=TOKEN=S`
+_MOST_NESTED = 4  # levels of names in a value, as in `--env=TOKEN=S`
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without its secrets: a line of a shell, a message, a document."""
-    text = _once(text)
+    """Hide the secrets in a text: a shell command, a message, a document."""
+    text = _redact(text)
     if "%" not in text:
         return text
 
     def check(found: re.Match[str]) -> str:
         decoded = unquote(found[0])
-        return found[0] if _once(decoded) == decoded else HIDDEN
+        return found[0] if _redact(decoded) == decoded else HIDDEN
 
     return _CHUNK.sub(check, text)
 
 
-def _once(text: str) -> str:
+def _redact(text: str) -> str:
     text = _without_passwords(_PRIVATE_KEY.sub(HIDDEN, text))
     return _without_shapes(_without_attached(_without_named(text)))
 
 
 def without_secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command without secrets."""
+    """Hide the secrets in the arguments of a command."""
     shown: list[str] = []
-    awaited = ""  # the name of which the next argument is the value
+    pending = ""  # the name whose value is the next argument
     for argument in arguments:
-        if awaited == "authorization" and _SCHEME.fullmatch(f"{argument} "):
+        if pending == "authorization" and _SCHEME.fullmatch(f"{argument} "):
             shown.append(argument)
-        elif awaited and not _is_option(argument) and hides(awaited, argument):
+        elif pending and not _is_option(argument) and hides(pending, argument):
             shown.append(HIDDEN)
-            awaited = ""
+            pending = ""
         else:
             shown.append(_without_assigned(argument))
-            awaited = _name_of_next(argument)
+            pending = _name_of_next(argument)
     return shown
 
 
@@ -314,7 +314,7 @@ def _name_of_next(argument: str) -> str:
 
 
 def _without_assigned(text: str) -> str:
-    """Return a text that may be `name=value` as a whole: the value then goes on to its end."""
+    """Hide the secrets in a text that may be one `name=value`, up to its end."""
     begin = 0
     for _ in range(_MOST_NESTED):
         found = _ASSIGNED.match(text, begin)
@@ -330,7 +330,7 @@ def _without_assigned(text: str) -> str:
 
 
 def without_secret_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by name without secrets: hyperparameters, or tags."""
+    """Hide the secrets among hyperparameters or tags."""
     return {without_secrets(name): _without_value(name, one) for name, one in values.items()}
 
 
@@ -342,7 +342,7 @@ def _without_value(name: str, value: Any) -> Any:
     return HIDDEN if looks_secret(name) else value
 
 
-# What a run records.
+# For the record of a run.
 
 
 def command_line(arguments: list[str] | None = None) -> list[str]:

@@ -1,6 +1,6 @@
 """A run in progress: what a training logs, stage by stage, and how it ends.
 
-`start` decides where the run goes and what its name is, `media` logs everything but numbers, and
+`start` chooses its place and its name, `media` logs everything but numbers, and
 `shipping` sends the files to a bucket.
 """
 
@@ -45,7 +45,7 @@ _LAST_BEAT_SECS = 5.0
 
 def _after_fork() -> None:
     for run in _open_runs:
-        if run.active:  # a thread that the child does not have may hold it
+        if run.active:  # a thread of the parent may hold it
             run._stages.lock = threading.RLock()
 
 
@@ -62,10 +62,10 @@ def open_runs() -> list[Run]:
 
 
 class RunRecord:
-    """The `run.json` of a run in progress; every change also brings it up to date with `catch_up`.
+    """The `run.json` of a run in progress; every change also calls `catch_up`.
 
-    If it cannot be written, a notice says so once, and the next heartbeat tries again. `clock_lag`
-    is how many seconds this host's clock is behind those of earlier attempts, at least.
+    If it cannot be written, one notice is printed, and the next heartbeat tries again. `clock_lag`
+    is by how many seconds, at least, this host's clock is behind those of earlier attempts.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class RunRecord:
             self.change(self._set_heartbeat)
 
     def _set_heartbeat(self, record: Manifest) -> None:
-        if not self._stopped.is_set():  # else this heartbeat is late, and the run has ended
+        if not self._stopped.is_set():  # else the run has ended
             record.beat(self.now(), self._attempt)
 
 
@@ -137,11 +137,11 @@ class Run(MediaLog):
     """A run that this process logs to; opened by `aboard.init`.
 
     Attributes:
-        uri: where the run's logs are, or will be; an argument for `aboard view`.
+        uri: the final URI of the run's logs; an argument for `aboard view`.
         place: where it was opened, for another attempt at it.
         rank: the number of this process among those launched together.
         active: whether this process logs at all.
-        joined: whether `aboard run` keeps the run's record, and this process only logs to it.
+        joined: whether `aboard run` writes the run's record, and this process only logs.
     """
 
     active = True
@@ -213,7 +213,7 @@ class Run(MediaLog):
     ) -> None:
         """Log numbers at a step; tensors with one element are numbers too.
 
-        `step_name` says which of the metrics is the step, such as `epoch`. Without it and `step`,
+        `step_name` names the metric that is the step, such as `epoch`. Without it and `step`,
         each stage counts its calls. Stages, such as `train` and `eval`, share the same charts.
         """
         if self._ended:
@@ -270,16 +270,17 @@ class Run(MediaLog):
         self._change_record(lambda record: record.tags.update(plain))
 
     def flush(self) -> None:
-        """Write everything that was logged to its files."""
+        """Write everything logged so far to its files."""
         if self._hparams_are_due:
             self._write_hparams()
         for writer in self._stages.all_writers():
             writer.flush()
 
     def board(self, *, wait: bool = False, **options: Any) -> Board | None:
-        """Return the board of this run; if there is none, start it with `Board.create`.
+        """Return the board of this run, or start it with `Board.create`.
 
-        A process that does not log gets None. Raises `HubError` if there is no hub, or it refuses.
+        Returns None in a process that does not log. Raises `HubError` if no hub is found, or if it
+        rejects the request.
         """
         from aboard.sdk.board import Board
 
@@ -287,19 +288,19 @@ class Run(MediaLog):
             self.flush()
         return Board.create([self.uri], wait=wait, **options)
 
-    # How it ends.
+    # The end.
 
     def finish(
         self, state: State | str | None = None, exit_code: int | None = None, reason: str = ""
     ) -> None:
-        """End the run: write what is buffered, record the end, wait until everything is sent.
+        """End the run: write buffered data, record the end, wait until everything is sent.
 
         The state is `completed`, `failed` or `killed`; by default it follows from the exit code.
         """
         if state is None:
             state = State.FAILED if exit_code else State.COMPLETED
         elif state not in _FINAL_STATES:
-            raise ValueError(f"a run ends as {', '.join(_FINAL_STATES)}, not as {state!r}")
+            raise ValueError(f"the state is one of {', '.join(_FINAL_STATES)}, not {state!r}")
         if os.getpid() != self._process:  # a forked child does not end the run
             return
         try:
@@ -329,7 +330,7 @@ class Run(MediaLog):
             self._close_writers(state)
             if self._record is not None:
                 self._record.stop_heartbeat()
-        finally:  # SIGTERM may arrive meanwhile
+        finally:  # SIGTERM may arrive in between
             self._record_end(state, exit_code, reason)
 
     def _record_end(self, state: State, exit_code: int | None, reason: str) -> None:
@@ -372,7 +373,7 @@ class Run(MediaLog):
         if self._attempt is not None and self._record is not None:
             known = self._record.hparams()
             if known is not None and known != self._hparams:
-                return  # the program that `aboard run` started logs these with its own
+                return  # the program of `aboard run` logs these with its own
         shown = {name: "None" if value is None else value for name, value in self._hparams.items()}
         self._stages.writer("").add([encode.hparams_start(shown, start_time=time.time())], 0)
         self._hparams_are_written = True
@@ -389,7 +390,7 @@ class Run(MediaLog):
             if writer.waiting:
                 notify(
                     f"{writer.waiting} of the last records cannot be written to "
-                    f"{writer.directory}; they are lost if that lasts until the process ends."
+                    f"{writer.directory}; they are lost if that lasts until the process exits."
                 )
 
     def _change_record(self, change: Callable[[Manifest], None]) -> None:
@@ -404,7 +405,7 @@ class Run(MediaLog):
 
 
 class SilentRun(Run):
-    """The run of a process that does not log: it has all methods, and they do nothing."""
+    """The run of a process that does not log: its methods do nothing."""
 
     active = False
 
@@ -450,7 +451,7 @@ def _split_step(
     rest = dict(metrics)
     if name not in rest:
         known = ", ".join(map(str, rest)) or "none"
-        raise ValueError(f"there is no metric {name!r} for the step; the metrics are {known}")
+        raise ValueError(f"no metric {name!r} for the step; the metrics are {known}")
     value = rest.pop(name)
     at = to_whole(value, f"the step {name!r}") if step is None else to_whole(step, "the step")
     return at, rest

@@ -1,4 +1,4 @@
-"""The event files of a run, one directory per stage, and the step that each stage is at.
+"""The event files of a run, one directory per stage, and the current step of each stage.
 
 A resumed run continues after the last step of its earlier attempts. Their event files are read in
 the background from the start, so that a training does not wait for a bucket.
@@ -30,10 +30,10 @@ _HPARAMS = "_hparams_/"
 
 
 class _PendingStage:
-    """A stage of which it is not known yet whether it repeats steps of earlier attempts.
+    """A stage that may repeat steps of earlier attempts, before that is known.
 
-    Its records are kept in memory: if it does repeat steps, the event that makes TensorBoard drop
-    the earlier ones drops these too, and they are written again.
+    Its records are kept in memory: if it repeats steps, the event that makes TensorBoard drop the
+    earlier ones drops these too, and they are written again.
     """
 
     def __init__(self, writer: EventWriter) -> None:
@@ -57,8 +57,8 @@ class Stages:
     """The stages of a run, below one directory.
 
     With `rewinds`, an attempt may repeat steps of earlier ones: the first metric at a step that
-    they already logged makes TensorBoard drop what they have from that step on, in that stage.
-    Event files sort behind those of earlier attempts, the last of which was made `after` a second.
+    they already logged makes TensorBoard drop their points from that step on, in that stage. Event
+    files sort behind those of earlier attempts, which were created up to the second `after`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Stages:
     ) -> None:
         self.directory = directory
         self.writers: dict[str, EventWriter] = {}  # of all stages except the pending ones
-        self.steps: dict[str, int] = {}  # the next step of each stage where the caller gives none
+        self.steps: dict[str, int] = {}  # the next default step of each stage
         self.lock = threading.RLock()
         self._last_steps = last_steps
         self._rewinds = rewinds and last_steps is not None and purge_step is None
@@ -107,14 +107,14 @@ class Stages:
             return writer
 
     def log(self, numbers: Mapping[str, float], step: int, stage: str) -> None:
-        """Log metrics to a stage that is new or pending; others have a writer in `writers`."""
+        """Log metrics to a new or pending stage; others have a writer in `writers`."""
         with self.lock:
             writer = self.writer(stage)
             pending = self._pending.get(stage)
             if pending is not None and self._last_steps is not None:
                 last = self._last_steps.by_tag(stage)
                 # Some metrics may count epochs, others batches. Those with the highest step
-                # decide, since the whole stage is dropped from the step on.
+                # decide, since the entire stage is dropped from that step on.
                 highest = max(last.values(), default=None)
                 if highest is not None and any(last.get(tag) == highest for tag in numbers):
                     if step <= highest:
@@ -167,7 +167,7 @@ def _purge(step: int, writer: EventWriter) -> None:
 
 
 class LastSteps:
-    """The last steps in the event files of a run that is resumed, read in the background.
+    """The last steps in the event files of a resumed run, read in the background.
 
     If several storages have a stage, the highest step counts.
     """
@@ -191,7 +191,7 @@ class LastSteps:
     def by_tag(self, stage: str) -> Mapping[str, int]:
         """Return the highest step of each tag in the newest files of a stage that have any.
 
-        A storage that cannot be read in time counts as empty; a notice says so.
+        A storage that cannot be read in time counts as empty, with a notice.
         """
         directory = self._requested = self._directory_of(stage)
         deadline = time.monotonic() + (0.0 if self._gave_up else _PATIENCE_SECS)
@@ -259,13 +259,13 @@ def _last_steps(storage: Storage, files: list[Entry]) -> dict[str, int]:
         try:
             if last := _last_steps_of_file(storage, entry):
                 return last
-        except NoSuchPath:  # removed meanwhile
+        except NoSuchPath:  # just removed
             continue
     return {}
 
 
 def _last_steps_of_file(storage: Storage, entry: Entry) -> dict[str, int]:
-    # Hyperparameters do not count: an attempt that got no further logs them as well.
+    # Hyperparameters do not count: an attempt that ended at once logs them as well.
     scanner = Scanner()
     last: dict[str, int] = {}
     buffer = bytearray(min(_BLOCK_BYTES, max(entry.size, 1)))

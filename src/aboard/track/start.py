@@ -1,4 +1,4 @@
-"""`aboard.init`: decide where a run goes, claim or resume it, and open it for logging."""
+"""`aboard.init`: choose the place of a run, claim or resume it, and open it for logging."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from aboard.runs.manifest import HParams
 
 _opened: set[str] = set()  # the URIs of the runs that this process has opened
-_agreements: Counter[tuple[object, ...]] = Counter()  # of the ranks of a launch on a run
+_agreements: Counter[tuple[object, ...]] = Counter()  # between the ranks of a launch on a run
 
 
 def init(
@@ -74,25 +74,25 @@ def init(
     """Open a run for logging; use it in a `with` block, or call its `finish`.
 
     Args:
-        experiment: what the run is part of; `default` by default.
+        experiment: the experiment of the run; `default` by default.
         name: the run's name; the next of `run1`, `run2`, … by default.
         root: a path or URI. By default the root in the environment (`ABOARD_ROOT`,
             `ABOARD_LOGDIR`, or the variable of another platform), or else `./runs`.
-        hparams: hyperparameters, as `Run.log_hparams` takes them.
+        hparams: hyperparameters, as for `Run.log_hparams`.
         tags: a name, several, or names with values.
-        workspace: kept in the run's record.
-        job: the job it belongs to; by default that in `ABOARD_JOB`, or the sweep or job that
-            Slurm, Hydra, Ray and others say it is part of.
-        ranks: of the processes launched together only the first logs, or `all` do, each in its
+        workspace: a text for the run's record.
+        job: the job of the run; by default `ABOARD_JOB`, or the sweep or job of Slurm, Hydra, Ray
+            and other launchers.
+        ranks: which of the processes launched together log: the `first`, or `all`, each in its
             own directory, `rank-0`, `rank-1`, …
-        rank: which of these processes this is; detected under torchrun, Slurm, MPI and others. A
-            negative number means that there are no others.
+        rank: the rank of this process; detected under torchrun, Slurm, MPI and others. A negative
+            number means that there are no other processes.
         resume: True continues the run of that name if it exists. None does so if the
-            environment says that this is the same job, restarted. False never does.
-        purge_step: after a resumption, the step from which on TensorBoard drops what earlier
-            attempts logged; by default the first step logged, separately in each stage.
-            `aboard view` needs neither.
-        flush_secs: what is logged reaches its file within this time.
+            environment shows that the same job was restarted. False never does.
+        purge_step: after a resumption, the step from which on TensorBoard drops the points of
+            earlier attempts; by default the first step logged, separately in each stage.
+            `aboard view` does not need it.
+        flush_secs: how many seconds a record may stay in memory.
 
     Raises:
         RunExists: the name is taken, and `resume` is not set.
@@ -137,7 +137,7 @@ def begin(
     flush_secs: float = 1.0,
     rewinds: bool = True,
 ) -> Run:
-    """Open a run of a command at a place; the options are those of `init` and `Stages`."""
+    """Open a run of a command at a place, with options of `init` and `Stages`."""
     if ranks not in ("first", "all"):
         raise ValueError(f"ranks is 'first' or 'all', not {ranks!r}")
     if purge_step is not None:
@@ -148,13 +148,13 @@ def begin(
     every_rank = ranks == "all" or (place.joined and env.every_rank_logs())
     if every_rank and found.guessed:
         raise NoLaunch(
-            f"{found.launcher} does not give the processes of this node their ranks, and "
+            f"{found.launcher} does not set the ranks of the processes of this node, so "
             "ranks='all' would mix them up. Pass rank=, or set LOCAL_WORLD_SIZE."
         )
     if found.number != 0 and not every_rank:
         return SilentRun(found.number)
     rank_directory = f"rank-{found.number}"
-    # `aboard run` on each rank gives each a directory already.
+    # `aboard run` on each rank already gives each a directory.
     is_in_rank_directory = place.joined and split(place.directory or "")[1] == rank_directory
     place = _inside_earlier(place, resume)
     leads = not place.joined and (found.number == 0 or is_in_rank_directory)
@@ -187,7 +187,7 @@ def begin(
         return record
 
     if place.fallback and found.number == 0:
-        notify_once(f"logs go to {place.root}, since neither root= nor ABOARD_ROOT is set.")
+        notify_once(f"logs go to {place.root}, because neither root= nor ABOARD_ROOT is set.")
     run = _Opening(place, found, resume, describe).open(
         leads=leads,
         subdirectory=rank_directory if every_rank and not is_in_rank_directory else "",
@@ -210,7 +210,7 @@ def _engine_job(launch: Launch) -> str:
 
 
 def _inside_earlier(place: RunPlace, resume: bool | None) -> RunPlace:
-    """Place another run inside the one the environment names, if this process has opened that."""
+    """Place another run inside the one that the environment names, if that is open."""
     if not place.expected or place.uri_of(place.name or "") not in _opened:
         return place
     experiment, name = place.requested
@@ -229,7 +229,7 @@ def _notify_unused_name(run: Run) -> None:
     requested = f"{experiment or run.experiment}/{name or run.name}"
     actual = f"{run.experiment}/{run.name}"
     if requested != actual:
-        notify_once(f"this run is {actual}, as the environment has it, not {requested}.")
+        notify_once(f"this run is {actual}, as set by the environment, not {requested}.")
 
 
 @dataclass
@@ -275,12 +275,12 @@ class _Opening:
         directory = open_storage(str(shipment.directory) if shipment else uri)
         if record is not None and shipment is not None:
             directory.write(manifest.FILE_NAME, record.to_json())
-        elif record is None and has_record:  # `aboard run` keeps it
+        elif record is None and has_record:  # `aboard run` writes it
             with contextlib.suppress(StorageError, BadManifest):
                 record = manifest.read(directory)
                 self._resumed = len(record.attempts) > 1
         last_steps = None
-        if not leads or self._resumed:  # files may be in the bucket, or still on their way there
+        if not leads or self._resumed:  # files may be in the bucket, or not sent yet
             storages = [open_storage(one) for one in sorted({uri, final_uri})]
             last_steps = LastSteps(storages, subdirectory)
         return Run(
@@ -297,7 +297,7 @@ class _Opening:
             stages=Stages(
                 Path(directory.uri, subdirectory),
                 last_steps=last_steps,
-                # Where several processes write, steps of another one are not repeated steps.
+                # If several processes write, steps of another process are not repetitions.
                 rewinds=rewinds and (self._resumed or not has_record),
                 flush_secs=flush_secs,
                 purge_step=purge_step,
@@ -316,7 +316,7 @@ class _Opening:
         return place.name is None or bool(self._rank.launch and not is_certain)
 
     def _numbered_launch(self) -> Rank:
-        """Return the rank with a launch of its own for each agreement."""
+        """Return the rank with a distinct launch for each agreement."""
         rank = self._rank
         key = (rank.launch, rank.number, *self._place.folder)
         _agreements[key] += 1
@@ -372,7 +372,7 @@ class _Opening:
         return layout.claim(storage, folder, place.name, self._describe)
 
     def _is_same_job(self, storage: Storage, folder: str, name: str, key: str) -> bool:
-        """Return whether the predecessor of this process, before a restart, began a run."""
+        """Return whether this process, before a restart, began a run."""
         if self._place.uri_of(name) in _opened:
             return False
         with contextlib.suppress(BadManifest, NoSuchPath):
@@ -399,7 +399,7 @@ class _Opening:
 
         def begin(record: Manifest) -> None:
             if record.state_at(attempt.started) is State.RUNNING:
-                notify(f"{record.name} seems to run on {record.host} still; it is resumed here.")
+                notify(f"{record.name} still seems to run on {record.host}; it is resumed here.")
             record.hparams.update(new.hparams)
             record.tags.update(new.tags)
             record.command, record.git_commit = new.command, new.git_commit
@@ -422,10 +422,10 @@ class _Opening:
 
 
 def _last_second_before(record: Manifest) -> int:
-    """Return the last second in which an attempt before the last one may have made an event file.
+    """Return the last second in which an earlier attempt may have created an event file.
 
-    That counts where this clock is behind those of earlier attempts, and their files are still on
-    their way to the bucket.
+    This matters if this clock is behind those of earlier attempts, and their files have not reached
+    the bucket yet.
     """
     times = [max(one.started, one.ended or 0.0) for one in record.attempts[:-1]]
     last = max(times, default=0.0)
@@ -444,7 +444,7 @@ def _restart_file(folder: str, key: str) -> str:
 
 
 def _record_failure(record: Manifest | None, uri: str, error: StorageError) -> None:
-    """End a run that was claimed but cannot begin, so that it does not seem to run."""
+    """End a claimed run that cannot begin, so that it does not seem to run."""
     if record is not None:
         record.end(State.FAILED, reason=without_secrets(str(error)))
         with contextlib.suppress(StorageError):

@@ -1,11 +1,11 @@
 """`SummaryWriter`: the interface of `torch.utils.tensorboard.SummaryWriter`, without PyTorch.
 
 A script that imports it from here writes the same data as before, to a directory or a bucket, and
-a disk error does not stop it. `aboard.track.media` converts the arguments; where PyTorch's form
+a disk error does not stop it. `aboard.track.media` converts the arguments; if PyTorch's format
 differs from that of a run, the writer uses PyTorch's.
 """
 
-# ruff: noqa: A002 - parameters are called what PyTorch calls them
+# ruff: noqa: A002 - parameters have PyTorch's names
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ _MOST_EXPORTED = 1_000_000  # points of `add_scalars` that are kept for an expor
 
 
 class EventFileWriter(EventWriter):
-    """An event writer with the methods that TensorBoard's has."""
+    """An event writer with the methods of TensorBoard's."""
 
     def get_logdir(self) -> str:
         return str(self.directory)
 
     def add_event(self, event: Any) -> None:
-        """Append an `Event` as it is."""
+        """Append an `Event` unchanged."""
         try:
             serialized = event.SerializeToString()
         except AttributeError:
@@ -89,7 +89,7 @@ class _NoEventFileWriter:
 
 
 class _Metadata(NamedTuple):
-    """What events get that come without it."""
+    """The default step and time of events."""
 
     step: Any = None
     walltime: float | None = None
@@ -156,7 +156,7 @@ class FileWriter:
     def use_metadata(
         self, *, global_step: Any = None, walltime: float | None = None
     ) -> Iterator[Self]:
-        """Give events a step and a time for as long as the block lasts, as tensorboardX does."""
+        """Set the default step and time of events in the block, as tensorboardX does."""
         if global_step is None and walltime is None:
             raise ValueError("use_metadata needs a global_step, a walltime, or both")
         before, self.metadata = self.metadata, _Metadata(global_step, walltime)
@@ -166,7 +166,7 @@ class FileWriter:
             self.metadata = before
 
     def completed(self, step: Any, walltime: float | None) -> _Metadata:
-        """Return a step and a time, those of `use_metadata` if none are given."""
+        """Return a step and a time, by default those of `use_metadata`."""
         default = self.metadata or _Metadata()
         return _Metadata(
             default.step if step is None else step,
@@ -199,14 +199,14 @@ class FileWriter:
 
 
 class SummaryWriter:
-    """Write everything TensorBoard shows to event files, with the methods of PyTorch's writer.
+    """Writes everything TensorBoard shows to event files, with the methods of PyTorch's writer.
 
     Args:
         log_dir: a directory, or the URI of a bucket, to which the files are sent while they are
             written. By default the log directory of the platform, or PyTorch's.
         max_queue: has no effect; the queue is limited in bytes.
         flush_secs: how long a record may stay in memory.
-        write_to_disk, logdir: those of tensorboardX. With `write_to_disk=False` nothing is
+        write_to_disk, logdir: parameters of tensorboardX. With `write_to_disk=False` nothing is
             written; `logdir` is another name of `log_dir`.
 
     After `close`, the next call opens another file.
@@ -294,7 +294,7 @@ class SummaryWriter:
                 values.append(number)
 
     def export_scalars_to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write what `add_scalars` has added since the last export, as tensorboardX does.
+        """Write the points of `add_scalars` since the last export, as tensorboardX does.
 
         The document is `{directory: [[time, step, value], …], …}`. The first million points are
         kept for it.
@@ -594,7 +594,7 @@ class SummaryWriter:
     def use_metadata(
         self, *, global_step: Any = None, walltime: float | None = None
     ) -> Iterator[Self]:
-        """Give what is added in the block a step and a time, as tensorboardX does."""
+        """Set the default step and time in the block, as tensorboardX does."""
         with self._get_file_writer().use_metadata(global_step=global_step, walltime=walltime):
             yield self
 
@@ -662,7 +662,7 @@ class SummaryWriter:
 
 
 def _number(tag: str, value: Any) -> float:
-    """Return a number as PyTorch's writer takes it, which reads one in a text as well."""
+    """Convert a number as PyTorch's writer does, which also parses texts."""
     if type(value) is float:
         return value
     try:
@@ -683,7 +683,7 @@ def _session_records(
     metrics: Mapping[str, Any],
     domains: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[EncodedValue]:
-    """Convert as PyTorch does: booleans are numbers, and what is None is omitted."""
+    """Convert as PyTorch does: booleans are numbers, and None is omitted."""
     domains = domains or {}
     plain = {
         name: _hparam_value(name, value) for name, value in hparams.items() if value is not None

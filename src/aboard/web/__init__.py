@@ -1,7 +1,7 @@
-"""What every listener shares: the gate with its secrets, error pages, sockets and the server.
+"""Shared parts of all listeners: the gate and its secrets, error pages, sockets and the server.
 
-A viewer or a hub wraps its application in a `Gate`, opens sockets with `listen`, and runs with
-`serve`. Nothing here knows what is served.
+A viewer or hub wraps its application in a `Gate`, opens sockets with `listen`, and runs with
+`serve`. This package does not know what is served.
 """
 
 from aboard.web.gate import Gate

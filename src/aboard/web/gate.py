@@ -1,8 +1,8 @@
-"""The gate of every listener: nothing behind it answers without a secret.
+"""The gate of every listener: middleware that requires a secret for every request.
 
 `Gate` identifies the client, exchanges the key of a link or a login for a session cookie, limits
-the body, refuses cross-origin writes, and keeps secrets from the application. It leaves the secrets
-to an `Access`: `TokenAccess` knows one token, the hub's `HubAccess` knows accounts.
+the body, refuses cross-origin writes, and keeps secrets from the application. Checking secrets is
+left to an `Access`: `TokenAccess` knows one token, the hub's `HubAccess` knows accounts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 1 << 20  # a larger body gets 413
 MAX_BOARD_BODY_BYTES = 32 << 20  # a board's pages request many series at once
 BOARDS_PATH = "/b/"
-VISITOR = "aboard.visitor"  # in the scope; None on routes that are open to all
+VISITOR = "aboard.visitor"  # scope key; None on public routes
 _MAX_FORM_BYTES = 16 << 10
 _FORM_SECONDS = 10
 _UNAUTHORIZED, _FORBIDDEN, _BAD_PATH, _FAILED = 4401, 4403, 4400, 1011
@@ -52,11 +52,11 @@ class Credential(Enum):
 
 
 class Visitor(Protocol):
-    """A client whose secret is right."""
+    """A client with a valid secret."""
 
     @property
     def credential(self) -> Credential:
-        """The kind of the secret."""
+        """The kind of secret."""
 
 
 class NewSession(NamedTuple):
@@ -65,16 +65,16 @@ class NewSession(NamedTuple):
 
 
 class BadKey(Enum):
-    """Why a key opens no session: a message, and the code of the error."""
+    """Why a key is refused: a message and an error code."""
 
-    USED = ("This link was used already.", "key_used")
+    USED = ("This link was already used.", "key_used")
     EXPIRED = ("This link has expired.", "key_expired")
-    UNKNOWN = ("This link is not valid.", "wrong_secret")
+    UNKNOWN = ("Invalid link.", "wrong_secret")
     ELSEWHERE = ("This link is for another address.", "wrong_origin")
 
 
 class WrongSecret(Exception):  # noqa: N818 - named by what is wrong
-    """A login that failed. `delayed`: the client has waited for the answer already."""
+    """A failed login. `delayed` is whether the client has already waited for the response."""
 
     def __init__(self, message: str, *, delayed: bool = False) -> None:
         super().__init__(message)
@@ -82,7 +82,7 @@ class WrongSecret(Exception):  # noqa: N818 - named by what is wrong
 
 
 class Refused(Exception):  # noqa: N818 - named by what happens
-    """A request that is answered with a problem before its client is known."""
+    """A request that is answered with a problem before the client is identified."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -91,9 +91,9 @@ class Refused(Exception):  # noqa: N818 - named by what happens
 
 @dataclass(frozen=True, slots=True)
 class LoginPage:
-    """The page for clients without a secret; `path` is where its form is sent.
+    """The page for clients without a secret; its form is sent to `path`.
 
-    A request that has a `home` finds it there: browsers are sent on.
+    Browsers are redirected to the `home` of a request, if it has one.
     """
 
     path: str
@@ -104,39 +104,39 @@ class LoginPage:
 
 
 class Access(Protocol):
-    """Who may pass a gate. Each method may raise `Refused`."""
+    """Checks the secrets for a gate. Each method may raise `Refused`."""
 
     throttle: Throttle
     login: LoginPage
 
     async def identify(self, request: Request) -> Visitor | None:
-        """Return whose token, session or link a request carries; None if none is right."""
+        """Return the visitor of a request's token, session or link; None if none is valid."""
 
     async def redeem(self, key: str, visitor: Visitor | None) -> NewSession | BadKey:
         """Exchange the key of a link for a session; a known visitor needs none.
 
-        A key is `ELSEWHERE` only where requests have a `home`.
+        A key may be `ELSEWHERE` only if requests have a `home`.
         """
 
     async def log_in(self, form: Mapping[str, str], client: str = "") -> NewSession:
-        """Open a session for a filled login form; raise `WrongSecret` if it is not valid.
+        """Open a session for a login form; raise `WrongSecret` if it is invalid.
 
-        `client` is the address of the client.
+        `client` is the client's address.
         """
 
     def is_open(self, path: str) -> bool:
-        """Return whether a path answers to everyone."""
+        """Return whether a path is public."""
 
 
 @dataclass(kw_only=True)
 class Throttle:
-    """Delays for clients that guess secrets, one for a whole listener.
+    """Delays for clients that guess secrets, shared by all clients of a listener.
 
     On a shared machine all clients have the same address, so nothing is counted by address.
-    `hold` delays the answer to a wrong secret; right secrets never wait for it. The delay doubles
-    from `first` to `longest`, and a failure is forgotten after `forget` seconds. `turn` comes
-    before a secret that could be guessed is compared: `turns` wrong ones pass at once, then
-    `per_second`; right ones use none up.
+    `hold` delays the response to a wrong secret; valid secrets never wait for it. The delay doubles
+    from `first` to `longest`, and a failure is forgotten after `forget` seconds. `turn` must be
+    awaited before a secret that could be guessed is compared: `turns` wrong ones pass at once, then
+    `per_second`; valid ones use up no turns.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -158,12 +158,12 @@ class Throttle:
         now = self.clock()
         forgotten = (now - self._failed_at) / self.forget
         self._failed_at = now
-        # Beyond ten nothing gets slower, and a long attack is forgotten as fast as a short one.
+        # At most ten failures count, so that a long attack is forgotten as fast as a short one.
         self._failures = min(max(self._failures - forgotten, 0.0) + 1, 10.0)
         return min(float(self.first * 2 ** (self._failures - 1)), self.longest)
 
     async def hold(self) -> bool:
-        """Wait for a failure's delay; False, without a wait, when too many clients wait already."""
+        """Wait for the delay of a failure; return False at once if too many clients wait."""
         delay = self.failed()
         if self._waiting >= self.max_waiting:
             return False
@@ -175,9 +175,9 @@ class Throttle:
         return True
 
     async def turn(self) -> bool:
-        """Wait for a turn to have a secret compared; False, without a wait, when too many wait.
+        """Wait for a turn to compare a secret; return False at once if too many clients wait.
 
-        A secret that proves right gives its turn back with `give_back`.
+        Call `give_back` if the secret is valid.
         """
         now = self.clock()
         self._taken = max(self._taken - (now - self._taken_at) * self.per_second, 0.0)
@@ -195,9 +195,9 @@ class Throttle:
 
 
 class Gate:
-    """An ASGI middleware. The application finds the visitor in its scope, under `VISITOR`.
+    """ASGI middleware. The application finds the visitor in its scope under `VISITOR`.
 
-    `log_path` returns a path as it may be logged.
+    `log_path` removes secrets from a path for the log.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class Gate:
                 problem = pages.INTERNAL
                 path = self._log_path(scope["path"])
                 _logger.exception("%s %r failed", scope["method"], path)
-            # A response that has begun cannot be taken back: it stays cut off.
+            # A response that has begun cannot be replaced; it is cut off.
             if not started:
                 await problem(scope, receive, send_secured)
 
@@ -258,8 +258,8 @@ class Gate:
         is_open = request.path_is_clean and self._access.is_open(request.path)
         if visitor is None and not is_open:
             if request.bearer is None:
-                return self._ask(request)
-            return await self._refuse(request, scope, "This token is not valid.")
+                return self._login_page(request)
+            return await self._refuse(request, scope, "Invalid token.")
         if not request.path_is_clean:
             return pages.BAD_PATH
         return pages.CROSS_ORIGIN if _is_cross_origin_write(request, visitor) else self._app
@@ -268,7 +268,7 @@ class Gate:
         self, key: str, request: Request, scope: Scope, visitor: Visitor | None
     ) -> Reply:
         if visitor is not None and visitor.credential is Credential.LINK:
-            visitor = None  # a link shows one board; the key opens a session
+            visitor = None  # a link shows only one board, but the key opens a session
         redeemed = await self._access.redeem(key, visitor)
         if redeemed is BadKey.ELSEWHERE:
             sign = "&" if "?" in request.target else "?"
@@ -276,11 +276,11 @@ class Gate:
         if visitor is not None:
             return redirect(request.own_address)
         if isinstance(redeemed, NewSession):
-            return self._let_in(request.own_address, request, scope, redeemed)
+            return self._open_session(request.own_address, request, scope, redeemed)
         message, code = redeemed.value
         if redeemed is BadKey.UNKNOWN:
             return await self._refuse(request, scope, message, self._access.login.wrong_link)
-        return self._ask(request, message, code=code)
+        return self._login_page(request, message, code=code)
 
     async def _log_in(
         self, request: Request, scope: Scope, receive: Receive, visitor: Visitor | None
@@ -290,7 +290,7 @@ class Gate:
         path = self._access.login.path
         up = "/".join([".."] * (path.count("/") - 1)) or "."
         if request.method != "POST":
-            return self._ask(request) if visitor is None else redirect(f"{up}/")
+            return self._login_page(request) if visitor is None else redirect(f"{up}/")
         form = await _read_form(receive)
         target = local_target(form.get("next", "")) or "/"
         if target.startswith(path):
@@ -299,11 +299,13 @@ class Gate:
             session = await self._access.log_in(form, _client(scope))
         except WrongSecret as error:
             if error.delayed:
-                return self._ask(request, str(error), code="wrong_secret", target=target)
+                return self._login_page(request, str(error), code="wrong_secret", target=target)
             return await self._refuse(request, scope, str(error), target=target)
-        return self._let_in(f"{up}{target}", request, scope, session)
+        return self._open_session(f"{up}{target}", request, scope, session)
 
-    def _let_in(self, location: str, request: Request, scope: Scope, session: NewSession) -> Reply:
+    def _open_session(
+        self, location: str, request: Request, scope: Scope, session: NewSession
+    ) -> Reply:
         trust(scope)
         secret, seconds = session
         return redirect(
@@ -316,9 +318,9 @@ class Gate:
         _logger.info("refused a wrong secret from %s", _client(scope))
         if not await self._access.throttle.hold():
             raise Refused(pages.TOO_MANY)
-        return self._ask(request, message, hint, "wrong_secret", target)
+        return self._login_page(request, message, hint, "wrong_secret", target)
 
-    def _ask(
+    def _login_page(
         self,
         request: Request,
         message: str = "",
@@ -329,12 +331,12 @@ class Gate:
         login = self._access.login
         as_page = request.accepts_html
         if as_page and request.home:
-            # A path without a slash at its start would be part of the host.
+            # Without a leading slash, the path would become part of the host.
             return redirect(f"{request.home}{request.target if request.path_is_clean else '/'}")
         hint = (hint or login.hint) if as_page else _SEND_TOKEN
         headers = (
             ("www-authenticate", 'Bearer realm="aboard"'),
-            # A form of a page without a referrer says "Origin: null", like another site's.
+            # Without a referrer, browsers send "Origin: null" with the form, like another site's.
             ("referrer-policy", "same-origin"),
         )
         if not target:
@@ -367,13 +369,13 @@ class Gate:
         scope[VISITOR] = visitor
         is_closed = False
 
-        async def send_noting(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal is_closed
             is_closed = message["type"] == "websocket.close"
             await send(message)
 
         try:
-            await self._app(withhold_secrets(scope), receive, send_noting)
+            await self._app(withhold_secrets(scope), receive, send_and_record)
         except Exception:
             _logger.exception("websocket %r failed", self._log_path(scope["path"]))
             if not is_closed:
@@ -381,20 +383,20 @@ class Gate:
 
 
 def trust(scope: Scope) -> None:
-    """Note that a request carried a secret, so that the server keeps its connection."""
+    """Mark the connection of a request with a valid secret, so that the server keeps it."""
     connection = scope.get(CONNECTION)
     if connection is not None:
         connection.is_trusted()
 
 
 async def server_ends(scope: Scope) -> None:
-    """Return when the server of a request begins to end; never, if that is unknown."""
+    """Wait until the server of a request shuts down; for ever if that is unknown."""
     connection = scope.get(CONNECTION)
     await (asyncio.Event() if connection is None else connection.ending).wait()
 
 
 def is_ending(scope: Scope) -> bool:
-    """Return whether the server of a request has begun to end."""
+    """Return whether the server of a request is shutting down."""
     connection = scope.get(CONNECTION)
     return connection is not None and connection.ending.is_set()
 
@@ -418,7 +420,7 @@ def _has_token(visitor: Visitor | None) -> bool:
 
 
 def _is_cross_origin_write(request: Request, visitor: Visitor | None) -> bool:
-    # No browser adds a token by itself, so a token may come from anywhere.
+    # Browsers do not add tokens on their own, so a request with a token is not forged.
     is_write = request.method not in SAFE_METHODS
     return is_write and request.is_cross_origin and not _has_token(visitor)
 
@@ -454,7 +456,7 @@ def _content_length(scope: Scope) -> int:
 
 
 async def _read_form(receive: Receive) -> dict[str, str]:
-    """Read a small form; one that is too large, too slow or cut off is empty."""
+    """Read a small form; return an empty one if it is too large, too slow or cut off."""
     body = b""
     try:
         async with asyncio.timeout(_FORM_SECONDS):

@@ -1,7 +1,7 @@
 """Error pages, and the same errors in JSON for programs.
 
-Each page is complete in itself: no script, no other file, and a policy that allows none. A page
-reveals nothing of what is behind the gate, because clients without a secret can read it.
+A page has no script and loads no other file, and its policy allows neither. It reveals nothing
+behind the gate, because clients without a secret can read it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _POLICY = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A complete response, which sends itself."""
+    """A complete response, as an ASGI application."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -81,7 +81,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class LoginForm:
-    """A page's login form: where it is sent, and where the user goes then."""
+    """A login form: where it is sent, and the page after the login."""
 
     action: str
     target: str
@@ -90,12 +90,11 @@ class LoginForm:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error: what happened and what to do, as a page for people and as JSON for programs.
+    """An error: what is wrong and what to do, as a page for browsers and as JSON for programs.
 
-    A problem is an ASGI application that answers with itself, so an exception handler can return
-    it. It closes a WebSocket with 4000 plus the status. Each line of the hint is a paragraph of
-    the page, and text in backquotes is a command. The lines of `log` are shown as they are, on the
-    page only.
+    A problem is an ASGI application, so an exception handler can return it. It closes a WebSocket
+    with 4000 plus the status. Each line of the hint is a paragraph of the page, and text in
+    backquotes is a command. The lines of `log` are shown verbatim, only on the page.
     """
 
     status: int
@@ -144,7 +143,7 @@ def page(
     status: int = 200,
     reload: int = 0,
 ) -> Reply:
-    """Return a page of HTML; the browser reloads it after `reload` seconds, if any."""
+    """Return an HTML page; the browser reloads it after `reload` seconds, if not 0."""
     again = f'\n<meta http-equiv="refresh" content="{reload}">' if reload else ""
     text = f"""<!doctype html>
 <html lang="en">
@@ -197,19 +196,19 @@ NOT_FOUND = Problem(
 BAD_PATH = Problem(
     400,
     "bad_path",
-    "This address is not valid.",
+    "Invalid address.",
     "Leave out '..', '\\', '//' at the start, and control characters.",
 )
 CROSS_ORIGIN = Problem(
     403,
     "cross_origin",
-    "A page of another site sent this request.",
+    "Another site sent this request.",
     "Send it from a page of this server, or with a token in the Authorization header.",
 )
 TOO_MANY = Problem(
     429,
     "too_many_attempts",
-    "Too many wrong tokens or passwords were sent.",
+    "Too many wrong tokens or passwords.",
     "Wait a few seconds, then try again.",
     (("retry-after", "5"), ("connection", "close")),
 )
@@ -224,6 +223,6 @@ ENDING = Problem(
     503,
     "ending",
     "The server is shutting down.",
-    "Try again when it runs again.",
+    "Try again when it is running again.",
     (("retry-after", "5"), ("connection", "close")),
 )

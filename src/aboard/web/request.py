@@ -1,8 +1,8 @@
-"""What a request says about its client, and which headers pass in either direction.
+"""What the gate reads from a request, and which headers pass in either direction.
 
-The application sees no secret, no header that a proxy or a bridge to WSGI would trust, and no path
-with two meanings. Every response carries the headers that keep browsers from guessing types,
-framing the page, and caching it for others.
+The application gets no secrets, no headers that a proxy or a WSGI bridge would trust, and no
+ambiguous paths. Every response has headers that keep browsers from guessing types, framing the
+page, and caching it for others.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-CONNECTION = "aboard.connection"  # in the scope: the connection that a request came through
+CONNECTION = "aboard.connection"  # scope key: the connection of the request
 COOKIE_PREFIX = "aboard-"
 KEY = "key"
-PREFIX = "aboard.prefix"  # in the scope: the hub's path, which was cut off the request's
-ORIGIN = "aboard.origin"  # in the scope: which origin of a server that has several was requested
-HOME = "aboard.home"  # in the scope: the address of the origin where users log in, if another
+PREFIX = "aboard.prefix"  # scope key: the hub's path prefix, removed from the request's path
+ORIGIN = "aboard.origin"  # scope key: the requested origin, if the server has several
+HOME = "aboard.home"  # scope key: the origin where users log in, if it is another one
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-# A page on another port can plant cookies before ours, as many as a browser keeps for a host.
+# A page on another port can set cookies before ours, as many as a browser keeps for a host.
 _MAX_COOKIES = 256
 _SAFE = "%/?!$&'()*+,;=:@~"
 _WITHHELD = frozenset(
@@ -41,7 +41,7 @@ _ALWAYS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _BY_DEFAULT = (
-    # Not "no-referrer": browsers then send forms with "Origin: null", as another site's.
+    # Not "no-referrer": browsers would send forms with "Origin: null", like another site's.
     (b"referrer-policy", b"same-origin"),
     (b"cache-control", b"private"),
 )
@@ -50,10 +50,10 @@ _FORCED = frozenset(name for name, _ in _ALWAYS)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the gate reads from a request; `target` is path and query without the key.
+    """What the gate reads from a request; `target` is its path and query without the key.
 
-    Only GET has a `key`, so that a preview with HEAD does not redeem it. `home` is the address of
-    the origin where users log in; empty if it is this one.
+    Only GET requests have a `key`, so that a preview with HEAD does not redeem it. `home` is the
+    origin where users log in; empty if it is this one.
     """
 
     method: str
@@ -70,7 +70,7 @@ class Request:
 
     @property
     def own_address(self) -> str:
-        """The target relative to itself: a proxy may have cut off a prefix that we do not know."""
+        """The target as a relative URL, because a proxy may remove a prefix that we do not know."""
         path, question, query = self.target.partition("?")
         return f"./{path.rpartition('/')[2]}{question}{query}"
 
@@ -106,25 +106,25 @@ def read_request(scope: Scope) -> Request:
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """Return the token of a request, right or wrong; None if it sends none."""
+    """Return the token of a request, valid or not; None if it has none."""
     scheme, _, bearer = first_header(headers, b"authorization").partition(" ")
     return bearer.strip() if scheme.lower() == "bearer" else None
 
 
 def session_cookie_name(scope: Scope) -> str:
-    """Return the name of the cookie of a listener's sessions.
+    """Return the name of a listener's session cookie.
 
     Browsers share cookies between the ports of a host, and forwarded ports of many machines are
-    all "localhost": so the name holds the port and a digest of machine and user.
+    all "localhost". So the name contains the port and a digest of machine and user.
     """
     port = (scope.get("server") or ("", 0))[1] or 0
-    # Two origins of one listener may be two ports of one host, behind a proxy.
+    # Behind a proxy, two origins of one listener may be two ports of one host.
     origin = scope.get(ORIGIN, "")
     return f"{COOKIE_PREFIX}{port}-{machine_digest()}{f'-{origin}' if origin else ''}"
 
 
 def make_cookie(scope: Scope, name: str, value: str, *, path: str = "/", seconds: int) -> str:
-    # Lax, not Strict: a link in a chat or a wiki should open for users who are logged in.
+    # Lax, not Strict: links in a chat or wiki should open for users who are logged in.
     cookie = (
         f"{name}={value}; Path={scope.get(PREFIX, '')}{path}; Max-Age={seconds}; HttpOnly;"
         " SameSite=Lax"
@@ -143,7 +143,7 @@ def accepts_html(scope: Scope) -> bool:
 
 
 def is_clean_path(path: str) -> bool:
-    """Return whether a path means the same however often it is decoded."""
+    """Return whether a path has the same meaning however often it is decoded."""
     for _ in range(3):
         if not path.startswith("/") or path.startswith("//") or "\\" in path:
             return False
@@ -157,7 +157,7 @@ def is_clean_path(path: str) -> bool:
 
 
 def split_key(query: str) -> tuple[str, str | None]:
-    """Take the key out of a query; everything else stays as it was written."""
+    """Remove the key from a query; return the unchanged rest and the key."""
     kept, key = [], None
     for part in query.split("&"):
         name, _, value = part.partition("=")
@@ -213,7 +213,7 @@ def _is_kept(name: bytes) -> bool:
 
 def _made_safe(name: bytes, value: bytes, host: bytes) -> tuple[bytes, bytes]:
     if name == b"cache-control":
-        # What needs a secret is never for a cache that others share.
+        # Responses that need a secret must not be stored in shared caches.
         return name, value.lower().replace(b"public", b"private")
     if name == b"location":
         return name, _relative(value, host)
@@ -221,7 +221,7 @@ def _made_safe(name: bytes, value: bytes, host: bytes) -> tuple[bytes, bytes]:
 
 
 def _relative(location: bytes, host: bytes) -> bytes:
-    """Cut the host out of a redirect that was built from the request's own Host header."""
+    """Remove the host from a redirect that was built from the request's Host header."""
     try:
         parts = urlsplit(location.decode("latin-1"))
     except ValueError:
@@ -241,7 +241,7 @@ def _kept_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     kept = []
     for name, value in headers:
         lowered = name.lower()
-        # WSGI spells "-" and "_" alike, so a name with "_" can pass for any other header.
+        # WSGI does not distinguish "-" and "_", so a name with "_" could replace another header.
         if b"_" in lowered or lowered in _WITHHELD or lowered.startswith(b"x-forwarded-"):
             continue
         if lowered == b"cookie":
@@ -275,7 +275,7 @@ def _is_cross_origin(headers: Headers) -> bool:
     origin = first_header(headers, b"origin").lower()
     if not origin:
         return False
-    # The scheme is left out: behind a proxy that ends TLS, ours is not the browser's.
+    # The scheme is ignored: behind a proxy that terminates TLS, ours is not the browser's.
     try:
         return urlsplit(origin).netloc != first_header(headers, b"host").lower()
     except ValueError:

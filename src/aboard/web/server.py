@@ -1,8 +1,8 @@
-"""Listening and serving: sockets, addresses, certificates, and a server that ends cleanly.
+"""Sockets, addresses, certificates, and a server that shuts down cleanly.
 
-`listen` holds the port before anything slow begins, so that an address can be shown at once. A
-connection costs a file descriptor before it shows a secret, so the server bounds those that have
-shown none and the time that headers may take. Who may pass is left to `gate`.
+`listen` binds the port before anything slow begins, so that an address can be shown at once. A
+connection uses a file descriptor before it sends a secret, so the server limits connections without
+one, and the time for headers. Authentication is left to `gate`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HEADER_SECONDS = 10.0  # also for a TLS handshake
 MAX_FILES = 65_536
 MAX_UNTRUSTED = 1024
 _BACKLOG = 1024
-_SWITCH_SECONDS = 0.001  # after which a thread gives up the interpreter to another
+_SWITCH_SECONDS = 0.001  # then a thread releases the interpreter lock to another
 _ACCEPT_BATCH = 128
 _LOG_SECONDS = 10.0
 _CERTIFICATE_TIME = timedelta(days=3650)  # clients compare the fingerprint, not the dates
@@ -57,11 +57,11 @@ _Address = tuple[socket.AddressFamily, str]
 
 
 class ListenError(Exception):
-    """An address or a port that cannot be listened on."""
+    """An address or port on which the server cannot listen."""
 
 
 class ServeError(Exception):
-    """An application that could not be started."""
+    """An application that cannot be started."""
 
 
 def listen(
@@ -69,7 +69,7 @@ def listen(
 ) -> list[socket.socket]:
     """Open listening sockets, one for each address of the host, all on one port.
 
-    Port 0 means any; without a port, the first free one of `search` ports from 6006 on.
+    Port 0 means any; without a port, the first free one of `search` ports from 6006.
     """
     if port is not None and not 0 <= port <= 65535:
         raise ListenError(f"port {port} does not exist. Choose one from 1024 to 65535.")
@@ -86,12 +86,12 @@ def listen(
     if port:
         raise ListenError(
             f"port {port} on {host} is in use. "
-            "Choose another one, or give none to use the first that is free."
+            "Choose another port, or give none to use the first free one."
         )
     if port is None:
         last = DEFAULT_PORT + search - 1
         raise ListenError(
-            f"the ports {DEFAULT_PORT} to {last} on {host} are all in use. Choose another one."
+            f"ports {DEFAULT_PORT} to {last} on {host} are all in use. Choose another port."
         )
     raise ListenError(f"no port on {host} is free. Stop a server, or listen on another address.")
 
@@ -99,25 +99,25 @@ def listen(
 def listen_beside(
     sockets: Sequence[socket.socket], host: str, port: int | None = None
 ) -> list[socket.socket]:
-    """Open a second port of a host: the given one, or one after the first if that is not free."""
+    """Open a second port of a host: the given one if it is free, or one after the first."""
     first: int = sockets[0].getsockname()[1]
-    wanted = [] if port is None else [port]
-    for candidate in [*wanted, *range(first + 1, min(first + 100, 65535))]:
+    preferred = [] if port is None else [port]
+    for candidate in [*preferred, *range(first + 1, min(first + 100, 65535))]:
         with suppress(ListenError):
             return listen(host, candidate)
     return listen(host, 0)
 
 
 def urls(sockets: Sequence[socket.socket], host: str, scheme: str = "http") -> list[str]:
-    """Return the addresses of sockets that listen on a host, as `addresses` does."""
+    """Return the addresses of listening sockets; see `addresses`."""
     return addresses(host, sockets[0].getsockname()[1], scheme)
 
 
 def addresses(host: str, port: int, scheme: str = "http") -> list[str]:
-    """Return the addresses to open, the best first, without a path: `http://localhost:6006`."""
+    """Return the addresses to open, best first, without a path: `http://localhost:6006`."""
     names = [host]
     if _is_wildcard(host):
-        # Of "localhost", another user may hold the address family that we do not.
+        # Not "localhost": another user may have bound its other address family.
         names = [socket.gethostname(), LOCALHOST if ":" in host else "127.0.0.1"]
     return [f"{scheme}://{_in_url(name)}:{port}" for name in names]
 
@@ -126,7 +126,7 @@ def exposure(host: str) -> str | None:
     """Return a warning if other machines can reach an address."""
     if is_loopback(host):
         return None
-    where = "every network of this machine" if _is_wildcard(host) else f"the network, as {host}"
+    where = "all networks of this machine" if _is_wildcard(host) else f"the network, as {host}"
     return (
         f"listening on {where}: every machine there can reach this port, and traffic is not"
         " encrypted. Use localhost and an SSH tunnel if you do not trust the network."
@@ -134,9 +134,9 @@ def exposure(host: str) -> str | None:
 
 
 def forwarding_hint(environ: Mapping[str, str], *ports: int) -> str | None:
-    """Return the command that forwards ports to the machine from which a user came over SSH.
+    """Return the command that forwards ports to the machine of a user who is logged in with SSH.
 
-    In a Slurm job on another node than the one it was submitted from, that node is the jump host.
+    In a Slurm job on another node, the node from which it was submitted is the jump host.
     """
     host = socket.gethostname()
     login = environ.get("SLURM_SUBMIT_HOST", "") if "SLURM_JOB_ID" in environ else ""
@@ -145,7 +145,7 @@ def forwarding_hint(environ: Mapping[str, str], *ports: int) -> str | None:
     connection = environ.get("SSH_CONNECTION", "").split()
     if not connection and not login:
         return None
-    # An address of ours, not "localhost": see `urls`.
+    # Our address, not "localhost": see `addresses`.
     command = ["ssh", "-N"]
     for port in ports:
         command += ["-L", f"{port}:127.0.0.1:{port}"]
@@ -165,11 +165,11 @@ def serve(
     grace: int = GRACE,
     certificate: tuple[Path, Path] | None = None,
 ) -> signal.Signals | None:
-    """Serve until SIGINT, SIGTERM or SIGHUP, and return which one arrived.
+    """Serve until SIGINT, SIGTERM or SIGHUP, and return the signal.
 
-    Requests in progress get `grace` seconds to end; a second SIGINT ends them at once. Requests
-    are not logged, because their addresses may hold a secret. Raise `ServeError` if the application
-    cannot be started. `certificate`: the files of a TLS certificate and its key.
+    Requests in progress get `grace` seconds to finish; a second SIGINT aborts them. Requests are
+    not logged, because their URLs may contain secrets. `certificate` has the files of a TLS
+    certificate and its key. Raise `ServeError` if the application cannot be started.
     """
     allow_many_files()
     try:
@@ -188,7 +188,7 @@ def serve(
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise SystemExit before `serve`, so that open resources are closed."""
+    """Make SIGTERM and SIGHUP raise SystemExit before `serve`, so that resources are closed."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -219,7 +219,7 @@ def _ending_signals() -> list[signal.Signals]:
 def serving(
     app: ASGIApp, sockets: Sequence[socket.socket], *, grace: int = GRACE
 ) -> Iterator[None]:
-    """Serve in a thread for as long as the context lasts."""
+    """Serve in a thread until the context exits."""
     ready = threading.Event()
     server = _Server(app, ready.set, grace)
 
@@ -244,9 +244,9 @@ def serving(
 
 
 class UntrustedConnections:
-    """The connections that have not shown a secret, the oldest first.
+    """The connections that have not sent a valid secret, oldest first.
 
-    Beyond `limit` one is closed: the oldest without a request, or else the oldest.
+    Above `limit`, one is closed: the oldest without a request, or else the oldest.
     """
 
     def __init__(self, limit: int) -> None:
@@ -277,14 +277,14 @@ class UntrustedConnections:
 
 
 class Connection(H11Protocol):
-    """A connection whose headers arrive in time, and that counts as untrusted until it is trusted.
+    """A connection with a timeout for headers, untrusted until a request has a valid secret.
 
-    It uses what uvicorn does not document: `app`, `conn`, `cycle`, `headers`, `loop`, `transport`,
-    `handle_websocket_upgrade`, `send_400_response` and `shutdown` of `H11Protocol`. Checked with
+    uvicorn has no such timeout, and its `limit_concurrency` responds with 503 to the owner too when
+    others hold too many connections.
+
+    This uses undocumented attributes of `H11Protocol`: `app`, `conn`, `cycle`, `headers`, `loop`,
+    `transport`, `handle_websocket_upgrade`, `send_400_response` and `shutdown`. Checked with
     uvicorn 0.54; tests/web/test_server.py fails if they change.
-
-    uvicorn has no timeout for headers, and its `limit_concurrency` answers 503 to the owner too
-    when others hold too many connections.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ class Connection(H11Protocol):
             self._tcp.abort()
 
     def shutdown(self) -> None:
-        """Finish the request in progress; what need not be finished can watch `ending`."""
+        """Finish the request in progress; requests that need not finish can watch `ending`."""
         self.ending.set()
         super().shutdown()
 
@@ -324,7 +324,7 @@ class Connection(H11Protocol):
             super().connection_made(transport)
             self._set_deadline()
         else:
-            # Not left to `create_server`, which has no way to close a connection before this.
+            # Not left to `create_server`, which cannot close a connection during the handshake.
             transport.pause_reading()
             self._handshake = self.loop.create_task(self._start_tls(self._tls, transport))
 
@@ -344,7 +344,7 @@ class Connection(H11Protocol):
             self.data_received(self._early)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport is None:  # it came with the end of the handshake
+        if self.transport is None:  # it arrived with the end of the handshake
             self._early += data
             return
         super().data_received(data)
@@ -363,7 +363,7 @@ class Connection(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def _set_deadline(self) -> None:
-        """Limit the time from the beginning of headers to their end."""
+        """Limit the time for receiving headers."""
         is_waiting = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
         if is_waiting and self._deadline is None:
             self._deadline = self.loop.call_later(HEADER_SECONDS, self.abort)
@@ -380,7 +380,7 @@ class Connection(H11Protocol):
         self._untrusted.discard(self)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse requests that no application can answer."""
+        """Refuse requests that an application must not get."""
         problem = None
         if scope["method"] == "CONNECT":
             problem = _NO_TUNNEL
@@ -421,7 +421,7 @@ def _has_two_lengths(headers: Sequence[tuple[bytes, bytes]]) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its log, with bounded connections, and without raising signals again."""
+    """uvicorn with limited connections, without its log, and without raising signals again."""
 
     def __init__(
         self,
@@ -442,7 +442,7 @@ class _Server(uvicorn.Server):
             ssl_certfile=certificate and certificate[0],
             ssl_keyfile=certificate and certificate[1],
         )
-        config.load()  # reads the certificate, so that an invalid one is reported at once
+        config.load()  # reads the certificate, to report an invalid one at once
         super().__init__(config)
         self.ended_by: signal.Signals | None = None
         self._on_ready = on_ready
@@ -459,12 +459,12 @@ class _Server(uvicorn.Server):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        # Each time the loop waits for the network, a thread that computes may take the interpreter.
+        # When the loop waits for the network, a computing thread may take the interpreter lock.
         sys.setswitchinterval(_SWITCH_SECONDS)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_loop_error)
         for listener in sockets or ():
-            # Its backlog is also how many connections asyncio accepts before it serves them.
+            # asyncio accepts as many connections as the backlog before it serves them.
             server = await loop.create_server(make, sock=listener, backlog=_ACCEPT_BATCH)
             listener.listen(_BACKLOG)
             self.servers.append(server)
@@ -472,7 +472,7 @@ class _Server(uvicorn.Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End within the grace period, without a log line about requests that did not."""
+        """Shut down within the grace period, without logging unfinished requests."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         for server in self.servers:
             server.close()
@@ -492,7 +492,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Make room when no file can be opened; asyncio then tries again after a second."""
+        """Close connections when no file can be opened; asyncio retries after a second."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in _NO_MORE_FILES:
             loop.default_exception_handler(context)
@@ -503,7 +503,7 @@ class _Server(uvicorn.Server):
             self._logged_at = now
             logging.getLogger("aboard.web").error(
                 "cannot accept connections: %s. Trying again; raise the limit of open files"
-                " (ulimit -n) if this goes on.",
+                " (ulimit -n) if this continues.",
                 (error.strerror or str(error)).lower(),
             )
 
@@ -527,14 +527,14 @@ def open_files() -> int:
 
 def _addresses(host: str) -> list[_Address]:
     if host == LOCALHOST:
-        # Both, whatever the resolver says: a browser may try either, and another user's server
-        # there would get our key.
+        # Both, whatever the resolver returns: a browser may try either, and another user's server
+        # at the other one would get our key.
         return [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ListenError(
-            f"{host!r} is not a known host. Use localhost, 0.0.0.0, or an address of this machine."
+            f"unknown host {host!r}. Use localhost, 0.0.0.0, or an address of this machine."
         ) from error
     return sorted({(family, str(address[0])) for family, _, _, _, address in found})
 
@@ -557,7 +557,7 @@ def _bind_all(addresses: list[_Address], port: int) -> list[socket.socket]:
 
 
 def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    # With the protocol, so that asyncio sees TCP and sends small answers at once.
+    # With the protocol, so that asyncio detects TCP and sends small responses at once.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -577,7 +577,7 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
 
 _NO_SUCH_ADDRESS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 _REASONS = {
-    errno.EACCES: "is reserved for the system. Choose one from 1024 on.",
+    errno.EACCES: "is reserved for the system. Choose a port from 1024.",
     errno.EADDRNOTAVAIL: "cannot be used: this machine has no such address. Use localhost.",
     errno.EAFNOSUPPORT: "cannot be used: this machine has no IPv6. Use localhost or 127.0.0.1.",
 }
@@ -612,13 +612,13 @@ def _close(sockets: Sequence[socket.socket]) -> None:
         listener.close()
 
 
-# Certificates for listeners whose clients know the fingerprint beforehand.
+# Certificates for listeners whose clients know the fingerprint.
 
 
 def make_certificate() -> tuple[str, str]:
     """Return a new key and its certificate as PEM, and the certificate's SHA-256 in hex.
 
-    The certificate names no host: a client that knows its fingerprint needs none.
+    The certificate names no host, because clients compare its fingerprint.
     """
     with requires("cryptography"):
         from cryptography import x509
@@ -635,7 +635,7 @@ def make_certificate() -> tuple[str, str]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))  # the board's clock may be behind
+        .not_valid_before(now - timedelta(days=1))  # the board's clock may be slow
         .not_valid_after(now + _CERTIFICATE_TIME)
         .sign(key, hashes.SHA256())
     )
@@ -651,7 +651,7 @@ def make_certificate() -> tuple[str, str]:
 
 @cache
 def pinning_context() -> ssl.SSLContext:
-    """Return a context that accepts any certificate: its fingerprint is compared instead."""
+    """Return a context that accepts any certificate; the caller compares its fingerprint."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

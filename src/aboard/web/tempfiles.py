@@ -1,7 +1,8 @@
-"""Temporary files and directories that end with their process.
+"""Temporary files and directories that are removed with their process.
 
 A killed process cannot remove them, so the next one does: each process locks its own, and the lock
-ends with the process. Names hold a digest of user and machine, because locks may not reach others.
+is released when the process exits. Names contain a digest of user and machine, because locks may
+not work across machines.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LOCK = "lock"
 
 @contextmanager
 def own_directory(name: str) -> Iterator[Path]:
-    """Make a temporary directory that lasts as long as the context."""
+    """Create a temporary directory and remove it when the context exits."""
     above = Path(tempfile.gettempdir())
     prefix = f"{name}-{machine_digest()}-"
     _remove_abandoned(above, f"{prefix}*")
@@ -36,7 +37,7 @@ def own_directory(name: str) -> Iterator[Path]:
 
 @contextmanager
 def own_file(above: Path, name: str, suffix: str, text: str) -> Iterator[Path]:
-    """Write a file that only its owner can read; it lasts as long as the context."""
+    """Write a file that only its owner can read; remove it when the context exits."""
     prefix = f"{name}-{machine_digest()}-"
     _remove_abandoned(above, f"{prefix}*{suffix}")
     descriptor, made = tempfile.mkstemp(prefix=f".{prefix}", dir=above)
@@ -54,10 +55,10 @@ def own_file(above: Path, name: str, suffix: str, text: str) -> Iterator[Path]:
 
 @contextmanager
 def _locked(new: Path, path: Path) -> Iterator[None]:
-    """Lock a file before it gets the name under which others see it."""
+    """Lock a file before renaming it to the name that other processes look for."""
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _try_to_lock(descriptor)  # where locks do not work, they do not for others either
+        _try_to_lock(descriptor)  # may fail: where locks do not work, nothing is removed
         new.rename(path)
         yield
     finally:
@@ -65,7 +66,7 @@ def _locked(new: Path, path: Path) -> Iterator[None]:
 
 
 def _remove_abandoned(above: Path, pattern: str) -> None:
-    """Remove files and directories of this user whose process has ended."""
+    """Remove files and directories of this user whose process has exited."""
     for path in above.glob(pattern):
         try:
             status = path.lstat()

@@ -1,7 +1,7 @@
-"""Tokens, the files that hold them, and `TokenAccess`, a listener that one token opens.
+"""Tokens, token files, and `TokenAccess` for listeners with a single token.
 
-A token has at least 16 visible characters and does not repeat itself, so that it cannot be
-guessed. Its file is readable by its owner only.
+A token has at least 16 visible characters and is not repetitive, so that it cannot be guessed.
+Only its owner can read a token file.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ UNGUESSABLE_BITS = 128
 DAY = 86400.0
 _TOKEN = re.compile(rf"[!-~]{{{SHORTEST},{LONGEST}}}")
 _REPEATED = re.compile(r"(.+?)\1+")
-_HOW_TO_MAKE = "Make one with: openssl rand -hex 32"
+_HOW_TO_MAKE = "Create one with: openssl rand -hex 32"
 
 
 class TokenError(Exception):
-    """A token, or a token file, that must not be used."""
+    """A token or token file that must not be used."""
 
 
 def new_token() -> str:
@@ -51,7 +51,7 @@ def new_token() -> str:
 
 
 def check_token(token: str, where: str = "the token") -> str:
-    """Return the token; raise `TokenError` if it is easy to guess or no header can hold it."""
+    """Return the token; raise `TokenError` if it is easy to guess or does not fit a header."""
     if not _TOKEN.fullmatch(token):
         raise TokenError(
             f"{where}: a token is {SHORTEST} to {LONGEST} letters, digits and signs without"
@@ -59,16 +59,16 @@ def check_token(token: str, where: str = "the token") -> str:
         )
     if len(set(token)) < MIN_DISTINCT or _REPEATED.fullmatch(token):
         raise TokenError(
-            f"{where}: this token repeats the same few characters, so it could be guessed."
+            f"{where}: the token repeats the same few characters, so it could be guessed."
             f" {_HOW_TO_MAKE}"
         )
     return token
 
 
 def is_guessable(token: str) -> bool:
-    """Return whether a token may be one that a person made up.
+    """Return whether a token may have been chosen by a person.
 
-    It is not if as many characters, of as many kinds, make 128 bits at random.
+    It is not guessable if random characters of the same number and kinds have 128 bits.
     """
     return len(token) * math.log2(max(len(set(token)), 1)) < UNGUESSABLE_BITS
 
@@ -81,9 +81,9 @@ class TokenVisitor:
 class TokenAccess:
     """The secrets of a listener without accounts, for a `Gate`.
 
-    They live in memory and end with the process. Sessions are kept as digests; beyond
-    `max_sessions` the least recently used ones go. `key` is the key of the link, which opens a
-    session as often as it is opened; where it is given, its giver already has the link.
+    They are kept in memory. Sessions are stored as digests; above `max_sessions` the least recently
+    used are dropped. `key` is the key of the link, which can be opened any number of times; it is
+    given if the caller has already shown the link.
     """
 
     login = LoginPage(
@@ -160,17 +160,17 @@ class TokenAccess:
         return self.open_session() if self.is_key(key) else BadKey.UNKNOWN
 
     async def log_in(self, form: Mapping[str, str], client: str = "") -> NewSession:  # noqa: ARG002
-        """Open a session for the token, or for a link that was pasted."""
+        """Open a session for the token or a pasted link."""
         secret = form.get("token", "").strip()
         if self.is_key(pasted_key(secret)) or await self._check_token(secret):
             return self.open_session()
-        raise WrongSecret("This token is not valid.")
+        raise WrongSecret("Invalid token.")
 
     def is_open(self, path: str) -> bool:  # noqa: ARG002
         return False
 
     async def _check_token(self, text: str, *, in_turn: bool = True) -> bool:
-        # A token that cannot be guessed is compared at once: its holder would otherwise wait
+        # A token that cannot be guessed is compared at once, so that its owner does not wait
         # behind clients that guess.
         in_turn = in_turn and self.is_guessable
         if in_turn and not await self.throttle.turn():
@@ -182,15 +182,15 @@ class TokenAccess:
 
 
 def pasted_key(text: str) -> str:
-    """Return the key of a link that a user pasted; other texts as they are."""
+    """Return the key of a pasted link; any other text is returned unchanged."""
     return split_key(text.partition("?")[2].partition("#")[0])[1] or text
 
 
 def read_token_file(path: str | os.PathLike[str]) -> str:
-    """Return the token in a file; raise `TokenError` if others can read it or it is not usable."""
+    """Return the token in a file; raise `TokenError` if others can read it or it is invalid."""
     path = Path(path)
     try:
-        # Without O_NONBLOCK a named pipe would block us for ever.
+        # Without O_NONBLOCK, opening a named pipe would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise _unusable(path, error) from error
@@ -216,13 +216,13 @@ def write_token_file(path: str | os.PathLike[str], token: str) -> None:
 
 def _check_owner_only(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise TokenError(f"{path}: this is not a regular file. Name a file with a token in it.")
+        raise TokenError(f"{path}: this is not a regular file. Give a file that contains a token.")
     if status.st_uid not in {os.geteuid(), 0}:
-        raise TokenError(f"{path}: this file belongs to another user. Use one of your own.")
+        raise TokenError(f"{path}: this file belongs to another user. Use your own file.")
     if status.st_mode & 0o077:
         raise TokenError(
             f"{path}: other users can use this token file "
-            f"(mode {stat.S_IMODE(status.st_mode):03o}). Close it with: chmod 600 {path}"
+            f"(mode {stat.S_IMODE(status.st_mode):03o}). Restrict it with: chmod 600 {path}"
         )
 
 

@@ -256,9 +256,7 @@ def test_without_the_daemon_tasks_are_unknown_and_go_on_when_it_is_back(
 def test_a_container_of_another_job_is_left_alone(executor, make, docker_engine):
     docker_engine.docker("create", "--name", "aboard-a-1-1", docker_engine.base, "true")
     handle = executor.submit(make("true"))
-    reason = (
-        "there is a container aboard-a-1-1 of another job. Remove it: docker rm -f aboard-a-1-1"
-    )
+    reason = "container aboard-a-1-1 belongs to another job. Remove it: docker rm -f aboard-a-1-1"
     until(lambda: look(executor, handle)[1].reason == reason)
     docker_engine.docker("rm", "aboard-a-1-1")
     assert ended(executor, handle)[1].exit_code == 0

@@ -191,16 +191,19 @@ class TestDocuments:
 
     def test_one_that_is_too_long_is_refused(self, tmp_path):
         batch = replace(batch_in(tmp_path), payload=os.urandom(2 << 20))
-        with pytest.raises(ExecutorError, match="a Secret takes 1024000"):
+        with pytest.raises(ExecutorError, match="a Secret holds at most 1024000"):
             KubernetesBatches({"": settings_of(tmp_path)}).preview(batch)
 
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"resources": Resources(nodes=2)}, "several nodes, and tasks per node, are for slurm"),
-            ({"image": "Not An Image"}, "'Not An Image' is not the name of an image"),
-            ({"writes": (Path("/elsewhere"),)}, "/elsewhere is in no volume of the pod"),
-            ({"workdir": Path("/home/me")}, "/home/me is in no volume of the pod"),
+            (
+                {"resources": Resources(nodes=2)},
+                "only slurm supports several nodes and tasks per node",
+            ),
+            ({"image": "Not An Image"}, "invalid image 'Not An Image'"),
+            ({"writes": (Path("/elsewhere"),)}, "/elsewhere is not in a volume of the pod"),
+            ({"workdir": Path("/home/me")}, "/home/me is not in a volume of the pod"),
         ],
     )
     def test_what_cannot_run_is_refused_before_the_cluster_is_asked(self, tmp_path, options, words):

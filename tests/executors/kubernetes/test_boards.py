@@ -153,7 +153,7 @@ spec:
         spec = spec_in(tmp_path, reads=(Path("/data/runs/a"), Path("/home/me/logs")))
         with pytest.raises(ExecutorError) as raised:
             executor.start(spec)
-        assert "/home/me/logs is in no volume of the pod" in str(raised.value)
+        assert "/home/me/logs is not in a volume of the pod" in str(raised.value)
         assert str(raised.value).endswith(
             "[[executors.kubernetes.volumes]] in aboard.toml, with its path."
         )
@@ -232,7 +232,7 @@ class TestStates:
             (
                 {"containerStatuses": state(terminated={"exitCode": 143, "reason": "Error"})},
                 -15,
-                "it was ended by SIGTERM before it could be reached",
+                "it was killed by SIGTERM before it could be reached",
             ),
             (
                 {
@@ -262,7 +262,7 @@ class TestKubeconfigs:
         environment.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         report = KubernetesExecutor().probe()
         assert not report.answers
-        assert report.problem == "~/.kube/config: there is no kubeconfig."
+        assert report.problem == "~/.kube/config: kubeconfig not found."
         assert report.hint == (
             "Set KUBECONFIG, or kubeconfig in [executors.kubernetes]. Check: kubectl version"
         )

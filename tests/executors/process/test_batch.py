@@ -175,7 +175,7 @@ def test_a_task_that_is_about_to_start_waits_for_no_other(executor, make, monkey
 
 def test_more_memory_than_the_machine_has_is_refused(executor, make):
     batch = make("true", (1,), resources=Resources(memory=1 << 50))
-    with pytest.raises(ExecutorError, match=r"1048576\.0 GiB of memory, and this machine has"):
+    with pytest.raises(ExecutorError, match=r"1048576\.0 GiB of memory, but this machine has"):
         executor.submit(batch)
     assert not batch.directory.exists()
 
@@ -241,7 +241,7 @@ def test_what_a_task_leaves_behind_ends_with_it(executor, make, tmp_path):
 def test_a_signal_is_named(executor, make):
     handle = executor.submit(make("kill -USR1 $$"))
     status = ended(executor, handle)[1]
-    assert (status.exit_code, status.reason) == (-signal.SIGUSR1, "it was ended by SIGUSR1")
+    assert (status.exit_code, status.reason) == (-signal.SIGUSR1, "it was killed by SIGUSR1")
 
 
 @pytest.mark.engine("process")
@@ -285,7 +285,10 @@ def test_each_task_has_gpus_of_its_own_also_of_several_jobs(executor, make, monk
     other = executor.submit(make(script, (1, 2), "other", resources=Resources(gpus=1)))
     in_state(executor, other, TaskState.RUNNING)
     waits = until(lambda: "GPU" in (now := look(executor, other)[2]).reason and now)
-    assert (waits.state, waits.reason) == ("waiting", "it waits for a GPU: other jobs use them")
+    assert (waits.state, waits.reason) == (
+        "waiting",
+        "it waits for a GPU: other jobs use all of them",
+    )
     names.append(until(lambda: b"".join(executor.logs(other, 1))))
     assert sorted(names) == [b"0\n", b"1\n", b"2\n"]
     executor.cancel(first, [1], now=True)
@@ -305,7 +308,9 @@ def test_a_gpu_is_used_that_a_container_has_whose_supervisor_was_killed(
     (tmp_path / "cache" / "gpus").mkdir(parents=True)  # as the runner of containers leaves it
     (tmp_path / "cache" / "gpus" / "0").write_text(f"{one.directory}:1")
     other = executor.submit(make("true", job="other", resources=Resources(gpus=1)))
-    until(lambda: look(executor, other)[1].reason == "it waits for a GPU: other jobs use them")
+    until(
+        lambda: look(executor, other)[1].reason == "it waits for a GPU: other jobs use all of them"
+    )
     until(lambda: supervisors(one.directory))
     executor.cancel(first, now=True)
     assert ended(executor, other)[1].exit_code == 0
@@ -325,7 +330,7 @@ def test_gpus_are_found_by_nvidia_smi(executor, make, monkeypatch, tmp_path):
     ended(executor, handle)
     assert b"".join(executor.logs(handle, 1)) == b"GPU-00,GPU-11\n"
     for ask in (executor.submit, executor.preview):
-        with pytest.raises(ExecutorError, match=r"GPUs that each member gets: 3; here, .*: 2\."):
+        with pytest.raises(ExecutorError, match=r"each member requests 3 GPUs, but .* show 2\."):
             ask(make("true", job="b", resources=Resources(gpus=3)))
 
 
@@ -335,10 +340,10 @@ def test_gpus_are_found_by_nvidia_smi(executor, make, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"resources": Resources(cpus=100_000)}, r"100000 CPUs, and this machine has \d+\."),
+        ({"resources": Resources(cpus=100_000)}, r"100000 CPUs, but this machine has \d+\."),
         ({"resources": Resources(nodes=2)}, "process starts each member once, on this machine"),
-        ({"image": "python:3"}, "has no image, such as python:3. Submit it to docker"),
-        ({"workdir": Path("/no/such/place")}, "there is no directory /no/such/place to run in"),
+        ({"image": "python:3"}, r"cannot use an image \(python:3\). Submit the job to docker"),
+        ({"workdir": Path("/no/such/place")}, "/no/such/place: working directory not found"),
         ({"directory": Path("/proc/nothing")}, "/proc/nothing: job a cannot be submitted: no such"),
     ],
 )
@@ -403,7 +408,7 @@ def test_a_query_answers_where_no_supervisor_can_be_started(executor, make, monk
         patched.setattr(queue_module.system, "spawn", refused)
         found = look(executor, handle)
         assert (found[1].state, found[2].state) == (TaskState.RUNNING, TaskState.WAITING)
-        assert found[2].reason == "its queue cannot go on: resource temporarily unavailable"
+        assert found[2].reason == "its queue is blocked: resource temporarily unavailable"
         with pytest.raises(ExecutorError, match="job a cannot be stopped: resource temporarily"):
             executor.cancel(handle)
     assert ended(executor, handle)[1].reason == "it was stopped"  # it was noted all the same
@@ -419,7 +424,7 @@ def test_what_others_could_have_written_is_not_run(executor, make, mode):
     batch.directory.chmod(mode)
     found = look(executor, handle)
     assert (found[1].state, found[2].state) == (TaskState.RUNNING, TaskState.WAITING)
-    assert found[2].reason.endswith("it waits for a command of the user who submitted it")
+    assert found[2].reason.endswith("it waits for the user who submitted it")
     assert not supervisors(batch.directory)
     batch.directory.chmod(0o700)
 
@@ -430,8 +435,8 @@ def test_what_runs_elsewhere_is_unknown_here(executor, make, change):
     elsewhere = handle | change
     status = look(executor, elsewhere)[1]
     assert status.state is TaskState.UNKNOWN
-    assert status.reason == f"it runs on {elsewhere['host']}; ask there"
-    with pytest.raises(ExecutorError, match="ask there"):
+    assert status.reason == f"it runs on {elsewhere['host']}; use that machine"
+    with pytest.raises(ExecutorError, match="use that machine"):
         executor.cancel(elsewhere)
     elsewhere["directory"] = "/not/here"
     assert look(executor, elsewhere)[1] == status
@@ -465,7 +470,7 @@ def test_tasks_end_when_their_directory_is_removed(executor, make):
     subprocess.run(["rm", "-r", batch.directory], check=True)
     found = look(executor, handle)
     assert {one.state for one in found.values()} == {TaskState.ENDED}
-    assert found[1].reason == f"{batch.directory}: its files were removed"
+    assert found[1].reason == f"{batch.directory}: the files were removed"
     until(lambda: not exists(pid))
     until(lambda: not supervisors(batch.directory))
 
@@ -501,7 +506,7 @@ def test_a_damaged_handle_or_journal_raises_nothing(executor, make):
     assert {one.exit_code for one in look(executor, handle).values()} == {0}
     (batch.directory / "queue.json").write_text("[]")
     status = look(executor, handle)[3]
-    assert (status.state, "its files are damaged" in status.reason) == (TaskState.UNKNOWN, True)
+    assert (status.state, "the files are damaged" in status.reason) == (TaskState.UNKNOWN, True)
     (batch.directory / "queue.json").unlink()
 
 

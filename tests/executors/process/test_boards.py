@@ -124,7 +124,7 @@ def test_a_board_that_is_killed_has_ended_and_is_no_zombie(executor, started):
 def test_other_signals_are_named(executor, started):
     handle = running(executor, started())
     os.kill(handle["pid"], signal.SIGUSR1)
-    assert ended(executor, handle).reason == "it was ended by SIGUSR1"
+    assert ended(executor, handle).reason == "it was killed by SIGUSR1"
 
 
 def test_a_board_outlives_a_hub_that_is_killed_and_is_adopted(executor, tmp_path):
@@ -133,7 +133,7 @@ def test_a_board_outlives_a_hub_that_is_killed_and_is_adopted(executor, tmp_path
     assert executor.address(handle).port == 7000
     os.kill(handle["pid"], signal.SIGKILL)
     status = ended(executor, handle)
-    assert (status.exit_code, status.reason) == (None, "it ended unobserved")
+    assert (status.exit_code, status.reason) == (None, "it exited unobserved")
 
 
 def test_an_adopted_board_is_stopped_with_all_it_started(executor, tmp_path):
@@ -313,7 +313,7 @@ def test_a_process_that_only_has_the_same_id_is_left_alone(executor, started, ch
 def test_a_handle_cannot_mean_every_process(executor, started, pid):
     handle = running(executor, started())
     assert look(executor, handle | {"pid": pid}).state == CommandState.UNKNOWN
-    with pytest.raises(ExecutorError, match=f"no board with process id {pid}"):
+    with pytest.raises(ExecutorError, match=f"invalid process id {pid}"):
         executor.stop(handle | {"pid": pid})
 
 

@@ -419,7 +419,7 @@ class TestTasks:
         executor = batches.executor(partition=partition)
         with pytest.raises(ExecutorError) as refused:
             batches.submit(executor, resources=Resources(nodes=5))
-        assert str(refused.value).startswith(f"each member runs on 5 nodes, and {said} Ask for")
+        assert str(refused.value).startswith(f"each member requests 5 nodes, but {said} Ask for")
         assert not list(batches.directory.rglob("payload.json"))
 
     def test_what_its_partition_does_not_allow_waits_with_words(self, batches):
@@ -427,8 +427,7 @@ class TestTasks:
         handle = batches.submit(executor, resources=Resources(nodes=5))
         status = until(lambda: (one := look(executor, handle)[1]).reason.startswith("Par") and one)
         assert status.reason == (
-            "PartitionConfig: its partition does not allow as much as it asks for; it may wait for"
-            " ever"
+            "PartitionConfig: the request exceeds the limits of its partition; it may wait forever"
         )
 
     def test_a_signal_reaches_the_program(self, batches):
@@ -445,7 +444,7 @@ class TestTasks:
         assert found[1].reason == f"its job {job}_1 was cancelled"
         assert "told" in log_of(executor, handle, 2)
         assert found[2].exit_code == 9
-        assert found[2].reason == "the time limit of its job in Slurm is up: 1:00:00"
+        assert found[2].reason == "its Slurm job reached the time limit: 1:00:00"
         assert found[3].exit_code == -signal.SIGKILL
         assert "told" not in log_of(executor, handle, 3)
 
@@ -549,7 +548,7 @@ class TestSubmission:
         found = look(executor, handle)
         assert {status.state for status in found.values()} == {ENDED}
         assert (found[1].exit_code, found[1].reason) == (1, "")
-        assert found[2].reason == "the time limit of its job in Slurm is up"
+        assert found[2].reason == "its Slurm job reached the time limit"
         assert (found[3].exit_code, found[3].unit) == (None, "99999_3")
         assert found[3].reason == "Slurm has forgotten its job 99999_3"
         (found, *_) = look(executor, {**handle, "user": 1}).values()

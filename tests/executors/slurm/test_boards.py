@@ -53,9 +53,9 @@ def test_a_time_limit_in_the_notation_of_slurm(text, seconds):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("time", "soon", "not a time of Slurm's, such as 30, 4:00:00"),
+        ("time", "soon", "not a Slurm time, such as 30, 4:00:00"),
         ("memory", "lots", "memory"),
-        ("options", ["--array=1-3"], "cannot be given to sbatch here"),
+        ("options", ["--array=1-3"], "is not an option for sbatch here"),
         ("options", ["exclusive"], "Write --NAME=VALUE"),
         ("cpus", 0, "cpus"),
         ("partitions", "main", "partitions"),
@@ -319,7 +319,7 @@ class TestLimits:
         until_state(executor, handle, CommandState.RUNNING)
         status = until_state(executor, handle, CommandState.ENDED)
         assert status.exit_code == 0
-        assert status.reason == "the time limit of its job in Slurm is up: 1:00"
+        assert status.reason == "its Slurm job reached the time limit: 1:00"
 
     def test_a_job_that_is_cancelled(self, boards):
         executor = boards.executor()
@@ -436,13 +436,13 @@ class TestNodes:
         handle = boards.start(executor, reads=(there, tmp_path / "missing"))
         status = until_state(executor, handle, CommandState.ENDED)
         assert status.exit_code == 1
-        assert f"aboard: {tmp_path}/missing: it cannot be read on the node " in status.reason
+        assert f"aboard: {tmp_path}/missing: cannot be read on the node " in status.reason
         assert "with spaces" not in status.reason
 
     def test_an_interpreter_that_the_node_does_not_have(self, boards):
         executor = boards.executor(python="/opt/no/python")
         status = until_state(executor, boards.start(executor), CommandState.ENDED)
-        assert "/opt/no/python: there is no such program on the node" in status.reason
+        assert "/opt/no/python: program not found on the node" in status.reason
 
     def test_the_interface_on_which_a_board_listens(self, boards):
         executor = boards.executor(interface="lo")
@@ -662,12 +662,12 @@ class TestController:
         forgotten = {**handle, "job": "99999"}
         status = look(executor, forgotten)
         assert (status.state, status.exit_code) == (CommandState.ENDED, 1)
-        assert status.reason == "it ended with exit code 1 before it could be reached: no such run"
+        assert status.reason == "it exited with code 1 before it could be reached: no such run"
         (place / "end.json").unlink()
         (place / "ended").unlink()
         status = look(executor, forgotten)
         assert (status.state, status.exit_code) == (CommandState.ENDED, None)
-        assert status.reason.startswith("it ended unobserved")
+        assert status.reason.startswith("it exited unobserved")
 
     def test_a_directory_that_the_nodes_do_not_see(self, boards):
         executor = boards.executor(options=["--hold"])
@@ -712,7 +712,7 @@ class TestController:
         executor = boards.executor({"long": {"partition": "main,nope"}})
         report = executor.probe("long")
         assert report.answers
-        assert report.problem == "there is no partition 'nope'."
+        assert report.problem == "partition 'nope' not found."
         assert report.hint == (
             "Change partition in [executors.slurm.profiles.long]."
             " Slurm has both, cancelled, down, main, urgent, warned."

@@ -130,7 +130,7 @@ def test_no_credentials_are_one_clear_line(
 ) -> None:
     environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
     client = Vertex(Location(PROJECT, LOCATION, vertex.url))
-    with pytest.raises(VertexError, match="there are no Google credentials that can be used"):
+    with pytest.raises(VertexError, match="no usable Google credentials"):
         client.get(f"{PARENT}/tensorboards")
 
 
@@ -139,7 +139,7 @@ def test_no_credentials_are_one_clear_line(
     [
         (Fault("tensorboards", 403, "Denied.", times=9), "permission denied: Denied. Ask for the"),
         (Fault("tensorboards", 404, "Gone.", times=9), "not found: Gone. Check the project"),
-        (Fault("tensorboards", 400, "Bad.", times=9), "the request was refused: Bad."),
+        (Fault("tensorboards", 400, "Bad.", times=9), "the request was rejected: Bad."),
     ],
 )
 def test_refusals_have_the_words_of_vertex(

@@ -135,7 +135,7 @@ def test_a_submission_that_was_interrupted_is_completed(
     ("fault", "said"),
     [
         (Fault("customJobs", 403, "No rights.", times=1), "permission denied: No rights."),
-        (Fault("customJobs", 400, "No such image.", times=1), "refused: No such image."),
+        (Fault("customJobs", 400, "No such image.", times=1), "rejected: No such image."),
         (Fault("customJobs", 500, "Broken.", times=1, keeps=1.0), "status 500: Broken."),
         (
             Fault("customJobs", 429, "No CPUs left.", times=1, retry_after="600"),
@@ -243,10 +243,14 @@ def test_a_preview_asks_nothing(batches: VertexBatches, batch: Batch, vertex: Fa
     ("changes", "of_batch", "said"),
     [
         ({"project": ""}, {}, "Vertex needs a project. Set project in [executors.vertex]"),
-        ({"image": ""}, {}, "runs in an image. Name one"),
-        ({"output": ""}, {}, "need a place in a bucket. Set output"),
-        ({}, {"writes": (Path("/data/runs"),)}, "cannot write to /data/runs. Let its runs go to"),
-        ({}, {"parallel": 2}, "Leave out how many run in parallel"),
+        ({"image": ""}, {}, "needs an image. Name one"),
+        ({"output": ""}, {}, "need a directory in a bucket. Set output"),
+        (
+            {},
+            {"writes": (Path("/data/runs"),)},
+            "cannot write to /data/runs. Use a root in a bucket",
+        ),
+        ({}, {"parallel": 2}, "Omit the number of parallel tasks"),
         ({}, {"resources": Resources(gpus=1)}, "GPUs need accelerator_type"),
         ({}, {"resources": Resources(tasks_per_node=4)}, "one process per node"),
         ({}, {"resources": Resources(cpus=200)}, "no machine type of the n1 family"),
@@ -285,7 +289,7 @@ def test_machines_and_nodes(batches: VertexBatches, batch: Batch, settings: Vert
 
 
 def test_the_output_is_in_a_bucket() -> None:
-    with pytest.raises(ValidationError, match="is not a place in a bucket"):
+    with pytest.raises(ValidationError, match="is not a directory in a bucket"):
         VertexSettings(output="/data/vertex")
 
 
@@ -368,8 +372,8 @@ def test_tokens_go_only_to_places_of_the_settings(
     try:
         found = other.tasks({"a": handle})["a"]
         assert {one.state for one in found.values()} == {TaskState.UNKNOWN}
-        assert "which is not in the settings. Add it" in found[1].reason
-        with pytest.raises(ExecutorError, match="which is not in the settings"):
+        assert "is not in the settings. Add it" in found[1].reason
+        with pytest.raises(ExecutorError, match="is not in the settings"):
             other.cancel(handle)
     finally:
         other.close()

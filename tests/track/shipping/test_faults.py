@@ -175,14 +175,14 @@ def test_a_refusal_is_reported_with_a_hint(faulty, shipment, capfd):
         return "training continues." in said
 
     until(complained)
-    assert "these credentials may not do this. Ask for the right to read and write" in said
+    assert "the credentials do not allow this. Ask for permission to read and write" in said
     assert f"Logs are kept in {shipment.spool.directory} until they can be sent" in said
     faulty.fault = ""
 
     def relieved() -> bool:
         nonlocal said
         said += capfd.readouterr().err
-        return "can be reached again" in said
+        return "is reachable again" in said
 
     until(relieved)
     assert said.count("aboard: ") == 2

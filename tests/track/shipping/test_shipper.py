@@ -93,7 +93,7 @@ def test_what_is_never_as_it_was_sent_is_kept(target, monkeypatch):
     moody = Moody([], [False] * 100)
     assert shipper.Shipper(mine, mine.owner(), moody).serve() == shipper.Result.KEPT
     assert moody.verified == 5
-    assert "missing, or differ from what was sent" in mine.status().problem
+    assert "missing or have changed" in mine.status().problem
 
 
 WRITER = """

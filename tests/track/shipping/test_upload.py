@@ -605,7 +605,7 @@ def test_a_spool_left_behind_tells_a_later_attempt_only_of_its_own_end(left, tmp
     assert (found.state, found.reason, found.exit_code) == (State.COMPLETED, "end of 2", 0)
     first, second = found.attempts
     assert (first.state, second.state) == (State.KILLED, State.COMPLETED)
-    assert "ended without notice" in first.reason
+    assert "exited without notice" in first.reason
     assert (tmp_path / "bucket" / "notes.txt").read_bytes() == b"hello"
     assert not left.directory.exists()
 
@@ -621,7 +621,7 @@ def test_a_spool_left_behind_leaves_a_run_in_progress_alone(left, tmp_path):
 def test_files_that_keep_changing_in_the_bucket_are_reported(left, tmp_path, monkeypatch):
     monkeypatch.setattr("aboard.track.shipping.upload.Uploader.verify", lambda _: False)
     outcome = send_abandoned(left, left.owner(), lambda _: None)
-    assert "missing, or differ from what was sent" in str(outcome.problem)
+    assert "missing or have changed" in str(outcome.problem)
     assert left.directory.exists()
 
 

@@ -1,9 +1,9 @@
 """The tasks of a job as containers of a Docker daemon on this machine.
 
-A container has the user, the rights and the mounts that a board has, see `docker`; besides, it
-writes to the working directory and to where its run is recorded. Its `/dev/shm` is as large as its
-memory, or half of the machine's: workers of data loaders share batches there. Paths are those of
-this machine, and nothing is copied. A container is removed once its end is noted.
+A container has the user, permissions and mounts of a board (see `daemon`), and can also write to
+the working directory and to the directory of its run. Its `/dev/shm` is as large as its memory
+limit, or half of the machine's memory: workers of data loaders share batches there. Paths are those
+of this machine, and nothing is copied. A container is removed after its end is recorded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from aboard.executors.docker.daemon import (
     remove,
 )
 from aboard.executors.queue import Queue, QueueBatches, Unit
-from aboard.executors.start import amount, how_ended
+from aboard.executors.start import amount, describe_exit
 from aboard.executors.supervisor import Device, Ended, Runner
 from aboard.system import cache_place
 
@@ -85,7 +85,7 @@ class DockerBatches(QueueBatches):
     @staticmethod
     def _order_of(batch: Batch, settings: DockerSettings) -> dict[str, Any]:
         if not batch.workdir.is_dir() and not batch.image:
-            raise ExecutorError(f"there is no directory {batch.workdir} to run in. Create it.")
+            raise ExecutorError(f"{batch.workdir}: working directory not found. Create it.")
         reads = [*batch.reads, *(batch.credential_files if settings.credentials else ())]
         return {
             "image": batch.image or image_of(settings),
@@ -131,7 +131,7 @@ class DockerBatches(QueueBatches):
         return "\n".join(lines)
 
     @staticmethod
-    def living(queue: Queue, number: int, unit: Unit, problem: str | None) -> TaskStatus:  # noqa: ARG004
+    def status_of(queue: Queue, number: int, unit: Unit, problem: str | None) -> TaskStatus:  # noqa: ARG004
         if problem and _SILENT in problem:
             return TaskStatus(TaskState.UNKNOWN, reason=problem, unit=unit)
         return TaskStatus(TaskState.RUNNING, unit=unit)
@@ -176,19 +176,19 @@ class Containers(Runner):
                         raise ExecutorError(reason) from error
                 else:
                     return name
-                with suppress(NotFound):  # its name is taken before it is there
+                with suppress(NotFound):  # its name is reserved before it exists
                     self._remove_unused(name)
                 if time.monotonic() > deadline:
-                    raise ExecutorError(f"container {name} does not go away. Check: docker ps -a")
+                    raise ExecutorError(f"container {name} cannot be removed. Check: docker ps -a")
                 time.sleep(0.1)
 
     def _remove_unused(self, name: str) -> None:
-        """Remove the container that a killed supervisor made and did not start."""
+        """Remove the container that a killed supervisor created and did not start."""
         found = self._client.api.inspect_container(name)
         labels = found["Config"]["Labels"] or {}
         if labels.get(DIRECTORY) != str(self.queue.directory):
             raise ExecutorError(
-                f"there is a container {name} of another job. Remove it: docker rm -f {name}"
+                f"container {name} belongs to another job. Remove it: docker rm -f {name}"
             )
         remove(self._client, name)
 
@@ -237,11 +237,11 @@ class Containers(Runner):
                 DIRECTORY: str(self.queue.directory),
             },
             "host_config": host_config,
-            "use_config_proxy": False,  # it would stand in what `docker inspect` shows
+            "use_config_proxy": False,  # `docker inspect` would show it
         }
 
     def begin(self, number: int, unit: Unit) -> None:
-        """Start a container. If the daemon does not answer, `ended` finds it as it was created."""
+        """Start a container. If the daemon does not answer, `ended` finds it not started."""
         from docker.errors import APIError
 
         with suppress(ExecutorError), explained(f"{self.order['host']}: {_SILENT}"):
@@ -265,7 +265,7 @@ class Containers(Runner):
                 state = listed.get(name)
                 if state is None:
                     self._ended[number] = Ended(None, "its container was removed, not by Aboard")
-                elif state == "created":  # by a supervisor that was killed before it started it
+                elif state == "created":  # by a supervisor that was killed before the start
                     self.begin(number, name)
                 elif state in {"exited", "dead"}:
                     self._ended[number] = self._end(number, name)
@@ -275,7 +275,7 @@ class Containers(Runner):
 
     def _end(self, number: int, name: str) -> Ended:
         state = self._client.api.inspect_container(name)["State"]
-        before = self._client.api.logs(name, tail=20)  # what was written before its log began
+        before = self._client.api.logs(name, tail=20)  # output from before the log file was opened
         if before:
             with suppress(OSError), self.queue.log(number).open("ab") as log:
                 log.write(before)
@@ -286,7 +286,7 @@ class Containers(Runner):
             return Ended(code, self._lacks_aboard())
         if state.get("Error"):
             return Ended(code, str(state["Error"]))
-        return Ended(code, how_ended(code) if code < 0 else "")
+        return Ended(code, describe_exit(code) if code < 0 else "")
 
     def _lacks_aboard(self) -> str:
         image, python = self.order["image"], self.settings.python
@@ -322,7 +322,7 @@ def _listed(client: Any, directory: str) -> dict[str, str]:
 def _words(
     settings: DockerSettings, order: Mapping[str, Any], queue: Queue, number: int
 ) -> list[str]:
-    """Return what a container runs: the process that reads the environment, then the task."""
+    """Return the command of a container: `entry`, then the task."""
     entry = [settings.python, "-P", "-m", "aboard.executors.entry", str(queue.directory)]
     task = [*order["command"], str(queue.payload), str(number)]
     return [*entry, "--log", str(queue.log(number)), "--", *task]

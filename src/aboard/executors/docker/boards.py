@@ -1,10 +1,10 @@
-"""Boards as containers of a Docker daemon, or of Podman by the same interface.
+"""Boards as containers of a Docker daemon, or of Podman, which has the same API.
 
-Each start is one container with a name of its own. It runs as the hub's user on a root file system
-that it cannot write, without capabilities, and sees its sources read-only at the paths that they
-have here. Of the board's directory it sees the files of this start; its log and its address it
-writes to files there, so that both are found when the container is gone. The daemon must see the
-hub's directories at the same paths: it runs on the hub's machine.
+Each start is one container with its own name. It runs as the hub's user on a read-only root file
+system, without capabilities, and sees its sources read-only at the same paths as on the hub's
+machine. It sees the files of this start in the board's directory, and writes its log and address
+there, so that both survive the container. The daemon must see the hub's directories at the same
+paths, so it runs on the hub's machine.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class DockerExecutor(Executor):
 
     def open(self) -> None:
         self._daemons = Daemons()
-        self._ending = threading.Lock()  # one thread stores how a container ended
+        self._ending = threading.Lock()  # one thread records how a container ended
         # By the directory of a start, as last found.
         self._addresses: dict[Path, Address | None] = {}
 
     def close(self) -> None:
         self._daemons.close()
 
-    # Verbs.
+    # The contract.
 
     def start(self, spec: Spec) -> Handle:
         settings: DockerSettings = self.settings(spec.profile)
@@ -103,15 +103,15 @@ class DockerExecutor(Executor):
     def _start(self, spec: Spec, settings: DockerSettings) -> Handle:
         place = spec.directory / f"start-{spec.attempt}"
         handle = read_json(place / _HANDLE)
-        if handle is None:  # then there is no container either
+        if handle is None:  # so there is no container either
             handle = self._prepare(spec, settings)
-        elif Start(handle).verdict() is not None:
+        elif Start(handle).ended_status() is not None:
             return dict(handle)
         with explained(f"{handle['host']}: board {spec.board} cannot be started by Docker"):
             client = self._daemons.client(handle["host"], handle["context"])
         pull(client, settings, image_of(settings))
         container, handle = self._create(client, spec, settings, handle)
-        # What has run already is not started a second time: `poll` says how it ended.
+        # A container that has run is not started again: `poll` reports how it ended.
         if client.api.inspect_container(container)["State"]["Status"] == "created":
             try:
                 client.api.start(container)
@@ -181,7 +181,7 @@ class DockerExecutor(Executor):
             try:
                 if (known := self._adopt(client, spec, settings, handle)) is not None:
                     return spec.name, known
-            except NotFound:  # its name is taken before it is there
+            except NotFound:  # its name is reserved before it exists
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -191,15 +191,14 @@ class DockerExecutor(Executor):
     ) -> Handle | None:
         """Return the handle of the container of this start; None if it had to be removed.
 
-        A hub with another directory may have created it. Without the files there it is useless.
+        A hub with another directory may have created it. Without those files it is useless.
         """
         labels = client.api.inspect_container(spec.name)["Config"]["Labels"] or {}
         directory = labels.get(DIRECTORY, "")
         ours = {**self._labels(spec, replace(settings, labels={})), DIRECTORY: directory}
         if not ours.items() <= labels.items():
             raise ExecutorError(
-                f"there is a container {spec.name} of another hub. "
-                f"Remove it: docker rm -f {spec.name}"
+                f"container {spec.name} belongs to another hub. Remove it: docker rm -f {spec.name}"
             )
         if directory == handle["directory"]:
             return handle
@@ -271,7 +270,7 @@ class DockerExecutor(Executor):
             "ports": [(PORT, "tcp")] if publishes else None,
             "labels": self._labels(spec, settings),
             "host_config": host_config,
-            "use_config_proxy": False,  # it would stand in what `docker inspect` shows
+            "use_config_proxy": False,  # `docker inspect` would show it
         }
 
     def poll(self, handles: Mapping[str, Handle]) -> dict[str, Status]:
@@ -282,7 +281,7 @@ class DockerExecutor(Executor):
                 Start(handle)
                 asked.setdefault((handle["host"], handle["context"]), {})[key] = handle
             except (KeyError, ExecutorError):
-                reason = "this is not the handle of a container. Start the board again."
+                reason = "not the handle of a container. Start the board again."
                 found[key] = Status(CommandState.UNKNOWN, reason=reason)
         for (host, context), of_one_daemon in asked.items():
             found |= self._poll(host, context, of_one_daemon)
@@ -295,12 +294,12 @@ class DockerExecutor(Executor):
                 listed = {one["Names"][0].lstrip("/"): one for one in self._list(client)}
         except ExecutorError as error:
             unknown = Status(CommandState.UNKNOWN, reason=str(error))
-            return {key: Start(handle).verdict() or unknown for key, handle in handles.items()}
+            return {key: Start(handle).ended_status() or unknown for key, handle in handles.items()}
         found = {}
         for key, handle in handles.items():
             try:
                 with explained(f"{host}: Docker does not answer"):
-                    found[key] = self._look(client, handle, listed.get(handle["container"]))
+                    found[key] = self._status(client, handle, listed.get(handle["container"]))
                 if found[key].state is CommandState.ENDED:
                     self._addresses.pop(Start(handle).place, None)
                 else:
@@ -314,26 +313,26 @@ class DockerExecutor(Executor):
         listed: list[dict[str, Any]] = client.api.containers(all=True, filters=filters)
         return [one for one in listed if one.get("Names")]
 
-    def _look(self, client: Any, handle: Handle, container: Mapping[str, Any] | None) -> Status:
+    def _status(self, client: Any, handle: Handle, container: Mapping[str, Any] | None) -> Status:
         start = Start(handle)
-        verdict = start.verdict()
+        ended_status = start.ended_status()
         if container is not None and container["Labels"].get(DIRECTORY) != handle["directory"]:
             container = None  # another hub has replaced it
-        if verdict is not None:
+        if ended_status is not None:
             if container is not None:
                 remove(client, handle["container"])
-            return verdict
+            return ended_status
         if container is None:
             return self._end(start, None, "its container was removed, not by Aboard")
         if container["State"] in {"exited", "dead"}:
             return self._note_end(client, handle, start)
-        if container["State"] == "created":  # by a hub that was killed before it started it
+        if container["State"] == "created":  # by a hub that was killed before the start
             if start.deadline() is None:
                 return Status(CommandState.STARTING, reason="its container was not started yet")
             return self._note_end(client, handle, start)
-        return self._look_at_living(client, handle, start, container)
+        return self._status_of_running(client, handle, start, container)
 
-    def _look_at_living(
+    def _status_of_running(
         self, client: Any, handle: Handle, start: Start, container: Mapping[str, Any]
     ) -> Status:
         deadline = start.deadline()
@@ -347,17 +346,17 @@ class DockerExecutor(Executor):
         return Status(start.state())
 
     def _note_end(self, client: Any, handle: Handle, start: Start) -> Status:
-        """Store how a container ended, and what it wrote before its log began; remove it."""
+        """Record how a container ended, with output from before its log file; remove it."""
         from docker.errors import NotFound
 
         try:
             state = client.api.inspect_container(handle["container"])["State"]
         except NotFound:
-            return start.verdict() or self._end(
+            return start.ended_status() or self._end(
                 start, None, "its container was removed, not by Aboard"
             )
         with self._ending:
-            status = start.verdict()
+            status = start.ended_status()
             if status is None:
                 before = client.api.logs(handle["container"], tail=20)
                 if before and start.log.parent.is_dir():
@@ -367,7 +366,7 @@ class DockerExecutor(Executor):
                 if state.get("OOMKilled") and memory and start.deadline() is None:
                     reason = f"used more than its {amount(memory, memory)} of memory"
                 else:
-                    reason = start.why_ended(code)
+                    reason = start.end_reason(code)
                     if state.get("Error"):
                         reason = f"{reason}: {state['Error']}"
                 status = self._end(start, code, reason)
@@ -382,17 +381,17 @@ class DockerExecutor(Executor):
         return start.end(code, reason)
 
     def stop(self, handle: Handle, *, now: bool = False) -> None:
-        """Send SIGTERM to the container; `poll` kills it after the time of grace."""
+        """Send SIGTERM to the container; `poll` kills it after the grace period."""
         start = Start(handle)
         with explained(
             f"container {handle['container']} cannot be stopped",
             f"Stop it with: docker kill {handle['container']}",
         ):
             client = self._daemons.client(handle["host"], handle["context"])
-            has_ended = start.verdict() is not None or not start.place.is_dir()
+            has_ended = start.ended_status() is not None or not start.place.is_dir()
             if not has_ended:
-                start.ask_to_end(0.0 if now else time.monotonic() + self.grace)
-            if not _is_its(client, handle):
+                start.request_stop(0.0 if now else time.monotonic() + self.grace)
+            if not _has_container(client, handle):
                 return
             if has_ended:
                 remove(client, handle["container"])
@@ -405,14 +404,14 @@ class DockerExecutor(Executor):
         start = Start(handle)
         polled = 0.0
 
-        def lives() -> bool:
+        def is_running() -> bool:
             nonlocal polled
             if time.monotonic() - polled >= _FOLLOW_SECONDS:
                 polled = time.monotonic()
                 self.poll({"one": handle})
-            return start.verdict() is None
+            return start.ended_status() is None
 
-        return start.read_log(tail=tail, follow=follow, lives=lives)
+        return start.read_log(tail=tail, follow=follow, is_running=is_running)
 
     def address(self, handle: Handle) -> Address | None:
         with suppress(KeyError):
@@ -425,7 +424,7 @@ class DockerExecutor(Executor):
     def _read_address(self, handle: Handle) -> Address | None:
         start = Start(handle)
         try:
-            reported = start.address() if start.verdict() is None else None
+            reported = start.address() if start.ended_status() is None else None
             if reported is None or handle["network"] == "host":
                 return reported
             published = read_json(start.place / _PUBLISHED)
@@ -454,7 +453,7 @@ class DockerExecutor(Executor):
                 try:
                     client.api.inspect_image(image_of(settings))
                 except ImageNotFound:
-                    problem = f"there is no image {image_of(settings)}"
+                    problem = f"image {image_of(settings)} not found"
                     return EngineReport(True, version, resources, problem, build_hint(settings))
         except ExecutorError as error:
             return _unanswered(str(error))
@@ -479,14 +478,14 @@ def _unanswered(problem: str) -> EngineReport:
         return EngineReport(False, problem=problem, hint="Install it where the hub runs.")
     what, _, hint = problem.rpartition(". ")
     if "permission denied" in what:
-        hint = "Let the hub's user join the group of the socket, or use Docker without root."
+        hint = "Add the hub's user to the group of the socket, or use rootless Docker."
     elif hint == CHECK:
         hint = f"Start Docker, or set host or context in [executors.docker]. {CHECK}"
     return EngineReport(False, problem=f"{what}.", hint=hint)
 
 
 def _published(container: Mapping[str, Any], handle: Handle) -> list[str | int] | None:
-    """Return where the hub reaches a container."""
+    """Return the host and port at which the hub reaches a container."""
     if not handle["publish"]:
         networks = (container.get("NetworkSettings") or {}).get("Networks") or {}
         addresses = [one["IPAddress"] for one in networks.values() if one.get("IPAddress")]
@@ -500,8 +499,8 @@ def _published(container: Mapping[str, Any], handle: Handle) -> list[str | int] 
     return None
 
 
-def _is_its(client: Any, handle: Handle) -> bool:
-    """Return whether there is a container of this start, and not one that has replaced it."""
+def _has_container(client: Any, handle: Handle) -> bool:
+    """Return whether the container of this start exists, not one that replaced it."""
     from docker.errors import NotFound
 
     try:

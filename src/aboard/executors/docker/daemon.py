@@ -1,8 +1,7 @@
-"""A Docker daemon, or Podman by the same interface: connections, settings, images, mounts.
+"""A Docker daemon, or Podman, which has the same API: connections, settings, images, mounts.
 
-What boards and the tasks of jobs share. The calls are those that docker-py makes synchronously,
-because all verbs of an executor are called in threads; aiodocker would need an event loop of its
-own for them.
+Boards and the tasks of jobs share it. It uses docker-py, which is synchronous, because executors
+are called in threads; aiodocker would need its own event loop.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ INHERITED = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "TZ
 LABEL = "aboard"
 DIRECTORY = f"{LABEL}.directory"
 CHECK = "Check: docker info"
-SECONDS = 30.0  # for an answer of the daemon
+SECONDS = 30.0  # for a response of the daemon
 _EXTRA = "'aboard[docker]'"
 _SOCKET = Path("/var/run/docker.sock")
 _BUILD_SECONDS = 600.0  # for the next line of a build
@@ -49,7 +48,7 @@ def _check_volume(text: str) -> str:
 
 
 def _parse_volume(text: str) -> tuple[str, str, bool]:
-    """Return what is mounted, where, and whether it is read-only."""
+    """Return source, target, and whether it is read-only."""
     source, *others = text.split(":")
     mode = others.pop() if others and others[-1] in {"ro", "rw"} else "ro"
     source = os.path.expanduser(source)  # noqa: PTH111 - may be the name of a volume
@@ -62,15 +61,17 @@ def _parse_volume(text: str) -> tuple[str, str, bool]:
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class DockerSettings(EngineSettings):
     host: Annotated[
-        Text, Field(description="Address of the daemon; as `docker` finds it by default.")
+        Text, Field(description="Address of the daemon; by default that of `docker`.")
     ] = ""
-    context: Annotated[Text, Field(description="Context of `docker` that has the address.")] = ""
+    context: Annotated[Text, Field(description="Context of `docker` to take the address from.")] = (
+        ""
+    )
     image: Annotated[Text, Field(description="Image of boards; `aboard:VERSION` by default.")] = (
         default_tag()
     )
     pull: Annotated[
         Literal["never", "missing", "always"],
-        Field(description="Whether the image is fetched from its registry before a start."),
+        Field(description="Whether to pull the image before a start."),
     ] = "never"
     python: Annotated[Text, Field(description="The interpreter in the image.")] = "python3"
     publish: Annotated[
@@ -81,37 +82,37 @@ class DockerSettings(EngineSettings):
         ),
     ] = "127.0.0.1"
     network: Annotated[
-        Text, Field(description="Network of Docker for boards; its default one if empty.")
+        Text, Field(description="Docker network of boards; its default if empty.")
     ] = ""
     user: Annotated[
         Text, Field(description="User and group of boards, as `1000:1000`; the hub's by default.")
     ] = ""
     volumes: Annotated[
         tuple[Annotated[Text, AfterValidator(_check_volume)], ...],
-        Field(description="More directories, as `HERE:THERE`; read-only unless `:rw` follows."),
+        Field(description="Additional directories, as `HERE:THERE`; read-only without `:rw`."),
     ] = ()
     environment: Annotated[
         dict[str, Text],
-        Field(description="More variables of boards; `docker inspect` does not show them."),
+        Field(description="Additional variables; `docker inspect` does not show them."),
     ] = Field(default_factory=dict)
     credentials: Annotated[
         bool,
         Field(strict=True, description="Whether boards get the cloud credentials they need."),
     ] = True
-    labels: Annotated[dict[str, Text], Field(description="More labels of the containers.")] = Field(
-        default_factory=dict
+    labels: Annotated[dict[str, Text], Field(description="Additional labels of containers.")] = (
+        Field(default_factory=dict)
     )
     read_only: Annotated[
         bool, Field(strict=True, description="Whether the image's file system is read-only.")
     ] = True
     tmpfs: Annotated[Text, Field(description="Size of `/tmp`, which is in memory.")] = "64m"
     pids: Annotated[
-        int, Field(strict=True, ge=1, description="Most processes and threads of a board.")
+        int, Field(strict=True, ge=1, description="Maximum processes and threads of a board.")
     ] = 1024
 
 
 class Daemons:
-    """Connections to daemons. Each is made when it is first needed."""
+    """Connections to daemons, made when first needed."""
 
     def __init__(self) -> None:
         self._connecting = threading.Lock()
@@ -141,7 +142,7 @@ class Daemons:
 
 @contextmanager
 def explained(what: str, todo: str = CHECK) -> Iterator[None]:
-    """Raise `ExecutorError` for what the daemon answers, or if it does not."""
+    """Raise `ExecutorError` if the daemon answers with an error, or not at all."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -159,9 +160,9 @@ def explained(what: str, todo: str = CHECK) -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str:
-    """Return what Docker says, or the error of the operating system below several others."""
-    if said := getattr(error, "explanation", None):
-        return " ".join(str(said).split()).rstrip(".")
+    """Return Docker's message, or that of the operating system's error below the others."""
+    if explanation := getattr(error, "explanation", None):
+        return " ".join(str(explanation).split()).rstrip(".")
     below: BaseException | None = error
     while below is not None:
         for one in (below, *below.args, *(part for arg in below.args for part in _args(arg))):
@@ -177,7 +178,7 @@ def _args(value: object) -> tuple[object, ...]:
 
 @contextmanager
 def connect(host: str = "") -> Iterator[Any]:
-    """Open a client for as long as an image is built, on the daemon that a hub would use."""
+    """Open a client, with the timeout of a build, for the daemon that a hub would use."""
     address, context = find_daemon(DockerSettings(host=host))
     with explained(f"{address}: Docker does not answer"):
         client = _open(address, context, _BUILD_SECONDS)
@@ -205,7 +206,7 @@ def find_daemon(settings: DockerSettings) -> tuple[str, str]:
     return f"unix://{local}", ""
 
 
-# docker-py finds no context where Docker has written no config.json yet.
+# docker-py finds no context before Docker has written config.json.
 
 
 def _configuration() -> Path:
@@ -237,13 +238,13 @@ def _open(host: str, context: str, seconds: float) -> Any:
 
 
 def _tls(host: str, context: str) -> Any:
-    """Return the certificates for a daemon: those of its context, or by the usual variables."""
+    """Return the certificates for a daemon: from its context, or from the usual variables."""
     from docker.tls import TLSConfig
     from docker.utils import kwargs_from_env
     from requests.adapters import HTTPAdapter
 
     class Adapter(HTTPAdapter):  # type: ignore[misc]
-        """Verifies the daemon as the client does: requests prefers what REQUESTS_CA_BUNDLE names.
+        """Verifies the daemon with its certificates: requests prefers REQUESTS_CA_BUNDLE.
 
         See psf/requests#3829.
         """
@@ -300,7 +301,7 @@ def pull(client: Any, settings: DockerSettings, image: str) -> None:
 
 
 def confine(settings: DockerSettings, info: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the user of a container, and the options that leave it no more rights than that."""
+    """Return the user of a container, and options that remove all other privileges."""
     security = [str(one) for one in info.get("SecurityOptions") or ()]
     is_rootless = any(one.startswith("name=rootless") for one in security)
     selinux = any(one.startswith("name=selinux") for one in security)
@@ -323,11 +324,11 @@ def mounts(
     writes: Iterable[Path] = (),
     own: Mapping[Path, bool],
 ) -> list[Any]:
-    """Return what a container sees of this machine, at the same paths.
+    """Return the mounts of a container, at the same paths as on this machine.
 
-    What lies below a directory that is seen with the same rights, or more, is not mounted again.
-    `own` are the files of a start, with whether they are read-only. Of two mounts for one place,
-    the last counts.
+    A path below a directory that is mounted with at least the same permissions is not mounted
+    again. `own` maps the files of a start to whether they are read-only. Of two mounts for one
+    path, the last counts.
     """
     from docker.types import Mount
 
@@ -336,7 +337,7 @@ def mounts(
     for path in (*writable, *shown):
         if path in _OF_THE_IMAGE:
             raise ExecutorError(
-                f"a container cannot have {path} of this machine: it would hide the image's own. "
+                f"{path} cannot be mounted into a container: it would hide the image's own. "
                 "Choose a directory below it."
             )
     for path in shown:
@@ -361,7 +362,7 @@ def exit_code_of(state: Mapping[str, Any]) -> int:
 
 
 def is_name_taken(error: Any) -> bool:
-    """Return whether a container was not created because of its name; Podman answers with 500."""
+    """Return whether the name of a container is taken; Podman answers with status 500."""
     return error.status_code == 409 or "already in use" in str(error.explanation)
 
 
@@ -371,7 +372,7 @@ def kill(client: Any, container: str, number: signal.Signals) -> None:
     try:
         client.api.kill(container, number.name)
     except APIError as error:
-        if error.status_code not in {404, 409}:  # it is gone, or does not run
+        if error.status_code not in {404, 409}:  # gone, or not running
             raise
 
 
@@ -381,5 +382,5 @@ def remove(client: Any, container: str) -> None:
     try:
         client.api.remove_container(container, v=True, force=True)
     except APIError as error:
-        if error.status_code not in {404, 409}:  # it is gone, or being removed
+        if error.status_code not in {404, 409}:  # gone, or being removed
             raise

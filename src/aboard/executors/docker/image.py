@@ -1,7 +1,7 @@
 """The image of boards in containers, built from the running installation.
 
-The packages are copied as they are installed here, with the same versions and nothing downloaded,
-onto a base image that has the same version of Python. Which of them: Aboard and all it depends on.
+Aboard and its dependencies are copied as they are installed here, with nothing downloaded, onto a
+base image with the same version of Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aboard.executors.base import ExecutorError
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 BASE = f"python:{PYTHON_VERSION}-slim"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_STEPS = re.compile(r"Step \d+/\d+ :|--->")  # what the engine does, besides what commands print
+_STEPS = re.compile(r"Step \d+/\d+ :|--->")  # lines of the engine, not output of commands
 _DIRECTORY = Path(aboard.__file__).parent
 
 
@@ -48,8 +48,8 @@ def build_image(
 ) -> Built:
     """Build the image with a client of Docker.
 
-    `add` are requirements of packages that are installed here, as `aboard[postgres]` or a plugin
-    of TensorBoard. `progress` gets the lines that the engine writes.
+    `add` are requirements of installed packages, such as `aboard[postgres]` or a plugin of
+    TensorBoard. `progress` receives the output of the engine.
 
     Raises:
         ExecutorError: it could not be built.
@@ -58,13 +58,13 @@ def build_image(
 
     if platform.system() != "Linux":
         raise ExecutorError(
-            "the image is made of installed packages, and those of this system do not run in a "
+            "the image contains the packages installed here, which run only on Linux in a "
             "container. Build it on Linux."
         )
     with tempfile.TemporaryFile() as context:
         write_context(context, add)
         context.seek(0)
-        said: list[str] = []
+        output: list[str] = []
         try:
             for line in client.api.build(
                 fileobj=context,
@@ -77,14 +77,14 @@ def build_image(
                 labels={"org.opencontainers.image.version": aboard.__version__},
             ):
                 if error := line.get("error"):
-                    words = " ".join([*said[-3:], str(error)]).strip().rstrip(".")
+                    words = " ".join([*output[-3:], str(error)]).strip().rstrip(".")
                     raise ExecutorError(
                         f"{tag}: the image cannot be built on {base}: {words}. "
                         "Choose another base with --base."
                     )
                 stream = _COLOURS.sub("", line.get("stream", ""))
                 for text in filter(None, map(str.strip, stream.splitlines())):
-                    said = [] if _STEPS.match(text) else [*said, text]
+                    output = [] if _STEPS.match(text) else [*output, text]
                     progress(text)
             found = client.api.inspect_image(tag)
             return Built(str(found["Id"]), int(found["Size"]))
@@ -96,7 +96,7 @@ def build_image(
 
 
 def write_context(file: IO[bytes], add: Iterable[str] = ()) -> None:
-    """Write what the engine builds from: the Dockerfile, and the packages."""
+    """Write the build context: the Dockerfile and the packages."""
     with tarfile.open(fileobj=file, mode="w") as tar:
         dockerfile = (files("aboard.executors.docker") / "Dockerfile").read_bytes()
         member = tarfile.TarInfo("Dockerfile")
@@ -107,7 +107,7 @@ def write_context(file: IO[bytes], add: Iterable[str] = ()) -> None:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Let all users of the container read a file, whichever user owns it here."""
+    """Make a file readable for all users of the container, whoever owns it here."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o755 if member.mode & 0o100 else 0o644
@@ -127,7 +127,7 @@ def _package_files(add: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _belongs(name: PurePosixPath) -> bool:
-    """Return whether an installed file belongs into the image: no programs, no paths of here."""
+    """Return whether an installed file belongs in the image: no scripts, no local paths."""
     return name.parts[0] != ".." and name.suffix != ".pth" and name.name != "direct_url.json"
 
 
@@ -137,7 +137,7 @@ def _is_editable(aboard: Distribution) -> bool:
 
 
 def _closure(names: Iterable[str]) -> list[Distribution]:
-    """Return the installed distributions of some requirements, with all that they require."""
+    """Return the installed distributions of some requirements, with their dependencies."""
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 

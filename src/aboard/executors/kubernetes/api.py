@@ -1,12 +1,11 @@
 """The API server of a Kubernetes cluster: credentials, requests, logs and port-forwards.
 
-A client of our own, over the aiohttp that the hub already has, for the few requests that boards
-and jobs need. The libraries are large for that: kr8s is 40 MB and takes 1.3 s of CPU to import, the
-official client 100 MB and 1.4 s, with port-forwards over blocking sockets; lightkube (7 MB, 0.7 s)
-has no port-forward. By its source, kr8s retries a failing WebSocket of a port-forward for ever,
-without a pause.
+A small client over aiohttp, which the hub needs anyway, for the few requests of boards and jobs.
+Existing clients are large: kr8s is 40 MB and takes 1.3 s of CPU to import, and retries a failing
+port-forward forever without a pause; the official client is 100 MB and takes 1.4 s, with
+port-forwards over blocking sockets; lightkube (7 MB, 0.7 s) has no port-forward.
 
-All requests run in the event loop of one thread; the methods are called from others and wait.
+All requests run in the event loop of one thread; methods are called from other threads and wait.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Json = dict[str, Any]
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_FILE_SECONDS = 60.0  # then tokens and certificates in files are read again: they are rotated
+_FILE_SECONDS = 60.0  # between reads of tokens and certificates in files, which rotate
 _EXPIRY_MARGIN = 60.0
 _PLUGIN_SECONDS = 60.0
 _CONNECT_SECONDS, _REQUEST_SECONDS = 5.0, 20.0
@@ -50,16 +49,16 @@ _LOG_SECONDS = 10.0  # the API server waits longer for a node
 _IDLE_SECONDS = 0.5
 _BLOCK = 1 << 16
 _UNAUTHORIZED, FORBIDDEN, MISSING, _CONFLICT, _NODE_AWAY = 401, 403, 404, 409, 504
-_NOT_BEGUN = 400  # the answer to a request for the log of a container that has not begun
-# What kubelets send instead of an error.
+_NOT_BEGUN = 400  # the status of a request for the log of a container that has not begun
+# Kubelets send these texts instead of an error.
 _NO_LOG = (b"unable to retrieve container logs for ", b"failed to try resolving symlinks in path ")
 _DATA, _ERROR = 0, 1  # the channels of a port-forward with one port
 
 
 class ApiError(Exception):
-    """The API server refused a request, did not answer, or there are no credentials for it.
+    """The API server rejected a request or did not answer, or credentials are missing.
 
-    `status` is its HTTP status, and 0 without an answer.
+    `status` is the HTTP status; 0 if there was no response.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -69,7 +68,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """How to reach one API server, and as whom."""
+    """The address of an API server, and the credentials for it."""
 
     server: str
     namespace: str
@@ -98,7 +97,7 @@ class KubernetesApi:
 
     @property
     def in_cluster(self) -> bool:
-        """Whether this is a pod of the cluster, which no kubeconfig names."""
+        """Whether this process runs in a pod of the cluster, without a kubeconfig."""
         return not _files(self._kubeconfig) and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
     @property
@@ -114,7 +113,7 @@ class KubernetesApi:
         return self._request("GET", path, parameters=parameters)
 
     def find(self, path: str) -> _Json | None:
-        """Return an object, or None if there is none of this name."""
+        """Return an object, or None if it does not exist."""
         try:
             return self.get(path)
         except ApiError as error:
@@ -126,7 +125,7 @@ class KubernetesApi:
         return self._request("POST", path, body=body)
 
     def create(self, path: str, body: _Json) -> _Json | None:
-        """Create an object, or return None if there is one of this name."""
+        """Create an object, or return None if it already exists."""
         try:
             return self.post(path, body)
         except ApiError as error:
@@ -135,7 +134,7 @@ class KubernetesApi:
             raise
 
     def patch(self, path: str, changes: _Json) -> _Json | None:
-        """Merge changes into an object, or return None if there is none of this name."""
+        """Merge changes into an object, or return None if it does not exist."""
         try:
             return self._request("PATCH", path, body=changes)
         except ApiError as error:
@@ -144,9 +143,9 @@ class KubernetesApi:
             raise
 
     def delete(self, path: str, *, grace: int | None = None, **parameters: str) -> None:
-        """Delete an object, or those that the parameters select, and what they own.
+        """Delete an object, or those that the parameters select, and the objects they own.
 
-        One that is gone is not an error.
+        An object that does not exist is not an error.
         """
         body: _Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body["propagationPolicy"] = "Background"
@@ -161,9 +160,9 @@ class KubernetesApi:
     def log(
         self, namespace: str, pod: str, container: str, *, follow: bool = False
     ) -> Iterator[bytes]:
-        """Yield the log of a container; an empty piece where nothing comes for a while.
+        """Yield the log of a container; empty chunks while there is no output.
 
-        Of one that is gone, or has not begun, that is nothing.
+        Yields nothing if the container is gone or has not begun.
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         parameters = {"container": container}
@@ -185,10 +184,10 @@ class KubernetesApi:
                 self._run(_close(response))
 
     def forward(self, namespace: str, pod: str, port: int) -> int:
-        """Return a port of this machine's loopback that leads to the port of a pod.
+        """Return a local port on loopback that forwards to the port of a pod.
 
-        It does not wait for the API server: each connection opens a WebSocket of its own, so a
-        port goes on to lead there after the API server was away.
+        It does not wait for the API server: each connection opens its own WebSocket, so a port
+        keeps working after an outage of the API server.
         """
         key = (namespace, pod, port)
         with self._lock:
@@ -270,12 +269,12 @@ class KubernetesApi:
             response.release()
 
     async def _connect(self, method: str, path: str, **options: Any) -> aiohttp.ClientResponse:
-        """Send a request; once more with fresh credentials if the first ones have expired."""
+        """Send a request; retry once with new credentials if they have expired."""
         import aiohttp
 
         headers = options.pop("headers", {})
         for again in (True, False):
-            access = await asyncio.to_thread(self._current)  # which may run a plugin
+            access = await asyncio.to_thread(self._current)  # may run a plugin
             try:
                 response = await self._client().request(
                     method,
@@ -299,7 +298,7 @@ class KubernetesApi:
             response.release()
 
     async def _open_forward(self, path: str) -> aiohttp.ClientWebSocketResponse:
-        """Open the WebSocket of a port-forward; once more as `_connect` does."""
+        """Open the WebSocket of a port-forward, with the retry of `_connect`."""
         import aiohttp
 
         access = await asyncio.to_thread(self._current)
@@ -323,24 +322,24 @@ class KubernetesApi:
         )
 
     def _unanswered(self, error: Exception) -> ApiError:
-        # What aiohttp raises describes its own objects, besides the reason below.
+        # The messages of aiohttp describe its own objects; the cause is below.
         below = getattr(error, "os_error", None) or getattr(error, "certificate_error", error)
-        said = str(below) or type(below).__name__
+        reason = str(below) or type(below).__name__
         if isinstance(error, TimeoutError):
-            said = "it does not answer in time"
+            reason = "it does not answer in time"
         elif isinstance(below, socket.gaierror):
-            said = str(below.strerror).lower()
+            reason = str(below.strerror).lower()
         elif isinstance(below, OSError) and not isinstance(below, ssl.SSLError) and below.errno:
-            said = os.strerror(below.errno).lower()
+            reason = os.strerror(below.errno).lower()
         server = self._access.server if self._access is not None else "the API server"
-        return ApiError(f"{server} does not answer: {said}")
+        return ApiError(f"{server} does not answer: {reason}")
 
     def _client(self) -> aiohttp.ClientSession:
         import aiohttp
 
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS, sock_connect=_CONNECT_SECONDS)
-            # A port-forward lasts as long as its connection: no limit on their number.
+            # No limit on connections: each port-forward keeps one.
             connector = aiohttp.TCPConnector(limit=0, socket_factory=self._make_socket)
             self._session = aiohttp.ClientSession(
                 timeout=timeout, connector=connector, trust_env=True
@@ -353,7 +352,7 @@ class KubernetesApi:
         return made
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Wait for work in the thread of the event loop."""
+        """Run a coroutine in the thread of the event loop, and wait for it."""
         with self._lock:
             loop = self._started()
         try:
@@ -367,7 +366,7 @@ class KubernetesApi:
     def _started(self) -> asyncio.AbstractEventLoop:
         """Return the event loop; the caller holds the lock."""
         if self._loop is None:
-            # Jobs in a program of the user's have no end of their own.
+            # A daemon thread: programs that submit jobs do not close this.
             atexit.register(self.close)
             self._loop = asyncio.new_event_loop()
             thread = threading.Thread(target=_serve, args=(self._loop,), name="kubernetes")
@@ -399,7 +398,7 @@ class KubernetesApi:
 
 
 class KubernetesApis:
-    """The API servers that the profiles of an engine use; profiles may share one."""
+    """The API servers of an engine's profiles, which may share one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -420,10 +419,10 @@ class KubernetesApis:
 
 
 class _Forward:
-    """A listener on loopback, whose connections lead to a port of a pod.
+    """A listener on loopback that forwards connections to a port of a pod.
 
     Each connection has a WebSocket: every message begins with the number of a channel, and the
-    first of each channel holds the number of the port.
+    first message of each channel contains the port.
     """
 
     def __init__(
@@ -477,7 +476,7 @@ class _Forward:
                 one.cancel()
             try:
                 await asyncio.gather(*both, return_exceptions=True)
-            finally:  # also when `_end` interrupts this
+            finally:  # also if `_end` cancels this
                 await websocket.close()
 
 
@@ -495,7 +494,7 @@ async def _from_pod(
         if not isinstance(data, bytes) or not data:
             continue
         channel = data[0]
-        if channel not in begun:  # the number of the port
+        if channel not in begun:  # the port
             begun.add(channel)
         elif channel == _ERROR:
             _log.debug("port-forward: %s", data[1:].decode("utf-8", "replace"))
@@ -511,7 +510,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes | None:
-    """Return what comes next: nothing at the end, None if nothing comes for a while."""
+    """Return the next chunk: empty at the end, None after a while without output."""
     import aiohttp
 
     try:
@@ -519,7 +518,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes | None:
     except TimeoutError:
         return None
     except (aiohttp.ClientError, OSError) as error:
-        raise ApiError(f"the log broke off: {error}") from error
+        raise ApiError(f"the log was interrupted: {error}") from error
 
 
 async def _close(response: aiohttp.ClientResponse) -> None:
@@ -534,10 +533,10 @@ async def _end(
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
     if session is not None:
-        if session.connector is not None:  # its connections end now, not when the server agrees
+        if session.connector is not None:  # close connections without waiting for the server
             await session.connector.close(abort_ssl=True)
         await session.close()
-        # A WebSocket that was closing is no longer one of them: its TLS ends in its own time.
+        # A closing WebSocket is no longer among them: its TLS shutdown takes its own time.
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 while any(one.fileno() >= 0 for one in sockets):
@@ -545,7 +544,7 @@ async def _end(
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> str:
-    """Return what the API server says to a request that it refuses."""
+    """Return the API server's message for a rejected request."""
     text = await response.text(errors="replace")
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(text)["message"])
@@ -560,7 +559,7 @@ def _transport(access: _Access) -> _Json:
 
 
 def _files(kubeconfig: str) -> list[Path]:
-    """Return the kubeconfig files that exist: those given, of KUBECONFIG, or the user's own."""
+    """Return the existing kubeconfig files: the one given, those of KUBECONFIG, or the default."""
     paths = [Path(one).expanduser() for one in _given(kubeconfig).split(os.pathsep) if one]
     return [path for path in paths if path.is_file()]
 
@@ -595,7 +594,7 @@ def _from_kubeconfig(kubeconfig: str, context: str) -> _Access:
     paths = _files(kubeconfig)
     if not paths:
         raise ApiError(
-            f"{_given(kubeconfig)}: there is no kubeconfig. "
+            f"{_given(kubeconfig)}: kubeconfig not found. "
             "Set KUBECONFIG, or kubeconfig in [executors.kubernetes]."
         )
     found = _merged(paths)
@@ -665,7 +664,7 @@ def _tls(cluster: _Json, user: _Json) -> ssl.SSLContext:
         tls.verify_mode = ssl.CERT_NONE
     certificate, key = _content(user, "client-certificate"), _content(user, "client-key")
     if certificate and key:
-        # OpenSSL takes them from a file only.
+        # OpenSSL reads them only from a file.
         with tempfile.NamedTemporaryFile(prefix="aboard-") as file:
             file.write(certificate + b"\n" + key)
             file.flush()
@@ -684,7 +683,7 @@ def _encoded(pem: str | None) -> str | None:
 
 
 def _run_plugin(plugin: _Json, server: str, cluster: _Json) -> _Json:
-    """Run a credential plugin, as of a cloud, and return the credentials that it prints."""
+    """Run a credential plugin, such as a cloud's, and return the credentials it prints."""
     version = plugin.get("apiVersion", "client.authentication.k8s.io/v1")
     spec: _Json = {"interactive": False}
     if plugin.get("provideClusterInfo"):
@@ -714,7 +713,7 @@ def _run_plugin(plugin: _Json, server: str, cluster: _Json) -> _Json:
 
 
 def _merged(paths: list[Path]) -> _Json:
-    """Merge kubeconfig files: of several entries with one name, the first counts."""
+    """Merge kubeconfig files: of entries with the same name, the first counts."""
     with requires("yaml", install="'aboard[kubernetes]'"):
         import yaml
 
@@ -728,12 +727,12 @@ def _merged(paths: list[Path]) -> _Json:
                     section = _resolved(entry.get(kind) or {}, path.parent)
                     found[f"{kind}s"].setdefault(entry["name"], section)
         except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-            raise ApiError(f"{path}: this is not a kubeconfig file: {error}.") from error
+            raise ApiError(f"{path}: invalid kubeconfig file: {error}.") from error
     return found
 
 
 def _resolved(section: _Json, folder: Path) -> _Json:
-    """Return a section whose paths begin at the folder of its file."""
+    """Resolve the paths in a section relative to the directory of its file."""
     names = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
     found: _Json = {name: str(folder / section[name]) for name in names if section.get(name)}
     plugin = section.get("exec")

@@ -1,14 +1,14 @@
 """The tasks of a job as Jobs of a Kubernetes cluster.
 
-From Kubernetes 1.29 on, a submission is one indexed Job: a task that fails leaves the others alone
+From Kubernetes 1.29 on, a submission is one indexed Job: a failed task does not affect the others
 (`backoffLimitPerIndex`), at most `parallelism` run at a time, and a pod that is preempted, evicted
 or lost with its node is replaced (`podFailurePolicy`). Before that, an indexed Job ends with the
-first task that fails. There each task is a Job of its own, and `tasks` creates the next one where
-Kubernetes takes the loss of a pod for a failure of the task.
+first failed task. There each task is a separate Job, and `tasks` creates the next one if Kubernetes
+counts the loss of a pod as a failure of the task.
 
-The payload is in a Secret, which no other object shows. It is created first, and is owned by the
-Jobs once all of them exist: they delete it when the last of them is gone, and one without owners
-is of a submission that was cut off. Finished Jobs delete themselves after a week.
+The payload is in a Secret, and in no other object. The Secret is created first, and owned by the
+Jobs when all of them exist: it is deleted with the last of them. A Secret without owners belongs to
+an interrupted submission. Finished Jobs delete themselves after a week.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class KubernetesBatches(BatchExecutor):
     def close(self) -> None:
         self._apis.close()
 
-    # The verbs.
+    # The contract.
 
     def submit(self, batch: Batch) -> Handle:
         settings = self.settings(batch.profile)
@@ -114,7 +114,7 @@ class KubernetesBatches(BatchExecutor):
             _create_jobs(api, handle, jobs)
         except ApiError as error:
             text = _refusal(batch, settings, error)
-            # Tasks of an earlier submission may run: without an answer, nothing was refused.
+            # Tasks of an earlier submission may be running: no answer is not a rejection.
             if is_new or error.status:
                 try:
                     _remove(api, handle)
@@ -138,7 +138,7 @@ class KubernetesBatches(BatchExecutor):
             name: f"({len(base64.b64decode(text))} bytes)" for name, text in secret["data"].items()
         }
         del secret["metadata"]["annotations"][HANDLE]
-        older = f"# Before Kubernetes {version_text(INDEXED)}, each task is a Job of its own.\n"
+        older = f"# Before Kubernetes {version_text(INDEXED)}, each task is a separate Job.\n"
         return older + str(yaml.safe_dump_all([secret, *jobs], sort_keys=False))
 
     def tasks(self, handles: Mapping[str, Handle]) -> dict[str, dict[int, TaskStatus]]:
@@ -176,7 +176,7 @@ class KubernetesBatches(BatchExecutor):
                 _end_jobs(api, handle, chosen)
                 if not now:
                     return
-            # With no grace at all the pod would be gone before its processes are.
+            # With a grace period of 0 the pod would be gone before its processes.
             pods = [name_of(pod) for task in chosen.values() for pod in task.pods]
             grace = 1 if now else None
             _all(lambda name: api.delete(_path(handle, "pods", name), grace=grace), pods)
@@ -197,7 +197,7 @@ class KubernetesBatches(BatchExecutor):
                 task = _find(api, [handle])[handle["name"]].get(number, Task(None, []))
                 ended = read_status(task, {}).state is TaskState.ENDED
                 newest = [name_of(one) for one in task.pods if has_begun(one)][-1:]
-                if newest and newest != [pod]:  # the first one, or another in its place
+                if newest and newest != [pod]:  # the first one, or a replacement
                     (pod,), sent = newest, 0
                     if tail is not None:
                         text = b"".join(api.log(namespace, pod, TASK))
@@ -233,7 +233,7 @@ class KubernetesBatches(BatchExecutor):
         return self._apis.of(settings.kubeconfig, settings.context)
 
     def _api_of(self, handle: Handle) -> KubernetesApi:
-        """Return the API server of a submission; not another that the kubeconfig leads to."""
+        """Return the API server of a submission; raise an error if the kubeconfig has another."""
         try:
             api = self._api(str(handle["profile"]))
             server, name, namespace, _ = (
@@ -243,12 +243,12 @@ class KubernetesBatches(BatchExecutor):
             int(handle["memory"] or 0)
             are_names = _NAME.fullmatch(name) and _NAME.fullmatch(namespace)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise ExecutorError(f"this is not the handle of a Job: {error!r:.200}.") from error
+            raise ExecutorError(f"not the handle of a Job: {error!r:.200}.") from error
         if not are_names:
-            raise ExecutorError(f"{name!r:.80} in {namespace!r:.80} cannot be the name of a Job.")
+            raise ExecutorError(f"{name!r:.80} in {namespace!r:.80} is not a valid name of a Job.")
         if api.server != server:
             raise ExecutorError(
-                f"{name} is on {server}, and the settings lead to {api.server}. "
+                f"{name} is on {server}, but the settings use {api.server}. "
                 "Set kubeconfig and context in [executors.kubernetes]."
             )
         return api
@@ -264,14 +264,14 @@ def _adopt(api: KubernetesApi, batch: Batch, handle: Handle) -> tuple[Handle, bo
     if noted.get(DIRECTORY) != str(batch.directory):
         of = noted.get(DIRECTORY) or "another program"
         raise ValueError(
-            f"{handle['name']} exists in namespace {handle['namespace']}, and is of {of}. "
+            f"{handle['name']} exists in namespace {handle['namespace']} and belongs to {of}. "
             "Choose another name for the job"
         )
     return json.loads(noted[HANDLE]), bool(secret["metadata"].get("ownerReferences"))
 
 
 def _create_jobs(api: KubernetesApi, handle: Handle, jobs: list[_Json]) -> None:
-    """Create the Jobs that are not there yet, and let them own the Secret."""
+    """Create the missing Jobs, and make them own the Secret."""
     _all(lambda job: api.create(_path(handle, "jobs"), job), jobs)
     owners = [
         {
@@ -284,7 +284,7 @@ def _create_jobs(api: KubernetesApi, handle: Handle, jobs: list[_Json]) -> None:
     ]
     secret = _path(handle, "secrets", handle["name"])
     if api.patch(secret, {"metadata": {"ownerReferences": owners}}) is None:
-        raise ApiError(f"the Secret {handle['name']} was deleted meanwhile", MISSING)
+        raise ApiError(f"the Secret {handle['name']} was deleted", MISSING)
 
 
 def _remove(api: KubernetesApi, handle: Handle) -> None:
@@ -297,7 +297,7 @@ def _version(api: KubernetesApi) -> Version:
     try:
         major, minor = (int(re.sub(r"\D", "", found[name])) for name in ("major", "minor"))
     except (KeyError, ValueError) as error:
-        raise ApiError(f"{api.server} does not say its version") from error
+        raise ApiError(f"{api.server} does not report its version") from error
     return major, minor
 
 
@@ -322,7 +322,7 @@ def _refusal(batch: Batch, settings: KubernetesSettings, error: Exception) -> st
 
 
 def _end_jobs(api: KubernetesApi, handle: Handle, chosen: Mapping[int, Task]) -> None:
-    """Let Jobs end as those past their deadline, with no pods: they keep what is known of them."""
+    """Make Jobs exceed their deadline: their pods are deleted, and the Jobs keep their status."""
     cancelled: dict[str, set[int]] = {}
     for number, task in chosen.items():
         if task.job is not None:
@@ -338,7 +338,7 @@ def _end_jobs(api: KubernetesApi, handle: Handle, chosen: Mapping[int, Task]) ->
 
 
 def _cancel_indexes(api: KubernetesApi, handle: Handle, chosen: Mapping[int, Task]) -> None:
-    """Let tasks of an indexed Job not begin; those that run are ended by the caller."""
+    """Keep tasks of an indexed Job from starting; the caller stops those that run."""
     for task in list(chosen.values())[:1]:
         cancelled = sorted(chosen.keys() | cancelled_numbers(task.job))
         data = numbers_file(parse_ranges(handle["numbers"]), cancelled)
@@ -352,7 +352,7 @@ def _cancel_indexes(api: KubernetesApi, handle: Handle, chosen: Mapping[int, Tas
 
 
 def _query(api: KubernetesApi, handles: Mapping[str, Handle]) -> dict[str, dict[int, TaskStatus]]:
-    """Return the status of all tasks of a namespace, and replace what the cluster has lost."""
+    """Return the status of all tasks of a namespace; restart those that the cluster lost."""
     tasks = _find(api, list(handles.values()))
     first = next(iter(handles.values()))
     every = [task for found in tasks.values() for task in found.values()]
@@ -369,8 +369,8 @@ def _query(api: KubernetesApi, handles: Mapping[str, Handle]) -> dict[str, dict[
 
 
 def _find(api: KubernetesApi, handles: list[Handle]) -> dict[str, dict[int, Task]]:
-    """Return the tasks of submissions in a namespace, by the names of these."""
-    # Pods after their Jobs: of a Job that is seen to have ended, the pod is too.
+    """Return the tasks of submissions in a namespace, by the name of the submission."""
+    # List pods after Jobs: if a Job has ended in the list, so have its pods.
     jobs = _by_batch(_list(api, "jobs", handles))
     pods = _by_batch(_list(api, "pods", handles))
     return {
@@ -381,7 +381,7 @@ def _find(api: KubernetesApi, handles: list[Handle]) -> dict[str, dict[int, Task
 
 
 def _list(api: KubernetesApi, kind: str, handles: list[Handle]) -> list[_Json]:
-    """Return the objects of some submissions; of many, those of all submissions."""
+    """Return the objects of some submissions; if they are many, those of all."""
     names = sorted({str(handle["name"]) for handle in handles})
     selector = f"{BATCH} in ({','.join(names)})" if len(names) <= _FEW else _KIND
     items: list[_Json] = api.get(_path(handles[0], kind), labelSelector=selector)["items"]
@@ -396,7 +396,7 @@ def _by_batch(items: Iterable[_Json]) -> dict[str, list[_Json]]:
 
 
 def _is_silent(task: Task) -> bool:
-    """Return whether a task waits, and neither its Job nor its pod says for what."""
+    """Return whether a task waits, and neither its Job nor its pod shows a reason."""
     if task.job is None or task.end:
         return False
     waits = is_creating(task.pod) if task.pod is not None else True
@@ -404,13 +404,13 @@ def _is_silent(task: Task) -> bool:
 
 
 def _restarted(api: KubernetesApi, handle: Handle, task: Task, status: TaskStatus) -> TaskStatus:
-    """Create the next Job of a task whose pod was lost, where Kubernetes counts a failure."""
+    """Create the next Job of a task whose pod was lost, if Kubernetes counts a failure."""
     if task.job is None or not must_restart(task):
         return status
     try:
         api.create(_path(handle, "jobs"), next_job(task.job))
     except ApiError as error:
-        words = f"{status.reason}; it cannot be started again: {error}"
+        words = f"{status.reason}; it cannot be restarted: {error}"
         return TaskStatus(TaskState.WAITING, reason=words, unit=status.unit)
     return status
 

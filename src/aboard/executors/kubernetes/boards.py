@@ -1,14 +1,14 @@
 """Boards as pods of a Kubernetes cluster.
 
-Each start is one pod that never restarts, and a Secret that the pod owns: it has the board's
-environment and certificate, which no other object shows. Labels say which hub, board and start a
-pod belongs to, and an annotation holds the handle, so that a hub that lost everything finds it.
+Each start is one pod that never restarts, and a Secret that the pod owns, with the board's
+environment and certificate, which are in no other object. Labels identify the hub, board and start
+of a pod, and an annotation has the handle, so that a hub that lost everything finds it.
 
-A hub inside the cluster reaches a pod by its address. One outside reaches it through the API server
-by a port-forward, whose local end is kept here; TLS with the pinned certificate goes all the way.
+A hub in the cluster uses the address of a pod. A hub outside uses a port-forward through the API
+server; TLS with the pinned certificate is end-to-end.
 
-A pod that ends is kept by Kubernetes until `poll` has stored its exit code, reason and log in the
-board's directory, and deletes it. To stop one is to delete it: its log is stored while it ends.
+Kubernetes keeps an ended pod until `poll` has saved its exit code, reason and log in the board's
+directory and deletes the pod. Stopping a board deletes its pod; its log is saved while it stops.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from aboard.executors.kubernetes.pod import (
     is_creating,
     is_ready,
     make_pod,
+    message_of,
     quantity,
-    said,
     why_waiting,
 )
 from aboard.executors.start import Start, read_json, why
@@ -70,8 +70,8 @@ from aboard.web.tokens import TokenError, write_token_file
 
 _Json = dict[str, Any]
 _PATH = "/b/view/"  # of `aboard view`
-_LOG_FROM = "log_from.json"  # where the log of a start begins here, if its handle is wrong
-_OURS = frozenset({"TMPDIR", "ABOARD_CACHE", "HOME", "PATH"})  # the pod has its own
+_LOG_FROM = "log_from.json"  # the offset of the log of a start here, if it differs from the handle
+_OURS = frozenset({"TMPDIR", "ABOARD_CACHE", "HOME", "PATH"})  # set by the pod
 _DISRUPTIONS = frozenset({"Preempted", "Evicted", "TaintManagerEviction", "NodeShutdown"})
 _RECREATE_SECONDS = 30.0
 _SETTLE_SECONDS = 2.0  # for the kubelet to report how a container ended
@@ -89,7 +89,7 @@ NEEDED = (
     ("get", "secrets"),
     ("delete", "secrets"),
 )
-"""What the hub's user must be allowed in the namespace of boards."""
+"""Permissions that the hub needs in the namespace of boards."""
 NEEDED_BY_JOBS = (
     ("create", "jobs.batch"),
     ("list", "jobs.batch"),
@@ -103,7 +103,7 @@ NEEDED_BY_JOBS = (
     ("patch", "secrets"),
     ("delete", "secrets"),
 )
-"""What a user must be allowed who submits jobs."""
+"""Permissions that a user needs to submit jobs."""
 
 
 class KubernetesExecutor(Executor):
@@ -115,10 +115,10 @@ class KubernetesExecutor(Executor):
 
     def open(self) -> None:
         self._apis = KubernetesApis()
-        # Pods that end while their containers still run: since when that is known, and why.
+        # Pods that are being deleted while their containers run: since when, and why.
         self._ending: dict[str, tuple[float, str]] = {}
 
-    # The verbs.
+    # The contract.
 
     def start(self, spec: Spec) -> Handle:
         settings: KubernetesSettings = self.settings(spec.profile)
@@ -158,9 +158,9 @@ class KubernetesExecutor(Executor):
         places: dict[tuple[str, str], dict[str, Handle]] = {}
         for key, handle in handles.items():
             try:
-                verdict = Start(handle).verdict()
-                if verdict is not None:
-                    found[key] = verdict
+                ended_status = Start(handle).ended_status()
+                if ended_status is not None:
+                    found[key] = ended_status
                     continue
                 place = (str(handle["profile"]), str(handle["namespace"]))
                 _ = handle["pod"], handle["port"]
@@ -168,7 +168,7 @@ class KubernetesExecutor(Executor):
                 found[key] = Status(CommandState.UNKNOWN, reason=why(error))
                 continue
             places.setdefault(place, {})[key] = handle
-        # Profiles often differ in other settings than the cluster: one query for all of these.
+        # Profiles often share a cluster: one query for all of them.
         queries: dict[tuple[int, str], dict[str, Handle]] = {}
         for (profile, namespace), group in places.items():
             try:
@@ -184,15 +184,15 @@ class KubernetesExecutor(Executor):
 
     def stop(self, handle: Handle, *, now: bool = False) -> None:
         start = Start(handle)
-        if start.verdict() is not None:
+        if start.ended_status() is not None:
             return
         api, path = self._api_of(handle), _pod_path(handle)
         try:
             self._restore(api, handle)
-            start.ask_to_end(0.0 if now else time.monotonic() + self.grace)
+            start.request_stop(0.0 if now else time.monotonic() + self.grace)
             if now:
                 self._save_log(api, handle)
-            # With no grace at all the pod would be gone before its processes are.
+            # With a grace period of 0 the pod would be gone before its processes.
             api.delete(path, grace=1 if now else math.ceil(self.grace))
         except ApiError as error:
             raise ExecutorError(
@@ -201,15 +201,16 @@ class KubernetesExecutor(Executor):
             ) from error
         except OSError as error:
             raise ExecutorError(
-                f"{start.place}: a stop cannot be noted: {why(error)}. Check the hub's directory."
+                f"{start.place}: the stop cannot be recorded: {why(error)}. "
+                "Check the hub's directory."
             ) from error
 
     def logs(
         self, handle: Handle, *, tail: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
         start = _start_of(handle)
-        if start.verdict() is not None:
-            yield from start.read_log(tail=tail, follow=False, lives=lambda: False)
+        if start.ended_status() is not None:
+            yield from start.read_log(tail=tail, follow=False, is_running=lambda: False)
             return
         api = self._api_of(handle)
         try:
@@ -222,7 +223,7 @@ class KubernetesExecutor(Executor):
     def address(self, handle: Handle) -> Address | None:
         start = Start(handle)
         try:
-            found = None if start.verdict() is not None else start.address()
+            found = None if start.ended_status() is not None else start.address()
             if found is None or not self._is_forwarded(str(handle["profile"])):
                 return found
             api = self._api_of(handle)
@@ -315,7 +316,7 @@ class KubernetesExecutor(Executor):
             return self._api(str(handle["profile"]))
         except KeyError as error:
             raise ExecutorError(
-                f"this is not the handle of a pod: {error!r}. Start the board again."
+                f"not the handle of a pod: {error!r}. Start the board again."
             ) from error
 
     def _is_forwarded(self, profile: str) -> bool:
@@ -330,7 +331,7 @@ class KubernetesExecutor(Executor):
     # Starting.
 
     def _create(self, api: KubernetesApi, pod: _Json, handle: Handle) -> Handle:
-        """Create the pod and its Secret, or adopt those that an interrupted start has left."""
+        """Create the pod and its Secret, or adopt those of an interrupted start."""
         path = _pod_path(handle)
         deadline = time.monotonic() + _RECREATE_SECONDS
         while True:
@@ -347,20 +348,20 @@ class KubernetesExecutor(Executor):
             adopted = self._adopt(api, before)
             if adopted is not None:
                 return adopted
-            # It is going, and so is its Secret; or it never had one, so it never began. A node that
-            # waits for a Secret confirms the end of its pod minutes later.
+            # It is being deleted with its Secret; or it has no Secret, so it never began. A node
+            # that waits for a Secret confirms the end of its pod minutes later.
             is_going = before["metadata"].get("deletionTimestamp") is not None
             api.delete(path, grace=None if is_going else 0)
             api.delete(_secret_path(handle))
             if time.monotonic() > deadline:
-                raise ApiError(f"pod {handle['pod']} of an earlier start does not go away")
+                raise ApiError(f"pod {handle['pod']} of an earlier start is not deleted")
             time.sleep(_FOLLOW_SECONDS)
 
     def _adopt(self, api: KubernetesApi, pod: _Json) -> Handle | None:
-        """Return the handle of a pod that an interrupted start has created, if it can run."""
+        """Return the handle of a pod that an interrupted start created, if it can run."""
         metadata = pod["metadata"]
         if metadata.get("labels", {}).get(HUB) != self.hub:
-            raise ApiError(f"pod {metadata['name']} exists, and is not of this hub")
+            raise ApiError(f"pod {metadata['name']} exists, but does not belong to this hub")
         if metadata.get("deletionTimestamp") is not None:
             return None
         handle: Handle = json.loads(metadata["annotations"][HANDLE])
@@ -370,7 +371,7 @@ class KubernetesExecutor(Executor):
         return handle if self._restore(api, handle) else None
 
     def _restore(self, api: KubernetesApi, handle: Handle) -> bool:
-        """Make the files of a start whose hub was another one, from its Secret if it has one."""
+        """Create the files of a start that another hub made, from its Secret if it exists."""
         start = Start(handle)
         place = start.place
         if (place / "token").exists():
@@ -384,7 +385,7 @@ class KubernetesExecutor(Executor):
         write_token_file(place / "token", json.loads(environment)["ABOARD_TOKEN"])
         return True
 
-    # Watching.
+    # Polling.
 
     def _poll(
         self, api: KubernetesApi, namespace: str, handles: Mapping[str, Handle]
@@ -398,7 +399,7 @@ class KubernetesExecutor(Executor):
         for key, handle in handles.items():
             name = handle["pod"]
             try:
-                found[key] = self._look(api, handle, pods.get(name), events.get(name, ""))
+                found[key] = self._status(api, handle, pods.get(name), events.get(name, ""))
             except (ExecutorError, ApiError, OSError, ValueError, LookupError) as error:
                 found[key] = Status(CommandState.UNKNOWN, reason=why(error))
         return found
@@ -406,7 +407,7 @@ class KubernetesExecutor(Executor):
     def _events(
         self, api: KubernetesApi, namespace: str, pods: list[_Json | None]
     ) -> dict[str, str]:
-        """Return the last warning about each pod that waits for its container without a word."""
+        """Return the last warning about each pod that waits without showing a reason."""
         waiting = [
             pod for pod in pods if pod is not None and is_creating(pod) and age(pod) > _EVENTS_AFTER
         ]
@@ -417,7 +418,7 @@ class KubernetesExecutor(Executor):
             selector += f",involvedObject.name={waiting[0]['metadata']['name']}"
         return last_events(api, namespace, selector)
 
-    def _look(self, api: KubernetesApi, handle: Handle, pod: _Json | None, event: str) -> Status:
+    def _status(self, api: KubernetesApi, handle: Handle, pod: _Json | None, event: str) -> Status:
         stopped = Start(handle).deadline() is not None
         if pod is None:
             reason = "it was stopped" if stopped else self._why_gone(api, handle)
@@ -431,13 +432,13 @@ class KubernetesExecutor(Executor):
             return self._conclude(api, handle, code, reason or self._why_gone(api, handle))
         if pod["metadata"].get("deletionTimestamp") is not None:
             grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0
-            if self._ends_since(pod) > grace + _UNCONFIRMED_SECONDS:
+            if self._seconds_ending(pod) > grace + _UNCONFIRMED_SECONDS:
                 node = pod["spec"].get("nodeName")
                 silent = f"node {node} does not answer: {self._why_gone(api, handle)}"
                 api.delete(_pod_path(handle), grace=0)
                 return self._conclude(api, handle, None, "it was stopped" if stopped else silent)
-            # It is deleted, perhaps by another: keep what is known. A pod that was ready is no
-            # longer so if its node is away, and to read its log would take long.
+            # It is being deleted, perhaps by another client: save its log. A ready pod becomes
+            # not ready if its node is away, and then reading its log would take long.
             if is_ready(pod) or start.state() is CommandState.STARTING:
                 self._save_log(api, handle)
         if start.state() is CommandState.RUNNING or self._store_address(handle, pod):
@@ -446,7 +447,7 @@ class KubernetesExecutor(Executor):
 
     @staticmethod
     def _store_address(handle: Handle, pod: _Json) -> bool:
-        """Store where a pod listens; return whether it does."""
+        """Save the address of a pod; return whether it is known."""
         ip = pod.get("status", {}).get("podIP")
         if not ip or not is_ready(pod):
             return False
@@ -456,24 +457,24 @@ class KubernetesExecutor(Executor):
         return True
 
     def _has_failed(self, pod: _Json) -> bool:
-        """Return whether a pod has failed for good, though no exit code is known.
+        """Return whether a pod has failed permanently without a known exit code.
 
-        The kubelet reports the failure first, and how the container ended when it has.
+        The kubelet reports the failure first, and the end of the container later.
         """
         if pod.get("status", {}).get("phase") not in {"Failed", "Succeeded"}:
             return False
         if "running" not in container_state(pod):
             return True
-        return self._ends_since(pod) > self.grace + _SETTLE_SECONDS
+        return self._seconds_ending(pod) > self.grace + _SETTLE_SECONDS
 
-    def _ends_since(self, pod: _Json) -> float:
-        """Return for how many seconds a pod has been seen to end; clocks of others may differ."""
+    def _seconds_ending(self, pod: _Json) -> float:
+        """Return how long ago this hub first saw a pod ending; other clocks may differ."""
         now = time.monotonic()
         first, _ = self._ending.setdefault(pod["metadata"]["name"], (now, disruption(pod)))
         return now - first
 
     def _why_gone(self, api: KubernetesApi, handle: Handle) -> str:
-        """Return why a pod is gone that this hub did not delete."""
+        """Return why a pod disappeared that this hub did not delete."""
         name = handle["pod"]
         _, words = self._ending.get(name, (0.0, ""))
         if not words:
@@ -485,7 +486,7 @@ class KubernetesExecutor(Executor):
     def _conclude(
         self, api: KubernetesApi, handle: Handle, code: int | None, reason: str
     ) -> Status:
-        """Store the end of a start, once nothing of it is left on the cluster."""
+        """Record the end of a start, after nothing of it is left on the cluster."""
         api.delete(_secret_path(handle))
         api.end_forward(handle["namespace"], handle["pod"], int(handle["port"]))
         self._ending.pop(handle["pod"], None)
@@ -494,20 +495,20 @@ class KubernetesExecutor(Executor):
     # Logs.
 
     def _save_log(self, api: KubernetesApi, handle: Handle) -> None:
-        """Store the log of a start after those of earlier ones; never less than before."""
+        """Save the log of a start after those of earlier ones; never shorten it."""
         start = _start_of(handle)
         if not start.place.is_dir():
             return
         try:
             text = b"".join(api.log(handle["namespace"], handle["pod"], CONTAINER))
         except ApiError as error:
-            if error.status:  # its node has forgotten it, or is gone
+            if error.status:  # its node no longer has it, or is gone
                 return
             raise
         stored = _head(start.log, None)
         if not text.startswith(stored[start.log_from :]):
             return
-        if len(stored) < start.log_from:  # a user has deleted it
+        if len(stored) < start.log_from:  # a user deleted it
             start.log_from = _note_log_from(start)
         with start.log.open("ab") as file:
             file.truncate(start.log_from)
@@ -516,7 +517,7 @@ class KubernetesExecutor(Executor):
     def _logs(
         self, api: KubernetesApi, handle: Handle, start: Start, tail: int | None, *, follow: bool
     ) -> Iterator[bytes]:
-        # What is stored: earlier starts, and of this one only what the pod has said itself.
+        # The saved log: earlier starts, and the part of this one that was saved from the pod.
         sent = 0
         earlier = _head(start.log, start.log_from)
         if tail is None:
@@ -532,15 +533,15 @@ class KubernetesExecutor(Executor):
             for piece in log_after(api, handle["namespace"], handle["pod"], sent, follow=follow):
                 sent += len(piece)
                 yield piece
-            if not follow or not self._lives(api, handle):
+            if not follow or not self._is_running(api, handle):
                 break
             yield b""
             time.sleep(_FOLLOW_SECONDS)
         stored = _head(start.log, None)[start.log_from :]
-        if len(stored) > sent:  # it ended meanwhile
+        if len(stored) > sent:  # it ended in between
             yield stored[sent:]
 
-    def _lives(self, api: KubernetesApi, handle: Handle) -> bool:
+    def _is_running(self, api: KubernetesApi, handle: Handle) -> bool:
         pod = api.find(_pod_path(handle))
         if pod is None or "terminated" in container_state(pod):
             return False
@@ -556,7 +557,7 @@ def log_after(
     *,
     follow: bool,
 ) -> Iterator[bytes]:
-    """Yield the log of a pod from a position on."""
+    """Yield the log of a pod from an offset on."""
     for piece in api.log(namespace, pod, container, follow=follow):
         yield piece[position:]
         position = max(0, position - len(piece))
@@ -565,7 +566,7 @@ def log_after(
 def last_events(
     api: KubernetesApi, namespace: str, selector: str, reasons: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """Return the last event of each object, in its words; nothing without the right to read."""
+    """Return the message of the last event of each object; none without permission."""
     try:
         items = api.get(f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector)["items"]
     except ApiError as error:
@@ -574,14 +575,14 @@ def last_events(
         raise
     items.sort(key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "")
     return {
-        one["involvedObject"]["name"]: said(one)
+        one["involvedObject"]["name"]: message_of(one)
         for one in items
         if not reasons or one.get("reason") in reasons
     }
 
 
 def _start_of(handle: Handle) -> Start:
-    """Return a start; its `log_from` is a position in the log here, not in another hub's."""
+    """Return a start; its `log_from` is an offset in the log here, not in another hub's."""
     start = Start(handle)
     noted = read_json(start.place / _LOG_FROM)
     if noted is not None:
@@ -590,7 +591,7 @@ def _start_of(handle: Handle) -> Start:
 
 
 def _note_log_from(start: Start) -> int:
-    """Let the log of a start begin where the log here ends."""
+    """Record that the log of a start begins where the log here ends."""
     size = start.log.stat().st_size if start.log.exists() else 0
     write_private(start.place / _LOG_FROM, json.dumps(size))
     return size
@@ -655,11 +656,11 @@ def _head(path: Path, size: int | None) -> bytes:
         return b""
 
 
-# The cluster as a whole.
+# Probing.
 
 
 def _lacking(api: KubernetesApi, namespace: str, needed: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what this user may not do, of what is needed."""
+    """Return the needed permissions that this user lacks."""
     lacking = []
     for verb, name in needed:
         resource, _, part = name.partition("/")
@@ -680,7 +681,7 @@ def _lacking(api: KubernetesApi, namespace: str, needed: Iterable[tuple[str, str
 
 
 def _resources(api: KubernetesApi) -> dict[str, str]:
-    """Return the nodes and what they have, as far as this user may see them."""
+    """Return the nodes and their resources, as far as this user may see them."""
     try:
         nodes = api.get("/api/v1/nodes")["items"]
     except ApiError:

@@ -1,6 +1,6 @@
-"""The Jobs of a submission: what Kubernetes is given, and what it says of them.
+"""The Jobs of a submission: their documents, and how their status is read.
 
-Documents in, documents and states out: nothing here talks to a cluster.
+Functions take and return documents and states; nothing here contacts a cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from aboard.executors.kubernetes.pod import (
     engine_ending,
     has_begun,
     make_task_pod,
-    said,
+    message_of,
     task_words,
     why_waiting,
 )
@@ -53,9 +53,9 @@ NUMBERS = "numbers.json"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _COMPLETE = "Complete"
 _DAYS_KEPT = 7
-_MOST_JOBS = 2000  # of which the Secret can name the owners
+_MOST_JOBS = 2000  # as many owners as fit into the Secret
 _SMALL_PAYLOAD, _LARGEST_PAYLOAD = 64 << 10, 1000 << 10
-_LONGEST_NAME = 45  # the names of pods have 63 characters, and a number in them
+_LONGEST_NAME = 45  # names of pods have up to 63 characters, with a number
 _RESTART_SECONDS, _LONGEST_RESTART = 10.0, 360.0  # as Kubernetes replaces pods
 _SETTLE_SECONDS = 2.0  # for a node to report how a container ended
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -63,13 +63,13 @@ _IMAGE = re.compile(
     r"(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
     r"(?::\w[\w.-]{0,127})?(?:@[A-Za-z0-9+._-]+:[0-9a-fA-F]{32,})?"
 )
-# Reasons of a node that has ended a pod, or refused it, by no fault of the pod's own.
+# Reasons for which a node ends or rejects a pod through no fault of the pod.
 _LOST = frozenset(
     {"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity"}
 )
 
 
-# What Kubernetes is given.
+# Documents.
 
 
 def make_jobs(
@@ -121,7 +121,7 @@ def _make_job(
 
 
 def next_job(job: _Json) -> _Json:
-    """Return the Job that follows one whose pod was lost. Its name is the same for all who ask."""
+    """Return the Job that follows one whose pod was lost. Its name is deterministic."""
     old = job["metadata"]["labels"]
     labels = {**old, RESTARTS: str(int(old.get(RESTARTS, 0)) + 1)}
     base = name_of(job).removesuffix(f"-r{old.get(RESTARTS)}")
@@ -155,13 +155,13 @@ def make_secret(batch: Batch, handle: Handle) -> _Json:
 
 
 def _payload(batch: Batch) -> tuple[str, bytes]:
-    """Return the payload as a file of the Secret, which is compressed if it is not small."""
+    """Return name and content of the payload in the Secret, compressed if it is large."""
     if len(batch.payload) <= _SMALL_PAYLOAD:
         return PAYLOAD, batch.payload
     data = gzip.compress(batch.payload, mtime=0)
     if len(data) > _LARGEST_PAYLOAD:
         raise ValueError(
-            f"what its tasks need to know has {len(data)} bytes, and a Secret takes "
+            f"the payload of its tasks has {len(data)} bytes, but a Secret holds at most "
             f"{_LARGEST_PAYLOAD}. Submit fewer tasks at a time, or shorter values"
         )
     return f"{PAYLOAD}.gz", data
@@ -196,37 +196,38 @@ def _labels(batch: Batch, name: str) -> dict[str, str]:
 
 
 def _object_name(name: str) -> str:
-    """Return a name that Kubernetes allows; another one for each name that it does not."""
+    """Return a name that Kubernetes allows, distinct for each name that it does not."""
     if re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= _LONGEST_NAME:
         return name
     allowed = re.sub(r"[^a-z0-9]+", "-", name.lower())[: _LONGEST_NAME - 9].strip("-")
     return f"{allowed}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-# What is refused.
+# Checks.
 
 
 def check(batch: Batch, settings: KubernetesSettings) -> None:
-    asked = batch.resources
-    if asked.nodes > 1 or asked.tasks_per_node > 1:
+    resources = batch.resources
+    if resources.nodes > 1 or resources.tasks_per_node > 1:
         raise ValueError(
-            "a task on kubernetes is one process; several nodes, and tasks per node, are for"
-            " slurm. Start the processes of one machine by torchrun, as the command of the job"
+            "a task on kubernetes is one process; only slurm supports several nodes and tasks per"
+            " node. Start the processes of one machine with torchrun in the command"
         )
     image = batch.image or settings.image
     if not _IMAGE.fullmatch(image):
-        raise ValueError(f"{image!r} is not the name of an image, as registry.example.org/name:tag")
+        example = "registry.example.org/name:tag"
+        raise ValueError(f"invalid image {image!r}. Use a name such as {example}")
     check_paths(batch, settings)
 
 
 def check_jobs(batch: Batch, version: Version) -> None:
-    """Check that a batch needs nothing that only an indexed Job has."""
+    """Check that a batch needs no feature of indexed Jobs."""
     count = len(batch.numbers)
     needed = f"needs Kubernetes {version_text(INDEXED)}; this is {version_text(version)}"
     if batch.parallel is not None and batch.parallel < count:
         raise ValueError(
             f"a limit of {batch.parallel} tasks at a time {needed}. "
-            "Leave the limit out; a ResourceQuota limits what runs"
+            "Omit the limit; a ResourceQuota can limit what runs"
         )
     if count > _MOST_JOBS:
         raise ValueError(f"a job of more than {_MOST_JOBS} tasks {needed}. Submit several jobs")
@@ -236,16 +237,16 @@ def version_text(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-# What Kubernetes says.
+# Status.
 
 
 class Task(NamedTuple):
-    """What a cluster has of a task: its last Job, and the pods of that, the oldest first."""
+    """A task on the cluster: its last Job, and the Job's pods, the oldest first."""
 
     job: _Json | None
     pods: list[_Json]
     end: str = ""
-    """Why it is over for its Job, `Complete` if it succeeded; empty if it is not."""
+    """Why the task has ended for its Job, `Complete` if it succeeded; empty if it has not."""
     is_cancelled: bool = False
     is_indexed: bool = False
 
@@ -273,7 +274,7 @@ def find_tasks(handle: Handle, jobs: list[_Json], pods: list[_Json]) -> dict[int
     for job in sorted(jobs, key=lambda one: int(one["metadata"]["labels"].get(RESTARTS, 0))):
         last[number_of(job)] = job
     for pod in pods:
-        # A pod whose Job was deleted is found by its number.
+        # A pod whose Job was deleted is identified by its number.
         is_orphan = number_of(pod) not in last
         key = number_of(pod) if is_orphan else pod["metadata"]["labels"].get("job-name", "")
         held.setdefault(key, []).append(pod)
@@ -316,7 +317,7 @@ def read_status(task: Task, events: Mapping[str, str], memory: int | None = None
 
 
 def must_restart(task: Task) -> bool:
-    """Return whether a Job has failed because its pod was lost, and the next one is due."""
+    """Return whether a Job failed because its pod was lost, and it is time for the next."""
     job, pod = task.job, task.pod
     if job is None or pod is None or task.is_indexed or task.is_cancelled:
         return False
@@ -332,7 +333,7 @@ def _has_ended(pod: _Json, job: _Json | None) -> bool:
     state = container_state(pod)
     is_over = pod.get("status", {}).get("phase") in {"Failed", "Succeeded"}
     if "running" in state:
-        # Nodes report the failure first, and how the container ended later, or never.
+        # Nodes report the failure first, and the end of the container later, or never.
         failed = condition(job or {}, "Failed")
         patience = pod.get("spec", {}).get("terminationGracePeriodSeconds", 30) + _SETTLE_SECONDS
         return is_over and bool(failed) and _since(failed) > patience
@@ -340,14 +341,14 @@ def _has_ended(pod: _Json, job: _Json | None) -> bool:
 
 
 def _is_lost(pod: _Json) -> bool:
-    """Return whether a pod that has ended did so by no fault of its own."""
+    """Return whether a pod ended through no fault of its own."""
     status = pod.get("status", {})
     reason, message = str(status.get("reason", "")), str(status.get("message", ""))
     if status.get("phase") == "Succeeded":
         return False
     if disruption(pod) or reason in _LOST or reason.startswith("OutOf"):
         return True
-    if reason == "Evicted":  # not one that used more disk than its own limit
+    if reason == "Evicted":  # but not for using more disk than its limit
         return message.startswith("The node was low on resource")
     return not reason and pod["metadata"].get("deletionTimestamp") is not None
 
@@ -355,7 +356,7 @@ def _is_lost(pod: _Json) -> bool:
 def _end(job: _Json | None) -> str:
     if job is None:
         return ""
-    return _COMPLETE if condition(job, "Complete") else said(condition(job, "Failed"))
+    return _COMPLETE if condition(job, "Complete") else message_of(condition(job, "Failed"))
 
 
 def _ends_of_indexes(job: _Json | None, count: int) -> list[str]:
@@ -369,9 +370,9 @@ def _ends_of_indexes(job: _Json | None, count: int) -> list[str]:
 
 
 def _why_idle(job: _Json) -> str:
-    """Return why a Job has no pod for a task, as far as it says so itself."""
+    """Return why a Job has no pod for a task, if its status shows that."""
     if suspended := condition(job, "Suspended"):
-        return said(suspended)
+        return message_of(suspended)
     limit, active = job["spec"].get("parallelism"), job.get("status", {}).get("active", 0)
     return f"at most {limit} tasks run at a time" if limit and active >= limit else ""
 
@@ -394,6 +395,6 @@ def name_of(one: _Json) -> str:
 
 
 def _since(condition: _Json) -> float:
-    """Return the seconds since a condition holds."""
+    """Return the seconds since a condition became true."""
     began = datetime.fromisoformat(condition["lastTransitionTime"])
     return (datetime.now(UTC) - began).total_seconds()

@@ -1,6 +1,6 @@
-"""The pods of boards and tasks: the settings, what is made by them, and what a pod says of itself.
+"""The pods of boards and tasks: settings, documents, and how the status of a pod is read.
 
-Documents in, documents and texts out: nothing here talks to a cluster.
+Functions take and return documents and texts; nothing here contacts a cluster.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ HANDLE = "aboard/handle"
 CONTAINER, TASK = "board", "task"
 SECRETS, _TEMPORARY = "/run/aboard", "/tmp"  # noqa: S108 - a volume of the pod
 _NODE_LOST_SECONDS = 15
-_SIGNALS = 128  # a container's exit code is this much more than the signal that ended it
+_SIGNALS = 128  # plus the signal is the exit code of a killed container
 
 
 @dataclass(frozen=True, kw_only=True, config=_FORBID)
 class Volume:
-    """A volume of the pods, mounted at `path`: read-only, but where tasks write."""
+    """A volume of the pods, mounted at `path`: read-only, except where tasks write."""
 
-    path: Annotated[str, Field(description="Where it is mounted: as the sources are called.")]
+    path: Annotated[str, Field(description="Where it is mounted: the path of the sources.")]
     claim: Annotated[str, Field(description="The name of a PersistentVolumeClaim.")] = ""
     host_path: Annotated[str, Field(description="A directory of the node.")] = ""
     nfs: Annotated[str, Field(description="An NFS export, as `server:/export`.")] = ""
@@ -51,7 +51,7 @@ class Volume:
         if sum(map(bool, (self.claim, self.host_path, self.nfs))) != 1:
             raise ValueError("a volume has one of: claim, host_path, nfs.")
         if self.nfs and ":/" not in self.nfs:
-            raise ValueError(f"nfs {self.nfs!r} is not like server:/export.")
+            raise ValueError(f"nfs {self.nfs!r} does not have the form server:/export.")
         return self
 
     def source(self, *, writable: bool) -> _Json:
@@ -78,27 +78,27 @@ class KubernetesSettings(EngineSettings):
         Path | None,
         Field(description="The kubeconfig file; default: KUBECONFIG, or the pod's own."),
     ] = None
-    context: Annotated[str, Field(description="A context of it; default: the current one.")] = ""
+    context: Annotated[str, Field(description="Its context; default: the current one.")] = ""
     namespace: Annotated[str, Field(description="Default: the namespace of the context.")] = ""
     image: Annotated[str, Field(description="The image of boards.")] = f"aboard:{__version__}"
     image_pull_policy: Annotated[
         Literal["", "Always", "IfNotPresent", "Never"],
-        Field(description="When nodes pull the image; default: as Kubernetes decides by its tag."),
+        Field(description="When nodes pull the image; default: that of Kubernetes for its tag."),
     ] = ""
     image_pull_secrets: Annotated[
         tuple[str, ...], Field(description="Names of Secrets for the image's registry.")
     ] = ()
     python: Annotated[str, Field(description="The interpreter in the image.")] = "python3"
-    port: Annotated[int, Field(ge=1024, le=65535, description="Where boards listen.")] = 6006
+    port: Annotated[int, Field(ge=1024, le=65535, description="The port of boards.")] = 6006
     reach: Annotated[
         Literal["auto", "pod", "forward"],
         Field(
-            description="How the hub reaches boards: by the `pod`'s address, or through the API "
-            "server (`forward`); `auto`: by its address if the hub is in the cluster."
+            description="How the hub reaches boards: at the address of the `pod`, or through the"
+            " API server (`forward`); `auto`: at the address if the hub is in the cluster."
         ),
     ] = "auto"
     service_account: Annotated[
-        str, Field(description="The service account of boards, as for workload identity.")
+        str, Field(description="The service account of boards, for workload identity.")
     ] = ""
     service_account_token: Annotated[
         bool, Field(description="Whether boards get the token of their service account.")
@@ -106,7 +106,7 @@ class KubernetesSettings(EngineSettings):
     user: Annotated[int, Field(ge=1, description="The user id of boards, never root.")] = 65532
     group: Annotated[int, Field(ge=0, description="The group id of boards.")] = 65532
     groups: Annotated[
-        tuple[int, ...], Field(description="More groups, as of those who may read a volume.")
+        tuple[int, ...], Field(description="Additional groups, for example to read a volume.")
     ] = ()
     cpu_request: Annotated[str, Field(description="CPUs of a board without --cpus.")] = "100m"
     memory_request: Annotated[
@@ -115,10 +115,10 @@ class KubernetesSettings(EngineSettings):
     cpu_limit: Annotated[str, Field(description="Limit of CPUs without --cpus.")] = ""
     memory_limit: Annotated[str, Field(description="Limit of memory without --memory.")] = ""
     temporary_limit: Annotated[
-        str, Field(description="Most disk for a board's index and temporary files, as `10Gi`.")
+        str, Field(description="Disk limit of a board's index and temporary files, as `10Gi`.")
     ] = ""
     gpu_resource: Annotated[
-        str, Field(description="The resource of which a task with --gpus requests as many.")
+        str, Field(description="The resource that a task with --gpus requests.")
     ] = "nvidia.com/gpu"
     node_selector: Annotated[
         Mapping[str, str], Field(description="Labels of the nodes that boards run on.")
@@ -127,25 +127,23 @@ class KubernetesSettings(EngineSettings):
         tuple[_Json, ...], Field(description="Taints of nodes that boards tolerate.")
     ] = ()
     priority_class: Annotated[str, Field(description="The name of a PriorityClass.")] = ""
-    labels: Annotated[Mapping[str, str], Field(description="More labels of the pods.")] = Field(
+    labels: Annotated[Mapping[str, str], Field(description="Additional labels of pods.")] = Field(
         default_factory=dict
     )
     annotations: Annotated[
-        Mapping[str, str], Field(description="More annotations of the pods.")
+        Mapping[str, str], Field(description="Additional annotations of pods.")
     ] = Field(default_factory=dict)
     volumes: Annotated[
         tuple[Volume, ...],
-        Field(
-            description="Volumes with local sources; read-only, but where the tasks of a job write."
-        ),
+        Field(description="Volumes with local sources; read-only, except where tasks write."),
     ] = ()
     pod_template: Annotated[
         Path | _Json | None,
-        Field(description="A pod to begin with: a YAML or TOML file, or a table."),
+        Field(description="A template of pods: a YAML or TOML file, or a table."),
     ] = None
 
     def template(self, container: str = CONTAINER) -> _Json:
-        """Read the pod template of boards, or of tasks, without the container of the other."""
+        """Read the pod template for boards or tasks, without the container of the other."""
         path = self.pod_template
         if not isinstance(path, Path):
             found = path or {}
@@ -157,7 +155,7 @@ class KubernetesSettings(EngineSettings):
 
                 found = yaml.safe_load(path.read_text()) or {}
             if not isinstance(found, dict):
-                raise ValueError("it is not a pod")  # noqa: TRY004
+                raise ValueError("not a pod")  # noqa: TRY004
         spec = found.get("spec") or {}
         if "containers" not in spec:
             return found
@@ -169,7 +167,7 @@ class KubernetesSettings(EngineSettings):
 def make_pod(
     spec: Spec, settings: KubernetesSettings, handle: Handle, *, hub: str, grace: float
 ) -> _Json:
-    """Return the pod of a start: our defaults, changed by the template, with what must be."""
+    """Return the pod of a start: defaults, then the template, then what is required."""
     resources = _resources(settings, spec.memory, spec.cpus)
     defaults = _defaults(settings, CONTAINER, settings.image, resources)
     defaults["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] = True
@@ -221,7 +219,7 @@ def make_task_pod(
     own = {_volume_of(path, settings.volumes) for path in (*batch.writes, batch.workdir)}
     image = batch.image or settings.image
     defaults = _defaults(settings, TASK, image, resources, writable={one for one in own if one})
-    # Data loaders share memory: what engines give by default is too little for them.
+    # The default size of shared memory is too small for data loaders.
     shared = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108
     defaults["spec"]["containers"][0]["volumeMounts"].append(shared)
     defaults["spec"]["volumes"].append({"name": shared["name"], "emptyDir": {"medium": "Memory"}})
@@ -246,7 +244,7 @@ def make_task_pod(
 
 
 def task_words(batch: Batch, settings: KubernetesSettings, payload: str = PAYLOAD) -> list[str]:
-    """Return the command of a task as its pod has it, but for its number."""
+    """Return the command of a task in its pod, without its number."""
     first, *others = batch.command
     return [settings.python if first == PYTHON else first, *others, f"{SECRETS}/{payload}"]
 
@@ -273,7 +271,7 @@ def _defaults(
     resources: _Json,
     writable: Collection[Volume] = (),
 ) -> _Json:
-    """Return the pod as the settings have it, which the template may change."""
+    """Return the pod from the settings, which the template may change."""
     lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _NODE_LOST_SECONDS}
     volumes = [(f"volume-{n}", one, one in writable) for n, one in enumerate(settings.volumes)]
     return {
@@ -329,7 +327,7 @@ _OWN_MOUNTS: list[_Json] = [
 def _own_volumes(settings: KubernetesSettings, secret: str) -> list[_Json]:
     temporary: _Json = {"sizeLimit": settings.temporary_limit} if settings.temporary_limit else {}
     return [
-        # No user of the node can open the folder that holds them.
+        # Other users of the node cannot open the directory that contains them.
         {"name": "secrets", "secret": {"secretName": secret, "defaultMode": 0o444}},
         {"name": "temporary", "emptyDir": temporary},
     ]
@@ -346,7 +344,7 @@ def _variables(more: Mapping[str, str]) -> list[_Json]:
 
 
 def merge(base: Any, changes: Any) -> Any:
-    """Merge two documents: tables by key, lists of named tables by name, other lists end to end."""
+    """Merge documents: tables by key, lists of named tables by name; append other lists."""
     if isinstance(base, dict) and isinstance(changes, dict):
         merged = {name: merge(base.get(name), value) for name, value in changes.items()}
         return {**base, **merged}
@@ -366,7 +364,7 @@ def _all_have(key: str, *lists: list[Any]) -> bool:
 
 
 def _literal(words: Iterable[str]) -> list[str]:
-    """Return words in which Kubernetes replaces no `$(NAME)`."""
+    """Escape words so that Kubernetes does not expand `$(NAME)`."""
     return [word.replace("$", "$$") if "$(" in word else word for word in words]
 
 
@@ -380,7 +378,7 @@ def make_labels(spec: Spec, hub: str) -> dict[str, str]:
     }
 
 
-# What a pod says of itself.
+# Status.
 
 
 def container_state(pod: _Json) -> _Json:
@@ -418,50 +416,50 @@ def age(pod: _Json) -> float:
 
 
 def why_waiting(pod: _Json) -> str:
-    """Return why a pod does not run yet, in the words of Kubernetes."""
+    """Return why a pod is not running yet, in the words of Kubernetes."""
     if refused := condition(pod, "PodScheduled", "False"):
-        return said(refused)
+        return message_of(refused)
     waiting = container_state(pod).get("waiting")
     if waiting and waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
-        return said(waiting)
+        return message_of(waiting)
     return ""
 
 
-def said(one: _Json) -> str:
-    """Return the words of a condition, a state or an event."""
+def message_of(one: _Json) -> str:
+    """Return reason and message of a condition, a state or an event."""
     reason, message = one.get("reason", ""), one.get("message", "")
     return ": ".join(" ".join(one.split()) for one in (reason, message) if one)
 
 
 def disruption(pod: _Json) -> str:
-    """Return why Kubernetes ends a pod, as by an eviction or a preemption."""
-    return said(condition(pod, "DisruptionTarget"))
+    """Return why Kubernetes ends a pod, for example an eviction or a preemption."""
+    return message_of(condition(pod, "DisruptionTarget"))
 
 
 def ending(pod: _Json, start: Start, memory: int | None) -> tuple[int | None, str]:
-    """Return how the pod of a board has ended: the exit code, and why; nothing if deleted."""
+    """Return exit code and reason of the ended pod of a board; nothing if deleted."""
     code, reason = engine_ending(pod, memory)
     if start.deadline() is not None:
         reason = "it was stopped"
     elif not reason and pod["metadata"].get("deletionTimestamp") is None:
-        reason = start.why_ended(code)
+        reason = start.end_reason(code)
     return code, reason
 
 
 def engine_ending(pod: _Json, memory: int | None = None) -> tuple[int | None, str]:
-    """Return the exit code of a pod, and why Kubernetes ended it; nothing if it did not."""
+    """Return the exit code of a pod, and why Kubernetes ended it, if it did."""
     status = pod.get("status", {})
     terminated = container_state(pod).get("terminated", {})
     code: int | None = terminated.get("exitCode")
     if code is not None and _SIGNALS < code < 2 * _SIGNALS:
         code = _SIGNALS - code
-    if status.get("reason"):  # Evicted, DeadlineExceeded, or what a node refused
-        return -signal.SIGKILL if code is None else code, said(status)
+    if status.get("reason"):  # Evicted, DeadlineExceeded, or rejected by a node
+        return -signal.SIGKILL if code is None else code, message_of(status)
     if terminated.get("reason") == "OOMKilled":
         limit = f"its limit of {amount(memory, memory)}" if memory else "the pod's limit"
         return -signal.SIGKILL, f"OOMKilled: it used more memory than {limit}"
     if terminated.get("reason") in {"ContainerCannotRun", "StartError"}:
-        return code, said(terminated)
+        return code, message_of(terminated)
     return code, disruption(pod)
 
 
@@ -472,7 +470,7 @@ def check_reads(spec: Spec, settings: KubernetesSettings, template: _Json) -> No
 
 
 def check_paths(batch: Batch, settings: KubernetesSettings) -> None:
-    """Check that tasks find the paths of a batch; an image of its own may have the workdir."""
+    """Check that tasks find the paths of a batch; the image may have the workdir."""
     template = settings.template(TASK)
     needed = [*batch.writes, *batch.reads, *(() if batch.image else (batch.workdir,))]
     for path in needed:
@@ -490,13 +488,13 @@ def _is_mounted(path: Path, settings: KubernetesSettings, template: _Json, conta
 
 def _not_mounted(path: Path) -> str:
     return (
-        f"{path} is in no volume of the pod. Add the claim or export that holds it to "
+        f"{path} is not in a volume of the pod. Add the claim or export with it to "
         "[[executors.kubernetes.volumes]] in aboard.toml, with its path"
     )
 
 
 def _volume_of(path: Path, volumes: Iterable[Volume]) -> Volume | None:
-    """Return the volume that holds a path, if any."""
+    """Return the volume that contains a path, if any."""
     holding = [one for one in volumes if PurePosixPath(path).is_relative_to(one.path)]
     return max(holding, key=lambda one: len(one.path), default=None)
 
@@ -507,7 +505,7 @@ _UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e
 
 
 def quantity(text: str) -> float:
-    """Read a quantity of Kubernetes: `250m` is 0.25, `2Gi` is 2 times 1024 to the third."""
+    """Parse a Kubernetes quantity: `250m` is 0.25, `2Gi` is 2 * 1024**3."""
     for unit in sorted(_UNITS, key=len, reverse=True):
         if text.endswith(unit):
             return float(text.removesuffix(unit)) * _UNITS[unit]

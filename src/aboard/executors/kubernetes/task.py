@@ -1,9 +1,9 @@
-"""The first process of a task in an indexed Job: it finds the task's number, and becomes the task.
+"""The first process of a task in an indexed Job: finds the task's number, then runs the task.
 
     python -P -m aboard.executors.kubernetes.task FILE -- COMMAND...
 
-Kubernetes counts the pods of a Job from 0. The file has the numbers of the tasks in that order, and
-those that were cancelled before they began, for which there is no pod that could be deleted.
+Kubernetes counts the pods of a Job from 0. The file lists the numbers of the tasks in that order,
+and those that were cancelled before they began, when there was no pod to delete.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-_CANCELLED = 143  # as of a program that SIGTERM ended
+_CANCELLED = 143  # as after SIGTERM
 
 
 def main() -> None:

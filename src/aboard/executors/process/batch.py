@@ -1,11 +1,10 @@
 """The tasks of a job as processes of the submitter's machine and user.
 
-Each is a process group of its own, whose leader is a small shell: it waits until the start of the
-task is noted, starts the command, and leaves the exit code in a file for the case that its
-supervisor was killed meanwhile. It also holds the locks of the task's GPUs. A task has the
-environment of the submitter.
+Each has its own process group, whose leader is a small shell: it waits until the start of the task
+is recorded, runs the command, and writes the exit code to a file in case the supervisor was killed
+meanwhile. It also holds the locks of the task's GPUs. A task has the environment of the submitter.
 
-Memory is measured as for boards, see `boards`. CPUs only count for how many tasks run at a time.
+Memory is measured as for boards, see `boards`. CPUs only limit how many tasks run at a time.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from aboard import system
 from aboard.executors.base import PYTHON, ExecutorError
 from aboard.executors.batch import PAYLOAD, Batch, TaskState, TaskStatus
 from aboard.executors.queue import Queue, QueueBatches, Unit
-from aboard.executors.start import amount, how_ended, last_words
+from aboard.executors.start import amount, describe_exit, last_output
 from aboard.executors.supervisor import Device, Ended, Runner
 
 _WAITING = "aboard-waits-to-start"
-# What it starts gets signals of its group as usual; it waits for that one's end. The state file is
-# empty from when the task has begun, and holds the exit code at its end.
+# The command gets the signals of the group; the shell ignores them and waits for its exit. The
+# state file is created, empty, when the task begins, and gets the exit code at the end.
 _KEEP = """
 read -r word && [ "$word" = go ] || exit 125
 state=$1 workdir=$2
@@ -56,10 +55,10 @@ class ProcessBatches(QueueBatches):
     def check(self, batch: Batch) -> Mapping[str, Any]:
         if batch.image:
             raise ExecutorError(
-                f"a process has no image, such as {batch.image}. Submit it to docker."
+                f"a process cannot use an image ({batch.image}). Submit the job to docker."
             )
         if not batch.workdir.is_dir():
-            raise ExecutorError(f"there is no directory {batch.workdir} to run in. Create it.")
+            raise ExecutorError(f"{batch.workdir}: working directory not found. Create it.")
         return {"python": sys.executable}
 
     def variables(self, batch: Batch) -> Mapping[str, str]:  # noqa: ARG002
@@ -76,14 +75,14 @@ class ProcessBatches(QueueBatches):
         return "\n".join(lines)
 
     @staticmethod
-    def living(queue: Queue, number: int, unit: Unit, problem: str | None) -> TaskStatus:
+    def status_of(queue: Queue, number: int, unit: Unit, problem: str | None) -> TaskStatus:
         pid = str(unit[0])
-        if problem is not None or _lives(unit):
+        if problem is not None or _is_running(unit):
             return TaskStatus(TaskState.RUNNING, unit=pid)
         if (code := _code(queue, number)) is not None:
-            return TaskStatus(TaskState.ENDED, code, how_ended(code) if code < 0 else "", pid)
-        # Whether it has begun at all is for the next supervisor to find out.
-        return TaskStatus(TaskState.RUNNING, reason="its queue goes on after a kill", unit=pid)
+            return TaskStatus(TaskState.ENDED, code, describe_exit(code) if code < 0 else "", pid)
+        # The next supervisor finds out whether it has begun at all.
+        return TaskStatus(TaskState.RUNNING, reason="its queue is restarting", unit=pid)
 
 
 class Processes(Runner):
@@ -92,7 +91,7 @@ class Processes(Runner):
         self._environment: dict[str, str] = json.loads(queue.environment.read_bytes())
         self._pipes: dict[int, int] = {}  # of tasks that wait to begin
         self._children: set[int] = set()
-        self._ended: dict[int, Ended] = {}  # an exit code can be fetched once
+        self._ended: dict[int, Ended] = {}  # an exit code can be read only once
         self._descriptors: dict[int, int] = {}
 
     def prepare(self, number: int, devices: Sequence[Device]) -> Unit:
@@ -125,7 +124,7 @@ class Processes(Runner):
 
     def begin(self, number: int, unit: Unit) -> None:  # noqa: ARG002
         writing = self._pipes.pop(unit[0])
-        with suppress(BrokenPipeError):  # it was killed already
+        with suppress(BrokenPipeError):  # already killed
             os.write(writing, b"go\n")
         os.close(writing)
         with suppress(OSError, AttributeError):
@@ -139,15 +138,15 @@ class Processes(Runner):
 
     def ended(self, units: Mapping[int, Unit]) -> dict[int, Ended]:
         for number, unit in units.items():
-            if number not in self._ended and not _lives(unit):
+            if number not in self._ended and not _is_running(unit):
                 self._ended[number] = self._end(number, unit)
         return {number: end for number, end in self._ended.items() if number in units}
 
     def _end(self, number: int, unit: Unit) -> Ended:
-        """Find out how a task ended, and end what it left in its group."""
+        """Find out how a task ended, and kill what is left of its group."""
         pid = unit[0]
         with suppress(ProcessLookupError, PermissionError):
-            if system.start_ticks(pid) in {0, unit[1]}:  # the group is still that of the task
+            if system.start_ticks(pid) in {0, unit[1]}:  # the group is still the task's
                 os.killpg(pid, signal.SIGKILL)
         status = None
         if is_child := pid in self._children:
@@ -158,15 +157,15 @@ class Processes(Runner):
             code = status
         if code is None:
             if self.queue.file(number, "state").exists() or not self.queue.directory.exists():
-                return Ended(None, "it ended unobserved")
+                return Ended(None, "it exited unobserved")
             return Ended(None, began=False)
         if is_child and code == _NOT_BEGUN and not self.queue.file(number, "state").exists():
-            return Ended(code, f"it could not begin: {last_words(self.queue.log(number))}")
-        return Ended(code, how_ended(code) if code < 0 else "")
+            return Ended(code, f"it could not begin: {last_output(self.queue.log(number))}")
+        return Ended(code, describe_exit(code) if code < 0 else "")
 
     def signal(self, unit: Unit, number: signal.Signals) -> None:
-        """Signal the group; SIGKILL also reaches what has left it, such as workers of torchrun."""
-        if not _lives(unit):
+        """Signal the group; SIGKILL also goes to processes that left it (torchrun's workers)."""
+        if not _is_running(unit):
             return
         others = system.families(unit[:1])[unit[0]] if number == signal.SIGKILL else []
         with suppress(ProcessLookupError):
@@ -185,7 +184,7 @@ class Processes(Runner):
     def wait(self, units: Mapping[int, Unit], seconds: float) -> None:
         poll = select.poll()
         for number, (pid, _) in units.items():
-            if number in self._ended:  # and could not be noted yet
+            if number in self._ended:  # but not recorded yet
                 continue
             if pid not in self._descriptors:
                 with suppress(OSError, AttributeError):
@@ -209,13 +208,13 @@ class Processes(Runner):
         return found
 
 
-def _lives(unit: Unit) -> bool:
+def _is_running(unit: Unit) -> bool:
     pid, started = unit
     return bool(system.start_ticks(pid) == started != 0)
 
 
 def _code(queue: Queue, number: int) -> int | None:
-    """Return the exit code that a task has left."""
+    """Return the exit code from the state file of a task."""
     with suppress(FileNotFoundError, ValueError):
         code = int(queue.file(number, "state").read_text())
         return 128 - code if 128 < code <= 128 + signal.SIGRTMAX else code

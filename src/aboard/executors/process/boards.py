@@ -1,16 +1,16 @@
 """Boards as processes of the hub's own machine and user.
 
-Each is the leader of a process group, writes to files of its own, and goes on when the hub ends. A
-directory per board holds what is needed to find it again: `process.json`, the handle of its last
-start, and the files of `start`. Its environment says which directory that is, so that another hub
-of the same database, with directories of its own, finds it too.
+Each is the leader of a process group, writes to its own files, and survives the hub. The directory
+of a board has what is needed to find it again: `process.json`, the handle of its last start, and
+the files of `start`. A variable of its environment names that directory, so that another hub with
+the same database and other directories finds it too.
 
 The memory limit is checked at each poll. `setrlimit` does not help: Linux ignores RLIMIT_RSS, and
-RLIMIT_DATA and RLIMIT_AS count what is reserved, which for numerical libraries grows with the
-number of cores. Control groups need rights that a user's session often lacks. If a board outgrows
-the machine between two polls, the kernel kills it rather than the hub. Processes that leave their
-group are not followed. A limit of processors binds a board, and what it starts, to as many of those
-that the hub may use, chosen at random so that boards spread; a part of one counts as a whole one.
+RLIMIT_DATA and RLIMIT_AS count reserved memory, which for numerical libraries grows with the number
+of cores. Control groups need permissions that a user's session often lacks. If a board outgrows the
+machine between two polls, the kernel kills it rather than the hub. Processes that leave their group
+are not tracked. A CPU limit, rounded up, binds a board and its children to that many of the hub's
+CPUs, chosen at random to spread boards.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def inherited(variables: Mapping[str, str]) -> dict[str, str]:
 
 _MARK = "ABOARD_START"  # the variable with hub, board, attempt and directory
 _WAITING = "aboard-waits-to-start"
-# It begins only once the handle is on the disk; if we are killed before, it reads the end of the
-# file and is gone. exec keeps the process id and the time it was started.
+# The command begins only when the handle is on the disk; if the hub is killed before, the shell
+# reads end-of-file and exits. exec keeps the process id and the start time.
 _LAUNCH = """
 read -r word && [ "$word" = go ] || exit 125
 { echo 500 >/proc/self/oom_score_adj; } 2>/dev/null
@@ -86,7 +86,7 @@ class ProcessExecutor(Executor):
     unit = ("process", "pid")
 
     def open(self) -> None:
-        # An exit code can be fetched once: the thread that fetches it also stores it.
+        # An exit code can be read only once: the thread that reads it also records it.
         self._fetching = threading.Lock()
         self._addresses: dict[Path, Address] = {}  # by the directory of a start
 
@@ -113,19 +113,19 @@ class ProcessExecutor(Executor):
         for key, handle in handles.items():
             try:
                 with self._fetching:
-                    found[key] = self._look(_Started(handle, boot), groups)
+                    found[key] = self._status(_Started(handle, boot), groups)
             except (ExecutorError, OSError, ValueError) as error:
                 found[key] = Status(CommandState.UNKNOWN, reason=why(error))
         return found
 
     def stop(self, handle: Handle, *, now: bool = False) -> None:
-        """Send SIGTERM to the process group; `poll` kills it after the time of grace."""
+        """Send SIGTERM to the process group; `poll` kills it after the grace period."""
         started = _Started(handle)
         try:
-            if not started.lives():
+            if not started.is_running():
                 return
             if started.place.is_dir():
-                started.ask_to_end(0.0 if now else time.monotonic() + self.grace)
+                started.request_stop(0.0 if now else time.monotonic() + self.grace)
             started.signal(signal.SIGKILL if now else signal.SIGTERM)
         except OSError as error:
             raise ExecutorError(
@@ -137,15 +137,15 @@ class ProcessExecutor(Executor):
         self, handle: Handle, *, tail: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
         started = _Started(handle)
-        return started.read_log(tail=tail, follow=follow, lives=started.lives)
+        return started.read_log(tail=tail, follow=follow, is_running=started.is_running)
 
     def address(self, handle: Handle) -> Address | None:
-        """Return the reported address of a live process; later its port may be another's."""
+        """Return the address of a running process; later another may have its port."""
         started = _Started(handle)
         try:
-            lives = started.lives()
-            # It is read once: the hub's file system may hang.
-            known = (self._addresses.get(started.place) or started.address()) if lives else None
+            running = started.is_running()
+            # Read only once: the hub's file system may hang.
+            known = (self._addresses.get(started.place) or started.address()) if running else None
         except (OSError, TokenError) as error:
             raise ExecutorError(
                 f"the address of process {started.pid} cannot be read: {why(error)}. "
@@ -178,7 +178,7 @@ class ProcessExecutor(Executor):
             raise ExecutorError(f"/proc cannot be read: {why(error)}.") from error
 
     def _marked(self) -> Iterator[tuple[int, str, int, Path]]:
-        """Yield id, board, attempt and directory of what hubs of this database have started."""
+        """Yield pid, board, attempt and directory of starts by hubs of this database."""
         for pid, mark in system.marked_processes(_MARK) if self.hub else ():
             with suppress(ValueError):
                 hub, board, attempt, directory = mark.split(":", 3)
@@ -186,7 +186,7 @@ class ProcessExecutor(Executor):
                     yield pid, board, int(attempt), Path(directory)
 
     def _find_elsewhere(self, spec: Spec) -> Handle | None:
-        """Return the handle of this start if a hub with another directory has made it."""
+        """Return the handle of this start if a hub with another directory made it."""
         patience = time.monotonic() + _CHANGEOVER_SECONDS
         while True:
             waiting = 0
@@ -194,25 +194,25 @@ class ProcessExecutor(Executor):
                 if (board, attempt) != (spec.board, spec.attempt):
                     continue
                 handle = _handle_of(pid, board, attempt, directory)
-                if handle is not None and _settles(_Started(handle)):
+                if handle is not None and _is_still_running(_Started(handle)):
                     return handle
-                if handle is None and _waits(pid):  # for a hub that lives, or for its own end
+                if handle is None and _is_waiting(pid):  # for a running hub, or for its own exit
                     waiting = pid
             if not waiting:
                 return None
             if time.monotonic() > patience:
                 raise ExecutorError(
-                    f"process {waiting} waits for the word of a hub that does not go on. "
-                    f"End it with: kill {waiting}"
+                    f"process {waiting} waits for a hub that is suspended. "
+                    f"Stop it with: kill {waiting}"
                 )
             time.sleep(0.01)
 
     def _must_yield(self, spec: Spec, pid: int) -> bool:
-        """Return whether a start of the same board by another hub goes first.
+        """Return whether a start of the same board by another hub has precedence.
 
-        The lease of a hub that was suspended may end while it starts a board. Each hub looks once
-        its own process can be seen, so one of them sees the other's. Of two that wait, the one with
-        the higher id ends, and the other waits for that.
+        The lease of a suspended hub may expire while it starts a board. Each hub checks when its
+        own process is visible, so at least one of them sees the other's. Of two waiting processes,
+        the one with the higher id exits, and the other waits for that.
         """
         patience = time.monotonic() + _CHANGEOVER_SECONDS
         while self.hub and time.monotonic() < patience:
@@ -221,10 +221,10 @@ class ProcessExecutor(Executor):
                 for one, board, attempt, directory in self._marked()
                 if (board, attempt) == (spec.board, spec.attempt)
             }
-            waiting = {one for one in starts if one != pid and _waits(one)}
+            waiting = {one for one in starts if one != pid and _is_waiting(one)}
             for one in starts.keys() - waiting - {pid}:
                 handle = _handle_of(one, spec.board, spec.attempt, starts[one])
-                if handle is not None and _settles(_Started(handle)):
+                if handle is not None and _is_still_running(_Started(handle)):
                     return True
             if any(one < pid for one in waiting):
                 return True
@@ -234,12 +234,12 @@ class ProcessExecutor(Executor):
         return bool(self.hub)
 
     def _start(self, spec: Spec) -> Handle | None:
-        """Start a board, or find what runs; None if another hub's start of it goes first."""
+        """Start a board, or find a running one; None if another hub's start has precedence."""
         record = spec.directory / "process.json"
         before = read_json(record)
         if isinstance(before, dict):
             running = _Started(before)
-            if _settles(running):
+            if _is_still_running(running):
                 return before
             shutil.rmtree(running.place, ignore_errors=True)
         if (elsewhere := self._find_elsewhere(spec)) is not None:
@@ -275,32 +275,32 @@ class ProcessExecutor(Executor):
             if yields:
                 _kill_waiting(pid)
                 return None
-            with suppress(BrokenPipeError):  # it was killed already, and `poll` reports that
+            with suppress(BrokenPipeError):  # already killed, as `poll` will report
                 os.write(writing, b"go\n")
         finally:
             os.close(reading)
             os.close(writing)
         return handle
 
-    def _look(self, started: _Started, groups: Mapping[int, list[Process]]) -> Status:
-        verdict = started.verdict()
+    def _status(self, started: _Started, groups: Mapping[int, list[Process]]) -> Status:
+        ended_status = started.ended_status()
         members = [] if started.is_foreign() else groups.get(started.pid, [])
         alive = [process for process in members if process.is_alive]
         leader = next((one for one in members if one.pid == started.pid), None)
-        if leader is not None and leader.is_alive and verdict is None:
-            status = self._look_at_living(started, alive)
-            verdict = started.verdict()
-            if verdict is None:
+        if leader is not None and leader.is_alive and ended_status is None:
+            status = self._status_of_running(started, alive)
+            ended_status = started.ended_status()
+            if ended_status is None:
                 return status
-        if alive:  # it was ended by us, or has left children behind
+        if alive:  # killed by us, or children are left
             started.signal(signal.SIGKILL)
         gone, code = _fetch_exit_code(started) if members else (True, None)
         if not gone:
             return Status(started.state())
         self._addresses.pop(started.place, None)
-        return verdict or started.end(code, _reason(started, code))
+        return ended_status or started.end(code, _reason(started, code))
 
-    def _look_at_living(self, started: _Started, alive: list[Process]) -> Status:
+    def _status_of_running(self, started: _Started, alive: list[Process]) -> Status:
         memory = sum(process.resident for process in alive)
         limit = started.memory
         if limit is not None and memory > limit:
@@ -315,7 +315,7 @@ class ProcessExecutor(Executor):
 
 
 class _Started(Start):
-    """A process that was started, as its handle describes it."""
+    """A started process, described by its handle."""
 
     def __init__(self, handle: Handle, boot: str = "") -> None:
         super().__init__(handle)
@@ -326,26 +326,26 @@ class _Started(Start):
             self.of_this_boot = str(handle["boot"]) == (boot or system.boot_id())
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise ExecutorError(
-                f"this is not the handle of a process: {error!r}. Start the board again."
+                f"not the handle of a process: {error!r}. Start the board again."
             ) from error
-        if self.pid <= 1:  # 0 and 1 as a group would mean ourselves, and all
-            raise ExecutorError(f"there is no board with process id {self.pid}. Start it again.")
+        if self.pid <= 1:  # as groups, 0 means our own and 1 all processes
+            raise ExecutorError(f"invalid process id {self.pid}. Start the board again.")
 
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         process = system.find_process(self.pid)
         return process is not None and process.is_alive and self._is(process)
 
     def is_foreign(self) -> bool:
         """Return whether the id belongs to another process now.
 
-        An id is not reused while a group has it. So if another process has it, nothing of ours is
-        left; and if it is free, its group is ours.
+        An id is not reused while a group has it. So if another process has it, nothing of this
+        start is left; and if it is free, its group is that of this start.
         """
         process = system.find_process(self.pid)
         return not self.of_this_boot or (process is not None and not self._is(process))
 
     def is_waiting(self) -> bool:
-        return _waits(self.pid)
+        return _is_waiting(self.pid)
 
     def _is(self, process: Process) -> bool:
         return self.of_this_boot and process.started == self._started
@@ -361,17 +361,17 @@ def _kill_waiting(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _waits(pid: int) -> bool:
+def _is_waiting(pid: int) -> bool:
     return _WAITING in system.command_line(pid)[:4]
 
 
 def _handle_of(pid: int, board: str, attempt: int, directory: Path) -> Handle | None:
-    """Return the handle of a marked process; None if it waits, or was started by a board."""
+    """Return the handle of a marked process; None if it waits, or is a child of a board."""
     noted = read_json(directory / "process.json")
     if isinstance(noted, dict):
-        return noted if noted.get("pid") == pid and _Started(noted).lives() else None
+        return noted if noted.get("pid") == pid and _Started(noted).is_running() else None
     process = system.find_process(pid)
-    if process is None or process.group != pid or not process.is_alive or _waits(pid):
+    if process is None or process.group != pid or not process.is_alive or _is_waiting(pid):
         return None
     return {  # its directory is gone
         "board": board,
@@ -387,7 +387,7 @@ def _handle_of(pid: int, board: str, attempt: int, directory: Path) -> Handle | 
 
 
 def _spawn(spec: Spec, go: int, out: Path, log: Path, environment: Mapping[str, str]) -> int:
-    """Start a process in a session of its own, which waits for a word on `go`."""
+    """Start a process in its own session, which waits for a line on `go`."""
     return system.spawn(
         ["/bin/sh", "-c", _LAUNCH, _WAITING, *spec.words(sys.executable)],
         environment,
@@ -398,22 +398,22 @@ def _spawn(spec: Spec, go: int, out: Path, log: Path, environment: Mapping[str, 
 
 
 def _bind(pid: int, cpus: float) -> None:
-    """Bind a process that waits to this number of processors; what it becomes inherits them."""
+    """Bind a waiting process to this number of CPUs; its command inherits them."""
     usable = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(pid, random.sample(usable, min(math.ceil(cpus), len(usable))))
 
 
-def _settles(before: _Started) -> bool:
-    """Return whether an earlier start of a board goes on; if not, wait until it is gone."""
+def _is_still_running(before: _Started) -> bool:
+    """Return whether an earlier start of a board is running; if it is stopping, wait."""
     patience = time.monotonic() + _CHANGEOVER_SECONDS
-    while before.lives():
-        if before.verdict() is not None or before.deadline() is not None:
+    while before.is_running():
+        if before.ended_status() is not None or before.deadline() is not None:
             before.signal(signal.SIGKILL)
         elif not before.is_waiting():
             return True
         if time.monotonic() > patience:
             raise ExecutorError(
-                f"process {before.pid} of this board does not end, although it was killed. "
+                f"process {before.pid} of this board does not exit, although it was killed. "
                 "Wait until the file system it reads from answers again."
             )
         time.sleep(0.01)
@@ -424,10 +424,10 @@ def _settles(before: _Started) -> bool:
 
 
 def _fetch_exit_code(started: _Started) -> tuple[bool, int | None]:
-    """Wait a moment for a group to end; return whether its leader is gone, and its exit code.
+    """Wait a moment for a group to exit; return whether its leader is gone, and its exit code.
 
-    Fetches all exit codes that are ours to fetch: those of our children, and of their children
-    where orphans come to us. What was killed may take a while to give back its memory.
+    Reaps all children of this process, including orphans if it is a subreaper. A killed process
+    may take a while to free its memory.
     """
     code, fetched = None, False
     patience = time.monotonic() + _ENDING_SECONDS
@@ -435,7 +435,7 @@ def _fetch_exit_code(started: _Started) -> tuple[bool, int | None]:
         try:
             pid, status = os.waitpid(-started.pid, os.WNOHANG)
         except ChildProcessError:
-            if not started.lives():
+            if not started.is_running():
                 return True, code
             pid = 0
         if pid == started.pid:
@@ -450,5 +450,5 @@ def _reason(started: _Started, code: int | None) -> str:
         if not started.of_this_boot:
             return "the machine was restarted"
         if not started.place.is_dir():
-            return "it was started again since"
-    return started.why_ended(code)
+            return "it was started again"
+    return started.end_reason(code)

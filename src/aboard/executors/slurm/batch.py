@@ -2,17 +2,17 @@
 
 The directory of a batch must lie on a file system that the compute nodes share. In it:
 
-    payload.json     what the tasks read
-    environment.sh   the variables of the user who submits, which the script reads: Slurm stores
+    payload.json     the input of the tasks
+    environment.sh   the submitter's variables, which the script reads; Slurm itself stores only
                      those that boards get too, and no credentials
     handle.json      the handle; an array has no `job` until Slurm has accepted it
-    log-NUMBER       what a task wrote, and what Slurm says about it
+    log-NUMBER       the output of a task, and Slurm's messages about it
     tasks/           a file for each start of a task, NUMBER.JOB.RESTARTS; at its end the script
                      appends .EXITCODE, and .time after Slurm's warning before the time limit
 
-The files in `tasks` are empty: one listing tells how thousands of tasks ended, also after Slurm has
-forgotten them. An array has at most MaxArraySize tasks. For more, a batch has several arrays, and
-the number of a task is its index plus the `offset` of its array.
+The files in `tasks` are empty: one listing shows how thousands of tasks ended, also after Slurm has
+forgotten them. An array has at most MaxArraySize tasks. A larger batch has several arrays, and the
+number of a task is its index plus the `offset` of its array.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ from aboard.executors.start import read_json, read_log, why
 from aboard.system import write_private
 
 _ENVIRONMENT, _RECORD, _TASKS = "environment.sh", "handle.json", "tasks"
-_FOLLOW_SECONDS, _WAIT_SECONDS = 2.0, 0.2  # between two queries; between two looks for the log
-_SAID = 2000  # bytes at the end of a log in which Slurm may say why it ended the task
+_FOLLOW_SECONDS, _WAIT_SECONDS = 2.0, 0.2  # between queries; between checks for the log
+_OUTPUT_TAIL = 2000  # bytes at the end of a log in which Slurm may explain why it ended the task
 _TASK = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.(\d+))?(\.time)?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
 _PARTITION = re.compile(r"-p|--partition\b")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTION = re.compile(r"BASH_FUNC_([\w-]+)%%")  # such as `module`
-# What is not the user's choice: of the shell, the node, its devices, and a launcher around us.
+# Variables that the user did not choose: of the shell, the node, its devices, a launcher.
 _OF_PLACE = re.compile(
     r"_|PWD|OLDPWD|SHLVL|HOST|HOSTNAME|BASHOPTS|SHELLOPTS|E?UID|PPID"
     r"|(CUDA|ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK"
@@ -78,7 +78,7 @@ _OF_PLACE = re.compile(
 
 
 class SlurmBatches(BatchExecutor):
-    """Runs tasks as jobs of the user who submits."""
+    """Runs tasks as jobs of the submitter."""
 
     name = "slurm"
     Settings = SlurmSettings
@@ -131,16 +131,16 @@ class SlurmBatches(BatchExecutor):
         submitted = _Submitted(handle)
         cluster = Cluster.of(self.settings(submitted.profile))
         chosen = set(submitted.numbers() if numbers is None else numbers)
-        # What has begun may end by itself: the script of the job sees to it, because srun would
-        # kill its ranks without the time of grace, and Slurm gives that time to all others. A
-        # signal to a script that Slurm has not started yet is lost.
+        # The script of a running job stops its task, because srun would kill its ranks without
+        # the grace period, which Slurm gives to all other processes. A signal to a script that
+        # Slurm has not started yet is lost.
         begun = set()
         if now or submitted.has_ranks:
             begun = chosen & {number for _, number in _records(submitted.place)}
         if targets := submitted.targets(chosen - begun):
             cluster.cancel(*targets)
         if targets := submitted.targets(begun):
-            cluster.cancel("--state=PENDING", *targets)  # to be started once more
+            cluster.cancel("--state=PENDING", *targets)  # requeued
             number = "USR2" if now else "TERM"
             cluster.cancel("--state=RUNNING", "--batch", f"--signal={number}", *targets)
 
@@ -151,7 +151,7 @@ class SlurmBatches(BatchExecutor):
         path = submitted.log(submitted.array_of(number), number)
         asked = -math.inf
 
-        def lives() -> bool:
+        def is_running() -> bool:
             nonlocal asked
             if time.monotonic() < asked + _FOLLOW_SECONDS:
                 return True
@@ -159,13 +159,13 @@ class SlurmBatches(BatchExecutor):
             status = self.tasks({"": handle})[""].get(number)
             return status is not None and status.state is not TaskState.ENDED
 
-        while follow and not path.exists() and lives():  # it waits for its turn
+        while follow and not path.exists() and is_running():  # not started yet
             time.sleep(_WAIT_SECONDS)
             yield b""
-        yield from read_log(path, tail=tail, follow=follow, lives=lives)
+        yield from read_log(path, tail=tail, follow=follow, is_running=is_running)
 
     def release(self, handle: Handle) -> None:
-        """Remove all but the logs, and the payload."""
+        """Remove all but the logs and the payload."""
         submitted = _Submitted(handle)
         try:
             name = f"aboard-{handle.get('job')}-{handle.get('attempt')}"
@@ -177,22 +177,22 @@ class SlurmBatches(BatchExecutor):
                     shutil.move(log, submitted.directory / log.name)
                 shutil.rmtree(submitted.place)
                 return
-            for name in (_ENVIRONMENT, _RECORD, "lock"):  # the payload serves a retry
+            for name in (_ENVIRONMENT, _RECORD, "lock"):  # a retry needs the payload
                 (submitted.place / name).unlink(missing_ok=True)
             shutil.rmtree(submitted.place / _TASKS, ignore_errors=True)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise ExecutorError(
-                f"{submitted.place}: it cannot be removed: {why(error)}. Remove it by hand."
+                f"{submitted.place}: cannot be removed: {why(error)}. Remove it by hand."
             ) from error
 
     def _checked(self, batch: Batch) -> SlurmSettings:
         settings: SlurmSettings = self.settings(batch.profile)
         if batch.image:
             raise ExecutorError(
-                "Slurm runs a training in the environment of its nodes, not in an image. Leave the "
-                "image out, or begin the command with your site's container runtime."
+                "Slurm runs a training on its nodes, not in an image. Omit the image, or begin the "
+                "command with your site's container runtime."
             )
         return settings
 
@@ -200,7 +200,7 @@ class SlurmBatches(BatchExecutor):
         cluster = Cluster.of(settings)
         handle: Handle | None = read_json(place / _RECORD)
         if handle is not None and not all("job" in array for array in handle["arrays"]):
-            # A process was killed while it submitted. If Slurm does not answer, all stays as it is.
+            # A process was killed while it submitted. If Slurm does not answer, nothing changes.
             _find_jobs(cluster, handle, batch)
         try:
             if handle is None:
@@ -212,7 +212,7 @@ class SlurmBatches(BatchExecutor):
                     array["job"] = cluster.submit(options, script, lock)
                     write_private(place / _RECORD, json.dumps(handle))
         except (ExecutorError, OSError):
-            # If Slurm accepts an array after all, its tasks find no payload, and end.
+            # If Slurm accepts an array after all, its tasks find no payload and exit.
             shutil.rmtree(place, ignore_errors=True)
             accepted = [one["job"] for one in (handle or {}).get("arrays", ()) if "job" in one]
             if accepted:
@@ -250,7 +250,7 @@ class SlurmBatches(BatchExecutor):
 
 
 def _check_nodes(batch: Batch, settings: SlurmSettings, cluster: Cluster) -> None:
-    """Refuse more nodes than there are: Slurm would accept the job, and never start it."""
+    """Reject more nodes than exist: Slurm would accept the job and never start it."""
     wanted = batch.resources.nodes
     if wanted == 1 or any(_PARTITION.match(option) for option in settings.options):
         return
@@ -261,13 +261,13 @@ def _check_nodes(batch: Batch, settings: SlurmSettings, cluster: Cluster) -> Non
     largest = max(known, key=lambda name: known[name])
     shown = f"partition {largest!r}" if largest else "the default partition"
     raise ExecutorError(
-        f"each member runs on {wanted} nodes, and {shown} of Slurm has {known[largest]}. "
+        f"each member requests {wanted} nodes, but {shown} of Slurm has {known[largest]}. "
         "Ask for fewer nodes, or set another partition in [executors.slurm]."
     )
 
 
 class _Task(NamedTuple):
-    """What the script has noted of the last start of a task."""
+    """The script's record of the last start of a task."""
 
     restarts: int
     exit_code: int | None = None
@@ -276,7 +276,7 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class _Array:
-    """An array; or a plain job, without indices, whose number is the offset."""
+    """An array; or a plain job without indices, whose number is the offset."""
 
     job: str
     offset: int
@@ -307,14 +307,14 @@ class _Submitted:
             bounded([number for one in self.arrays for number in one.numbers()])
         except (KeyError, TypeError, ValueError) as error:
             raise ExecutorError(
-                f"this is not the handle of a job of Slurm's: {error!r}. Submit the job again."
+                f"not the handle of a Slurm job: {error!r}. Submit the job again."
             ) from error
 
     def numbers(self) -> Iterator[int]:
         return (number for array in self.arrays for number in array.numbers())
 
     def targets(self, numbers: Collection[int]) -> list[str]:
-        """Return what to give to scancel."""
+        """Return the arguments of scancel."""
         found = []
         for array in self.arrays:
             ours = set(array.numbers())
@@ -338,10 +338,10 @@ class _Submitted:
         return (self.directory if released else self.place) / name
 
     def conclude(self, array: _Array, number: int, job: Job, task: _Task | None) -> TaskStatus:
-        """Return how a task ended of which Slurm, or its accounting, knows."""
+        """Return how a task ended that Slurm, or its accounting, knows."""
         noted = None if task is None else task.exit_code
         code = job.exit_code()
-        # Of one that it cancelled, Slurm often tells the signal alone, not how the task ended.
+        # After a cancellation, Slurm often reports only the signal, not how the task ended.
         if code is None or (noted is not None and job.state == "CANCELLED"):
             code = noted
         return TaskStatus(
@@ -353,28 +353,28 @@ class _Submitted:
             return ""
         if task is not None and task.timed_out and job.state in {"FAILED", "TIMEOUT"}:
             return f"{TIME_IS_UP}: {job.limit}"
-        said = b""
+        output = b""
         try:
             with system.open_regular(self.log(array, number)) as file:
-                file.seek(max(file.seek(0, os.SEEK_END) - _SAID, 0))
-                said = file.read()
+                file.seek(max(file.seek(0, os.SEEK_END) - _OUTPUT_TAIL, 0))
+                output = file.read()
         except FileNotFoundError:
             if task is None and job.state == "FAILED":
                 return job.why_not_begun(self.place)
-        except OSError:  # another user's
+        except OSError:  # of another user
             pass
         if job.state == "FAILED" and job.exit_code() != -signal.SIGKILL:
-            return ""  # whatever it said
-        return why_out_of_memory(job.state, said, self.memory) or job.why_ended()
+            return ""
+        return why_out_of_memory(job.state, output, self.memory) or job.end_reason()
 
     def forgotten(self, array: _Array, number: int, task: _Task | None) -> TaskStatus:
-        """Return how a task ended that Slurm lists no longer."""
+        """Return how a task ended that Slurm no longer lists."""
         unit = array.unit(number)
         if task is not None and task.exit_code is not None:
             reason = TIME_IS_UP if task.timed_out else ""
             return TaskStatus(TaskState.ENDED, task.exit_code, reason, unit)
         if self.user != os.getuid():
-            reason = f"Slurm does not list job {unit}, which is another user's"
+            reason = f"Slurm does not list job {unit} of another user"
             return TaskStatus(TaskState.UNKNOWN, reason=reason, unit=unit)
         never = ", which never began" if task is None else ""
         reason = f"Slurm has forgotten its job {unit}{never}"
@@ -418,12 +418,12 @@ def _query(cluster: Cluster, batches: Mapping[str, _Submitted]) -> dict[str, dic
 
 
 def _records(place: Path) -> dict[tuple[str, int], _Task]:
-    """Return what the scripts have noted, by the job and the number of the task."""
+    """Return the records of the scripts, by job and task number."""
     found: dict[tuple[str, int], _Task] = {}
     try:
         with os.scandir(place / _TASKS) as files:
             names = [file.name for file in files]
-    except (FileNotFoundError, PermissionError):  # released, or another user's
+    except (FileNotFoundError, PermissionError):  # released, or of another user
         return found
     for matched in filter(None, map(_TASK.fullmatch, names)):
         number, job, restarts, code, timed_out = matched.groups()
@@ -435,7 +435,7 @@ def _records(place: Path) -> dict[tuple[str, int], _Task]:
 
 
 def _by_index(jobs: Iterable[Job]) -> dict[tuple[str, int], Job]:
-    """Return the jobs by their array and their index in it; 0 for a plain job."""
+    """Return the jobs by array and index; the index is 0 for a plain job."""
     found = {}
     for job in jobs:
         for index in expand(job.indices or "0"):
@@ -490,7 +490,7 @@ def _log_name(offset: int, index: int | str | None) -> str:
 
 
 def _comment(batch: Batch, place: Path, array: Handle) -> str:
-    """Name the array to those who search for it; the same job may exist in another root."""
+    """Return a comment to find the array by; another root may have a job with this name."""
     digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
     return f"aboard-job:{batch.job}:{batch.attempt}:{array['offset']}:{digest}"
 
@@ -501,7 +501,7 @@ def _script(batch: Batch, settings: SlurmSettings, place: Path, array: Handle) -
     wanted = batch.resources
     launch = []
     if _has_ranks(batch):
-        # Since 22.05 srun does not take it from sbatch.
+        # Since 22.05 srun does not inherit it from sbatch.
         cpus = math.ceil(wanted.cpus or settings.cpus)
         srun = str(settings.programs / "srun") if settings.programs else "srun"
         launch = [srun, "--export=ALL", "--kill-on-bad-exit=1", f"--cpus-per-task={cpus}"]
@@ -534,7 +534,7 @@ def _has_ranks(batch: Batch) -> bool:
 
 
 def _environment(variables: Mapping[str, str]) -> bytes:
-    """Return lines of a shell that set the variables and functions of the user who submits."""
+    """Return shell code that sets the variables and functions of the submitter."""
     lines = []
     for name, value in variables.items():
         if function := _FUNCTION.fullmatch(name):
@@ -547,7 +547,7 @@ def _environment(variables: Mapping[str, str]) -> bytes:
 
 
 def _place_of(batch: Batch, settings: SlurmSettings) -> Path:
-    """Return a directory that the nodes share: beside the runs, or that of the settings."""
+    """Return a directory that the nodes share: beside the runs, or from the settings."""
     directory = batch.directory.absolute()
     if settings.directory is None or any(directory.is_relative_to(one) for one in batch.writes):
         return directory
@@ -559,14 +559,14 @@ def _place_name(name: str, directory: Path) -> str:
 
 
 def _find_jobs(cluster: Cluster, handle: Handle, batch: Batch) -> None:
-    """Note the jobs of arrays that Slurm has accepted, but whose caller was killed."""
+    """Record the jobs of arrays that Slurm accepted before the submitter was killed."""
     place = Path(handle["place"])
     by_comment = {job.comment: job.array or job.id for job in cluster.jobs().values()}
     lacking = [array for array in handle["arrays"] if "job" not in array]
     for array in lacking:
         if job := by_comment.get(_comment(batch, place, array)):
             array["job"] = job
-    # Slurm may have forgotten an array since, all of whose tasks have ended.
+    # Slurm may have forgotten an array whose tasks have all ended.
     begun = {number: job for job, number in _records(place)}
     for array in lacking:
         offset, indices = array["offset"], array["indices"]
@@ -577,7 +577,7 @@ def _find_jobs(cluster: Cluster, handle: Handle, batch: Batch) -> None:
 
 
 def expand(indices: str) -> Iterator[int]:
-    """Yield the numbers of Slurm's notation: `1-3,7`, `[5-200%8]`, `0-10:2`."""
+    """Yield the numbers of a range in Slurm's notation: `1-3,7`, `[5-200%8]`, `0-10:2`."""
     for part in indices.strip("[]").partition("%")[0].split(","):
         if matched := _RANGE.fullmatch(part):
             first, last, step = matched.groups()

@@ -1,7 +1,7 @@
 # The batch script of a task, after child.sh and lines that set: aboard_place, aboard_payload,
 # aboard_environment, aboard_workdir, aboard_python, aboard_offset, the arrays aboard_launch and
-# aboard_command, and the function aboard_setup. The prefix keeps them apart from the variables of
-# the user, which are those of the task.
+# aboard_command, and the function aboard_setup. The prefix avoids conflicts with the variables of
+# the user, which the task gets.
 aboard_number=$((aboard_offset + ${SLURM_ARRAY_TASK_ID:-0}))
 aboard_job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 aboard_start=$aboard_place/tasks/$aboard_number.$aboard_job.${SLURM_RESTART_COUNT:-0}
@@ -15,8 +15,8 @@ aboard_fail() {
   echo "aboard: $1" >&2
   aboard_finish 1
 }
-# A signal to the script alone; one to all processes of the job arrives twice, and `aboard run`
-# takes both for one. srun would kill its ranks at once: they get the signal from Slurm.
+# Forwards a signal that only the script got. A signal to all processes of the job then arrives
+# twice, which `aboard run` counts once. srun would kill its ranks at once, so Slurm signals them.
 aboard_end() {
   aboard_has_task aboard_end aboard_finish 143 || return
   if [ ${#aboard_launch[@]} = 0 ]; then
@@ -26,13 +26,13 @@ aboard_end() {
     (sleep 30 && aboard_kill) 2>/dev/null &
   fi
 }
-# Slurm kills what is left when the script ends.
+# Slurm kills all other processes when the script exits.
 aboard_kill() {
   aboard_has_task aboard_kill aboard_finish 137 || return
   kill "$([ ${#aboard_launch[@]} = 0 ] && echo -KILL || echo -TERM)" "$aboard_task" 2>/dev/null
 }
-# Slurm's warning before the time limit. Where it comes before a preemption too, the task runs until
-# Slurm ends the job: one that ends by itself is not requeued.
+# Slurm's warning before the time limit. If it announces a preemption, the task runs until Slurm ends
+# the job: a job that exits by itself is not requeued.
 aboard_warn() {
   [[ $(scontrol show job "$SLURM_JOB_ID" 2>/dev/null) == *PreemptTime=[0-9]* ]] && return
   aboard_time=.time
@@ -42,13 +42,13 @@ trap aboard_end TERM
 trap aboard_warn USR1
 trap aboard_kill USR2
 
-: >"$aboard_start" || aboard_fail "$aboard_place: it cannot be written on the node $(hostname)."
-[ -r "$aboard_payload" ] || aboard_fail "$aboard_payload: it cannot be read on the node $(hostname)."
+: >"$aboard_start" || aboard_fail "$aboard_place: cannot be written on the node $(hostname)."
+[ -r "$aboard_payload" ] || aboard_fail "$aboard_payload: cannot be read on the node $(hostname)."
 . "$aboard_environment"
 aboard_setup
-cd "$aboard_workdir" || aboard_fail "$aboard_workdir: the node $(hostname) does not see this working\
- directory. Submit from a directory on a file system that the nodes share."
-command -v "$aboard_python" >/dev/null || aboard_fail "$aboard_python: there is no such program on\
+cd "$aboard_workdir" || aboard_fail "$aboard_workdir: working directory not found on the node\
+ $(hostname). Submit from a directory on a file system that the nodes share."
+command -v "$aboard_python" >/dev/null || aboard_fail "$aboard_python: program not found on\
  the node $(hostname). Install Aboard where all nodes see it, or set python in the settings."
 
 aboard_spawn "${aboard_launch[@]}" "${aboard_command[@]}" "$aboard_number" </dev/null

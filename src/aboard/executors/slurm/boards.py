@@ -1,19 +1,19 @@
 """Boards as jobs of a Slurm cluster: one board, one job.
 
 The hub calls `sbatch`, `squeue` and `scancel`, and `sacct` for jobs that Slurm has forgotten. The
-directory of a board must lie on a file system that the compute nodes share: secrets are files in
-it, so that neither the script nor the environment that Slurm stores has them. In the directory of
-a start, besides the files of `Start`:
+directory of a board must be on a file system that the compute nodes share. Secrets are files in it,
+so that neither the script nor the environment that Slurm stores contains them. Besides the files of
+`Start`, the directory of a start contains:
 
     handle.json        the handle, without `job` until Slurm has accepted the job
     running            written by the script: how often the job was requeued before
-    ended              the same, the exit code, and the signal that the script passed on
-    slurm.out          what Slurm itself says about the job
+    ended              the same, the exit code, and the signal that the script forwarded
+    slurm.out          Slurm's own messages about the job
 
-The script passes signals on to the board: SIGTERM and Slurm's warning before the time limit
-(SIGUSR1) give it the time of grace, SIGUSR2 kills it at once. So the directory for temporary
-files on the node is removed whichever way a board ends; after a kill of the whole job, the next
-board on the node removes it.
+The script forwards signals to the board: SIGTERM and Slurm's warning before the time limit
+(SIGUSR1) give it the grace period, SIGUSR2 kills it at once. So the temporary directory on the node
+is removed however a board ends; if Slurm kills the script too, the next board on the node removes
+it.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ from aboard.executors.start import Start, read_json, why
 from aboard.system import write_private
 from aboard.web.tokens import TokenError
 
-_FOLLOW_SECONDS = 2.0  # between two queries while a log is followed
-_PATIENCE_SECONDS = 5.0  # after the time of grace, in which the script kills the board
+_FOLLOW_SECONDS = 2.0  # between queries while a log is followed
+_PATIENCE_SECONDS = 5.0  # after the grace period, for the script to kill the board
 _HANDLE, _OUTPUT, _LONGEST_OUTPUT = "handle.json", "slurm.out", 2000
 
 
@@ -100,14 +100,14 @@ class SlurmExecutor(Executor):
         for key, handle in handles.items():
             try:
                 submitted = _Submitted(handle)
-                verdict = submitted.verdict()
-                if verdict is not None:
-                    found[key] = verdict
+                ended_status = submitted.ended_status()
+                if ended_status is not None:
+                    found[key] = ended_status
                     submitted.release()
                     self._remember(submitted, None, ended=True)
                     continue
                 cluster = Cluster.of(self.settings(submitted.profile))
-                _ = submitted.files  # an error there is about this job alone
+                _ = submitted.files  # an error there concerns only this job
                 by_cluster.setdefault(cluster, {})[key] = submitted
             except (ExecutorError, OSError, ValueError) as error:
                 found[key] = Status(CommandState.UNKNOWN, reason=why(error))
@@ -116,17 +116,17 @@ class SlurmExecutor(Executor):
         return found
 
     def stop(self, handle: Handle, *, now: bool = False) -> None:
-        """Let the script of the job end the board; a job that waits is cancelled."""
+        """Make the script of the job stop the board; cancel a pending job."""
         submitted = _Submitted(handle)
-        if submitted.verdict() is not None:
+        if submitted.ended_status() is not None:
             return
         with suppress(OSError):  # its directory may be gone
-            submitted.files.ask_to_end(0.0 if now else time.monotonic() + self.grace)
+            submitted.files.request_stop(0.0 if now else time.monotonic() + self.grace)
         cluster = Cluster.of(self.settings(submitted.profile))
         if not (submitted.files.place / "running").exists():
-            cluster.cancel(submitted.job)  # a signal to a script that has not begun is lost
+            cluster.cancel(submitted.job)  # a signal to a script that is not running is lost
             return
-        # Signals to a job that waits make scancel try again for more than a minute.
+        # scancel retries a signal to a pending job for more than a minute.
         cluster.cancel("--state=PENDING", submitted.job)
         number = "USR2" if now else "TERM"
         cluster.cancel("--state=RUNNING", "--batch", f"--signal={number}", submitted.job)
@@ -137,16 +137,16 @@ class SlurmExecutor(Executor):
         submitted = _Submitted(handle)
         asked = time.monotonic()
 
-        def lives() -> bool:
+        def is_running() -> bool:
             nonlocal asked
-            if submitted.verdict() is not None or (submitted.files.place / "ended").exists():
+            if submitted.ended_status() is not None or (submitted.files.place / "ended").exists():
                 return False
             if time.monotonic() < asked + _FOLLOW_SECONDS:
                 return True
             asked = time.monotonic()
             return self.poll({"": handle})[""].state is not CommandState.ENDED
 
-        return submitted.files.read_log(tail=tail, follow=follow, lives=lives)
+        return submitted.files.read_log(tail=tail, follow=follow, is_running=is_running)
 
     def address(self, handle: Handle) -> Address | None:
         job = str(handle.get("job"))
@@ -161,7 +161,7 @@ class SlurmExecutor(Executor):
 
     def _read_address(self, submitted: _Submitted) -> Address | None:
         try:
-            return None if submitted.verdict() is not None else submitted.files.address()
+            return None if submitted.ended_status() is not None else submitted.files.address()
         except (OSError, TokenError) as error:
             raise ExecutorError(
                 f"the address of job {submitted.job} cannot be read: {why(error)}. "
@@ -200,7 +200,7 @@ class SlurmExecutor(Executor):
             True,
             version,
             resources,
-            f"there is no partition {min(missing)!r}.",
+            f"partition {min(missing)!r} not found.",
             f"Change partition in [{table}]. Slurm has {known}.",
         )
 
@@ -215,7 +215,7 @@ class SlurmExecutor(Executor):
         if (submitted := self._find_submitted(cluster, spec, start)) is not None:
             if handle is None or handle["fingerprint"] != submitted["fingerprint"]:
                 shutil.rmtree(spec.directory / start.name, ignore_errors=True)
-            else:  # a hub was killed while it submitted the job
+            else:  # a hub was killed during its submission
                 write_private(record, json.dumps(submitted))
             return submitted
         if handle is None:
@@ -236,7 +236,7 @@ class SlurmExecutor(Executor):
         try:
             handle["job"] = cluster.submit(options, script, lock)
         except ExecutorError:
-            # If Slurm accepts it after all, the next start or the search for orphans ends the job.
+            # If Slurm accepts it after all, the next start or the orphan search cancels it.
             shutil.rmtree(spec.directory / start.name, ignore_errors=True)
             if place.directory != spec.directory:
                 shutil.rmtree(place.directory, ignore_errors=True)
@@ -247,29 +247,29 @@ class SlurmExecutor(Executor):
     def _find_submitted(self, cluster: Cluster, spec: Spec, start: Path) -> Handle | None:
         """Return the handle of this start if a hub has submitted its job, from any directory.
 
-        A job that Slurm accepts between this search and `sbatch` does not run beside the other:
-        see `_options`. The search for orphans ends the one that is not noted.
+        If Slurm accepts another job for it between this search and `sbatch`, the two do not run at
+        the same time: see `_options`. The orphan search cancels the one without a record.
 
         Raises:
-            ExecutorError: there is a job whose files are not here. It is cancelled first.
+            ExecutorError: a job exists, but its files are not here. It is cancelled first.
         """
         label = (self.hub, spec.board, spec.attempt)
         jobs = [one for one in cluster.jobs(workdirs=True).values() if one.label() == label]
         for job in sorted(jobs, key=lambda one: int(one.id), reverse=True):
-            handle = _noted(job)
+            handle = _recorded_handle(job)
             has_ended = bool(ENDED.fullmatch(job.state))
             if handle is not None and (not has_ended or job.workdir == str(start)):
                 return handle
             if not has_ended:
                 cluster.cancel(job.id)
                 raise ExecutorError(
-                    f"job {job.id} of board {spec.board} is cancelled, because its files are not "
-                    f"in {job.workdir}. The board starts when it has ended."
+                    f"job {job.id} of board {spec.board} was cancelled, because its files are not "
+                    f"in {job.workdir}. The board starts when the job has ended."
                 )
         return None
 
     def _options(self, spec: Spec, settings: SlurmSettings, start: Path) -> list[str]:
-        # Should two hubs submit this start, a singleton waits until the other job has ended.
+        # If two hubs submit this start, `singleton` makes one wait until the other has ended.
         return job_options(
             settings,
             *("--nodes=1", "--ntasks=1", "--gres=none", "--requeue", "--dependency=singleton"),
@@ -327,12 +327,12 @@ class SlurmExecutor(Executor):
                     found[key] = submitted.conclude(job)
                     self._remember(submitted, None, ended=True)
                 else:
-                    found[key] = self._look(cluster, submitted, job)
+                    found[key] = self._status(cluster, submitted, job)
             except (ExecutorError, OSError, TokenError, ValueError) as error:
                 found[key] = Status(CommandState.UNKNOWN, reason=why(error))
         return found
 
-    def _look(self, cluster: Cluster, submitted: _Submitted, job: Job) -> Status:
+    def _status(self, cluster: Cluster, submitted: _Submitted, job: Job) -> Status:
         deadline = submitted.files.deadline()
         if deadline is not None and job.state != "COMPLETING":
             waits = WAITING.fullmatch(job.state)
@@ -347,7 +347,7 @@ class SlurmExecutor(Executor):
                 return Status(CommandState.RUNNING)
             reason = f"job {job.id} starts on {job.node}"
         else:
-            reason = f"job {job.id} was given {job.node}"
+            reason = f"job {job.id} was assigned to {job.node}"
         self._remember(submitted, None)
         return Status(CommandState.STARTING, reason=reason)
 
@@ -362,7 +362,7 @@ class SlurmExecutor(Executor):
 
 
 class _Submitted(Start):
-    """A start whose job Slurm has accepted."""
+    """A start whose job Slurm accepted."""
 
     def __init__(self, handle: Handle) -> None:
         super().__init__(handle)
@@ -372,13 +372,13 @@ class _Submitted(Start):
             self.memory: int | None = handle["memory"]
         except (KeyError, TypeError) as error:
             raise ExecutorError(
-                f"this is not the handle of a job: {error!r}. Start the board again."
+                f"not the handle of a job: {error!r}. Start the board again."
             ) from error
         self._handle = handle
 
     @cached_property
     def files(self) -> Start:
-        """Its files while it runs: in the directory that the nodes share."""
+        """The files of the running board, in the directory that the nodes share."""
         shared = self._handle.get("shared")
         if shared is not None and Path(shared, self.place.name).is_dir():
             return Start({**self._handle, "directory": shared})
@@ -393,10 +393,10 @@ class _Submitted(Start):
         return int((_words(self.files.place / "running") or ["-1"])[0])
 
     def conclude(self, job: Job | None) -> Status:
-        """Store how the job ended; None if Slurm has forgotten it."""
+        """Record how the job ended; `job` is None if Slurm has forgotten it."""
         code, passed = self._outcome(job)
         reason = "" if self.files.deadline() is not None else self._reason(job, passed)
-        reason = reason or self.files.why_ended(code)
+        reason = reason or self.files.end_reason(code)
         if self.files is not self:
             with (
                 suppress(FileNotFoundError),
@@ -409,13 +409,13 @@ class _Submitted(Start):
         return status
 
     def release(self) -> None:
-        """Remove what is left in the directory that the nodes share."""
+        """Remove the files in the directory that the nodes share."""
         if self.files is not self:
             shutil.rmtree(self.files.place.parent, ignore_errors=True)
             self.files = self
 
     def _outcome(self, job: Job | None) -> tuple[int | None, str]:
-        """Return the exit code, and which signal the script had passed on."""
+        """Return the exit code, and the signal that the script forwarded."""
         count, code, *passed = _words(self.files.place / "ended") or ["", ""]
         if code and (job is None or count == str(job.restarts)):
             number = exit_code_of(code)
@@ -424,12 +424,12 @@ class _Submitted(Start):
         return (job.exit_code() if job is not None and self.runs(job) else None), ""
 
     def _reason(self, job: Job | None, passed: str) -> str:
-        """Return why Slurm has ended the job; empty if the board itself has."""
+        """Return why Slurm ended the job; empty if the board exited by itself."""
         state = "" if job is None else job.state
-        said = b""
+        output = b""
         with suppress(OSError):
-            said = (self.files.place / _OUTPUT).read_bytes()[-_LONGEST_OUTPUT:]
-        if reason := why_out_of_memory(state, said, self.memory):
+            output = (self.files.place / _OUTPUT).read_bytes()[-_LONGEST_OUTPUT:]
+        if reason := why_out_of_memory(state, output, self.memory):
             return reason
         if state == "TIMEOUT" or (passed == "TIME" and state != "PREEMPTED"):
             return f"{TIME_IS_UP}: {job.limit}" if job is not None else TIME_IS_UP
@@ -437,11 +437,11 @@ class _Submitted(Start):
             return ""
         if state == "FAILED" and not self.runs(job):
             return job.why_not_begun(self.files.place.parent)
-        return job.why_ended()
+        return job.end_reason()
 
 
 def _accounts(cluster: Cluster, gone: Iterable[_Submitted]) -> dict[str, Job]:
-    """Return the ends of jobs that squeue no longer lists, and that the script did not note."""
+    """Return the accounted ends of jobs that neither squeue nor the script reports."""
     silent = {one.job: one for one in gone if not (one.files.place / "ended").exists()}
     found = cluster.accounts(silent) if silent else []
     return {
@@ -451,20 +451,20 @@ def _accounts(cluster: Cluster, gone: Iterable[_Submitted]) -> dict[str, Job]:
     }
 
 
-def _noted(job: Job) -> Handle | None:
-    """Return the handle of a job by the files of its start; None if those are not its own."""
+def _recorded_handle(job: Job) -> Handle | None:
+    """Return the handle of a job from the files of its start; None if they are not its own."""
     handle: Handle | None = None
-    with suppress(OSError):  # of another machine
+    with suppress(OSError):  # on another machine
         handle = read_json(Path(job.workdir) / _HANDLE)
     return None if handle is None or handle.setdefault("job", job.id) != job.id else handle
 
 
 def _handle_of(job: Job, board: str, attempt: int, profile: str) -> Handle:
-    return _noted(job) or {
+    return _recorded_handle(job) or {
         "board": board,
         "attempt": attempt,
         "directory": str(Path(job.workdir).parent),
-        "start": f"job-{job.id}",  # the files there may be those of another job
+        "start": f"job-{job.id}",  # the files may be those of another job
         "log_from": 0,
         "profile": profile,
         "memory": None,

@@ -21,8 +21,8 @@ end_board() {
   kill -TERM "$aboard_task" 2>/dev/null
   (sleep "$grace" && kill -KILL "$aboard_task") 2>/dev/null &
 }
-# Slurm's warning. Where it comes before a preemption too, the board serves until Slurm ends the job:
-# one that ends by itself is not requeued.
+# Slurm's warning. If it announces a preemption, the board runs until Slurm ends the job: a job that
+# exits by itself is not requeued.
 warn() {
   [[ $(scontrol show job "$SLURM_JOB_ID" 2>/dev/null) == *PreemptTime=[0-9]* ]] && return
   passed=TIME
@@ -42,10 +42,10 @@ echo "$count" >running.new && mv running.new running
 exec </dev/null
 setup 2>>"$log"
 for path in "${reads[@]}"; do
-  [ -r "$path" ] || fail "$path: it cannot be read on the node $node. A board on Slurm reads what\
- the nodes share: move the runs there, or choose other nodes in the settings."
+  [ -r "$path" ] || fail "$path: cannot be read on the node $node. A board on Slurm reads only\
+ what the nodes share: move the runs there, or choose other nodes in the settings."
 done
-command -v "$python" >/dev/null || fail "$python: there is no such program on the node $node.\
+command -v "$python" >/dev/null || fail "$python: program not found on the node $node.\
  Install Aboard where all nodes see it, or set python in the settings."
 export "${variables[@]}"
 if [ -n "$interface" ]; then
@@ -55,12 +55,12 @@ if [ -n "$interface" ]; then
   export ABOARD_HOST=${found%%/*}
 fi
 
-# For temporary files, on the disk of the node. The lock says that the board lives; the directory
-# gets its name once it is locked. Boards that were killed have left theirs.
+# Temporary files, on the disk of the node. The lock shows that the board is running; the directory
+# gets its final name after it is locked. Remove those of boards that were killed.
 for base in "$SLURM_TMPDIR" "$TMPDIR" /tmp; do
   [ -n "$base" ] && scratch=$(mktemp -d "$base/.aboard-XXXXXXXX" 2>/dev/null) && break
 done
-[ -n "$scratch" ] || fail "no directory for temporary files can be made on the node $node.\
+[ -n "$scratch" ] || fail "no temporary directory can be created on the node $node.\
  Check TMPDIR there."
 if command -v flock >/dev/null; then
   for old in "$base/aboard-$UID"-*; do
@@ -69,7 +69,7 @@ if command -v flock >/dev/null; then
   exec 9<"$scratch"
   flock --nonblock 9
 fi
-# Never into a directory that is there: it may be another user's, who knows the number of the job.
+# Never into an existing directory: another user may have created it.
 named=$base/aboard-$UID-$SLURM_JOB_ID-$count
 mv -T "$scratch" "$named" 2>/dev/null && scratch=$named
 export TMPDIR=$scratch ABOARD_CACHE=$scratch/cache

@@ -1,8 +1,8 @@
-# How both batch scripts run their command: in the background, so that a signal is handled at once.
+# Runs the command of both batch scripts in the background, so that signals are handled at once.
 # Slurm signals all processes of a job together, and bash 5.2 may lose the exit code of a child
-# that ends while a signal interrupts `wait`. So another shell runs the command in its foreground,
-# and reports its process and its exit code.
-aboard_task='' aboard_code='' aboard_begun='' aboard_late=''
+# that exits while a signal interrupts `wait`. So another shell runs the command in its foreground,
+# and reports its process id and its exit code.
+aboard_task='' aboard_code='' aboard_begun='' aboard_deferred=''
 
 # Start a command; aboard_task is its process.
 aboard_spawn() {
@@ -10,7 +10,7 @@ aboard_spawn() {
   exec 4>&1
   exec 3< <(
     trap : TERM USR1 USR2 # this shell outlives the command
-    exec 5>&2 2>/dev/null # bash would say which signal ended it
+    exec 5>&2 2>/dev/null # bash would print the signal that killed it
     (
       trap - INT QUIT TERM USR1 USR2
       echo "task $BASHPID"
@@ -21,11 +21,11 @@ aboard_spawn() {
   )
   aboard_shell=$!
   aboard_report
-  [ -z "$aboard_late" ] || "$aboard_late"
+  [ -z "$aboard_deferred" ] || "$aboard_deferred"
 }
 
-# Wait until the command ends; aboard_code is its exit code. A signal may come just before `read`
-# begins to wait, and the trap would run after it; `wait` lets no signal pass.
+# Wait until the command exits; aboard_code is its exit code. `wait`, not `read`: the trap of a
+# signal that arrives just before `read` would run only after it.
 aboard_join() {
   while kill -0 "$aboard_shell" 2>/dev/null; do
     wait "$aboard_shell" 2>/dev/null
@@ -45,9 +45,9 @@ aboard_report() {
 }
 
 # For the function of a trap, `aboard_has_task FUNCTION END...`: whether there is a process to
-# signal. Before the command begins, END ends the script; while it begins, the function is deferred.
+# signal. Before the command starts, END exits the script; while it starts, FUNCTION is deferred.
 aboard_has_task() {
   [ -n "$aboard_begun" ] || "${@:2}"
-  [ -n "$aboard_task" ] || aboard_late=$1
+  [ -n "$aboard_task" ] || aboard_deferred=$1
   [ -n "$aboard_task" ]
 }

@@ -1,8 +1,7 @@
-"""A Slurm cluster: its settings, its commands, and what they print.
+"""A Slurm cluster: its settings, its commands, and their output.
 
-`boards` and `batch` call `sbatch`, `squeue` and `scancel`, and `sacct` for
-jobs that Slurm has forgotten. What Slurm stores of a job has no secrets: those are in files that
-only the user reads.
+`boards` and `batch` use `sbatch`, `squeue` and `scancel`, and `sacct` for jobs that Slurm has
+forgotten. Slurm stores no secrets of a job: those are in files that only the user can read.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ ENDED = re.compile(
     r"BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|LAUNCH_FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED"
     r"|RECONFIG_FAIL|REVOKED|TIMEOUT"
 )
-# Widths, not separators: older versions of squeue know no suffix.
+# Widths, not separators, which older versions of squeue do not support.
 _COLUMNS = {
     "JobID": 20,
     "ArrayJobID": 20,
@@ -63,18 +62,18 @@ _OWN_OPTIONS = re.compile(
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _OVER_MEMORY = re.compile(rb"exceeded memory limit \((\d+) > \d+\)")
 _OUT_OF_MEMORY = re.compile(rb"exceeded memory limit|oom.kill", re.IGNORECASE)
-# What scancel says of a job that is ending; of some it says nothing at all.
+# Messages of scancel about a job that is ending; for some it prints none.
 _GONE = re.compile(
     r"invalid job id|already complet|can not be altered now|without a message", re.IGNORECASE
 )
-# What its commands say if slurmctld does not answer, as opposed to what it refuses.
+# Messages of its commands if slurmctld does not answer, as opposed to rejections.
 _SILENT = re.compile(
     r"unable to contact slurm controller|timed out|zero bytes were transmitted|in standby mode"
     r"|connection refused|not connected",
     re.IGNORECASE,
 )
 _NEVER_BEGINS = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit"}
-TIME_IS_UP = "the time limit of its job in Slurm is up"
+TIME_IS_UP = "its Slurm job reached the time limit"
 _PING = "Check slurmctld with: scontrol ping"
 
 
@@ -86,7 +85,7 @@ def _checked_time(text: str) -> str:
 def _checked_options(options: tuple[str, ...]) -> tuple[str, ...]:
     for option in options:
         if not option.startswith("-") or _OWN_OPTIONS.fullmatch(option):
-            raise ValueError(f"{option!r} cannot be given to sbatch here. Write --NAME=VALUE.")
+            raise ValueError(f"{option!r} is not an option for sbatch here. Write --NAME=VALUE.")
     return options
 
 
@@ -96,7 +95,7 @@ def limit_seconds(text: str) -> float:
         return math.inf
     found = _TIME.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} is not a time of Slurm's, such as 30, 4:00:00 or 1-12:00:00.")
+        raise ValueError(f"{text!r} is not a Slurm time, such as 30, 4:00:00 or 1-12:00:00.")
     days, *rest = found.groups()
     given = [int(part) for part in rest if part is not None]
     if days is not None:
@@ -114,7 +113,9 @@ Text = Annotated[str, Strict()]
 class SlurmSettings(EngineSettings):
     """The settings below `[executors.slurm]`; empty ones are left to Slurm."""
 
-    partition: Annotated[Text, Field(description="the partition, or several with commas")] = ""
+    partition: Annotated[
+        Text, Field(description="the partition, or several separated by commas")
+    ] = ""
     account: Annotated[Text, Field(description="the account that is charged")] = ""
     qos: Annotated[Text, Field(description="the quality of service")] = ""
     time: Annotated[
@@ -129,14 +130,13 @@ class SlurmSettings(EngineSettings):
         Text,
         Field(
             pattern=r"^([0-9]+[KMGT]?)?$",
-            description="the memory of a board or a training that names none, in Slurm's notation:"
-            " 4G",
+            description="the default memory of a board or a training, in Slurm's notation: 4G",
         ),
     ] = ""
     cpus: Annotated[
         int,
         Strict(),
-        Field(ge=1, description="the CPUs of a board, or of a training, that names no number"),
+        Field(ge=1, description="the default number of CPUs of a board or a training"),
     ] = 1
     gpu: Annotated[
         Text,
@@ -147,13 +147,12 @@ class SlurmSettings(EngineSettings):
     ] = "gpu"
     constraint: Annotated[Text, Field(description="features that the node must have")] = ""
     reservation: Annotated[Text, Field(description="the reservation")] = ""
-    nodelist: Annotated[Text, Field(description="nodes that are used")] = ""
-    exclude: Annotated[Text, Field(description="nodes that are not used")] = ""
+    nodelist: Annotated[Text, Field(description="nodes to use")] = ""
+    exclude: Annotated[Text, Field(description="nodes to exclude")] = ""
     python: Annotated[
         Text,
         Field(
-            description="the interpreter on the nodes; by default the one that runs the hub, or"
-            " that submits the training"
+            description="the interpreter on the nodes; by default that of the hub or the submitter"
         ),
     ] = ""
     interface: Annotated[
@@ -166,7 +165,7 @@ class SlurmSettings(EngineSettings):
     options: Annotated[
         tuple[Text, ...],
         AfterValidator(_checked_options),
-        Field(description='more options of sbatch, such as ["--exclusive"]'),
+        Field(description='additional options of sbatch, such as ["--exclusive"]'),
     ] = ()
     setup: Annotated[
         tuple[Text, ...],
@@ -179,12 +178,12 @@ class SlurmSettings(EngineSettings):
         Path | None,
         Field(
             description="a directory that the nodes share, for the files of running boards, and"
-            " of trainings that log to a bucket; by default they are in the hub's own directory, or"
-            " in that of the user who submits"
+            " of trainings that log to a bucket; by default the hub's directory, or that of the"
+            " submitter"
         ),
     ] = None
     programs: Annotated[
-        Path | None, Field(description="where sbatch and the others are, if not in the path")
+        Path | None, Field(description="the directory of sbatch and the others, if not in PATH")
     ] = None
     configuration: Annotated[
         Path | None, Field(description="Slurm's configuration file, as in SLURM_CONF")
@@ -202,7 +201,7 @@ def job_options(
     memory: int | None = None,
     cpus: float | None = None,
 ) -> list[str]:
-    """Return the options of sbatch; what the caller does not give comes from the settings."""
+    """Return the options of sbatch; the settings have the defaults of the arguments."""
     seconds = time or (limit_seconds(settings.time) if settings.time else math.inf)
     warning = _SHORT_WARNING_SECONDS if seconds < _SHORT_SECONDS else _WARNING_SECONDS
     values = {
@@ -228,7 +227,7 @@ def job_options(
 
 
 def script_lines(name: str) -> list[str]:
-    """Return a batch script after the functions with which it runs its command."""
+    """Return a batch script, preceded by the functions of `child.sh`."""
     here = Path(__file__).parent
     return [(here / part).read_text(encoding="utf-8") for part in ("child.sh", name)]
 
@@ -241,7 +240,7 @@ class Job:
     state: str
     array: str = ""
     indices: str = ""
-    """Which tasks of an array the line is about: `7`, or `9-200%8` if they wait."""
+    """The array tasks of this line: `7`, or `9-200%8` if they are pending."""
     reason: str = ""
     code: str = ""
     restarts: int = 0
@@ -253,11 +252,11 @@ class Job:
 
     @staticmethod
     def of(line: bytes) -> Job | None:
-        """Read a line of squeue; None if it is none.
+        """Parse a line of squeue; return None if that fails.
 
-        The user's other jobs are listed too, and their comments may have line breaks.
+        The user's other jobs are listed too, and their comments may contain line breaks.
         """
-        # Bytes, because Slurm counts them: names may hold other letters than those of ASCII.
+        # Slurm counts bytes, and names may contain non-ASCII characters.
         values, begin = [], 0
         for width in (_COLUMNS | _WORKDIR).values():
             values.append(line[begin : begin + width].decode("utf-8", "replace").strip())
@@ -271,19 +270,19 @@ class Job:
 
     @property
     def unit(self) -> str:
-        """Its name for users."""
+        """The id of the job or array task, for messages."""
         return f"{self.array}_{self.indices}" if self.array else self.id
 
     def why_waiting(self) -> str:
         reason = self.reason if self.state == "PENDING" else self.state
-        if reason == "None":  # Slurm has not looked at it yet
+        if reason == "None":  # not scheduled yet
             reason = f"job {self.array or self.id} is queued"
         elif reason in _NEVER_BEGINS:
-            reason += ": its partition does not allow as much as it asks for; it may wait for ever"
+            reason += ": the request exceeds the limits of its partition; it may wait forever"
         return f"requeued by Slurm: {reason}" if self.restarts else reason
 
-    def why_ended(self) -> str:
-        """Return why Slurm ended it; empty if it ended by itself, or did not begin."""
+    def end_reason(self) -> str:
+        """Return why Slurm ended it; empty if it exited by itself, or did not begin."""
         if self.state in {"COMPLETED", "FAILED"}:
             return ""
         about = f" ({self.reason})" if self.reason else ""
@@ -324,20 +323,20 @@ class Job:
 
 
 def exit_code_of(text: str | None) -> int | None:
-    """Return an exit code that a shell reports; minus the signal that ended its command."""
+    """Parse an exit code that a shell reports; negative for a signal."""
     if not text:
         return None
     code = int(text)
     return 128 - code if 128 < code <= 128 + signal.SIGRTMAX else code
 
 
-def why_out_of_memory(state: str, said: bytes, memory: int | None) -> str:
-    """Return how much memory a job used, by what Slurm said last; empty if it was not too much."""
-    if state != "OUT_OF_MEMORY" and not _OUT_OF_MEMORY.search(said):
+def why_out_of_memory(state: str, output: bytes, memory: int | None) -> str:
+    """Return how a job exceeded its memory, from its last output; empty if it did not."""
+    if state != "OUT_OF_MEMORY" and not _OUT_OF_MEMORY.search(output):
         return ""
-    used = _OVER_MEMORY.search(said)
+    used = _OVER_MEMORY.search(output)
     if memory is None:
-        return "it used more memory than Slurm gives by default: ask for more"
+        return "it used more than Slurm's default amount of memory: request more"
     limit = amount(memory, memory)
     if used is None:
         return f"it used more than {limit} of memory"
@@ -373,7 +372,7 @@ class Cluster:
         return found
 
     def accounts(self, gone: Collection[str]) -> list[Job]:
-        """Return what the accounting knows of the end of jobs that squeue no longer lists."""
+        """Return the ends of jobs that squeue no longer lists, from the accounting."""
         fields = "JobID,State,ExitCode,NodeList,Timelimit"
         options = ["--allocations", "--noheader", "--parsable2", f"--format={fields}"]
         try:
@@ -384,7 +383,7 @@ class Cluster:
         for line in found.decode("utf-8", "replace").splitlines():
             number, state, code, node, limit = line.split("|")
             word = state.partition(" ")[0]  # "CANCELLED by 1000"
-            if ENDED.fullmatch(word):  # the end of some is never accounted
+            if ENDED.fullmatch(word):  # some never get an end
                 array, _, indices = number.rpartition("_")
                 jobs.append(
                     Job(number, word, array, indices if array else "", "", code, 0, limit, node)
@@ -392,16 +391,16 @@ class Cluster:
         return jobs
 
     def largest_array(self) -> int:
-        """Return the greatest number that a task of an array can have; 0 without arrays."""
-        said = self._run("scontrol", ["show", "config"]).decode("utf-8", "replace")
-        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", said, re.MULTILINE)
+        """Return the largest index of an array task; 0 without arrays."""
+        output = self._run("scontrol", ["show", "config"]).decode("utf-8", "replace")
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", output, re.MULTILINE)
         return max(int(found[1]) - 1, 0) if found else 0
 
     def node_counts(self) -> dict[str, int]:
-        """Return how many nodes each partition has; the default one is also under an empty name."""
-        said = self._run("scontrol", ["show", "partition", "--oneliner"])
+        """Return the number of nodes per partition; the default one also has an empty name."""
+        output = self._run("scontrol", ["show", "partition", "--oneliner"])
         counts: dict[str, int] = {}
-        for line in said.decode("utf-8", "replace").splitlines():
+        for line in output.decode("utf-8", "replace").splitlines():
             values = dict(word.split("=", 1) for word in line.split() if "=" in word)
             if (total := values.get("TotalNodes", "")).isdecimal():
                 names = [values.get("PartitionName", "")]
@@ -412,16 +411,16 @@ class Cluster:
     def submit(self, options: list[str], script: str, lock: int) -> str:
         """Submit a script, and return the id of its job.
 
-        A file, not a pipe: a caller that is killed would leave half a script. The lock is held
-        until `sbatch` has ended too, so that the next attempt finds the job.
+        From a file, not a pipe: a killed caller would leave half a script. `sbatch` inherits the
+        lock, so that the next attempt waits for it and finds the job.
         """
         with tempfile.TemporaryFile() as file:
             file.write(script.encode())
             file.seek(0)
-            said = self._run("sbatch", options, _SUBMIT_SECONDS, stdin=file, pass_fds=(lock,))
-        number = said.decode("utf-8", "replace").strip().partition(";")[0]
+            output = self._run("sbatch", options, _SUBMIT_SECONDS, stdin=file, pass_fds=(lock,))
+        number = output.decode("utf-8", "replace").strip().partition(";")[0]
         if not number.isdecimal():
-            raise ExecutorError(f"sbatch returned no job: {number[:200]!r}. See Slurm's log.")
+            raise ExecutorError(f"sbatch returned no job id: {number[:200]!r}. See Slurm's log.")
         return number
 
     def cancel(self, *arguments: str) -> None:
@@ -432,13 +431,13 @@ class Cluster:
                 raise
 
     def version(self) -> str:
-        said = self._run("sinfo", ["--version"]).decode("utf-8", "replace")
-        return said.strip().rpartition(" ")[2]
+        output = self._run("sinfo", ["--version"]).decode("utf-8", "replace")
+        return output.strip().rpartition(" ")[2]
 
     def partitions(self) -> dict[str, str]:
         found = {}
-        said = self._run("sinfo", ["--noheader", "--format=%R|%a|%l|%C"])
-        for line in said.decode("utf-8", "replace").splitlines():
+        output = self._run("sinfo", ["--noheader", "--format=%R|%a|%l|%C"])
+        for line in output.decode("utf-8", "replace").splitlines():
             name, available, limit, cpus = line.split("|")
             _, idle, _, total = cpus.split("/")
             is_up = available == "up"
@@ -456,7 +455,7 @@ class Cluster:
         seconds = seconds or _QUERY_SECONDS
         path = self.programs / program if self.programs else program
         environment = _variables(for_job=program == "sbatch")
-        environment["SLURM_BITSTR_LEN"] = "0"  # of the numbers of tasks; 64 characters by default
+        environment["SLURM_BITSTR_LEN"] = "0"  # no limit for task ranges; default 64
         if self.configuration:
             environment["SLURM_CONF"] = str(self.configuration)
         options.setdefault("stdin", subprocess.DEVNULL)
@@ -485,18 +484,18 @@ class Cluster:
 
 def _complaint(program: str, stderr: bytes) -> str:
     lines = [line for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-    said = " | ".join(line.removeprefix(f"{program}: ").removeprefix("error: ") for line in lines)
-    said = said[:_LONGEST_MESSAGE] or "without a message"
-    if _SILENT.search(said):
-        return f"Slurm does not answer: {program}: {said}. {_PING}"
-    return f"{program} failed: {said}. Check the settings in [executors.slurm]."
+    output = " | ".join(line.removeprefix(f"{program}: ").removeprefix("error: ") for line in lines)
+    output = output[:_LONGEST_MESSAGE] or "without a message"
+    if _SILENT.search(output):
+        return f"Slurm does not answer: {program}: {output}. {_PING}"
+    return f"{program} failed: {output}. Check the settings in [executors.slurm]."
 
 
 def _variables(*, for_job: bool) -> dict[str, str]:
-    """Return the environment of a command of Slurm's, and with `for_job` also of the job.
+    """Return the environment of a Slurm command, with `for_job` also that of the job.
 
-    This process may run in a job itself, whose variables would become options. A proxy may hold a
-    password: it goes through a file.
+    This process may itself run in a job, whose variables would become options. Proxy variables may
+    contain a password, so they go through a file.
     """
     variables = dict(os.environ)
     if for_job:

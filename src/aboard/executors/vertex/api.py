@@ -1,7 +1,7 @@
-"""Calls of Vertex AI's REST interface, each with its retries, its deadline and its errors.
+"""A client of Vertex AI's REST API, with retries, deadlines and errors.
 
-They go through google-auth's `AuthorizedSession`. The package google-cloud-aiplatform has the same
-calls, but takes ten times the space and five times the time to import: see docs/how-to/vertex.md.
+It uses google-auth's `AuthorizedSession`. The package google-cloud-aiplatform has the same calls,
+but is ten times as large and takes five times as long to import: see docs/how-to/vertex.md.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _LOGIN = "Run: gcloud auth application-default login"
 class VertexError(ExecutorError):
     """A call failed, in one line.
 
-    `status` is that of HTTP; 0 without an answer. Of a call that was `refused`, nothing was done;
-    after any other error, the call may have been carried out, or a part of it.
+    `status` is the HTTP status; 0 if there was no response. A `refused` call had no effect; after
+    any other error, the call may have been carried out in full or in part.
     """
 
     def __init__(self, message: str, status: int = 0, *, refused: bool = False) -> None:
@@ -43,7 +43,7 @@ class VertexError(ExecutorError):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A project and a location of Vertex, and where its interface is; by default, Google's."""
+    """A project and a location of Vertex, and the endpoint; Google's by default."""
 
     project: str
     location: str
@@ -59,10 +59,10 @@ class Location:
 
 
 class Vertex:
-    """A client of Vertex in one place; it may be used by several threads.
+    """A thread-safe client for one location of Vertex.
 
-    A call waits for at most `patience` seconds while Vertex is overloaded or a quota is used up,
-    and ends earlier if `closed` is set.
+    A call retries for at most `patience` seconds while Vertex is overloaded or a quota is used up,
+    and stops earlier if `closed` is set.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Vertex:
         return self.call("GET", name, query=query, repeatable=True)
 
     def list(self, name: str, key: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """Yield what a collection holds, page by page."""
+        """Yield the items of a collection, page by page."""
         token = ""
         while True:
             page = self.get(name, pageSize=_PAGE, pageToken=token, **query)
@@ -114,7 +114,7 @@ class Vertex:
         deadline = time.monotonic() + 5 * self._patience
         while not operation.get("done"):
             if time.monotonic() > deadline or self._closed.wait(_OPERATION_SECONDS):
-                raise VertexError(f"{self._where}: {operation['name']} does not end. Try again.")
+                raise VertexError(f"{self._where}: {operation['name']} does not finish. Try again.")
             operation = self.get(operation["name"])
         if error := operation.get("error"):
             raise VertexError(f"{self._where}: {_line(error.get('message', ''))}")
@@ -131,11 +131,11 @@ class Vertex:
     ) -> dict[str, Any]:
         """Send a request until Vertex has answered it.
 
-        What exceeds a quota (429) is repeated, since nothing was done. After another failure, only
-        a `repeatable` request is: any other may have been carried out.
+        A request over a quota (429) had no effect and is retried. After other failures, only a
+        `repeatable` request is retried: any other may have been carried out.
 
         Raises:
-            VertexError: it failed, or the quota did not allow it in time.
+            VertexError: the request failed, or the quota did not allow it in time.
         """
         deadline = time.monotonic() + self._patience
         backoff = _FIRST_BACKOFF
@@ -171,10 +171,10 @@ class Vertex:
             )
         except exceptions.RefreshError as error:
             raise _Failure(401, str(error)) from error
-        except exceptions.TransportError as error:  # no token: the request was not sent
+        except exceptions.TransportError as error:  # no token, so the request was not sent
             raise _Failure(0, str(error), transient=True, sent=False) from error
         except requests.exceptions.ConnectionError as error:
-            raise _Failure(0, "it cannot be reached", transient=True) from error
+            raise _Failure(0, "connection failed", transient=True) from error
         except requests.exceptions.RequestException as error:
             raise _Failure(0, _line(str(error)), transient=True) from error
         if not 200 <= answer.status_code < 300:
@@ -182,7 +182,7 @@ class Vertex:
         try:
             document = answer.json()
         except ValueError as error:
-            raise _Failure(0, "the answer is not JSON") from error
+            raise _Failure(0, "the response is not JSON") from error
         return document if isinstance(document, dict) else {}
 
     def _session(self) -> Any:
@@ -196,29 +196,31 @@ class Vertex:
         return f"Vertex, project {self.place.project} in {self.place.location}"
 
     def _explained(self, failure: _Failure) -> VertexError:
-        said = f": {failure.message}" if failure.message else ""
+        detail = f": {failure.message}" if failure.message else ""
         match failure.status:
             case 0:
-                problem = f"Vertex does not answer at {self.place.url}{said}. Check the network."
+                problem = f"Vertex does not answer at {self.place.url}{detail}. Check the network."
             case 401:
-                problem = f"the Google credentials have expired or are not valid{said}. {_LOGIN}"
+                problem = f"the Google credentials have expired or are not valid{detail}. {_LOGIN}"
             case 403:
                 problem = (
-                    f"{self._where}: permission denied{said}. Ask for the role Vertex AI User"
+                    f"{self._where}: permission denied{detail}. Ask for the role Vertex AI User"
                     " (roles/aiplatform.user), and check that the project exists."
                 )
             case 404:
-                problem = f"{self._where}: not found{said}. Check the project and the location."
+                problem = f"{self._where}: not found{detail}. Check the project and the location."
             case 429:
-                problem = f"{self._where}: quota exceeded{said}. Try later, or ask for more quota."
+                problem = (
+                    f"{self._where}: quota exceeded{detail}. Try later, or ask for more quota."
+                )
             case status if status < 500:
-                problem = f"{self._where}: the request was refused{said}."
+                problem = f"{self._where}: the request was rejected{detail}."
             case status:
-                problem = f"{self._where}: Vertex failed with status {status}{said}. Try again."
+                problem = f"{self._where}: Vertex failed with status {status}{detail}. Try again."
         return VertexError(problem, failure.status, refused=not failure.sent)
 
 
-class _Failure(Exception):  # noqa: N818 - named by what it is
+class _Failure(Exception):  # noqa: N818 - internal
     def __init__(
         self, status: int, message: str, *, transient: bool = False, sent: bool = True
     ) -> None:
@@ -257,7 +259,7 @@ def _open_session() -> Any:
         credentials, _ = google.auth.default(scopes=_SCOPES)
     except exceptions.GoogleAuthError as error:
         raise VertexError(
-            f"there are no Google credentials that can be used: {_line(str(error))}. {_LOGIN},"
+            f"no usable Google credentials: {_line(str(error))}. {_LOGIN},"
             " or set GOOGLE_APPLICATION_CREDENTIALS.",
             refused=True,
         ) from error
@@ -265,7 +267,7 @@ def _open_session() -> Any:
 
 
 def _line(text: str) -> str:
-    """Return the first words of a message, as one line without its last dot."""
+    """Return the start of a message as one line, without a final dot."""
     line = re.sub(r"\s+", " ", text).strip().rstrip(".")
     return line if len(line) <= 300 else f"{line[:300]}…"
 

@@ -1,8 +1,8 @@
 """Tasks of jobs as CustomJobs of Vertex AI.
 
-Each task of a batch is one CustomJob, found again by its labels. Tasks share no files with this
-machine: the payload, which may hold secrets, is an object below the output directory, where the
-service account of the job reads it; the job itself has its address only.
+Each task of a batch is one CustomJob, identified by its labels. Tasks share no files with this
+machine: the payload, which may contain secrets, is an object below the output directory, where the
+service account of the job reads it; the CustomJob contains only its URI.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MACHINES = {"n1-standard": 3.75, "n1-highmem": 6.5}  # GiB per processor
 _EXIT_CODE = re.compile(r"non-zero status of (\d+)")
 _WAITING = {
     "JOB_STATE_QUEUED": "queued",
-    "JOB_STATE_PENDING": "Vertex prepares its machines",
+    "JOB_STATE_PENDING": "Vertex is preparing its machines",
     "JOB_STATE_PAUSED": "paused",
 }
 _RUNNING = frozenset({"JOB_STATE_RUNNING", "JOB_STATE_UPDATING", "JOB_STATE_CANCELLING"})
@@ -58,7 +58,7 @@ _GIB = 1 << 30
 
 
 class VertexBatches(BatchExecutor):
-    """Runs each task as a CustomJob; Vertex starts them all, as far as its quotas allow."""
+    """Runs each task as a CustomJob; Vertex starts all that its quotas allow."""
 
     name = "vertex"
     Settings = VertexSettings
@@ -106,7 +106,7 @@ class VertexBatches(BatchExecutor):
         return handle
 
     def _undo(self, vertex: Vertex, handle: Handle, created: Collection[str]) -> None:
-        """Cancel what was created, also by a call that failed after it had been carried out."""
+        """Cancel what was created, even by a call that reported an error."""
         names = set(created)
         with suppress(ExecutorError):
             names |= {name for name, *_ in self._found(vertex, [handle]).values()}
@@ -166,7 +166,7 @@ class VertexBatches(BatchExecutor):
                 try:
                     vertex.post(f"{job[0]}:cancel", {})
                 except VertexError as error:
-                    if error.status not in {400, 404, 409}:  # it has ended meanwhile
+                    if error.status not in {400, 404, 409}:  # already ended
                         raise
 
     def logs(
@@ -177,7 +177,7 @@ class VertexBatches(BatchExecutor):
         tail: int | None = None,  # noqa: ARG002
         follow: bool = False,  # noqa: ARG002
     ) -> Iterator[bytes]:
-        """Yield where the log is: Vertex keeps it in Cloud Logging."""
+        """Yield the address of the log, which is in Cloud Logging."""
         job = handle["jobs"].get(str(number), "").rpartition("/")[2]
         query = f"resource.labels.job_id%3D%22{job}%22"
         project = handle["project"]
@@ -196,21 +196,21 @@ class VertexBatches(BatchExecutor):
             raise ExecutorError(str(error)) from error
 
     def _place(self, handle: Handle) -> Location:
-        """Return where the jobs of a handle are; tokens go only to places of the settings."""
+        """Return the location of a handle; tokens are only sent to locations of the settings."""
         named = [handle.get(key) for key in ("project", "location", "endpoint")]
         for settings in self.profiles.values():
             if [settings.project, settings.location, settings.endpoint] == named:
                 place: Location = settings.place
                 return place
         raise ExecutorError(
-            f"it is in project {named[0]!r:.80} in {named[1]!r:.40}, which is not in the settings."
+            f"project {named[0]!r:.80} in {named[1]!r:.40} is not in the settings."
             " Add it to [executors.vertex] of aboard.toml."
         )
 
     def _found(
         self, vertex: Vertex, handles: Sequence[Handle]
     ) -> dict[tuple[str, int], tuple[str, str, str]]:
-        """Return name, state and error of each job by its submission and number."""
+        """Return name, state and error of each job, by submission and number."""
         jobs: dict[tuple[str, int], tuple[str, str, str]] = {}
         for start in range(0, len(handles), _QUERIED_AT_ONCE):
             some = handles[start : start + _QUERIED_AT_ONCE]
@@ -236,22 +236,22 @@ def custom_jobs(batch: Batch, settings: VertexSettings) -> dict[int, dict[str, A
     image = batch.image or settings.image
     if not image:
         raise ExecutorError(
-            "a job on Vertex runs in an image. Name one, or set image in [executors.vertex]."
+            "a job on Vertex needs an image. Name one, or set image in [executors.vertex]."
         )
     if not settings.output:
         raise ExecutorError(
-            "jobs on Vertex need a place in a bucket. Set output in [executors.vertex], such as"
+            "jobs on Vertex need a directory in a bucket. Set output in [executors.vertex], such as"
             " gs://bucket/vertex."
         )
     if batch.writes:
         raise ExecutorError(
-            f"a job on Vertex cannot write to {batch.writes[0]}. Let its runs go to a bucket,"
-            " with a root such as gs://bucket/runs."
+            f"a job on Vertex cannot write to {batch.writes[0]}. Use a root in a bucket,"
+            " such as gs://bucket/runs."
         )
     if batch.parallel is not None:
         raise ExecutorError(
-            "Vertex starts all tasks of a job as far as its quotas allow. Leave out how many run"
-            " in parallel."
+            "Vertex starts all tasks of a job that its quotas allow. Omit the number of parallel"
+            " tasks."
         )
     output = _output(batch, settings)
     pools = _pools(batch.resources, settings)
@@ -285,10 +285,10 @@ def custom_jobs(batch: Batch, settings: VertexSettings) -> dict[int, dict[str, A
 
 
 def _has_tensorboard(batch: Batch, settings: VertexSettings) -> bool:
-    """Return whether Vertex can bring what tasks log to the managed TensorBoard by itself.
+    """Return whether Vertex itself can upload the logs of tasks to the managed TensorBoard.
 
-    It uploads what is in the log directory below the base output directory, which the tasks find in
-    AIP_TENSORBOARD_LOG_DIR, and only for a job with a service account.
+    It uploads the log directory below the base output directory, which tasks find in
+    AIP_TENSORBOARD_LOG_DIR, and only for jobs with a service account.
     """
     return bool(settings.tensorboard and settings.service_account and batch.outputs)
 
@@ -341,7 +341,7 @@ def _labels(batch: Batch, number: int) -> dict[str, str]:
 
 
 def _submission(batch: Batch) -> str:
-    """Return what names a submission in a project that many users share."""
+    """Return the label of a submission, unique in a project that many users share."""
     text = f"{here()['host']}:{batch.directory}:{batch.job}:{batch.attempt}"
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -357,7 +357,7 @@ def _write_payload(output: str, payload: bytes) -> None:
 def _numbers(handle: Handle) -> list[int]:
     try:
         return [int(number) for number in handle["jobs"]]
-    except (KeyError, TypeError, ValueError):  # it is not one of ours
+    except (KeyError, TypeError, ValueError):  # not one of ours
         return []
 
 

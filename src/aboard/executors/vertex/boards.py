@@ -1,7 +1,7 @@
 """Boards as experiments of a managed TensorBoard on Vertex AI.
 
-A board is a process of the hub's machine that brings the selected runs to Vertex for as long as it
-runs, and answers requests with the address of the experiment: see `upload`.
+A board is a process on the hub's machine that uploads the selected runs to Vertex while it runs,
+and redirects requests to the experiment: see `upload`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Text = Annotated[str, Field(strict=True)]
 
 def _bucket_uri(value: str) -> str:
     if value and not value.startswith("gs://"):
-        raise ValueError(f"{value!r} is not a place in a bucket, such as gs://bucket/vertex.")
+        raise ValueError(f"{value!r} is not a directory in a bucket, such as gs://bucket/vertex.")
     return value.rstrip("/")
 
 
@@ -35,21 +35,18 @@ class VertexSettings(EngineSettings):
     location: Annotated[Text, Field(description="Region.")] = "us-central1"
     tensorboard: Annotated[
         Text,
-        Field(
-            description="Display name of the managed TensorBoard; it is created if there is none."
-        ),
+        Field(description="Display name of the managed TensorBoard; created if it does not exist."),
     ] = "aboard"
     output: Annotated[
         Text,
         AfterValidator(_bucket_uri),
         Field(
-            description="Where what jobs are to do is stored, such as `gs://bucket/vertex`. It is"
-            " also the place of their base output directories if their runs are not on `gs://`."
-            " Only jobs need it."
+            description="Directory of the payloads of jobs, such as `gs://bucket/vertex`, and of"
+            " their base output directories if their runs are not on `gs://`. Only jobs need it."
         ),
     ] = ""
     image: Annotated[
-        Text, Field(description="Image of jobs, with Aboard installed; `--image` has priority.")
+        Text, Field(description="Image of jobs, with Aboard installed; `--image` takes precedence.")
     ] = ""
     python: Annotated[Text, Field(description="The interpreter in the image.")] = "python3"
     service_account: Annotated[
@@ -61,8 +58,8 @@ class VertexSettings(EngineSettings):
     machine_type: Annotated[
         Text,
         Field(
-            description="Machine type of jobs; by default the smallest `n1` that has the"
-            " processors and the memory requested."
+            description="Machine type of jobs; by default the smallest `n1` with the"
+            " requested CPUs and memory."
         ),
     ] = ""
     accelerator_type: Annotated[
@@ -86,7 +83,7 @@ class VertexSettings(EngineSettings):
 
 
 class VertexExecutor(ProcessExecutor):
-    """Brings boards to a managed TensorBoard, each by a process of the hub's machine."""
+    """Uploads boards to a managed TensorBoard, each with a process on the hub's machine."""
 
     name = "vertex"
     Settings = VertexSettings

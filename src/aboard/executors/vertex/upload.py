@@ -1,13 +1,13 @@
-"""The upload of a board to a managed TensorBoard of Vertex: what `aboard view` runs for one there.
+"""The upload of a board to a managed TensorBoard on Vertex, which `aboard view` runs there.
 
-The board is an experiment, with a run for each of its runs and a time series for each tag. All
-scalars go there, then text, histograms, images and the other kinds that Vertex shows. New points
-follow for as long as the upload runs.
+The board becomes an experiment, with a run for each of its runs and a time series for each tag. All
+scalars are uploaded first, then text, histograms, images and the other kinds that Vertex shows. New
+points follow while the upload runs.
 
-No point is lost or written twice, however the upload ends. `Progress` has the number of points
-that were written of each series, in a file of the board's directory, and a mark on those series of
-which a write is under way. Where the mark is still there afterwards, or the points before are not
-those that were written, the series is read back from Vertex, and only what it lacks is written.
+No point is lost or written twice, even if the upload is killed. `Progress`, a file in the board's
+directory, has the number of points written per series, and marks series with a write in progress.
+If such a mark is left over, or the points before are not those that were written, the series is
+read back from Vertex, and only missing points are written.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from aboard.tensorboard.board import BoardRun, Listing
 
 UPLOAD = "ABOARD_VERTEX"
-"""The variable that has the `Destination` of a board's process."""
+"""The environment variable with the `Destination` of a board's process."""
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-# The limits of Google's own uploader: 64 KiB per request, of which a point takes 32 bytes, a tensor
-# of at most 16 KiB, and 30 ms between two requests.
+# The limits of Google's own uploader: 64 KiB per request, at 32 bytes per point, tensors of at most
+# 16 KiB, and 30 ms between requests.
 _MOST_POINTS, _MOST_BYTES, _LARGEST_TENSOR = 2000, 64 << 10, 16 << 10
 _BETWEEN_WRITES = 0.03
-_MOST_CREATED = 500  # runs, or time series, of one request
+_MOST_CREATED = 500  # runs or time series per request
 _LARGEST_PLUGIN_DATA = 65_000
 _POLL_SECONDS = 1.0
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 2.0, 60.0
@@ -62,7 +62,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a board goes; `directory` is the board's own, on this machine."""
+    """The target of an upload; `directory` is the board's, on this machine."""
 
     place: Location
     tensorboard: str
@@ -79,11 +79,11 @@ class Destination:
 
 
 Key = tuple[int, int]
-"""What a point is recognized by: its step, and its time in µs."""
+"""Identifies a point: its step, and its time in µs."""
 
 
 class Point(NamedTuple):
-    """A value as Vertex takes it; an empty one is left out."""
+    """A value in Vertex's format; empty values are skipped."""
 
     step: int
     micros: int
@@ -95,7 +95,7 @@ class Point(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes in a request, about."""
+        """The approximate number of bytes in a request."""
         return 32 if "scalar" in self.value else len(json.dumps(self.value))
 
     def document(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Point(NamedTuple):
 
 
 def micros_of(wall_time: float) -> int:
-    """Return a time in µs, within the years that Vertex takes."""
+    """Return a time in µs, within the years that Vertex accepts."""
     if math.isnan(wall_time):
         return 0
     return int(min(max(round(wall_time * 1e6, 0), _EARLIEST), _LATEST))
@@ -121,7 +121,7 @@ _TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9
 
 
 def parse_timestamp(text: str) -> int:
-    """Return a time in µs, also one of the years that Python's dates have and floats do not."""
+    """Parse a time into µs, exactly also for years that floats cannot represent."""
     if not (found := _TIMESTAMP.fullmatch(text)):
         return 0
     year, month, day, hours, minutes, seconds = map(int, found.groups()[:6])
@@ -141,8 +141,8 @@ def scalar(value: float) -> dict[str, Any]:
 class Series:
     """A time series on Vertex, and how much of it was written.
 
-    `last` is the key of the last written point. Of a series that is not `sure`, a write was under
-    way.
+    `last` is the key of the last written point. A series is not `sure` while a write is in
+    progress.
     """
 
     run: str
@@ -154,7 +154,7 @@ class Series:
 
 
 class Progress:
-    """What is known to be on Vertex, in a file that outlives the upload."""
+    """The state of the upload, in a file that outlives it."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ class Progress:
             " step INTEGER, micros INTEGER, sure INTEGER, PRIMARY KEY(run, tag));"
         )
         self.runs: dict[str, str] = {}  # display names by id
-        self.listed: set[str] = set()  # runs of which all time series are known
+        self.listed: set[str] = set()  # runs whose time series are all known
         for run, name, listed in self._file.execute("SELECT id, name, listed FROM run"):
             self.runs[run] = name
             if listed:
@@ -199,7 +199,7 @@ class Progress:
             self._file.executemany("INSERT OR REPLACE INTO series VALUES(?,?,?,?,?,?,?)", rows)
 
     def forget(self, runs: Iterable[str]) -> None:
-        """Forget runs that are gone from Vertex."""
+        """Remove runs that were deleted on Vertex."""
         gone = set(runs)
         self.series = {key: one for key, one in self.series.items() if key[0] not in gone}
         for run in gone:
@@ -212,9 +212,9 @@ class Progress:
 
 
 class Upload:
-    """Brings a board to Vertex, in a thread of its own.
+    """Uploads a board to Vertex, in its own thread.
 
-    `requested` keeps the index up to date with the board. `problems` says what is not on Vertex,
+    `requested` keeps the index up to date with the board. `problems` lists what is not on Vertex,
     and why.
     """
 
@@ -230,7 +230,7 @@ class Upload:
         self._requested = requested
         self._closed = threading.Event()
         self._vertex = Vertex(destination.place, closed=self._closed)
-        self._waits = ""
+        self._problem = ""
         self._left_out: dict[str, None] = {}
         self._marks: dict[tuple[str, str], tuple[object, ...]] = {}
         self._last_write = 0.0
@@ -257,11 +257,11 @@ class Upload:
 
     @property
     def problems(self) -> list[str]:
-        found = [self._waits] if self._waits else []
+        found = [self._problem] if self._problem else []
         return [*found, *self._left_out][:_MOST_PROBLEMS]
 
     def app(self) -> ASGIApp:
-        """Return the application that answers with the address of the experiment."""
+        """Return the application that redirects to the experiment."""
         from starlette.applications import Starlette
         from starlette.requests import Request
         from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -308,7 +308,7 @@ class Upload:
                 self._requested()
                 version = self._listing.version()
                 if version != seen:
-                    self._bring(self._listing.runs())
+                    self._upload(self._listing.runs())
                     seen = version
                 self._note_wait("")
                 backoff = _FIRST_BACKOFF
@@ -317,23 +317,23 @@ class Upload:
                     return
                 self._note_wait(str(error))
                 pause, backoff = backoff, min(2 * backoff, _LONGEST_BACKOFF)
-            except Exception:  # noqa: BLE001 - whatever it was, the upload goes on
-                _log.exception("the upload to Vertex failed; trying again")
+            except Exception:  # noqa: BLE001 - the upload continues after any error
+                _log.exception("the upload to Vertex failed; retrying")
                 pause, backoff = backoff, min(2 * backoff, _LONGEST_BACKOFF)
             self._closed.wait(pause)
 
     def _note_wait(self, problem: str) -> None:
-        if problem != self._waits:
-            _log.warning("%s", problem or "the upload to Vertex goes on")
-        self._waits = problem
+        if problem != self._problem:
+            _log.warning("%s", problem or "the upload to Vertex continues")
+        self._problem = problem
 
-    def _leave_out(self, what: str) -> None:
+    def _report_missing(self, what: str) -> None:
         if what not in self._left_out:
             _log.warning("%s", what)
             self._left_out[what] = None
 
-    def _bring(self, runs: Mapping[str, BoardRun]) -> None:
-        """Write what Vertex lacks of these runs, scalars first."""
+    def _upload(self, runs: Mapping[str, BoardRun]) -> None:
+        """Write the missing points of these runs, scalars first."""
         ids = {_run_id(run): run for run in runs.values()}
         self._create_runs(ids)
         chosen: dict[str, list[tuple[str, Tag]]] = {kind: [] for kind in _TYPES}
@@ -342,9 +342,9 @@ class Upload:
                 kind: str = "scalar" if tag.is_scalar else tag.kind.data_class
                 plugin = "scalars" if tag.is_scalar else tag.kind.plugin
                 if kind not in chosen or plugin not in _SHOWN:
-                    self._leave_out(f"Vertex does not show values of the kind {plugin!r}.")
+                    self._report_missing(f"Vertex does not show values of the kind {plugin!r}.")
                 elif kind == "blob_sequence" and not self._blobs:
-                    self._leave_out("this TensorBoard has no bucket for images and graphs.")
+                    self._report_missing("this TensorBoard has no bucket for images and graphs.")
                 else:
                     chosen[kind].append((run_id, tag))
         for kind, tags in chosen.items():
@@ -394,7 +394,7 @@ class Upload:
         self._vertex.post(f"{self._experiment}/runs:batchCreate", {"requests": requests})
 
     def _create_run(self, run: str, name: str) -> None:
-        """Create a run, with a longer name if one that has left the board has its name."""
+        """Create a run, with a longer name if a run that left the board has its name."""
         for display in (name, f"{name} ({run[-6:]})"):
             try:
                 self._post_runs({run: display})
@@ -405,7 +405,7 @@ class Upload:
                 return
 
     def _rename(self, run: str, name: str) -> None:
-        """Take over a run's name on the board, which other runs that join can change."""
+        """Update a run's name on the board, which can change when other runs join."""
         try:
             self._vertex.patch(
                 f"{self._experiment}/runs/{run}", {"displayName": name}, updateMask="displayName"
@@ -432,7 +432,7 @@ class Upload:
                 for run, tag in some
             ]
             of_runs = {run: self._progress.runs[run] for run, _ in some}
-            self._progress.note_runs(of_runs, listed=False)  # until the answer is there
+            self._progress.note_runs(of_runs, listed=False)  # until the response arrives
             made = self._vertex.post(f"{self._experiment}:batchCreate", {"requests": requests})
             names = [one["name"].rpartition("/")[2] for one in made["tensorboardTimeSeries"]]
             self._progress.note_series(
@@ -467,14 +467,14 @@ class Upload:
                     batch.add(step)
             except UnknownName:  # its files are gone
                 continue
-            except StorageError as error:  # of the bucket with the blobs
-                self._leave_out(str(error))
+            except StorageError as error:  # from the bucket with the blobs
+                self._report_missing(str(error))
                 continue
             batch.marks[run, tag.name] = mark
         self._write(kind, batch)
 
     def _new_points(self, kind: str, series: Series, tag: Tag) -> Iterator[_Step]:
-        """Yield what Vertex lacks of a tag, in the order in which it is to be written."""
+        """Yield the missing points of a tag, in the order to write them."""
         if kind == "scalar":
             values: _Values = _Scalars(self._index, tag)
         else:
@@ -495,7 +495,7 @@ class Upload:
             else:
                 lacking.append(place)
         end = (count, values.key(count - 1) if count else None)
-        for place in lacking:  # no prefix of the series, so it is not sure before the last one
+        for place in lacking:  # not a prefix of the series, so not sure before the last one
             yield _Step(series, values.point(place), end if place == lacking[-1] else None)
         if not lacking:
             series.written, series.last, series.sure = *end, True
@@ -507,13 +507,13 @@ class Upload:
         try:
             return (self._tensor if kind == "tensor" else self._sequence)(series, key, record)
         except DecodeError as error:
-            self._leave_out(str(error))
+            self._report_missing(str(error))
             return {}
 
     def _tensor(self, series: Series, key: Key, record: Any) -> Mapping[str, Any]:
         content = record.tensor_proto.SerializeToString()
         if len(content) > _LARGEST_TENSOR:
-            self._leave_out(
+            self._report_missing(
                 f"{series.tag!r} at step {key[0]} has {len(content):,} bytes; Vertex takes"
                 f" {_LARGEST_TENSOR:,}."
             )
@@ -521,7 +521,7 @@ class Upload:
         return {"tensor": {"value": base64.b64encode(content).decode()}}
 
     def _sequence(self, series: Series, key: Key, record: Any) -> Mapping[str, Any]:
-        """Put blobs into the TensorBoard's bucket; after an interruption, under the same names."""
+        """Upload blobs to the TensorBoard's bucket, with names that a retry reuses."""
         *_, board, _, experiment = self._experiment.split("/")
         place = f"tensorboard-{board}/{experiment}/{series.run}/{series.id}"
         storage = open_storage(join(f"gs://{self._blobs.removeprefix('gs://')}", place))
@@ -544,7 +544,7 @@ class Upload:
             yield int(one.get("step", 0)), parse_timestamp(one.get("wallTime", ""))
 
     def _write(self, kind: str, batch: _Batch) -> None:
-        """Write a batch, and note how far each series has come."""
+        """Write a batch, and record the progress of each series."""
         before = {id(one.series): (one.series, one.series.sure) for one in batch.steps}
         sent = [one for one in batch.steps if one.point.value]
         for series, _ in before.values():
@@ -592,11 +592,11 @@ class Upload:
             self._send_parts(kind, steps, error)
 
     def _send_parts(self, kind: str, steps: Sequence[_Step], error: VertexError) -> None:
-        """Find the point that Vertex refuses, and write the others."""
+        """Find the point that Vertex rejects, and write the others."""
         if len(steps) == 1:
             (one,) = steps
             where = f"{one.series.tag!r} at step {one.point.step} is not on Vertex"
-            self._leave_out(f"{where}: {error}")
+            self._report_missing(f"{where}: {error}")
             return
         middle = len(steps) // 2
         self._send(kind, steps[:middle])
@@ -607,14 +607,14 @@ class Upload:
             raise
 
     def _forget(self, runs: Iterable[str]) -> None:
-        """Create runs again that were deleted on Vertex."""
+        """Forget runs that were deleted on Vertex, to create them again."""
         gone = set(runs)
         self._progress.forget(gone)
         self._marks = {key: mark for key, mark in self._marks.items() if key[0] not in gone}
 
 
 class _Step(NamedTuple):
-    """A point to write; `after` is how far the series has come then, if that is certain."""
+    """A point to write; `after` is the progress of the series then, if that is certain."""
 
     series: Series
     point: Point
@@ -622,7 +622,7 @@ class _Step(NamedTuple):
 
 
 class _Batch:
-    """The points of one request, and the tags that are complete with it."""
+    """The points of one request, and the tags that it completes."""
 
     def __init__(self) -> None:
         self.steps: list[_Step] = []
@@ -640,7 +640,7 @@ class _Batch:
 
 
 class _Values(ABC):
-    """The values of a tag, by their places."""
+    """The values of a tag, by position."""
 
     count: int
 
@@ -664,7 +664,7 @@ class _Scalars(_Values):
 
 
 class _Records(_Values):
-    """Values that are read from their event files; an empty value if one cannot be read."""
+    """Values read from event files; empty if one cannot be read."""
 
     def __init__(
         self, index: Index, tag: Tag, encode: Callable[[Key, Any], Mapping[str, Any]]
@@ -687,17 +687,17 @@ class _Records(_Values):
 
 
 def _unreadable(pointer: Any, error: Exception) -> None:
-    _log.warning("a value in %s is left out: %s", pointer.uri, error)
+    _log.warning("skipped a value in %s: %s", pointer.uri, error)
 
 
 def _mark(tag: Tag) -> tuple[object, ...]:
-    """Return what changes with the points of a tag."""
+    """Return a value that changes with the points of a tag."""
     last = tag.segments[-1]
     return len(tag.segments), last.id, tag.points, tag.last_step, repr(tag.last_wall_time)
 
 
 def _run_id(run: BoardRun) -> str:
-    """Return the id of a run on Vertex, which stays when the board names the run otherwise."""
+    """Return the id of a run on Vertex, which does not depend on its name on the board."""
     place = f"{run.member.source.uri} {run.directory}"
     name = "-".join(run.directory.rstrip("/").split("/")[-2:]).lower()
     name = re.sub(r"[^a-z0-9]+", "-", name)[-80:].strip("-")

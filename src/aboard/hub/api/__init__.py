@@ -1,4 +1,4 @@
-"""The REST API, one module for each noun; here what its routes share.
+"""The REST API, one module per noun; this one has what the routes share.
 
 A route's dependencies find the hub, the user and the board, and apply the route's rule from the
 table in `permissions`.
@@ -44,7 +44,7 @@ from aboard.web.pages import ENDING
 
 
 def rule_of(request: Request) -> Rule:
-    """Return the rule of the route of a request; a route without one is forbidden to everyone."""
+    """Return the rule of a request's route; a route without one is forbidden to all users."""
     path = getattr(request.scope.get("route"), "path", "")
     method = "GET" if request.method == "HEAD" else request.method
     rule = RULES.get((method, path))
@@ -63,13 +63,13 @@ def the_visitor(request: Request) -> HubVisitor | None:
     return visitor
 
 
-# What follows is asynchronous where it never waits: other dependencies take a thread each.
+# Dependencies that never block are async, because FastAPI runs each of the others in a thread.
 
 
 async def check_rule(request: Request) -> None:
-    """Apply the rule of a route, except what depends on the board."""
+    """Apply the rule of a route, except for rules about a board."""
     rule = rule_of(request)
-    if rule is Open.ANYBODY:
+    if rule is Open.PUBLIC:
         return
     user = the_user(request)
     if rule is Open.SELF:
@@ -83,19 +83,19 @@ def the_user(request: Request) -> User:
     visitor = the_visitor(request)
     if visitor is None or not isinstance(visitor.who, User):
         raise AuthError(
-            "this needs a token or a session.",
-            "Send a token in a header, Authorization: Bearer TOKEN, or: aboard login",
+            "this request needs a token or a session.",
+            "Send a header, Authorization: Bearer TOKEN, or log in: aboard login",
         )
     return visitor.who
 
 
 Ref = Annotated[
-    str, Path(description="An id, the beginning of one, or a name.", min_length=1, max_length=200)
+    str, Path(description="An id or a name, or a prefix of one.", min_length=1, max_length=200)
 ]
 
 
 def the_board(request: Request, ref: Ref) -> BoardRecord:
-    """Return the board of a route, if the user may do with it what the route does."""
+    """Return the board of a route, if the route's rule allows the user to use it."""
     user, rule = the_user(request), rule_of(request)
     board = the_hub(request).find(ref, user)
     if not isinstance(rule, Action) or not may(user, Action.SEE, board):
@@ -126,30 +126,29 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     for status, text in {
         400: "The request is invalid.",
         401: "The request has no valid token or session.",
-        403: "The user may not do this, or not have more.",
-        404: "There is none, or none that the user may see.",
-        409: "Its state forbids this, or the name is ambiguous.",
+        403: "The user may not do this, or has reached a limit.",
+        404: "Not found, or not visible to the user.",
+        409: "Its state does not allow this, or the name is ambiguous.",
         413: "The request is too large.",
         422: "A value in the request is invalid.",
         429: "Too many wrong secrets were sent.",
-        503: "The database does not answer, or too many of your requests wait.",
+        503: "The database does not answer, or too many requests wait.",
     }.items()
 }
 
 
 COMPUTING = 2  # threads that compute at a time; each competes with the event loop
-FOLLOWING = 16  # threads that wait for news in logs; the others are for requests
-_LONGEST_PLACE = 18  # digits, which 64 bits hold
-_LOOK_SECONDS = 5.0
+FOLLOWING = 16  # threads that wait for new lines of logs; the others are for requests
+_LONGEST_PLACE = 18  # digits that fit 64 bits
+_SCAN_SECONDS = 5.0
 _SMALL_BODY = 16 << 10  # parsed at once; a larger one waits for a turn
 
 
 class Shares:
-    """How many threads the requests of one visitor may take; the others wait, without a thread.
+    """Limits how many requests of one visitor run at once; further ones wait without a thread.
 
-    All boards and users share the threads of a hub and its interpreter, and some requests take
-    long: a selection among very many runs, a storage that is slow. With `together`, the requests
-    of all visitors take at most so many threads.
+    All boards and users share the hub's threads and its interpreter, and some requests are slow: a
+    selection among very many runs, or a slow storage. `together` limits all visitors at once.
     """
 
     def __init__(
@@ -160,13 +159,13 @@ class Shares:
         self._together: asyncio.Semaphore | nullcontext[None] = (
             nullcontext() if together is None else asyncio.Semaphore(together)
         )
-        self._used: dict[str, tuple[asyncio.Semaphore, int]] = {}  # and how many use or await it
+        self._used: dict[str, tuple[asyncio.Semaphore, int]] = {}  # with its number of requests
 
     @asynccontextmanager
     async def of(self, visitor: str) -> AsyncIterator[None]:
         turns, count = self._used.get(visitor) or (asyncio.Semaphore(self._most), 0)
         if count >= self._most + self._most_waiting:
-            raise Busy("too many of your requests wait already.", "Try again in 5 seconds.")
+            raise Busy("too many of your requests are waiting.", "Try again in 5 seconds.")
         self._used[visitor] = turns, count + 1
         try:
             async with turns, self._together:
@@ -177,34 +176,34 @@ class Shares:
                 self._used[visitor] = turns, count - 1
 
 
-class Look:
-    """A look for new runs below the roots, for requests that found none.
+class Rescan:
+    """Looks for new runs below the roots, for requests that found none.
 
-    It takes no turn to compute. Requests that come while one is under way share it, and none waits
-    long for a storage that is slow: the next request finds what the look has found.
+    Concurrent requests share one scan, outside their turns to compute. None waits long for a slow
+    storage: the next request sees what the scan finds later.
     """
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._under_way: asyncio.Future[None] | None = None
+        self._scan: asyncio.Future[None] | None = None
 
     async def __call__(self) -> None:
-        if self._under_way is None or self._under_way.done():
-            self._under_way = asyncio.ensure_future(read(self._library.look_again))
-        await asyncio.wait([self._under_way], timeout=_LOOK_SECONDS)
+        if self._scan is None or self._scan.done():
+            self._scan = asyncio.ensure_future(read(self._library.look_again))
+        await asyncio.wait([self._scan], timeout=_SCAN_SECONDS)
 
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def computes(endpoint: Endpoint) -> Endpoint:
-    """Let a route wait for its turn to compute; one that finds no run looks again."""
+    """Mark a route that needs a turn to compute; if no run matches, it runs again after a scan."""
     vars(endpoint)["computes"] = True
     return endpoint
 
 
 def leave_turn(request: Request) -> None:
-    """End the turn of a route that computes, in its thread, before it waits for something."""
+    """Release the turn of a route that computes, from its thread, before it waits."""
     from_thread.run(request.state.turn.aclose)
 
 
@@ -215,7 +214,7 @@ class _Request(Request):
 
     async def parse(self) -> None:
         body = await self.body()
-        with suppress(ValueError, RecursionError):  # `json` says what is wrong
+        with suppress(ValueError, RecursionError):  # `json` reports the error
             self._parsed = await run_in_threadpool(json.loads, body)
 
     async def json(self) -> Any:
@@ -223,10 +222,10 @@ class _Request(Request):
 
 
 class _SharedRoute(APIRoute):
-    """A route whose requests are answered within the shares of their visitors.
+    """A route whose requests are limited by the shares of their visitors.
 
-    A route that waits in the event loop holds no thread meanwhile, and is not counted. A large body
-    is parsed in a turn to compute, and what waits is dropped when its client has left.
+    An async route holds no thread while it waits, so it is not counted. A large body is parsed in a
+    turn to compute. A waiting request is dropped when its client disconnects.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -238,7 +237,7 @@ class _SharedRoute(APIRoute):
 
         async def answer_in_turn(given: Request) -> Response:
             visitor = the_visitor(given)
-            if visitor is None:  # routes that are open to all have limits of their own
+            if visitor is None:  # public routes have their own limits
                 return await answer(given)
             request = _Request(given.scope, given.receive)
             shares: Shares = request.app.state.shares
@@ -252,7 +251,7 @@ class _SharedRoute(APIRoute):
                 try:
                     return await answer_computed(request, computing, visitor.name)
                 except NothingMatches:
-                    await request.app.state.look()
+                    await request.app.state.rescan()
                 return await answer_computed(request, computing, visitor.name)
 
         async def answer_computed(request: Request, computing: Shares, name: str) -> Response:
@@ -283,16 +282,16 @@ def api_router(tag: str) -> APIRouter:
 
 
 def position(cursor: str | None) -> int:
-    """Return where a page begins."""
+    """Return the index of a page's first item."""
     if cursor is None:
         return 0
     if cursor.isascii() and cursor.isdigit() and len(cursor) <= _LONGEST_PLACE:
         return int(cursor)
-    raise BadValue("the cursor is invalid.", "Use one of a page, or none for the first page.")
+    raise BadValue("invalid cursor.", "Use the cursor of a page, or none for the first page.")
 
 
 class RequestDocument(BaseModel):
-    """The body of a request: an unknown key in it is an error."""
+    """The body of a request; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -72,7 +72,7 @@ def _request_type(field: BoardField) -> Any:
 def _derived(
     fields: Iterable[BoardField], *, request: bool
 ) -> Callable[[type[Model]], type[Model]]:
-    """Add fields of a board to a document: those of a request are optional unless required."""
+    """Add fields of a board to a document; in a request they are optional unless required."""
 
     def derive(model: type[Model]) -> type[Model]:
         found: dict[str, Any] = {}
@@ -100,7 +100,7 @@ class BoardDocument(BaseModel):
 
 
 class BoardList(BaseModel):
-    """A page of boards, the newest first."""
+    """A page of boards, newest first."""
 
     boards: list[BoardDocument]
     next: str | None = Field(description="The `cursor` of the next page.")
@@ -108,14 +108,14 @@ class BoardList(BaseModel):
 
 @_derived([one for one in FIELDS.values() if one.about.create], request=True)
 class NewBoard(RequestDocument):
-    """A board to create; the hub's settings decide what is not given."""
+    """A board to create; missing fields have the defaults of the hub's settings."""
 
-    new: bool = Field(False, description="Create one even if this selection has a live board.")
+    new: bool = Field(False, description="Create a board even if this selection has a live one.")
 
 
 @_derived([one for one in FIELDS.values() if one.about.change], request=True)
 class BoardChange(RequestDocument):
-    """What to change."""
+    """The fields to change."""
 
     extend: Duration | None = Field(None, description="More time to run.", examples=["2h"])
 
@@ -123,7 +123,7 @@ class BoardChange(RequestDocument):
 class Stop(RequestDocument):
     """How to stop a board."""
 
-    now: bool = Field(False, description="Without the time of grace.")
+    now: bool = Field(False, description="Without the grace period.")
 
 
 class SelectionChange(RequestDocument):
@@ -146,13 +146,13 @@ class HistoryEvent(BaseModel):
 
 
 class History(BaseModel):
-    """The states of a board, the oldest first."""
+    """The states of a board, oldest first."""
 
     events: list[HistoryEvent]
 
 
 class Link(BaseModel):
-    """A link that opens the console or a board in a browser, once."""
+    """A one-time link that opens the console or a board in a browser."""
 
     url: str
     expires: str
@@ -165,7 +165,7 @@ class NewShare(RequestDocument):
 
 
 class ShareDocument(BaseModel):
-    """A link to a board; its address is shown only when it is created."""
+    """A link to a board; its URL is returned only when it is created."""
 
     id: str
     made_by: str
@@ -203,11 +203,11 @@ def list_boards(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Response:
-    """List the boards that you may see, the newest first."""
+    """List the boards that you may see, newest first."""
     states = state or ([] if all else sorted(LIVE))
     page = hub.page(user, states=states, owner=owner, name=name, limit=limit, after=cursor)
     boards = [to_document(board) for board in hub.describe_all(page.boards)]
-    # A thousand of them are requested at once, so no model is built for each.
+    # Clients list a thousand at once, so no model is built for each.
     body = orjson.dumps({"boards": boards, "next": page.next})
     return Response(body, media_type="application/json")
 
@@ -226,10 +226,14 @@ def create_board(
     response: Response,
     idempotency_key: Annotated[
         str | None,
-        Header(description="A repeated request creates one board.", min_length=1, max_length=200),
+        Header(
+            description="Repeated requests with the same key create one board.",
+            min_length=1,
+            max_length=200,
+        ),
     ] = None,
 ) -> BoardDocument:
-    """Create a board, or return the live one of the same selection."""
+    """Create a board, or return the live one with the same selection."""
     given = dict(board)
     new = given.pop("new")
     made = hub.create(user, given, new=new, key=idempotency_key)
@@ -249,7 +253,7 @@ def get_board(hub: TheHub, board: TheBoard) -> BoardDocument:
 
 @router.patch("/boards/{ref}")
 def change_board(hub: TheHub, board: TheBoard, change: BoardChange) -> BoardDocument:
-    """Change a board's name, who sees it, and how long it runs."""
+    """Change a board's name, visibility and time limits."""
     given = dict(change)
     extend = given.pop("extend")
     return _document(hub, hub.change(board, given, extend))
@@ -257,7 +261,7 @@ def change_board(hub: TheHub, board: TheBoard, change: BoardChange) -> BoardDocu
 
 @router.delete("/boards/{ref}", status_code=204, response_model=None)
 def delete_board(hub: TheHub, board: TheBoard) -> None:
-    """Delete a board with its history; one with a process of its own must have ended."""
+    """Delete a board with its history; an isolated one must have ended."""
     hub.delete(board)
 
 
@@ -265,7 +269,7 @@ def delete_board(hub: TheHub, board: TheBoard) -> None:
 def stop_board(
     hub: TheHub, user: TheUser, board: TheBoard, how: Stop | None = None
 ) -> BoardDocument:
-    """Stop a board; one that has ended stays as it is."""
+    """Stop a board; an ended one does not change."""
     now = how is not None and how.now
     stopped = hub.lifecycle.stop(board.id, reason=f"stopped by {user.name}", now=now)
     return _document(hub, stopped)
@@ -273,7 +277,7 @@ def stop_board(
 
 @router.post("/boards/{ref}/restart")
 def restart_board(hub: TheHub, user: TheUser, board: TheBoard) -> BoardDocument:
-    """Restart a board; its address and history stay."""
+    """Restart a board; its address and history are kept."""
     return _document(hub, hub.lifecycle.restart(board.id, reason=f"restarted by {user.name}"))
 
 
@@ -305,11 +309,11 @@ def get_logs(
 ) -> StreamingResponse:
     """Return the log of an isolated board; with `follow`, until the board ends."""
     pieces = hub.logs(board, tail=tail, follow=follow)
-    # The first piece is read here, so that a failure has a status of its own.
+    # The first piece is read here, so that a failure has its own status.
     first = next(pieces, b"")
 
     async def following() -> AsyncIterator[bytes]:
-        # Without news, a piece takes as long as an executor pauses: only some are read at a time.
+        # Waiting for a piece blocks a thread, so only some logs are followed at a time.
         shares: Shares = request.app.state.following
         piece: bytes | None = first
         while piece is not None:
@@ -323,7 +327,7 @@ def get_logs(
 
 @router.post("/link")
 def make_console_link(hub: TheHub, user: TheUser, request: Request) -> Link:
-    """Create a link that opens the console in your browser, once."""
+    """Create a one-time link that opens the console in your browser."""
     key, expires = hub.auth.mint_key(user)
     url = f"{public_address(request.scope, hub.config)}/?key={key}"
     return Link(url=url, expires=format_time(expires) or "")
@@ -331,7 +335,7 @@ def make_console_link(hub: TheHub, user: TheUser, request: Request) -> Link:
 
 @router.post("/boards/{ref}/link")
 def make_link(hub: TheHub, user: TheUser, board: TheBoard, request: Request) -> Link:
-    """Create a link that opens the board in your browser, once."""
+    """Create a one-time link that opens the board in your browser."""
     home = hub.config.boards_url
     key, expires = hub.auth.mint_key(user, boards=bool(home))
     url = f"{home or public_address(request.scope, hub.config)}/b/{board.id}/?key={key}"

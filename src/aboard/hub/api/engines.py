@@ -1,4 +1,4 @@
-"""Engines: where isolated boards can run, and trials of them."""
+"""Engines for isolated boards, and trials of them."""
 
 from __future__ import annotations
 
@@ -57,15 +57,17 @@ class NewTrial(RequestDocument):
 
 
 class TrialDocument(BaseModel):
-    """What the hub sees of a trial."""
+    """The hub's view of a trial."""
 
-    accepted: bool = Field(description="Whether the engine has taken it.")
+    accepted: bool = Field(description="Whether the engine accepted it.")
     address: str = Field(description="Where the hub reaches it; empty before it listens.")
-    fingerprint: str = Field(description="Of the certificate made for it; empty for plain HTTP.")
-    presented: str = Field(description="Of the certificate that it presents.")
+    fingerprint: str = Field(
+        description="Fingerprint of the certificate made for it; empty for plain HTTP."
+    )
+    presented: str = Field(description="Fingerprint of the certificate that it presents.")
     status: int | None = Field(description="The status of a request without a token.")
     problem: str
-    left: list[str] = Field(description="What of it is on the engine and in the hub's directory.")
+    left: list[str] = Field(description="What remains on the engine and in the hub's directory.")
 
     @classmethod
     def of(cls, report: TrialReport) -> TrialDocument:
@@ -76,7 +78,7 @@ class TrialDocument(BaseModel):
 def list_engines(
     hub: TheHub, probe: Annotated[bool, Query(description="Query each of them.")] = True
 ) -> EngineList:
-    """List the engines with their profiles, whether they answer, and what is wrong."""
+    """List the engines with their profiles, and probe them."""
     found = (
         hub.engines.probe() if probe else [ProbedEngine(name, None) for name in hub.engines.names]
     )
@@ -87,12 +89,12 @@ def list_engines(
 def try_engine(
     hub: TheHub, user: TheUser, name: EngineName, trial: NewTrial | None = None
 ) -> BoardDocument:
-    """Start a board on an engine that writes a few points of its own and shows them."""
+    """Start a trial on an engine: a board that writes a few points and shows them."""
     board = hub.try_engine(user, name, roots=trial is None or trial.roots)
     return BoardDocument(**to_document(hub.describe(board)))
 
 
 @router.get("/engines/{name}/trials/{board}")
 def get_trial(hub: TheHub, user: TheUser, name: EngineName, board: BoardId) -> TrialDocument:
-    """Connect to a trial without a token, and look for what is left of it."""
+    """Connect to a trial without a token, and report what remains of it."""
     return TrialDocument.of(hub.examine_trial(user, name, board))

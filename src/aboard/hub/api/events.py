@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
+from aboard.boards.errors import NoSuchName
 from aboard.hub.api import TheHub, TheUser, api_router
 from aboard.hub.events import MOST_FOLLOWED, Events, Kind, Listener
+from aboard.hub.service import Hub
+from aboard.hub.threads import read
 from aboard.web.gate import server_ends
 from aboard.web.request import CONNECTION
 
@@ -19,14 +22,14 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 router = api_router("events")
-_LONGEST_SECONDS = 300.0  # then a client comes back, and shows its secret again
+_LONGEST_SECONDS = 300.0  # then the client reconnects and authenticates again
 _HEARTBEAT_SECONDS = 15.0
-_READY_SECONDS = 30.0  # for the first look, also of a client that does not wait for events
-_SLOW_SECONDS = 30.0  # then a client that takes nothing is dropped
+_READY_SECONDS = 30.0  # for the first scan, also if the client does not wait for events
+_SLOW_SECONDS = 30.0  # then a client that reads nothing is dropped
 
 
 class EventStream(Response):
-    """Sends events to one listener until it leaves, its time is up or its rights may be others."""
+    """Sends events until the client leaves, the time is over, or permissions change."""
 
     media_type = "text/event-stream"
 
@@ -45,7 +48,7 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send_all(send, leaving)
-        except TimeoutError:  # aborted, or the rest would wait in memory for a client that is gone
+        except TimeoutError:  # abort, or the rest would stay in memory for a client that is gone
             connection = scope.get(CONNECTION)
             if connection is not None:
                 connection.abort()
@@ -56,18 +59,18 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send, leaving: Sequence[asyncio.Task[None]]) -> None:
         events, listener = self._events, self._listener
-        text, is_told = b"retry: 2000\n\n", False
+        text, has_greeted = b"retry: 2000\n\n", False
         while events.is_current(listener):
             listener.wake.clear()
             left = self._ends - time.monotonic()
-            if not is_told and events.is_ready(listener):
+            if not has_greeted and events.is_ready(listener):
                 text += b"" if listener.reset else events.hello(listener)
-                is_told = True
-            if is_told:
+                has_greeted = True
+            if has_greeted:
                 text += events.take(listener)
             if text:
                 await self._send(send, text)
-            is_over = left <= 0 and (is_told or left < -_READY_SECONDS)
+            is_over = left <= 0 and (has_greeted or left < -_READY_SECONDS)
             if is_over or any(task.done() for task in leaving):
                 break
             try:
@@ -92,6 +95,22 @@ class EventStream(Response):
         self._listener.wake.set()
 
 
+def _find_runs(hub: Hub, ids: Sequence[str]) -> dict[str, str]:
+    """Return the URIs of runs by their ids, without those that are gone unless all are."""
+    found: dict[str, str] = {}
+    problem: NoSuchName | None = None
+    for one in ids:
+        try:
+            run = hub.runs.get(one)
+        except NoSuchName as error:
+            problem = error
+        else:
+            found[run.id] = run.uri
+    if problem is not None and not found:
+        raise problem
+    return found
+
+
 @router.get(
     "/events",
     response_class=StreamingResponse,
@@ -106,19 +125,18 @@ async def listen(
     follow: Annotated[
         list[str],
         Query(
-            description="Ids of runs: read their new points, and send `points` of these alone.",
+            description="Ids of runs: read their new points, and send `points` only for these.",
             max_length=MOST_FOLLOWED,
         ),
     ] = [],  # noqa: B006
     seconds: Annotated[
-        float, Query(description="End after so long; a client comes back.", ge=0, le=300)
+        float, Query(description="End the stream after this time.", ge=0, le=300)
     ] = _LONGEST_SECONDS,
     last_event_id: Annotated[
-        str | None, Header(description="Go on after this event.", max_length=100)
+        str | None, Header(description="Continue after this event.", max_length=100)
     ] = None,
 ) -> EventStream:
-    """Send what happens to runs, boards and jobs, and which runs have new points."""
-    runs = await asyncio.to_thread(lambda: [hub.runs.get(one) for one in follow])
-    followed = {run.id: run.uri for run in runs}
+    """Send changes of runs, boards and jobs, and the runs that have new points."""
+    followed = await read(_find_runs, hub, follow)
     listener = hub.events.listen(user, frozenset(kind or Kind), followed, last_event_id)
     return EventStream(hub.events, listener, seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-import orjson
 from fastapi import Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
@@ -27,14 +26,13 @@ from aboard.hub.permissions import Forbidden
 from aboard.jobs.experiment import resources
 from aboard.jobs.model import JobState, MemberState
 from aboard.jobs.service import JobRequest
+from aboard.runs.catalog import dump_json
 
 router = api_router("jobs")
 _UNCACHED = {"cache-control": "no-store"}
 _MOST_MEMBERS = 100_000
 
-JobId = Annotated[
-    str, Path(description="An id, or the beginning of one.", min_length=1, max_length=128)
-]
+JobId = Annotated[str, Path(description="An id, or a prefix of one.", min_length=1, max_length=128)]
 InRoot = Annotated[
     str | None, Query(description="Only in this root of the hub.", max_length=4096, min_length=1)
 ]
@@ -43,10 +41,10 @@ Value = str | int | float | bool | None
 
 
 def the_turn(request: Request, visitor: TheVisitor) -> Turn:
-    """Return what waits for the user's turn to put a question to an engine."""
-    asking: Shares = request.app.state.asking
+    """Return a context manager that waits for the user's turn to call an engine."""
+    calls: Shares = request.app.state.engine_calls
     name = visitor.name if visitor is not None else ""
-    return lambda: asking.of(name)
+    return lambda: calls.of(name)
 
 
 TheTurn = Annotated[Turn, Depends(the_turn)]
@@ -57,23 +55,23 @@ class JobDocument(BaseModel):
 
     id: str
     state: JobState
-    reason: str = Field(description="Why it waits, failed or is unknown.")
+    reason: str = Field(description="Why it waits, has failed or is unknown.")
     experiment: str
     on: str = Field(description="`ENGINE` or `ENGINE:PROFILE`.")
-    command: list[str] = Field(description="With `{lr}` for the value of each member.")
-    selector: str = Field(description="Of its runs.")
+    command: list[str] = Field(description="`{lr}` stands for the value of each member.")
+    selector: str = Field(description="Selects its runs.")
     root: str
     user: str
     host: str
     created: str
     attempts: int = Field(description="How often members were submitted.")
-    exit_code: int | None = Field(description="That of the worst member, once all have ended.")
+    exit_code: int | None = Field(description="Of the worst member, once all have ended.")
     count: int = Field(description="How many members it has.")
     states: dict[MemberState, int] = Field(description="How many members are in each state.")
 
 
 class JobList(BaseModel):
-    """A page of jobs, the newest first."""
+    """A page of jobs, newest first."""
 
     jobs: list[JobDocument]
     next: str | None = Field(description="The `cursor` of the next page.")
@@ -88,7 +86,7 @@ class MemberDocument(BaseModel):
     state: MemberState
     exit_code: int | None
     reason: str
-    unit: str = Field(description="What its engine calls it, such as `2300_4`.")
+    unit: str = Field(description="The engine's name for it, such as `2300_4`.")
 
 
 class MemberList(BaseModel):
@@ -99,21 +97,21 @@ class MemberList(BaseModel):
 
 
 class NewJob(RequestDocument):
-    """A job to submit: `command` once for each member."""
+    """A job to submit: `command` runs once for each member."""
 
     command: Annotated[list[Text], Field(min_length=1, max_length=10_000)]
     experiment: Annotated[str, Field(max_length=128)] = "default"
     on: Annotated[str, Field(max_length=200)] = Field("process", examples=["slurm:long"])
     name: Annotated[str, Field(max_length=128)] | None = None
     root: Annotated[str, Field(max_length=4096)] | None = Field(
-        None, description="Where its runs go: a root of the hub; by default the first."
+        None, description="The root of the hub for its runs; by default the first."
     )
     sweep: dict[str, Annotated[list[Value], Field(max_length=_MOST_MEMBERS)]] = Field(
         {}, examples=[{"lr": [0.1, 0.01]}]
     )
     repeat: Annotated[int, Field(ge=1, le=_MOST_MEMBERS)] = 1
     members: Annotated[list[dict[str, Value]], Field(max_length=_MOST_MEMBERS)] | None = Field(
-        None, description="The hyperparameters of each member, in the place of `sweep`."
+        None, description="The hyperparameters of each member, instead of `sweep`."
     )
     hparams: dict[str, Value] = Field({}, description="Of every member.")
     tags: dict[str, Value] = Field({})
@@ -133,8 +131,8 @@ class NewJob(RequestDocument):
     def to_request(self) -> JobRequest:
         if not self.workdir.startswith("/"):
             raise BadValue(
-                f"workdir is {self.workdir[:200]!r}, a relative path.",
-                "Write the path from the root of the file system: /home/ada/cifar10.",
+                f"workdir {self.workdir[:200]!r} is a relative path.",
+                "Use an absolute path, such as /home/ada/cifar10.",
             )
         return JobRequest(
             command=self.command,
@@ -164,11 +162,11 @@ class NewJob(RequestDocument):
 class JobStop(RequestDocument):
     """How to stop a job."""
 
-    now: bool = Field(False, description="Without the engine's time of grace.")
+    now: bool = Field(False, description="Without the engine's grace period.")
 
 
 class JobRetry(RequestDocument):
-    """What to submit again."""
+    """The members to submit again."""
 
     members: Annotated[list[int], Field(max_length=_MOST_MEMBERS)] = Field(
         [], description="Their numbers; by default all that failed, were killed or are lost."
@@ -185,7 +183,7 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=20)] = None,
 ) -> Response:
-    """List the jobs below the hub's roots, the newest first."""
+    """List the jobs below the hub's roots, newest first."""
     chosen = JobFilter(frozenset(state), experiment, user)
     found, after = await hub.jobs.page(chosen, root, start=position(cursor), limit=limit)
     return await run_in_threadpool(
@@ -197,8 +195,10 @@ async def list_jobs(
 async def submit_job(hub: TheHub, visitor: TheVisitor, turn: TheTurn, job: NewJob) -> JobDocument:
     """Submit a job to an engine of the hub, as the hub's user; this needs a token."""
     if visitor is not None and visitor.session:
-        # A page of the hub, or what a plugin puts on one, must not start commands.
-        raise Forbidden("a session does not submit jobs.", "Send a token: aboard token create")
+        # A page of the hub, or a plugin on one, must not start commands.
+        raise Forbidden(
+            "a session may not submit jobs.", "Send a token. Create one: aboard token create"
+        )
     async with turn():
         return JobDocument(**job_document(await hub.jobs.submit(job.to_request(), job.root)))
 
@@ -245,7 +245,7 @@ async def get_job_logs(
     tail: Annotated[int | None, Query(ge=0, le=10**9)] = None,
     follow: bool = False,
 ) -> StreamingResponse:
-    """Return what a member of a job wrote; with `follow`, until it ends."""
+    """Return the log of a member; with `follow`, until it ends."""
     async with turn():
         log = await hub.jobs.log(job, member, root, turn)
     pieces = log.follow(tail) if follow else await log.read(tail)
@@ -256,7 +256,7 @@ async def get_job_logs(
 async def stop_job(
     hub: TheHub, turn: TheTurn, job: JobId, root: InRoot = None, how: JobStop | None = None
 ) -> JobDocument:
-    """Stop the members of a job that have not ended, also those that wait."""
+    """Stop the members of a job that run or wait."""
     now = how is not None and how.now
     async with turn():
         return JobDocument(**job_document(await hub.jobs.stop(job, root, now=now)))
@@ -266,7 +266,7 @@ async def stop_job(
 async def retry_job(
     hub: TheHub, turn: TheTurn, job: JobId, root: InRoot = None, what: JobRetry | None = None
 ) -> JobDocument:
-    """Submit the members of a job again that did not succeed; their runs continue."""
+    """Submit again the members of a job that did not succeed; their runs continue."""
     members = what.members if what is not None else []
     async with turn():
         return JobDocument(**job_document(await hub.jobs.retry(job, root, members)))
@@ -278,9 +278,9 @@ async def delete_job(
     turn: TheTurn,
     job: JobId,
     root: InRoot = None,
-    force: Annotated[bool, Query(description="Also one whose state is unknown.")] = False,
+    force: Annotated[bool, Query(description="Even if its state is unknown.")] = False,
 ) -> None:
-    """Remove a job that has ended from the list; its runs stay."""
+    """Remove an ended job from the list; its runs are kept."""
     async with turn():
         await hub.jobs.delete(job, root, force=force)
 
@@ -290,4 +290,4 @@ def _cursor(after: int | None) -> str | None:
 
 
 def _json(document: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(document), media_type="application/json")
+    return Response(dump_json(document), media_type="application/json")

@@ -1,4 +1,4 @@
-"""One run: described in full, edited, deleted, its log, media and findings; facets of many."""
+"""One run: its description, edits, deletion, log, files, media and findings; facets of many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
-import orjson
 from fastapi import Depends, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
@@ -24,7 +23,7 @@ from aboard.hub.runs import run_document
 from aboard.hub.service import Hub
 from aboard.index.library import RunSet
 from aboard.index.summary import Summary
-from aboard.runs.catalog import KnownRun
+from aboard.runs.catalog import KnownRun, dump_json
 from aboard.runs.manifest import Attempt, Manifest, format_time
 from aboard.runs.question import MAX_LENGTH, Question, parse_field
 from aboard.runs.question import Field as QuestionField
@@ -39,7 +38,7 @@ _FILE_HEADERS = {
     "accept-ranges": "bytes",
     **_UNCACHED,
 }
-# Whatever is in a blob, a browser that opens it runs none of it.
+# A browser that opens a blob must not run anything in it.
 _BLOB_HEADERS = {
     "content-security-policy": "default-src 'none'; sandbox",
     "content-disposition": "inline",
@@ -47,20 +46,20 @@ _BLOB_HEADERS = {
 }
 _LONGEST_STEP = 1 << 62
 _MOST_TAGS = 100
-_MOST_LOOKED = 1000  # runs, for what they have logged
+_MOST_LOOKED = 1000  # runs whose tags are listed together
 _MOST_BOARDS = 1000
 
 RunId = Annotated[
     str, Path(description="The `id` of a listed run.", min_length=1, max_length=16_000)
 ]
-Selectors = Annotated[list[str], Query(description="As of boards; all runs by default.")]
+Selectors = Annotated[list[str], Query(description="Selectors, as of boards; all runs by default.")]
 Condition = Annotated[
-    str | None, Query(description="Only runs for which this holds.", max_length=MAX_LENGTH)
+    str | None, Query(description="A condition on the runs.", max_length=MAX_LENGTH)
 ]
 TagQuery = Annotated[
     str,
     Query(
-        description="The `name` of what it has logged: `TAG` or `DIRECTORY/TAG`.",
+        description="The `name` of a metric: `TAG` or `DIRECTORY/TAG`.",
         min_length=1,
         max_length=1000,
     ),
@@ -98,12 +97,12 @@ class RunDetail(RunDocument):
     command: list[str]
     git_commit: str
     heartbeat: str | None
-    duration: float | None = Field(description="In seconds, so far.")
+    duration: float | None = Field(description="In seconds, up to now.")
     attempts: list[AttemptDocument]
     stages: list[StageDocument]
     files: int
     bytes: int
-    complete: bool = Field(description="False if it has too many files to count them all.")
+    complete: bool = Field(description="False if it has too many files to count.")
     problems: list[str] = Field(description="Why its record cannot be read.")
 
 
@@ -115,11 +114,11 @@ class MetricDocument(BaseModel):
     tag: str
     plugin: str = Field(examples=["scalars"])
     scalar: bool
-    count: int = Field(description="Of values, less those that restarts made void.")
+    count: int = Field(description="Number of values, without those that restarts made void.")
     first_step: int
     last_step: int
     last_time: str | None
-    last: float | None = Field(description="Of a scalar; none if it is not finite.")
+    last: float | None = Field(description="Of a scalar; null if it is not finite.")
     min: float | None = Field(None, description="Of the finite values of a scalar.")
     min_step: int | None = None
     max: float | None = None
@@ -133,7 +132,7 @@ class MetricList(BaseModel):
     """What a run has logged."""
 
     metrics: list[MetricDocument]
-    complete: bool = Field(description="False if reading goes on: request it again.")
+    complete: bool = Field(description="False while files are being read: request it again.")
 
 
 class LoggedDocument(BaseModel):
@@ -142,18 +141,18 @@ class LoggedDocument(BaseModel):
     name: str = Field(description="`STAGE/TAG`, or the tag alone in a run's own directory.")
     plugin: str = Field(examples=["scalars"])
     scalar: bool
-    runs: int = Field(description="How many of them have it.")
+    runs: int = Field(description="How many of the runs have it.")
     first_step: int
     last_step: int
-    ids: list[str] = Field(description="A hundred of these runs at most; none for a scalar.")
+    ids: list[str] = Field(description="At most a hundred of these runs; none for a scalar.")
 
 
 class LoggedList(BaseModel):
     """What some runs have logged, by name."""
 
     metrics: list[LoggedDocument]
-    runs: int = Field(description="How many runs were looked at: a thousand at most.")
-    unread: int = Field(description="Of how many of them the hub has not read anything yet.")
+    runs: int = Field(description="How many runs were examined: at most a thousand.")
+    unread: int = Field(description="How many of them the hub has not read yet.")
 
 
 class FileDocument(BaseModel):
@@ -200,7 +199,7 @@ class DiagnosisDocument(BaseModel):
     """What doctor finds."""
 
     findings: list[FindingDocument]
-    complete: bool = Field(description="False if reading took too long: request it again.")
+    complete: bool = Field(description="False if reading timed out: request it again.")
     bytes_read: int
     bytes_total: int
 
@@ -211,16 +210,16 @@ class RunChange(RequestDocument):
     tags: dict[TagName, TagValue] = Field(
         {},
         max_length=_MOST_TAGS,
-        description="Tags to set; `true` is one without a value, `null` removes it.",
+        description="Tags to set; `true` sets one without a value, `null` removes it.",
         examples=[{"baseline": True, "old": None}],
     )
     note: Annotated[str, Field(max_length=10_000)] | None = Field(
-        None, description="Replaces the note; an empty text removes it."
+        None, description="Replaces the note; an empty string removes it."
     )
 
 
 class RunDeletion(BaseModel):
-    """What a deletion loses, or has deleted."""
+    """What a deletion would delete, or has deleted."""
 
     id: str
     run: str = Field(description="As `experiment/name`.")
@@ -239,7 +238,7 @@ class FacetValue(BaseModel):
 
 
 class FacetBin(BaseModel):
-    """Numbers from one bound to another, and how many runs have one of them."""
+    """A range of numbers, and how many runs have a value in it."""
 
     low: float
     high: float
@@ -247,11 +246,11 @@ class FacetBin(BaseModel):
 
 
 class FacetDocument(BaseModel):
-    """The values of a field, the most frequent first."""
+    """The values of a field, most frequent first."""
 
     field: str
     values: list[FacetValue]
-    bins: list[FacetBin] = Field(description="Instead of numbers with more values than `limit`.")
+    bins: list[FacetBin] = Field(description="Replaces numbers with more values than `limit`.")
     distinct: int
     missing: int = Field(description="How many runs have no value.")
     runs: int
@@ -286,10 +285,10 @@ def get_facet(
     where: Condition = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> Response:
-    """Count the values that runs have of a field; many different numbers are counted in bins."""
-    asked = parse_field(field)
-    runs = _selected(hub, selector, where, [asked])
-    found = hub.runs.facet(runs, asked, limit)
+    """Count the values of a field; many different numbers are counted in bins."""
+    parsed = parse_field(field)
+    runs = _selected(hub, selector, where, [parsed])
+    found = hub.runs.facet(runs, parsed, limit)
     return _json(
         {
             "field": field,
@@ -310,8 +309,8 @@ def list_fields(
     where: Condition = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> FieldList:
-    """List the hyperparameters, metrics and tags that runs have; the most frequent, by name."""
-    any_of_them = QuestionField("", "hparams")  # so that runs without a record are read
+    """List the most frequent hyperparameters, metrics and tags of runs, by name."""
+    any_of_them = QuestionField("", "hparams")  # makes the hub read runs without a record
     found = hub.runs.fields(_selected(hub, selector, where, [any_of_them]), limit)
     return FieldList(fields=[FieldCount(name=name, runs=count) for name, count in found])
 
@@ -322,7 +321,7 @@ def list_logged(
     selector: Selectors = [],  # noqa: B006
     where: Condition = None,
 ) -> Response:
-    """List what runs have logged: scalars, images, text, histograms and all else."""
+    """List the tags that runs have logged: scalars, images, text, histograms and others."""
     runs = _selected(hub, selector, where)[:_MOST_LOOKED]
     hub.follower.metrics_requested(runs, wait=True)
     metrics = [
@@ -357,7 +356,7 @@ def get_run(hub: TheHub, run: TheRun) -> Response:
 
 @router.patch("/runs/{run}", response_model=RunDetail)
 def change_run(hub: TheHub, run: TheRun, change: RunChange) -> Response:
-    """Set tags, remove tags and write a note, in the record of the run."""
+    """Set and remove tags, and write a note, in the run's record."""
     edited, record = hub.runs.edit(run, change.tags, change.note)
     return _json(_detail(hub, edited, record, ""))
 
@@ -368,11 +367,12 @@ def delete_run(
     user: TheUser,
     run: TheRun,
     confirm: Annotated[
-        str | None, Query(description="The token of a request without one.", max_length=200)
+        str | None,
+        Query(description="The token that a request without one returned.", max_length=200),
     ] = None,
-    force: Annotated[bool, Query(description="Also a run that is still running.")] = False,
+    force: Annotated[bool, Query(description="Even if the run is running.")] = False,
 ) -> RunDeletion:
-    """Say what would be lost, with a token; delete the run, if the token is given."""
+    """Return what would be deleted, and a token; delete the run if the token is given."""
     if run.user != user.name:
         require(user, Action.DELETE_RUNS)
     if confirm is None:
@@ -396,7 +396,7 @@ def delete_run(
 
 @router.get("/runs/{run}/metrics", response_model=MetricList)
 def list_metrics(hub: TheHub, run: TheRun) -> Response:
-    """List what a run has logged, with the number of values and the last of each."""
+    """List what a run has logged, with the number of values and the last value of each."""
     found, complete = hub.runs.metrics(run)
     metrics = [
         {
@@ -448,14 +448,14 @@ def get_file(
     ] = None,
     if_range: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
-    """Return a file of a run, to be saved: no browser shows it."""
+    """Return a file of a run as a download; browsers do not display it."""
     found = hub.runs.file(run, name)
     tag = f'"{hashlib.blake2b(found.version.encode(), digest_size=12).hexdigest()}"'
     begin, end, status = 0, found.size, 200
     headers = {**_FILE_HEADERS, "etag": tag, "content-disposition": _attachment(name)}
-    wanted = _RANGE.fullmatch(range or "") if if_range in {None, tag} else None
-    if wanted is not None and (wanted[1] or wanted[2]):
-        begin, end = _bounds(wanted[1], wanted[2], found.size)
+    requested = _RANGE.fullmatch(range or "") if if_range in {None, tag} else None
+    if requested is not None and (requested[1] or requested[2]):
+        begin, end = _bounds(requested[1], requested[2], found.size)
         if begin >= end:
             headers["content-range"] = f"bytes */{found.size}"
             return Response(status_code=416, media_type=_ANY_BYTES, headers=headers)
@@ -467,7 +467,7 @@ def get_file(
 
 
 def _attachment(name: str) -> str:
-    """Return the header that saves a file under the last part of its name, whatever that holds."""
+    """Return the header that saves a file under the last part of its name."""
     return (
         f"attachment; filename*=UTF-8''{quote(name.rpartition('/')[2], safe='', errors='replace')}"
     )
@@ -476,7 +476,7 @@ def _attachment(name: str) -> str:
 @router.get("/runs/{run}/boards")
 @computes
 def list_boards_of_run(hub: TheHub, user: TheUser, run: TheRun) -> RunBoards:
-    """List the live boards that show a run, of those that you may see."""
+    """List the live boards that show a run and that you may see."""
     page = hub.page(user, states=sorted(LIVE), limit=_MOST_BOARDS)
     boards = [
         RunBoard(id=one.id, name=one.name, title=one.title, owner=one.owner, state=one.state.value)
@@ -488,7 +488,7 @@ def list_boards_of_run(hub: TheHub, user: TheUser, run: TheRun) -> RunBoards:
 
 @router.get("/runs/{run}/doctor")
 def examine_run(hub: TheHub, run: TheRun) -> DiagnosisDocument:
-    """Say what is wrong or odd about a run; its event files are read first."""
+    """Report what is wrong or odd about a run, after reading its event files."""
     found = hub.runs.examine(run)
     findings = [
         FindingDocument(**one._asdict() | {"where": [*one.where]}) for one in found.findings
@@ -514,25 +514,25 @@ def get_run_log(
     hub: TheHub,
     run: TheRun,
     tail: Annotated[int | None, Query(description="Only the last lines.", ge=0, le=10**9)] = None,
-    offset: Annotated[int | None, Query(description="Begin at a byte.", ge=0, le=2**62)] = None,
-    follow: Annotated[bool, Query(description="Go on until the run ends.")] = False,
+    offset: Annotated[int | None, Query(description="Begin at this byte.", ge=0, le=2**62)] = None,
+    follow: Annotated[bool, Query(description="Continue until the run ends.")] = False,
     range: Annotated[  # noqa: A002 - the name of the header
         str | None, Header(description="`bytes=FIRST-LAST`, without `follow`.", max_length=200)
     ] = None,
 ) -> Response:
-    """Return the output that a run recorded: all of it, its end, some bytes, or as it grows."""
+    """Return the recorded output of a run: all of it, its end, a range, or as it grows."""
     if tail is not None and offset is not None:
-        raise BadValue("tail and offset exclude each other.", "Give one of them.")
+        raise BadValue("tail and offset exclude each other.", "Give only one.")
     log = hub.runs.log(run)
     if offset is not None:
         log.seek(offset)
     if follow:
         pieces = hub.runs.follow_log(run, log, tail)
         return StreamingResponse(pieces, media_type="text/plain; charset=utf-8", headers=_UNCACHED)
-    wanted = _RANGE.fullmatch(range or "") if tail is None and offset is None else None
-    if wanted is not None and (wanted[1] or wanted[2]):
+    requested = _RANGE.fullmatch(range or "") if tail is None and offset is None else None
+    if requested is not None and (requested[1] or requested[2]):
         size = log.size()
-        begin, end = _bounds(wanted[1], wanted[2], size)
+        begin, end = _bounds(requested[1], requested[2], size)
         if begin >= end:
             headers = {**_UNCACHED, "content-range": f"bytes */{size}"}
             return Response(status_code=416, media_type="text/plain", headers=headers)
@@ -557,7 +557,7 @@ def _streamed(
     status: int = 200,
     media_type: str = "text/plain; charset=utf-8",
 ) -> Response:
-    # The first piece is read here, so that a failure has a status of its own.
+    # The first piece is read here, so that a failure has its own status.
     found = chain([next(pieces, b"")], pieces)
     return StreamingResponse(found, status, headers, media_type=media_type)
 
@@ -565,7 +565,7 @@ def _streamed(
 def _selected(
     hub: Hub, selectors: list[str], where: str | None, fields: Sequence[QuestionField] = ()
 ) -> RunSet:
-    """Return the runs of a request; the metrics that it needs are read in the background."""
+    """Return the runs of a request, and start reading the metrics that it needs."""
     hub.follower.runs_requested()
     runs = hub.library.find(hub.library.parse(selectors), retry=False)
     question = Question.parse(where)
@@ -577,7 +577,7 @@ def _selected(
 def _detail(hub: Hub, run: KnownRun, record: Manifest | None, problem: str) -> dict[str, Any]:
     now = hub.clock()
     files = hub.runs.files(run)
-    # Parsed, for a number that `orjson` does not write.
+    # Parsed, because `orjson` does not write every number.
     held = {"hparams": run.hparams, "tags": run.tags, "metrics": run.metrics}
     return (
         run_document(run, now)
@@ -617,16 +617,10 @@ def _moment(seconds: float) -> str | None:
 
 
 def _json(document: dict[str, Any]) -> Response:
-    try:
-        body = orjson.dumps(document)
-    except TypeError:  # a number of more than 64 bits, or half a surrogate pair
-        import json
-
-        body = json.dumps(document).encode()
-    return Response(body, media_type="application/json")
+    return Response(dump_json(document), media_type="application/json")
 
 
-# What a run logged besides scalars, step by step.
+# Media: what a run logged besides scalars, step by step.
 
 
 class MediumDocument(BaseModel):
@@ -634,12 +628,10 @@ class MediumDocument(BaseModel):
 
     tag: str
     kind: Kind
-    steps: list[int] = Field(description="All steps of the tag, or a thousand of them.")
+    steps: list[int] = Field(description="The steps of the tag, at most a thousand.")
     step: int
     time: str | None
-    blobs: list[str] = Field(
-        description="The addresses of images and clips, relative to the hub's own."
-    )
+    blobs: list[str] = Field(description="The URLs of images and clips, relative to the hub's.")
     texts: list[str]
     buckets: list[tuple[float, float, float]] = Field(
         description="Of a histogram: from, to, and how many values."
@@ -654,7 +646,7 @@ def get_medium(
     step: Annotated[
         int | None,
         Query(
-            description="The last one at or before it; the last of all by default.",
+            description="The last step at or before this one; by default the last of all.",
             ge=-_LONGEST_STEP,
             le=_LONGEST_STEP,
         ),
@@ -685,7 +677,7 @@ def get_blob(
     run: TheRun,
     tag: TagQuery,
     step: Annotated[int, Query(ge=-_LONGEST_STEP, le=_LONGEST_STEP)],
-    place: Annotated[int, Query(description="Which of the step's, from 0.", ge=0, le=1000)] = 0,
+    place: Annotated[int, Query(description="Its index in the step, from 0.", ge=0, le=1000)] = 0,
 ) -> Response:
     """Return an image or a clip as it was logged."""
     content = read_blob(hub.index, run, tag, step, place)

@@ -1,4 +1,4 @@
-"""Runs and the roots they lie below."""
+"""Runs, and the roots that contain them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from aboard.storage import StorageError, is_remote
 
 router = api_router("runs")
 _MOST_PROBLEMS = 20
-_LONGEST_CURSOR = 8192  # servers between may refuse longer addresses
+_LONGEST_CURSOR = 8192  # proxies may refuse longer URLs
 
 
 class RunDocument(BaseModel):
     """A run below a root."""
 
-    id: str = Field(description="In the paths of the API; the same as long as the run stays there.")
+    id: str = Field(description="For paths of the API; it changes only if the run is moved.")
     experiment: str
     name: str
     uri: str
@@ -62,7 +62,7 @@ class RunDocument(BaseModel):
 
 
 class RunGroup(BaseModel):
-    """Runs that have the same values of some fields."""
+    """Runs with the same values of some fields."""
 
     values: dict[str, Any]
     count: int
@@ -70,11 +70,11 @@ class RunGroup(BaseModel):
 
 
 class RunList(BaseModel):
-    """A page of runs in their order, or of groups; with `columns`, a run has these alone."""
+    """A page of runs or groups; with `columns`, runs have only these fields."""
 
     runs: list[RunDocument | dict[str, Any]]
     groups: list[RunGroup] | None = Field(None, description="With `group_by`, instead of runs.")
-    total: int = Field(description="How many there are on all pages.")
+    total: int = Field(description="The number on all pages.")
     unread: int = Field(
         description="How many runs have metrics that the question needs and that are being read."
     )
@@ -85,12 +85,12 @@ class RootSpec(BaseModel):
     """A root to add."""
 
     uri: str = Field(
-        min_length=1, max_length=4096, description="An absolute path or a bucket's URI."
+        min_length=1, max_length=4096, description="An absolute path or the URI of a bucket."
     )
 
 
 class RootProblem(BaseModel):
-    """What keeps the hub from reading something."""
+    """A problem that keeps the hub from reading something."""
 
     where: str
     what: str
@@ -98,7 +98,7 @@ class RootProblem(BaseModel):
 
 
 class RootRequests(BaseModel):
-    """Requests to the bucket of a root within a day, of all roots there."""
+    """Requests within a day to the bucket of a root, for all roots in it."""
 
     kind: str = Field(description="`list`, `read`, `write` or `delete`.")
     requests: int
@@ -106,16 +106,16 @@ class RootRequests(BaseModel):
 
 
 class RootDocument(BaseModel):
-    """A place where runs are."""
+    """A directory or bucket with runs."""
 
     uri: str
     name: str
-    looked: str | None = Field(description="When it was last looked at.")
-    lag: float | None = Field(description="Seconds since then; null before the first look.")
+    looked: str | None = Field(description="When it was last listed.")
+    lag: float | None = Field(description="Seconds since then; null before the first listing.")
     problem: str
     problems: list[RootProblem] = Field(description="At most 20.")
     runs: int
-    damaged_files: int = Field(description="Event files with damage, among those that were read.")
+    damaged_files: int = Field(description="Damaged event files among those that were read.")
     damaged_bytes: int
     requests: list[RootRequests] = Field(description="None for a directory.")
 
@@ -133,23 +133,21 @@ Texts = Annotated[list[Annotated[str, Field(max_length=MAX_LENGTH)]], Field(max_
 @computes
 def list_runs(
     hub: TheHub,
-    selector: Annotated[list[str], Query(description="As of boards; all by default.")] = [],  # noqa: B006
+    selector: Annotated[list[str], Query(description="Selectors; all runs by default.")] = [],  # noqa: B006
     where: Annotated[
-        str | None, Query(description="A condition that is true for them.", max_length=MAX_LENGTH)
+        str | None, Query(description="A condition on the runs.", max_length=MAX_LENGTH)
     ] = None,
-    sort: Annotated[Texts, Query(description="Fields, downwards with '-'.")] = [],  # noqa: B006
+    sort: Annotated[Texts, Query(description="Fields, in descending order with '-'.")] = [],  # noqa: B006
     group_by: Annotated[Texts, Query(description="Fields that the runs of a group share.")] = [],  # noqa: B006
     columns: Annotated[
         str | None,
         Query(description="The fields to return, separated by commas.", max_length=MAX_LENGTH),
     ] = None,
-    count: Annotated[bool, Query(description="Return only how many there are.")] = False,
+    count: Annotated[bool, Query(description="Return only the number of runs.")] = False,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     cursor: Annotated[
         str | None,
-        Query(
-            description="The `next` of a page, or a place from 0 on.", max_length=_LONGEST_CURSOR
-        ),
+        Query(description="The `next` of a page, or an index from 0.", max_length=_LONGEST_CURSOR),
     ] = None,
 ) -> Response:
     """List runs, in their natural order by default."""
@@ -163,7 +161,7 @@ def list_runs(
     if read := library.to_read(question, selected, fields.values()):
         hub.follower.metrics_requested(read)
     unread = library.unread(read)
-    # A metric that no run has may be one that is still to be read.
+    # A metric that no run has may not have been read yet.
     check = not unread
     document: dict[str, Any] = {"runs": [], "unread": unread, "next": None}
     if group_by:
@@ -179,7 +177,7 @@ def list_runs(
         if not count:
             document["next"] = None if page.mark is None else _cursor(page.mark, page.end)
             document["runs"] = _documents(hub, page.runs, fields)
-    # Ten thousand of them are requested at once, so no model is built for each.
+    # Clients list ten thousand at once, so no model is built for each.
     return Response(orjson.dumps(document), media_type="application/json")
 
 
@@ -200,13 +198,13 @@ def _start(cursor: str | None, sorted_by: int) -> int | Mark:
 
 
 def _cursor(mark: Mark, end: int) -> str:
-    """Return what a page ends with; its place, if runs are sorted by very long texts."""
+    """Return the cursor after a page; an index, if runs are sorted by very long texts."""
     values = [sorted(one) if isinstance(one, frozenset) else one for one in mark.values]
     text = base64.urlsafe_b64encode(json.dumps([values, *mark[1:]]).encode()).decode()
     return text if len(text) <= _LONGEST_CURSOR else str(end)
 
 
-Fields = Mapping[str, QuestionField]  # by their names, as they were given
+Fields = Mapping[str, QuestionField]  # by name, as in the request
 
 
 def _documents(hub: Hub, runs: RunSet, fields: Fields) -> list[dict[str, Any]]:
@@ -242,7 +240,7 @@ def _groups(hub: Hub, groups: Sequence[Group], by: Fields, fields: Fields) -> li
 
 
 def _value(field: QuestionField, value: Any) -> Any:
-    """Return a value as it is in documents: times, NaN and infinities are strings."""
+    """Return a value for a document: times, NaN and infinities are strings."""
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -256,14 +254,14 @@ def _value(field: QuestionField, value: Any) -> Any:
 
 @router.get("/roots")
 def list_roots(hub: TheHub) -> RootList:
-    """List the places where runs are."""
+    """List the roots."""
     hub.follower.runs_requested()
     return RootList(roots=[_root_document(hub, root.uri) for root in hub.library.roots])
 
 
 @router.post("/roots", status_code=201, responses={200: {"model": RootDocument}})
 def add_root(hub: TheHub, root: RootSpec, response: Response) -> RootDocument:
-    """Add a place where runs are; one that the hub has already stays as it is."""
+    """Add a root; one that the hub already has does not change."""
     uri, is_new = hub.add_root(root.uri)
     if not is_new:
         response.status_code = 200
@@ -291,7 +289,7 @@ def _root_document(hub: Hub, uri: str) -> RootDocument:
 def _root_problem(uri: str, error: Exception) -> RootProblem:
     if isinstance(error, StorageError):
         return RootProblem(where=error.uri, what=error.problem, advice=error.hint)
-    return RootProblem(where=uri, what=str(error), advice=f"Look closer: aboard doctor {uri}")
+    return RootProblem(where=uri, what=str(error), advice=f"Examine it: aboard doctor {uri}")
 
 
 def _root_requests(hub: Hub, uri: str) -> list[RootRequests]:

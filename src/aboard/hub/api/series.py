@@ -1,7 +1,7 @@
 """Curves: the points of many runs and metrics in one response, smoothed and sampled on request.
 
-A request is computed in slices of a few hundredths of a second, and those of all clients take
-turns. How much one may read is limited, and the work ends when its client leaves.
+A request is computed in slices of a few hundredths of a second, and the slices of all clients take
+turns. Each request has a limit, and stops when its client disconnects.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ router = api_router("series")
 
 _SLICE_SECONDS = 0.05
 MOST_SERIES = 10_000
-MOST_POINTS = 4_000_000  # of a response
-MOST_READ = 100_000_000  # points that a request may make the hub read
-MOST_OF_ONE = 16_000_000  # of these, of one series
+MOST_POINTS = 4_000_000  # in a response
+MOST_READ = 100_000_000  # points read for a request
+MOST_OF_ONE = 16_000_000  # of these, from one series
 _BATCH_SERIES = 32
 _BATCH_POINTS = 1_000_000
 _ENCODED = 100_000  # numbers at once
-_READ_POINTS = 500_000  # of a series that is sampled; of a longer one, few of its chunks are read
+_READ_POINTS = 500_000  # of a sampled series; of a longer one, only some chunks are read
 _BINARY = "application/vnd.aboard.series"
 _MAGIC = b"ABS1"
 _HEAD = struct.Struct("<4sI")
@@ -56,30 +56,28 @@ _LINES = (Line.MIDDLE, Line.LOWER, Line.UPPER)
 
 
 class TooMuch(BoardsError):  # noqa: N818 - named by what is wrong
-    """A request for more points than one response may take."""
+    """A request for too many points."""
 
     code = "too_large"
 
 
 class SeriesSpec(RequestDocument):
-    """Which curves, and how."""
+    """Which curves to return, and how to compute them."""
 
     selectors: list[Annotated[str, Field(max_length=4096)]] = Field(
         min_length=1,
         max_length=10_000,
-        description="Which runs, as for boards.",
+        description="Selectors of runs, as for boards.",
         examples=[["cifar10", "tag:best"]],
     )
     tags: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
         min_length=1,
         max_length=1000,
-        description="Which metrics: `TAG`, or `DIRECTORY/TAG` of one in a directory of the run.",
+        description="Names of metrics: `TAG`, or `DIRECTORY/TAG` in a directory of the run.",
         examples=[["loss", "eval/acc"]],
     )
-    x: Axis = Field(Axis.STEP, description="What the curves are over.")
-    metric: str = Field(
-        "", max_length=1000, description="With `x` = `metric`: which, by the same names."
-    )
+    x: Axis = Field(Axis.STEP, description="The x axis.")
+    metric: str = Field("", max_length=1000, description="With `x` = `metric`: its name.")
     start: float | None = Field(None, description="The least x.", allow_inf_nan=False)
     stop: float | None = Field(None, description="The greatest x.", allow_inf_nan=False)
     samples: int = Field(1000, ge=1, le=MOST_POINTS, description="The most points per curve.")
@@ -95,7 +93,7 @@ class SeriesSpec(RequestDocument):
         description="Fields that the runs of a group share: a curve for each group, and its band.",
         examples=[["hparams.lr"]],
     )
-    band: Band = Field(Band.STD, description="What is around the middle of a group.")
+    band: Band = Field(Band.STD, description="The band around the middle of a group.")
     format: Literal["json", "binary"] = "json"
 
     @model_validator(mode="after")
@@ -118,20 +116,20 @@ class CurveDocument(BaseModel):
     run: str = Field(description="`EXPERIMENT/RUN`; of a group, what its runs share.")
     uri: str = Field(description="Empty for a group.")
     tag: str
-    points: int = Field(description="How many the series has; restarts may have made some void.")
+    points: int = Field(description="Of the series; restarts may have made some void.")
     line: Line | None = Field(
-        None, description="With `group_by`: the middle, or an end of the band."
+        None, description="With `group_by`: the middle, or an edge of the band."
     )
-    members: list[str] | None = Field(None, description="With `group_by`: the runs, by their ids.")
+    members: list[str] | None = Field(None, description="With `group_by`: the ids of the runs.")
     x: list[Number]
     y: list[Number]
 
 
 class CurveList(BaseModel):
-    """Curves in the order of their runs and tags; a run without a metric has none of it."""
+    """Curves in the order of their runs and tags; a run without a metric has no curve."""
 
     series: list[CurveDocument]
-    unread: int = Field(description="Of how many runs the hub has not read anything yet.")
+    unread: int = Field(description="How many runs the hub has not read yet.")
 
 
 class _Found(NamedTuple):
@@ -139,7 +137,7 @@ class _Found(NamedTuple):
     label: str
     name: str
     tag: Tag
-    metric: Tag | None  # what it is over
+    metric: Tag | None  # the x axis
 
     @property
     def points(self) -> int:
@@ -154,7 +152,7 @@ class _Found(NamedTuple):
 
 
 def _read_of(tag: Tag) -> int:
-    """Return how many points are read for a curve; the members of a large group are sampled."""
+    """Return how many points are read for a curve; members of a large group are sampled."""
     return min(tag.points, MOST_OF_GROUP) if isinstance(tag, GroupTag) else tag.points
 
 
@@ -182,7 +180,7 @@ async def read_series(
         try:
             runs = await compute(reading.select)
         except NothingMatches:
-            await request.app.state.look()
+            await request.app.state.rescan()
             runs = await compute(partial(reading.select, is_last=True))
         async with shares.of(name):
             await run_in_threadpool(hub.follower.metrics_requested, runs, wait=True)
@@ -195,7 +193,7 @@ async def read_series(
 
 
 class _Reading:
-    """The curves of a request, computed slice by slice. Blocks."""
+    """The curves of a request, computed slice by slice. Its methods block."""
 
     def __init__(self, hub: Hub, spec: SeriesSpec) -> None:
         self._index = hub.index
@@ -210,7 +208,7 @@ class _Reading:
         self.is_done = False
 
     def select(self, *, is_last: bool = False) -> RunSet:
-        """Return the runs; before the last look for them, each place must have some."""
+        """Return the runs; unless `is_last`, raise if a place has none, so that it is rescanned."""
         selectors = self._library.parse(self._spec.selectors)
         places = [one.place for one in selectors if one.place]
         if places:
@@ -218,7 +216,7 @@ class _Reading:
         runs = self._library.find(selectors, retry=False)
         in_each = all(any(is_below(run.uri, place) for run in runs) for place in places)
         if not runs or not (in_each or is_last):
-            raise NothingMatches("there is no run in these places below a root of the hub.")
+            raise NothingMatches("no runs in these places below a root of the hub.")
         return runs
 
     def find(self, runs: RunSet) -> None:
@@ -240,16 +238,16 @@ class _Reading:
                     if tag is not None and (over is not None or not spec.metric):
                         found.append(_Found(members, label, name, tag, over))
         if len(found) > MOST_SERIES:
-            raise TooMuch(f"these are {len(found):,} curves; {MOST_SERIES:,} are the most.", _LESS)
+            raise TooMuch(f"{len(found):,} curves are more than {MOST_SERIES:,}.", _LESS)
         points = sum(min(one.tag.points, spec.samples) for one in found)
         if points > MOST_POINTS:
-            raise TooMuch(f"these are {points:,} points; {MOST_POINTS:,} are the most.", _FEWER)
+            raise TooMuch(f"{points:,} points are more than {MOST_POINTS:,}.", _FEWER)
         if self._shape.needs_all:
             self._check_read(found)
         return found
 
     def _groups(self, runs: RunSet) -> list[tuple[str, Sequence[KnownRun]]]:
-        """Return what is drawn as one, with its label: each run, or the runs of a group."""
+        """Return the runs of each curve with their label: one run, or the runs of a group."""
         spec = self._spec
         if not spec.group_by:
             return [(run.label, [run]) for run in runs]
@@ -286,13 +284,13 @@ class _Reading:
         if largest is not None and largest.points > MOST_OF_ONE:
             raise TooMuch(
                 f"{largest.name!r} of {largest.label} has {largest.points:,} points;"
-                f" {MOST_OF_ONE:,} can be smoothed, or drawn over another axis.",
-                "Request it over steps, as it is.",
+                f" at most {MOST_OF_ONE:,} can be smoothed or drawn over another axis.",
+                "Request it over steps, without smoothing.",
             )
         total = sum(one.points for one in found)
         if total > MOST_READ:
             raise TooMuch(
-                f"that takes {total:,} points to compute; {MOST_READ:,} are the most.", _LESS
+                f"the request has to read {total:,} points, more than {MOST_READ:,}.", _LESS
             )
 
     def proceed(self) -> None:
@@ -306,7 +304,7 @@ class _Reading:
     def _compute(self) -> Iterator[list[Curve | None]]:
         shape = self._shape
         samples, start, stop = None, None, None
-        if not shape.needs_all:  # the index reads what it needs for so many points
+        if not shape.needs_all:  # the index reads only what it needs for the samples
             samples = shape.samples
             start = None if shape.start is None else _step(math.ceil(shape.start))
             stop = None if shape.stop is None else _step(math.floor(shape.stop))
@@ -349,9 +347,9 @@ def _step(number: int) -> int:
 
 
 def _batches(found: Sequence[_Found], most: int | None) -> Iterator[list[_Found]]:
-    """Yield parts of few series and points, so that one does not take long.
+    """Yield batches of few series and points, so that none takes long.
 
-    At `most` so many points are read of one series.
+    At most `most` points are read of one series.
     """
     batch: list[_Found] = []
     points = 0
@@ -367,7 +365,7 @@ def _batches(found: Sequence[_Found], most: int | None) -> Iterator[list[_Found]
 
 
 def _json(column: npt.NDArray[np.float64]) -> bytes:
-    """Return numbers as JSON; the encoder, which holds the interpreter, gets some at a time."""
+    """Return numbers as JSON, encoded in parts because the encoder holds the interpreter lock."""
     parts = (column[at : at + _ENCODED] for at in range(0, len(column), _ENCODED))
     return b"[%b]" % b",".join(orjson.dumps(json_numbers(part))[1:-1] for part in parts)
 

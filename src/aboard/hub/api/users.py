@@ -50,7 +50,7 @@ class UserList(BaseModel):
 
 
 class NewUser(RequestDocument):
-    """A user to add; without a password, only tokens let the user in."""
+    """A user to add; without a password, the user can log in only with a token."""
 
     name: Name
     role: Role = Role.MEMBER
@@ -85,7 +85,7 @@ class NewToken(RequestDocument):
 
 
 class TokenDocument(BaseModel):
-    """A token; its secret is shown only when it is created."""
+    """A token; its secret is returned only when it is created."""
 
     id: str
     user: str
@@ -113,19 +113,19 @@ class TokenDocument(BaseModel):
 
 
 class TokenList(BaseModel):
-    """Tokens, the oldest first."""
+    """Tokens, oldest first."""
 
     tokens: list[TokenDocument]
 
 
 class SessionDocument(BaseModel):
-    """A login of a browser."""
+    """A browser session."""
 
     id: str
     user: str
     created: str
     expires: str
-    current: bool = Field(description="Whether it is the one of this request.")
+    current: bool = Field(description="Whether it is the session of this request.")
 
     @classmethod
     def of(cls, session: Session, *, current: bool) -> SessionDocument:
@@ -139,20 +139,20 @@ class SessionDocument(BaseModel):
 
 
 class SessionList(BaseModel):
-    """Sessions, the oldest first."""
+    """Sessions, oldest first."""
 
     sessions: list[SessionDocument]
 
 
 class LimitsDocument(BaseModel):
-    """What one user may have; null for any number of boards, 0 for no ceiling."""
+    """The limits of each user; null means any number of boards, 0 no ceiling."""
 
-    isolated: int | None = Field(description="Boards with a process of their own.")
+    isolated: int | None = Field(description="Boards with their own process.")
     instant: int | None = Field(description="Boards in the hub.")
     memory: int = Field(description="Of one isolated board, in bytes.")
     cpus: float = Field(description="Of one isolated board.")
     timeout: float = Field(description="Seconds that one isolated board may run.")
-    idle_timeout: float = Field(description="Seconds after which an unused one ends by default.")
+    idle_timeout: float = Field(description="Seconds until an unused one stops, by default.")
 
 
 @router.get("/me")
@@ -184,7 +184,7 @@ def end_session(hub: Hub, visitor: HubVisitor | None) -> None:
 
 @router.get("/limits")
 def get_limits(hub: TheHub) -> LimitsDocument:
-    """Return what each user may have."""
+    """Return the limits of each user."""
     return LimitsDocument(**asdict(hub.config.limits))
 
 
@@ -201,7 +201,7 @@ def list_sessions(hub: TheHub, user: TheUser, visitor: TheVisitor) -> SessionLis
 
 @router.delete("/sessions/{session}", status_code=204, response_model=None)
 def end_one_session(hub: TheHub, user: TheUser, session: str) -> None:
-    """End a session: its browser has to log in again."""
+    """End a session; its browser has to log in again."""
     hub.auth.end_session(user, session)
 
 
@@ -226,13 +226,13 @@ def change_user(hub: TheHub, name: UserName, body: UserChange) -> UserDocument:
 
 @router.delete("/users/{name}", status_code=204, response_model=None)
 def remove_user(hub: TheHub, name: UserName) -> None:
-    """Remove a user with all tokens, sessions and links; the boards stay."""
+    """Remove a user with all tokens, sessions and links; boards are kept."""
     hub.auth.remove_user(name)
 
 
 @router.put("/users/{name}/password", status_code=204, response_model=None)
 def set_password(hub: TheHub, name: UserName, body: NewPassword) -> None:
-    """Set a password, which ends all sessions of its user."""
+    """Set a password and end all sessions of its user."""
     hub.auth.set_password(name, body.password)
 
 

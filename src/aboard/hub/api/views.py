@@ -7,9 +7,8 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import BaseModel, Field
 
-from aboard.boards.errors import NoSuchName
+from aboard.boards.accounts import LONGEST_QUERY, View, no_such_view
 from aboard.boards.model import LONGEST_NAME, Visibility, is_plain
-from aboard.boards.views import LONGEST_QUERY, View
 from aboard.hub.api import Name, RequestDocument, TheHub, TheUser, api_router
 from aboard.hub.permissions import Action, require
 from aboard.runs.manifest import format_time
@@ -20,7 +19,7 @@ UserName = Annotated[str | None, Query(description="Yours by default.", max_leng
 
 
 class NewView(RequestDocument):
-    """A view to save; it replaces yours of the same name."""
+    """A view to save; it replaces your view with the same name."""
 
     name: Annotated[Name, Field(min_length=1, examples=["best of cifar10"])]
     query: str = Field(
@@ -52,21 +51,21 @@ class ViewDocument(BaseModel):
 
 
 class ViewList(BaseModel):
-    """Your views and those for the team, by name."""
+    """Your views and the team's, by name."""
 
     views: list[ViewDocument]
 
 
 @router.get("/views")
 def list_views(hub: TheHub, user: TheUser) -> ViewList:
-    """List your saved views and those for the team."""
+    """List your saved views and the team's."""
     found = hub.registry.views.seen_by(user.name)
     return ViewList(views=[ViewDocument.of(view) for view in found])
 
 
 @router.put("/views")
 def save_view(hub: TheHub, user: TheUser, body: NewView) -> ViewDocument:
-    """Save a view; yours of the same name is replaced."""
+    """Save a view; it replaces your view with the same name."""
     if body.visibility is Visibility.TEAM:
         require(user, Action.SHARE_VIEWS)
     saved = hub.registry.views.save(user.name, body.name, body.query, body.visibility)
@@ -75,10 +74,10 @@ def save_view(hub: TheHub, user: TheUser, body: NewView) -> ViewDocument:
 
 @router.delete("/views", status_code=204, response_model=None)
 def delete_view(hub: TheHub, user: TheUser, name: ViewName, owner: UserName = None) -> None:
-    """Delete one of your views or, as an administrator, one that another user shares."""
+    """Delete one of your views or, as an administrator, a shared view of another user."""
     is_mine = owner in {None, user.name}
     if not is_mine:
         require(user, Action.MANAGE_HUB)
     if not is_plain(name) or not is_plain(owner or ""):
-        raise NoSuchName("there is no such view.", "See which: GET /api/v1/views")
+        raise no_such_view(name)
     hub.registry.views.delete(owner or user.name, name, shared_only=not is_mine)

@@ -1,1 +1,1 @@
-"""Carry what a run writes on a local disk to its bucket."""
+"""Sends what a run writes to a local disk to its bucket."""

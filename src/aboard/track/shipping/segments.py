@@ -2,12 +2,12 @@
 
 Objects in a bucket cannot be appended to, so a growing file is sent as segments, cut between
 records or lines. All but the last are sealed and never change. The last is replaced as it grows, on
-the condition that it is still the version that was sent before: a request that the network carries
-out late changes nothing. Where a bucket has no such condition, each segment is sealed when it is
-sent, and its name stands for one content.
+the condition that it still has the version that was sent before: a delayed request then has no
+effect. In a bucket without such conditions, each segment is sealed when it is sent, and its name
+identifies its content.
 
-The ledger lets another process continue after a crash. An entry says where a segment is about to
-end before it is sent, and `reconcile` corrects an entry that is behind or lost. `upload` reads and
+The ledger lets another process continue after a crash. An entry has the end of a segment before it
+is sent, and `reconcile` corrects an entry that is behind or lost. `upload` reads and
 sends the files.
 """
 
@@ -36,12 +36,12 @@ _MAX_RESENT, _MAX_RESENT_LARGE = 4, 1
 _MAX_HEAD = 4096
 _PAUSE, _MAX_PAUSE = 0.5, 60.0
 _SEGMENT = re.compile(r"(?P<generation>\.v(\d{6,}))?(?P<number>\.s(\d{6,}))?")
-_SAVE_SECS = 1.0  # files that arrived whole may go unsaved: sending one again does no harm
+_SAVE_SECS = 1.0  # for complete files: sending one again does no harm
 
 
 class Cut(NamedTuple):
     length: int
-    full: bool  # what comes next is complete and belongs to the next segment
+    full: bool  # the next unit is complete and belongs to the next segment
 
 
 # Takes bytes that begin between two units, the number of bytes that follow in the file (which may
@@ -57,13 +57,13 @@ def cutter_of(name: str) -> Cutter | None:
 
 
 def segment_name(name: str, generation: int, number: int) -> str:
-    """Name a segment: each sorts after the one before, the first has the name of the file."""
+    """Return the name of a segment: names sort in order, the first is that of the file."""
     of_generation = f".v{generation:06}" if generation else ""
     return f"{name}{of_generation}{f'.s{number:06}' if number else ''}"
 
 
 def stored_segments(name: str, listed: Mapping[str, int]) -> tuple[int, list[int]] | None:
-    """Return a file's latest generation, and the sizes of its segments, among names and sizes."""
+    """Return a file's latest generation, and its segments' sizes, from a listing."""
     generations: dict[int, dict[int, int]] = {}
     for one, size in listed.items():
         match = _SEGMENT.fullmatch(one, len(name)) if one.startswith(name) else None
@@ -79,7 +79,7 @@ def stored_segments(name: str, listed: Mapping[str, int]) -> tuple[int, list[int
 
 
 def segment_ends(sizes: Iterable[int], head: int) -> list[int]:
-    """Return where in the file segments of these sizes end; all but the first repeat its head."""
+    """Return the ends of segments of these sizes; all but the first repeat the head."""
     ends: list[int] = []
     for size in sizes:
         ends.append(ends[-1] + size - head if ends else size)
@@ -87,7 +87,7 @@ def segment_ends(sizes: Iterable[int], head: int) -> list[int]:
 
 
 def is_full(size: int, sealed: int, resent: int) -> bool:
-    """Tell whether a segment is large enough to be sealed.
+    """Return whether a segment is large enough to be sealed.
 
     The more bytes are `sealed` before it, the larger it may become, so that the number of segments
     grows with the logarithm of the file's size. A file that grows slowly is cut sooner, so that the
@@ -100,12 +100,12 @@ def is_full(size: int, sealed: int, resent: int) -> bool:
 
 
 def pause_before(segments: int) -> float:
-    """Return how many seconds to wait before another segment that is sealed when it is sent."""
+    """Return the seconds to wait before the next segment, without conditional writes."""
     return min(_PAUSE * segments, _MAX_PAUSE)
 
 
 def head_of(block: bytes) -> bytes:
-    """Return the record with the file's version, if that is what an event file begins with."""
+    """Return the record with the file's version, if the file begins with one."""
     length = _length_at(block, 0)
     if length is None or OVERHEAD + length > min(len(block), _MAX_HEAD):
         return b""
@@ -126,7 +126,7 @@ def after_record(block: bytes, available: int, room: int, first: bool) -> Cut:
 
 
 def _next_unit(block: bytes, start: int, available: int) -> int | None:
-    """Return the length of the next complete record, with any damage that lies before it."""
+    """Return the length of the next complete record, including damage before it."""
     if start + HEADER > len(block):
         return None
     length = _length_at(block, start)
@@ -174,12 +174,12 @@ def after_line(block: bytes, available: int, room: int, first: bool) -> Cut:
 class GrowingFile:
     generation: int = 0  # a file that was replaced begins another one
     inode: int = 0
-    head: int = 0  # this many bytes of the file's beginning are repeated in all other segments
+    head: int = 0  # how many bytes at the start of the file all other segments repeat
     cuts: list[int] = field(default_factory=list)  # where the sealed segments end
-    sent: int = 0  # how many bytes of the file have arrived, in sealed segments and in the last
-    pending: int = 0  # where the segment ends that was about to be sent, as long as it may not have
+    sent: int = 0  # how many bytes have arrived, including the last segment
+    pending: int = 0  # the end of a segment that may have been sent
     resent: int = 0  # how many bytes of the last segment were sent more than once
-    tail: int = 0  # a checksum of the last bytes that arrived, to notice a file that was replaced
+    tail: int = 0  # a checksum of the last bytes that arrived, to detect a replaced file
 
     @property
     def start(self) -> int:  # of the last segment
@@ -205,7 +205,7 @@ class GrowingFile:
 
 
 class SentRecord(NamedTuple):
-    """What the record of a run had here when it was sent, of what users change in the target."""
+    """The fields of a run's record that users may edit in the target, as they were sent."""
 
     tags: Mapping[str, Any] = {}
     note: str = ""
@@ -218,7 +218,7 @@ class Ledger:
         self._clock = clock
         self._saved_at = clock()
         self.growing: dict[str, GrowingFile] = {}
-        self.whole: dict[str, str] = {}  # the version of each file that arrived whole
+        self.whole: dict[str, str] = {}  # the version of each complete file that arrived
         self.records: dict[str, SentRecord] = {}  # of runs, as they were last sent
         self.lost = False  # the file was missing or unreadable
         self.saved = True  # the file is up to date; a full disk prevents that
@@ -247,7 +247,7 @@ class Ledger:
         return self.saved
 
     def set_whole(self, name: str, version: str | None) -> None:
-        """Note which version of a file arrived whole, or None to send the file again."""
+        """Record the version of a complete file that arrived; None to send it again."""
         if version is None:
             self.whole.pop(name, None)
         else:
@@ -257,7 +257,7 @@ class Ledger:
             self.save()
 
     def set_record(self, name: str, record: SentRecord) -> None:
-        """Note how a record was sent; other tags at once, or the next process sends them again."""
+        """Record how a record was sent; save changed tags at once, to not send them again."""
         before = self.records.get(name, SentRecord())
         self.records[name] = record
         self.saved = False
@@ -275,9 +275,9 @@ def _growing(entry: dict[str, Any]) -> GrowingFile:
 def reconcile(
     name: str, known: GrowingFile | None, size: int, head: int, listed: Mapping[str, int]
 ) -> GrowingFile | None:
-    """Return a corrected entry, or None if the bucket holds nothing that the ledger lacks.
+    """Return a corrected entry, or None if the ledger has everything in the bucket.
 
-    A segment is begun only when the one before is complete. So where the bucket (`listed`) holds
+    A segment is started only when the one before is complete. So if the bucket (`listed`) has
     segments that the ledger does not know, the bucket is right.
     """
     generation, sizes = stored_segments(name, listed) or (0, [])
@@ -290,8 +290,8 @@ def reconcile(
 
 
 def replace_json(path: Path, document: Mapping[str, Any]) -> bool:
-    """Replace a JSON file atomically; return whether that was possible."""
-    # Without fsync: what a power failure takes away, `reconcile` brings back.
+    """Replace a JSON file atomically; return whether that succeeded."""
+    # Without fsync: after a power failure, `reconcile` corrects it.
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         temporary.write_text(json.dumps(document))

@@ -1,9 +1,10 @@
-"""Ship a directory to a bucket: the training's side, and the process that carries the files.
+"""Ships a directory to a bucket: the training's side, and the process that sends the files.
 
 A `Shipment` gives the training a spool on a local disk to write to, so that training never waits
-for a network and never fails with it. A separate process, `python -m aboard.track.shipping.shipper
-SPOOL`, runs a `Shipper`, which sends the files (see `upload`). It outlives the training: however
-that ends, the last byte is sent, and a run that was killed is recorded as killed.
+for the network or fails because of it. A separate process, `python -m
+aboard.track.shipping.shipper SPOOL`, runs a `Shipper`, which sends the files (see `upload`). It
+outlives the training: even if that is killed, the last byte is sent, and the run is recorded as
+killed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ INTERVAL = 5.0
 FINISH_SECS = 600.0
 _MAX_ABANDONED = 3
 _QUIET_SECS = 2.0  # a shorter wait at the end is not reported
-_REMOVAL_SECS = 5.0  # a shipper that has deleted its spool ends within this time
+_REMOVAL_SECS = 5.0  # a shipper that has deleted its spool exits within this time
 _MAX_PAUSE = 30.0
 _MAX_STARTS = 4
 _detached: list[subprocess.Popen[bytes]] = []
@@ -48,15 +49,15 @@ class Result(IntEnum):
     """The exit code of a shipper."""
 
     ARRIVED = 0
-    KEPT = 3  # something could not be sent, and stays in the spool
+    KEPT = 3  # some files could not be sent, and stay in the spool
     SERVED = 4  # another shipper is at work, or the spool does not exist
 
 
 class Shipment:
-    """A directory whose files are carried to a bucket while they are written.
+    """A directory whose files are sent to a bucket while they are written.
 
     Only the process that created it can finish it; in a forked child it does nothing. Raises
-    `NoSpool` where no spool can be created.
+    `NoSpool` if no spool can be created.
     """
 
     def __init__(self, target: str, *, interval: float | None = None) -> None:
@@ -80,10 +81,10 @@ class Shipment:
         thread.start()
 
     def finish(self, timeout: float | None = None) -> bool:
-        """Wait until everything that was written has arrived; return whether it has.
+        """Wait until everything has arrived; return whether it has.
 
-        The shipper continues with what has not arrived after `timeout` seconds, and with what
-        other processes may still write.
+        After `timeout` seconds the shipper continues in the background, also with what other
+        processes may still write.
         """
         if os.getpid() != self._pid:
             return True
@@ -100,7 +101,7 @@ class Shipment:
             return self.arrived
 
     def _keep_alive(self) -> None:
-        with contextlib.suppress(OSError):  # what a crash of this machine left, for instance
+        with contextlib.suppress(OSError):  # for example after a crash of this machine
             for spool in itertools.islice(abandoned_spools(), _MAX_ABANDONED):
                 _detached.append(start_shipper(spool))
         while not self._stopping.wait(1.0):
@@ -119,7 +120,7 @@ class Shipment:
         if now < self._next_start:
             return
         if now - self._next_start > _MAX_PAUSE:
-            self._starts = 0  # the last one has lived long enough
+            self._starts = 0  # the last one ran long enough
         self._next_start = now + min(0.1 * 2.0 ** min(self._starts, 20), _MAX_PAUSE)
         self._starts += 1
         try:
@@ -128,7 +129,8 @@ class Shipment:
             self._report_problem(f"the process that sends logs cannot start: {error.strerror}.")
             return
         if self._starts > _MAX_STARTS:
-            self._report_problem(f"the process that sends logs keeps ending; see {self.spool.log}.")
+            problem = f"the process that sends logs keeps exiting; see {self.spool.log}."
+            self._report_problem(problem)
 
     def _report(self, status: Status, process: subprocess.Popen[bytes]) -> None:
         if status.pid != process.pid:
@@ -137,7 +139,7 @@ class Shipment:
             self._report_problem(status.problem, refused=status.refused)
         elif self._reported:
             self._reported = ""
-            notify(f"{self.target} can be reached again; logs are being sent.")
+            notify(f"{self.target} is reachable again; logs are being sent.")
 
     def _report_problem(self, problem: str, *, refused: bool = False) -> None:
         if problem != self._reported:
@@ -168,11 +170,11 @@ class Shipment:
                     announced = True
                     notify(
                         f"sending the last {_size(status.left)} to {self.target};"
-                        " Ctrl-C leaves that to a process in the background."
+                        " Ctrl-C continues in the background."
                     )
                 time.sleep(0.02 if elapsed < 1 else 0.1)
         except KeyboardInterrupt:
-            notify(f"a process in the background continues to send from {self.spool.directory}.")
+            notify(f"sending from {self.spool.directory} continues in the background.")
             return False
         return True
 
@@ -181,7 +183,7 @@ class Shipment:
         return done or self.spool.is_marked("done")
 
     def _arrived_with_spool(self) -> bool:
-        """Tell, now that the spool is gone, whether the shipper removed it at its end."""
+        """Return whether the shipper removed the spool at its end."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_REMOVAL_SECS)
@@ -211,22 +213,22 @@ class Shipment:
 
 @atexit.register
 def _detach() -> None:
-    """Leave running shippers alone, without Python's warning about a process not waited for."""
+    """Leave shippers running, without Python's warning about unawaited processes."""
     for process in _detached:
         if process.poll() is None:
             process.returncode = 0
 
 
 def start_shipper(spool: Spool) -> subprocess.Popen[bytes]:
-    # Without the log directory: a process that has it counts as a writer of the spool.
+    # Without the log directory: a process with that variable counts as a writer of the spool.
     variables = {name: one for name, one in os.environ.items() if name != environment.LOGDIR}
-    # The training may have found us by a path that only it knows of.
+    # Only the training may know the path of this package.
     paths = [variables.get("PYTHONPATH", ""), str(Path(aboard.__file__).parents[1])]
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     descriptor = os.open(spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
-            # -P, so that no module in the training's directory replaces another.
+            # -P, so that modules in the working directory are not imported.
             [sys.executable, "-P", "-m", "aboard.track.shipping.shipper", str(spool.directory)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -258,17 +260,17 @@ def _size(count: int) -> str:
 _TICK = 0.1
 _MAX_DELAY = 60.0
 _MAX_DELAY_AT_END = 5.0
-_ORPHAN_SECS = 24 * 3600.0  # a shipper without an owner tries for so long to reach its bucket
+_ORPHAN_SECS = 24 * 3600.0  # how long a shipper without an owner tries to reach its bucket
 _LOCK_TRIES = 20
-_MAX_MISMATCHES = 5  # how often the bucket may lack what arrived
-# How long after the owner's end, and after the last write, `finish` waits for a process that has a
-# file of the spool open; for one whose environment only names the spool; and when the latter no
-# longer counts.
+_MAX_MISMATCHES = 5  # how often the bucket may lack files that were sent
+# How long after the owner's exit, and after the last write, `finish` waits for a process that has a
+# file of the spool open; for a process whose environment only names the spool; and when the latter
+# is ignored.
 _WRITER_SECS, _LINGER_SECS, _IDLE_SECS = 10.0, 2.0, 24 * 3600.0
 
 
 def delay_after(failures: int, interval: float, longest: float, chance: float) -> float:
-    """Return how long to wait after so many failures in a row; `chance` is between 0 and 1."""
+    """Return the delay after consecutive failures; `chance` is between 0 and 1."""
     if not failures:
         return interval
     delay = max(interval, 0.1) * 2.0 ** min(failures - 1, 30)
@@ -276,7 +278,7 @@ def delay_after(failures: int, interval: float, longest: float, chance: float) -
 
 
 class Shipper:
-    """Serves one spool until its owner has ended and everything has arrived."""
+    """Serves one spool until its owner has exited and everything has arrived."""
 
     def __init__(
         self,
@@ -297,11 +299,11 @@ class Shipper:
         self._mismatches = 0
         self._status: Status | None = None
         self._last_sent = clock()
-        self._ended: float | None = None  # when the owner's end was noticed
+        self._ended: float | None = None  # when the owner's exit was noticed
         self._writer: Writer | None = None
 
     def hurry(self, *_signal: object) -> None:
-        """Begin the next round at once: the sender of SIGTERM does not wait long."""
+        """Start the next round at once: after SIGTERM there is little time."""
         self._hurry = True
 
     def serve(self) -> Result:
@@ -312,7 +314,7 @@ class Shipper:
                 mark_killed(self._spool, watched=self._watched)
             self._hurry = False
             result = self._round(last=ending)
-            self._note(result)
+            self._record(result)
             if ending and (result.complete or self._gives_up()):
                 return self._conclude(result)
             self._wait(ending=ending)
@@ -338,7 +340,7 @@ class Shipper:
                 return result
         except StorageError as error:
             return Round(left=1, problem=error)
-        except Exception as error:  # noqa: BLE001 - if this process ends, nothing sends the rest
+        except Exception as error:  # noqa: BLE001 - if this process exits, nothing sends the rest
             log(traceback.format_exc())
             problem = f"internal error: {type(error).__name__}: {error}"
             hint = f"See {self._spool.log}."
@@ -347,7 +349,7 @@ class Shipper:
         repeated = self._mismatches >= _MAX_MISMATCHES
         return Round(left=1, problem=_mismatch(self._owner.target) if repeated else None)
 
-    def _note(self, result: Round) -> None:
+    def _record(self, result: Round) -> None:
         self._failures = self._failures + 1 if result.problem else 0
         if result.sent:
             self._last_sent = self._clock()
@@ -359,7 +361,7 @@ class Shipper:
         self._report(Status(os.getpid(), result.left, problem, refused=refused, writer=writer))
 
     def _lingering_writer(self, result: Round) -> int:
-        """Return the process that alone keeps us from ending, once that has lasted a while."""
+        """Return the process that has been the only reason to wait for a while."""
         if self._writer is None or result.problem or result.busy:
             return 0
         patience = _WRITER_SECS if self._writer.writes else _LINGER_SECS
@@ -402,15 +404,15 @@ class Shipper:
 
 
 def mark_killed(spool: Spool, *, watched: bool) -> None:
-    """Record that the run was killed, if `run.json` says that it is running.
+    """Record that the run was killed, if it is running according to `run.json`.
 
-    An owner that was `watched` ended just now; any other ended when it last wrote something.
+    A `watched` owner exited just now; for any other, the last write counts.
     """
 
     def end(record: Manifest) -> None:
         if record.state is State.RUNNING:
             at = max(record.heartbeat, time.time() if watched else newest_write(spool.files))
-            reason = "the process ended without notice: SIGKILL, out of memory or os._exit"
+            reason = "the process exited without notice: SIGKILL, out of memory or os._exit"
             record.end(State.KILLED, reason=reason, at=at)
 
     files = LocalStorage(str(spool.files))
@@ -448,12 +450,12 @@ def serve(spool: Spool) -> Result:
                 return shipper.serve()
         if owner is None:
             break
-        time.sleep(_TICK)  # another process may only be checking whether it is served
+        time.sleep(_TICK)  # another process may just check whether it is served
     return Result.SERVED
 
 
 def send_abandoned(spool: Spool, owner: Owner, progress: Progress) -> Round:
-    """Send a locked spool whose owner is gone, without retries; remove it when all arrived."""
+    """Send a locked spool whose owner is gone, without retries; remove it at the end."""
     if not spool.is_marked("finish"):
         mark_killed(spool, watched=False)
     storage = open_storage(owner.target)
@@ -471,7 +473,7 @@ def send_abandoned(spool: Spool, owner: Owner, progress: Progress) -> Round:
 
 
 def _mismatch(target: str) -> StorageError:
-    problem = "files that were sent are missing, or differ from what was sent"
+    problem = "files that were sent are missing or have changed"
     hint = "Check whether something else deletes or replaces them."
     return StorageError(target, problem, hint)
 
@@ -482,7 +484,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     result = serve(Spool(Path(sys.argv[1])))
     sys.stderr.flush()
-    os._exit(result)  # a request that hangs in a thread must not keep the process alive
+    os._exit(result)  # a hanging request in a thread must not keep the process alive
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A spool: a directory on a local disk whose files are on their way to a bucket.
+"""A spool: a directory on a local disk whose files are sent to a bucket.
 
-A spool holds `files/`, whose names are the names below the target, and what its owner (the training
-process) and the shipper need to know of each other, even after either was killed. What is sent, and
-how, is left to `upload`.
+A spool contains `files/`, with the same names as in the target, and the shared state of its owner
+(the training process) and the shipper, which survives if either is killed. `upload` sends the
+files.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from aboard.track.shipping.segments import Ledger, replace_json
 Presence = Literal["alive", "gone", "unknown"]
 Mark = Literal["finish", "alone", "done"]
 """No more is written; the owner does not wait for the end; everything arrived."""
-_DELETED = ".gone-"  # the beginning of a spool's name while it is being deleted
+_DELETED = ".gone-"  # prefix of the name of a spool while it is deleted
 
 
-class NoSpool(StorageError):  # noqa: N818 - named by what is wrong
-    """A spool can be created nowhere on this machine."""
+class NoSpool(StorageError):  # noqa: N818 - named after the problem
+    """No directory on this machine can hold a spool."""
 
 
 class Writer(NamedTuple):
     pid: int
-    writes: bool  # it has a file open there; if not, its environment names the spool
+    writes: bool  # has a file open there; if not, its environment names the spool
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The process that writes into a spool.
 
-    A pid and a start time identify it only on one machine and in one namespace. Across the
-    namespaces of a machine, as containers have them, the lock that the owner holds on the spool's
-    `lifeline` tells whether it is alive.
+    A pid and a start time identify it only on one machine and in one namespace. Across namespaces,
+    such as those of containers, the owner's lock on the spool's `lifeline` shows whether it is
+    alive.
     """
 
     target: str = ""
@@ -66,7 +66,7 @@ class Owner:
         return here and self.boot == _boot() and self.namespace == system.pid_namespace()
 
     def presence(self, lifeline: Path) -> Presence:
-        """Tell whether the owner still runs; "unknown" if it would run out of sight."""
+        """Return whether the owner is running; "unknown" if it is not visible from here."""
         if self.is_visible():
             return "alive" if self.start == system.start_ticks(self.pid) else "gone"
         held = _is_held(lifeline)
@@ -81,10 +81,10 @@ class Owner:
 class Status:
     pid: int = 0
     left: int = 0  # bytes that have not arrived
-    problem: str = ""  # why nothing arrives at the moment, and what to do about it
+    problem: str = ""  # why nothing arrives, and what to do
     kept: bool = False  # the shipper gave up and left the files in the spool
-    refused: bool = False  # the problem is with a file that can never arrive; all others do
-    writer: int = 0  # a process that keeps the shipper from ending, but has not written for a while
+    refused: bool = False  # the problem is a file that can never arrive; all others do
+    writer: int = 0  # a process that the shipper waits for, although it has not written for a while
 
 
 class Spool:
@@ -137,7 +137,7 @@ class Spool:
             spool.files.mkdir()
             Ledger.create(spool.ledger)
             spool._held = _hold(spool.lifeline)
-            # Last, because it makes the directory a spool.
+            # Last: this makes the directory a spool.
             (directory / "owner.json").write_text(json.dumps(asdict(owner)))
         except OSError:
             spool.remove()
@@ -145,7 +145,7 @@ class Spool:
         return spool
 
     def owner(self) -> Owner | None:
-        """Return the owner; None if the directory is not, or no longer, a spool."""
+        """Return the owner; None if the directory is not a spool."""
         known = _read_fields(Owner, self.directory / "owner.json")
         return Owner(**known) if known.get("target") else None
 
@@ -160,7 +160,7 @@ class Spool:
         return self.owner() is None and any(one.is_file() for one in self.files.rglob("*"))
 
     def mark(self, what: Mark) -> None:
-        """Set a mark: an empty file, which even a full disk can hold."""
+        """Set a mark: an empty file, which fits even on a full disk."""
         with contextlib.suppress(OSError):
             os.close(os.open(self.directory / what, os.O_WRONLY | os.O_CREAT, 0o600))
 
@@ -183,7 +183,7 @@ class Spool:
             return not free
 
     def writer(self, *, besides: int = 0) -> Writer | None:
-        """Return another process that writes to the spool or, if there is none, that may."""
+        """Return another process that writes to the spool or, failing that, one that may."""
         may: Writer | None = None
         with contextlib.suppress(OSError):
             for pid in system.process_ids():
@@ -197,7 +197,7 @@ class Spool:
         return may
 
     def remove(self) -> None:
-        # Under another name, so that a process that only checks it leaves no file in it.
+        # Rename it first, so that a process that checks it creates no file in it.
         gone = self.directory.with_name(f"{_DELETED}{self.directory.name}")
         with contextlib.suppress(OSError):
             self.directory.rename(gone)
@@ -253,7 +253,7 @@ def _reason(error: OSError) -> str:
 
 
 class OwnerWatch:
-    """Notices at once when a spool's owner ends, where the system supports that."""
+    """Notices at once when a spool's owner exits, if the system supports that."""
 
     def __init__(self, owner: Owner, lifeline: Path) -> None:
         self._owner = owner
@@ -265,7 +265,7 @@ class OwnerWatch:
                 if self._is_alive():
                     self._end = select.poll()
                     self._end.register(descriptor, select.POLLIN)
-                else:  # another process took the pid meanwhile
+                else:  # another process has the pid
                     os.close(descriptor)
 
     def _is_alive(self) -> bool:
@@ -275,7 +275,7 @@ class OwnerWatch:
         return bool(self._end.poll(0)) if self._end is not None else not self._is_alive()
 
     def wait(self, seconds: float) -> None:
-        """Wait, but no longer than until the process ends; if it has ended, just wait."""
+        """Wait, at most until the process exits; if it has exited, just wait."""
         if self._end is None or self.is_gone():
             time.sleep(seconds)
         else:
@@ -283,10 +283,10 @@ class OwnerWatch:
 
 
 def _hold(lifeline: Path) -> int | None:
-    """Lock a file for as long as this process lives; return None where locks are unsupported.
+    """Lock a file until this process exits; return None if locks are not supported.
 
-    This kind of lock is not inherited by a forked child, and is released when any descriptor of
-    the file is closed: the owner never opens it again.
+    A forked child does not inherit this kind of lock, and closing any descriptor of the file
+    releases it: the owner never opens it again.
     """
     descriptor = os.open(lifeline, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -299,13 +299,13 @@ def _hold(lifeline: Path) -> int | None:
 
 
 def _is_held(lifeline: Path) -> bool | None:
-    """Tell whether the process that locked a file is alive; None if there is no such file."""
+    """Return whether the process that locked a file is alive; None if the file is missing."""
     try:
         descriptor = os.open(lifeline, os.O_RDONLY)
     except OSError:
         return None
     try:
-        # A shared lock, so that two processes that check do not take each other for the owner.
+        # A shared lock, so that two checking processes do not mistake each other for the owner.
         fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -325,7 +325,7 @@ def _boot() -> str:
 
 
 def _read_fields(kind: type[Owner | Status], path: Path) -> dict[str, Any]:
-    """Read the valid fields; another version may have written more of them, or fewer."""
+    """Read the valid fields; another version may have written more or fewer."""
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, AttributeError):
         document = json.loads(path.read_bytes())

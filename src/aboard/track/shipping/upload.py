@@ -1,12 +1,12 @@
-"""Upload the files of a spool to its target, round by round.
+"""Uploads the files of a spool to its target, in rounds.
 
-A round checks every file once. A growing file goes in segments (see `segments`), and the growing
-files of a directory go in the order of their names, each only when the one before has arrived:
-TensorBoard never returns to a file once it has seen the next. Other files go whole, once they have
-stopped changing. When a round takes place is left to `shipper`.
+A round checks every file once. Growing files are sent in segments (see `segments`), and those of a
+directory in the order of their names, each only when the one before has arrived: TensorBoard never
+returns to a file after it has seen the next. Other files are sent when they have stopped changing.
+`shipper` decides when a round takes place.
 
-The network may carry out a request long after it was given up here, or twice. So a name is written
-with one content, or replaced on the condition that it still has the version that was sent before.
+A request may take effect long after it timed out here, or twice. So a name is written with one
+content, or replaced on the condition that it still has the version that was sent before.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from aboard.track.shipping.segments import (
     stored_segments,
 )
 
-LARGE = MAX_SIZE  # bytes; a larger file is sent while others are
-_ONE_REQUEST = 256 << 20  # of a slow network, in the time that a request has
+LARGE = MAX_SIZE  # bytes; a larger file is sent in the background
+_ONE_REQUEST = 256 << 20  # of a slow network, within the timeout of a request
 _TAIL = 64
 _HEAD = 4096
 _WHOLE_BYTES_PER_SECOND = 1 << 20  # on average, for a file that keeps changing
-_SKIPPED = (TEMPORARY, ".nfs")  # NFS names deleted files that are open like this
+_SKIPPED = (TEMPORARY, ".nfs")  # NFS's names of open files that were deleted
 _MAX_CONFLICTS = 10
 _EVERYTHING_FAILS = (Unreachable, NoCredentials, NoSuchBucket, StorageFull)
 
@@ -77,7 +77,7 @@ Content = bytes | memoryview
 
 class SpooledFile(NamedTuple):
     name: str
-    path: Path  # the real one; a link may lead to it
+    path: Path  # with links resolved
     status: os.stat_result
 
     @property
@@ -89,7 +89,7 @@ class SpooledFile(NamedTuple):
 class Round:
     left: int = 0  # bytes that have not arrived
     problem: StorageError | None = None  # the first one
-    refused: str = ""  # why a file can never arrive, if there is such a file
+    refused: str = ""  # why a file can never arrive, if any
     sent: int = 0
     busy: bool = False  # a large file is being sent
 
@@ -111,20 +111,20 @@ class Uploader:
         self._progress = progress or (lambda _: None)
         self._listed: dict[str, int] | None = None
         self._unchecked = set(ledger.growing)
-        # The version at which a growing file had nothing to send, and another file was seen.
+        # The version at which a growing file had nothing to send, or another file was seen.
         self._checked: dict[str, str] = {}
         self._sent_at: dict[str, float] = {}
         self._refused: dict[str, str] = {}
-        # Whether the target honours conditions; None until that was tried.
+        # Whether the target honours conditions; None until tried.
         self._has_conditions: bool | None = None
-        self._creates = True  # the target can create a file only if there is none
+        self._creates = True  # the target can create a file conditionally
         self._versions: dict[str, str] = {}  # of objects in the target
-        self._records: dict[str, bytes] = {}  # of runs, with the versions above
+        self._records: dict[str, bytes] = {}  # of runs, at the versions above
         self._background = ThreadPoolExecutor(1)  # so that curves do not wait for a checkpoint
         self._large: tuple[SpooledFile, Future[None]] | None = None
 
     def round(self, *, last: bool) -> Round:
-        """Send what is new; in the `last` round also unfinished records, and changing files."""
+        """Send new data; in the `last` round also incomplete records and changing files."""
         result = Round()
         self._refused.clear()
         try:
@@ -144,7 +144,7 @@ class Uploader:
         return sum(self._left_of(one) for files in self._directories() for one in files)
 
     def verify(self) -> bool:
-        """Compare with what the bucket holds; return False if something has to be sent again."""
+        """Compare with the bucket; return False if something has to be sent again."""
         listed = self._list()
         if listed is None:
             return True
@@ -165,15 +165,15 @@ class Uploader:
             return version.partition(".")[0] == str(size)
         found, stored = self._find(name), self._read_stored(name)
         if found is None or stored is None:
-            return True  # nothing to send again, or no right to read
+            return True  # nothing to send again, or no permission to read
         sent = self._ledger.records.get(name)
         return record_to_send(_content_of(found.path), stored, sent) is None
 
     def _directories(self) -> Iterator[list[SpooledFile]]:
         """Yield the files of each directory in the order of their names.
 
-        Sizes are read after all names were listed, so that what was written to one file before
-        the next appeared is seen.
+        Sizes are read after all names are listed, so that data written to one file before the
+        next appeared is included.
         """
         pending = [""]
         while pending:
@@ -225,7 +225,7 @@ class Uploader:
 
     @contextlib.contextmanager
     def _collect_errors(self, found: SpooledFile, result: Round) -> Iterator[list[StorageError]]:
-        """Note an error about one file and continue, unless the others would fail too."""
+        """Record an error of one file and continue, unless the others would fail too."""
         failed: list[StorageError] = []
         try:
             yield failed
@@ -242,7 +242,7 @@ class Uploader:
     def _send_growing(
         self, found: SpooledFile, cutter: Cutter, result: Round, *, last: bool
     ) -> bool:
-        """Send what is new in a file; return whether the next one may follow."""
+        """Send new data of a file; return whether the next file may follow."""
         unchanged = self._checked.get(found.name) == found.version
         if not found.status.st_size or (unchanged and not last):
             return True
@@ -265,7 +265,7 @@ class Uploader:
         return True
 
     def _pauses(self, name: str, entry: GrowingFile, size: int) -> bool:
-        """Tell whether to wait, so that a file that grows slowly has few segments."""
+        """Return whether to wait, so that a slowly growing file has few segments."""
         if self._has_conditions is not False or entry.sent == entry.start == 0:
             return False
         if is_full(size - entry.sent, entry.sent, 0):
@@ -274,7 +274,7 @@ class Uploader:
         return waited < pause_before(len(entry.cuts))
 
     def _may_grow(self, name: str, file: int, entry: GrowingFile) -> bool:
-        """Tell whether the last segment may be replaced by a longer one."""
+        """Return whether the last segment may be replaced by a longer one."""
         if entry.sent == entry.start:
             return True
         if self._has_conditions is not None:
@@ -286,9 +286,9 @@ class Uploader:
     def _next_end(
         self, file: int, entry: GrowingFile, cutter: Cutter, size: int, *, last: bool
     ) -> tuple[int, bool] | None:
-        """Return where the last segment ends now, and whether it is complete then."""
+        """Return the new end of the last segment, and whether it is complete then."""
         if entry.sent < entry.pending <= size and not self._has_conditions:
-            return entry.pending, False  # its name may stand for this content already
+            return entry.pending, False  # this content may already have the name
         available = size - entry.sent
         if available <= 0:
             return None
@@ -319,14 +319,14 @@ class Uploader:
             entry.head = len(head_of(_pread(file, _HEAD, 0)))
         if self._ledger.growing.get(name) is not entry:
             self._ledger.growing[name] = entry
-            # Before anything is sent: an object without an entry counts as another writer's.
+            # Before anything is sent: an object without an entry belongs to another writer.
             self._ledger.save()
         return entry
 
     def _compare_with_bucket(
         self, found: SpooledFile, file: int, entry: GrowingFile | None
     ) -> GrowingFile:
-        """Return a file's entry as the bucket has it; this happens once per process and file."""
+        """Return a file's entry, corrected by the bucket; once per process and file."""
         if self._listed is None:
             listed = self._list()
             self._listed = listed or {}
@@ -351,7 +351,7 @@ class Uploader:
         *,
         sealed: bool,
     ) -> None:
-        """Send the last segment, or a longer one in its place."""
+        """Send the last segment, or replace it by a longer one."""
         if entry.sent > entry.start:
             content = _segment_content(file, entry, len(entry.cuts), end)
             self._replace(segment_name(found.name, entry.generation, len(entry.cuts)), content)
@@ -366,7 +366,7 @@ class Uploader:
         self._progress(added)
 
     def _create_segment(self, found: SpooledFile, file: int, entry: GrowingFile, end: int) -> int:
-        """Send a segment under a name that is not in use; return where the stored one ends."""
+        """Send a segment under a free name; return the end of the stored one."""
         repeated, number = entry.pending == end, len(entry.cuts)
         if not repeated:
             entry.pending = end
@@ -381,7 +381,7 @@ class Uploader:
             else:
                 return end
             if stored is None and (repeated or number):
-                return end  # an earlier request was carried out; it may not be read
+                return end  # an earlier request took effect; no permission to read it
             if stored:
                 there = end + len(stored) - len(content)
                 same = entry.start < there <= found.status.st_size
@@ -393,7 +393,7 @@ class Uploader:
                 hint = "The file is sent under another name."
                 raise StorageError(place, "another process has written this object", hint)
             entry.generation += 1
-            self._ledger.save()  # or the next process sends it under the earlier name again
+            self._ledger.save()  # else the next process would use the earlier name again
 
     def _send_again(self, name: str, entry: GrowingFile, number: int) -> bool:
         end = entry.cuts[number] if number < len(entry.cuts) else entry.sent
@@ -405,7 +405,7 @@ class Uploader:
         self._replace(segment_name(name, entry.generation, number), content)
         return True
 
-    # Objects, and the conditions on which they are written.
+    # Objects, and conditional writes.
 
     def _create(self, name: str, content: Content) -> None:
         if self._creates:
@@ -420,8 +420,8 @@ class Uploader:
         self._creates = self._has_conditions = False
 
     def _replace(self, name: str, content: Content, *, new: bool = False) -> None:
-        """Make this the content of an object, and no request of before can change it again."""
-        if new:  # most likely
+        """Replace the content of an object, so that no earlier request can change it again."""
+        if new:  # probably
             with contextlib.suppress(AlreadyExists):
                 self._create(name, content)
                 return
@@ -431,9 +431,9 @@ class Uploader:
         raise self._contested(name)
 
     def _checks_conditions(self, name: str, content: bytes) -> bool:
-        """Tell whether the target honours conditions; try it on an object with this content."""
+        """Return whether the target honours conditions; try it on an object with this content."""
         if self._has_conditions is None:
-            # A version that may not be asked for cannot be a condition.
+            # Without permission to read versions, there are no conditions.
             may_ask = bool(self._version_of(name))
             self._has_conditions = may_ask and self._storage.has_conditions(name, content)
         return self._has_conditions
@@ -443,7 +443,7 @@ class Uploader:
         return StorageError(f"{self._storage.uri}/{name}", problem, "Let only one write it.")
 
     def _write_version(self, name: str, content: Content) -> bool:
-        """Write an object unless it has another version than known; return whether it had not."""
+        """Write an object if it has the known version; return whether it had."""
         version = self._version_of(name)
         try:
             if version is None:
@@ -463,7 +463,7 @@ class Uploader:
         return True
 
     def _version_of(self, name: str) -> str | None:
-        """Return the version of an object; None if there is none, "" if versions do not count."""
+        """Return the version of an object; None if it is missing, "" without conditions."""
         if self._has_conditions is False:
             return ""
         if name not in self._versions:
@@ -480,7 +480,7 @@ class Uploader:
         return self._versions[name]
 
     def _list(self) -> dict[str, int] | None:
-        """List the target; None without the right to do so."""
+        """List the target; None without permission."""
         try:
             return {entry.name: entry.size for entry in self._storage.list()}
         except PermissionDenied:
@@ -491,7 +491,7 @@ class Uploader:
             return {}
 
     def _read_stored(self, name: str) -> bytes | None:
-        """Return an object of the target; None if it is missing, or may not be read."""
+        """Return an object of the target; None if it is missing or not readable."""
         try:
             return self._storage.read(name)
         except NoSuchBucket:
@@ -500,7 +500,7 @@ class Uploader:
             return None
 
     def _holds(self, name: str, content: Content) -> bool:
-        """Tell whether an object of the target has this content, without keeping it."""
+        """Return whether an object of the target has this content, reading it in parts."""
         held = 0
         try:
             for part in self._storage.stream(name, 0, len(content) + 1):
@@ -534,7 +534,7 @@ class Uploader:
         self._note_whole(found, result)
 
     def _send_large(self, found: SpooledFile) -> None:
-        """Send a file in one request, on a condition; one that is too large for that in parts."""
+        """Send a file in one conditional request; a larger one in parts, unconditionally."""
         content = None
         if self._has_conditions is not False and found.status.st_size <= _ONE_REQUEST:
             content = _copy_of(found.path)
@@ -548,7 +548,7 @@ class Uploader:
             stored = self._records.pop(name, None)
             if stored is None or not self._versions.get(name):
                 self._versions.pop(name, None)
-                self._version_of(name)  # before the content, which may change meanwhile
+                self._version_of(name)  # before the content, which may change in between
                 stored = self._read_stored(name)
             record = record_to_send(ours, stored, self._ledger.records.get(name))
             if record is None or self._write_version(name, record):
@@ -561,7 +561,7 @@ class Uploader:
         raise self._contested(name)
 
     def _keep_end(self, name: str, content: bytes) -> None:
-        """Copy the record of a run that has ended, where a late request could replace it."""
+        """Copy the record of an ended run, if a delayed request could replace it."""
         try:
             record = Manifest.from_json(content)
         except BadManifest:
@@ -595,7 +595,7 @@ def _segment_content(file: int, entry: GrowingFile, number: int, end: int) -> by
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[int]:
     try:
-        # A link may have replaced the file meanwhile.
+        # A link may have replaced the file.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise unreadable(path, error) from error
@@ -606,10 +606,10 @@ def _readable(path: Path) -> Iterator[int]:
 
 
 def _copy_of(path: Path) -> memoryview | None:
-    """Map a copy of a file, which nothing changes or cuts off; None if there is no room for one."""
+    """Map a copy of a file, which cannot change or shrink; None without disk space for it."""
     with (
         _readable(path) as file,
-        contextlib.suppress(OSError, ValueError),  # which an empty file raises
+        contextlib.suppress(OSError, ValueError),  # raised for an empty file
         tempfile.TemporaryFile(prefix=TEMPORARY, dir=path.parent) as copy,
     ):
         shutil.copyfileobj(os.fdopen(file, "rb", closefd=False), copy, MAX_SIZE)
@@ -642,8 +642,8 @@ def _tail(file: int, end: int) -> int:
 
 
 # The record of a run, `run.json`. Several attempts may write it without knowing of each other: a
-# machine that comes back sends what an earlier attempt left on it, when the run may have continued
-# and ended elsewhere; an attempt that began while the bucket was unreachable knows of none before.
+# machine that restarts sends the files of an earlier attempt, when the run may have continued and
+# ended elsewhere; an attempt that began while the bucket was unreachable knows no earlier ones.
 
 _MERGED = ("hparams", "metrics")
 _EDITED = ("tags", "note")  # by users, in the target
@@ -655,14 +655,14 @@ _ABSENT = object()
 def record_to_send(
     ours: bytes, theirs: bytes | None, sent: SentRecord | None = None
 ) -> bytes | None:
-    """Return what the target's record should become, or None if it stays as it is.
+    """Return the new record of the target, or None if it does not change.
 
-    Users change the tags and the note of the target's record. What they have changed or removed
-    since ours was `sent` stays as they left it. If that is unknown, no tag is removed.
+    Users edit the tags and the note of the target's record. Their changes since ours was `sent`
+    are preserved. If `sent` is unknown, no tag is removed.
 
-    Of an attempt that others followed, only its end is added, and only when the last of them has
-    ended: until then their next heartbeat would overwrite it. Attempts that do not know of each
-    other are put in the order in which they began.
+    If later attempts followed, only the end of an attempt is added, and only after the last of them
+    has ended: until then its next heartbeat would overwrite it. Attempts that do not know of each
+    other are ordered by their start.
     """
     if theirs is None:
         return ours
@@ -670,7 +670,7 @@ def record_to_send(
         old, new = Manifest.from_json(ours), Manifest.from_json(theirs)
     except BadManifest:
         return None if ours == theirs else ours
-    if sent is None or new.heartbeat < sent.heartbeat:  # a late request has replaced it
+    if sent is None or new.heartbeat < sent.heartbeat:  # a delayed request replaced it
         sent = SentRecord()
     if not all(map(_is_same, old.attempts, new.attempts)):
         merged = _merge(old, new, sent).to_json()
@@ -694,10 +694,10 @@ def _sent(record: Manifest) -> SentRecord:
 def _merge_edits(
     ours: Manifest, theirs: Manifest, sent: SentRecord, *, is_last: bool = True
 ) -> tuple[dict[str, Any], str]:
-    """Return the tags and the note with what either side has changed.
+    """Return the tags and the note with the changes of both sides.
 
-    Of a tag that both have changed, a value holds rather than its removal, and ours rather than
-    theirs if our attempt is the last. Of a note that both have changed, theirs: a user wrote it.
+    If both changed a tag, a value takes precedence over its removal, and ours over theirs if our
+    attempt is the last. If both changed the note, theirs wins: a user wrote it.
     """
     tags = {}
     for name in {**theirs.tags, **ours.tags}:
@@ -719,7 +719,7 @@ def _is_same(one: Attempt, other: Attempt) -> bool:
 
 
 def _copy_end(ours: Attempt, theirs: Attempt) -> bool:
-    """Copy how an attempt ended; return whether that changed anything."""
+    """Copy the end of an attempt; return whether that changed anything."""
     if ours.state is State.RUNNING:
         return False
     end = ours.state, ours.ended, ours.exit_code, ours.reason
@@ -732,7 +732,7 @@ def _merge(ours: Manifest, theirs: Manifest, sent: SentRecord) -> Manifest:
     """Add our attempts to their record; the record with the last attempt has precedence."""
     last = ours.attempts[-1]
     others = [a for a in theirs.attempts if not any(_is_same(a, b) for b in ours.attempts)]
-    # Each record has its own attempts in their order, whatever the clocks of their hosts say.
+    # Each record has its attempts in order, whatever the clocks of their hosts.
     attempts = list(heapq.merge(others, ours.attempts, key=lambda one: one.started))
     for before, after in pairwise(attempts):
         if before.state is State.RUNNING:
