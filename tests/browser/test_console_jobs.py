@@ -80,7 +80,7 @@ def test_a_job_is_followed_retried_and_deleted(visit, hub, tmp_path):
         eventually(page, lambda: client.get(f"/api/v1/jobs/{job}").json()["state"] == "failed")
     about.get_by_role("button", name="Delete…").click()
     asked = page.get_by_role("dialog")
-    assert "Its 2 runs stay" in asked.inner_text()
+    assert "Its 2 runs are kept" in asked.inner_text()
     asked.get_by_role("button", name="Delete").click()
     eventually(page, lambda: page.get_by_role("cell", name=job, exact=True).count() == 0)
 
