@@ -1,7 +1,7 @@
 // The colour and dash of a run on a page: its own, or that of a field's value.
 
 import { COLOURS, colour, slots } from "./palette";
-import { numeric, word } from "./sweep";
+import { numeric, spansMagnitudes, word } from "./sweep";
 
 /** From low to high, for light and dark backgrounds. */
 const RAMPS = {
@@ -53,7 +53,7 @@ export function coloursBy(
     numbers.filter((one) => one !== undefined).length === there.length;
   const held = numbers.filter((one) => one !== undefined);
   const [low, high] = [Math.min(...held), Math.max(...held)];
-  const isLog = low > 0 && high / low >= 50;
+  const isLog = spansMagnitudes(low, high);
   const grey = dark ? GREY.dark : GREY.light;
   for (const [at, run] of runs.entries()) {
     const value = values[at];

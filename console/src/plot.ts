@@ -13,6 +13,7 @@ export interface PlotCurve extends Points {
   colour: string;
   dash?: readonly number[];
   band?: { lower: Points; upper: Points };
+  end?: "live" | "broken"; // mark the last point: the run is running, or has failed
 }
 
 export type AxisKind = "number" | "time" | "duration";
@@ -296,7 +297,7 @@ export function draw(pen: Pen, plot: Plot): void {
   drawAxes(pen, plot, frame);
   pen.save();
   pen.beginPath();
-  pen.rect(frame.left, frame.top - 2, frame.width, frame.height + 4);
+  pen.rect(frame.left, frame.top - 4, frame.width + 4, frame.height + 8); // room for marks at the edges
   pen.clip();
   pen.lineJoin = "round";
   for (const curve of plot.curves) {
@@ -327,14 +328,14 @@ function drawAxes(pen: Pen, plot: Plot, frame: Frame): void {
   pen.beginPath();
   pen.textAlign = "right";
   pen.textBaseline = "middle";
-  for (const value of ticks(plot.y.range, Math.max(2, Math.floor(height / 40)), plot.y.isLog)) {
+  for (const value of ticks(plot.y.range, Math.max(2, Math.floor(height / 28)), plot.y.isLog)) {
     const at = Math.round(bottom - share(plot.y, value) * height) + 0.5;
     if (at < top - 1 || at > bottom + 1) continue;
     pen.moveTo(left, at);
     pen.lineTo(left + width, at);
     pen.fillText(format.number(value), left - 6, at);
   }
-  const most = Math.max(2, Math.floor(width / 90));
+  const most = Math.max(2, Math.floor(width / (plot.xKind === "number" ? 64 : 90)));
   const { range, isLog } = plot.x;
   const isTime = plot.xKind !== "number" && !isLog;
   const found = isTime ? timeTicks(range, most, plot.xKind === "time") : ticks(range, most, isLog);
@@ -345,12 +346,25 @@ function drawAxes(pen: Pen, plot: Plot, frame: Frame): void {
     pen.moveTo(at, bottom);
     pen.lineTo(at, bottom + 4);
     const label = tickLabel(value, plot.xKind, range);
-    pen.textAlign = at > left + width - 20 ? "right" : at < left + 12 ? "left" : "center";
-    pen.fillText(label, at, bottom + 7);
+    // Labels are centered on their ticks, unless they would leave the picture.
+    const isLast = at + label.length * 3.5 > left + width + MARGIN.right;
+    pen.textAlign = isLast ? "right" : "center";
+    pen.fillText(label, isLast ? left + width + MARGIN.right : at, bottom + 7);
   }
   pen.moveTo(left, Math.round(bottom) + 0.5);
   pen.lineTo(left + width, Math.round(bottom) + 0.5);
   pen.stroke();
+  const [low, high] = plot.y.range;
+  if (plot.y.isLog || low > 0 || high < 0) return;
+  // The line at zero is darker than the grid.
+  const zero = Math.round(bottom - share(plot.y, 0) * height) + 0.5;
+  pen.strokeStyle = plot.ink;
+  pen.globalAlpha = 0.5;
+  pen.beginPath();
+  pen.moveTo(left, zero);
+  pen.lineTo(left + width, zero);
+  pen.stroke();
+  pen.globalAlpha = 1;
 }
 
 function drawBand(pen: Pen, plot: Plot, frame: Frame, curve: PlotCurve): void {
@@ -409,7 +423,39 @@ export function drawCurve(pen: Pen, plot: Plot, frame: Frame, curve: PlotCurve, 
   dot();
   pen.stroke();
   pen.setLineDash([]);
+  if (curve.end) drawEnd(pen, plot, frame, curve);
   pen.globalAlpha = 1;
+}
+
+/** Mark the last point: a disc if the run is running, a cross if it failed. */
+function drawEnd(pen: Pen, plot: Plot, frame: Frame, curve: PlotCurve): void {
+  const { x, y, end, colour } = curve;
+  let last = x.length - 1;
+  while (last >= 0 && !isDrawable(y[last] as number, plot.y.isLog)) last -= 1;
+  const place = last < 0 ? undefined : spot(plot, frame, x[last] as number, y[last] as number);
+  if (!place) return;
+  const [across, down] = place;
+  pen.beginPath();
+  if (end === "broken") {
+    const size = 3.5;
+    pen.lineWidth = 2;
+    pen.moveTo(across - size, down - size);
+    pen.lineTo(across + size, down + size);
+    pen.moveTo(across - size, down + size);
+    pen.lineTo(across + size, down - size);
+    pen.stroke();
+    return;
+  }
+  const [size, corners] = [3, 12]; // a polygon that looks like a disc
+  for (let at = 0; at < corners; at += 1) {
+    const angle = (2 * Math.PI * at) / corners;
+    const corner = [across + size * Math.cos(angle), down + size * Math.sin(angle)] as const;
+    if (at === 0) pen.moveTo(corner[0], corner[1]);
+    else pen.lineTo(corner[0], corner[1]);
+  }
+  pen.closePath();
+  pen.fillStyle = colour;
+  pen.fill();
 }
 
 const FAR = 1e5; // pixels; further out, canvases lose precision
@@ -449,6 +495,39 @@ export function curveAt(
     }
   }
   return best;
+}
+
+const BINS = 120;
+
+/**
+ * The SVG path of a histogram, by density. Buckets near zero may be narrower than a pixel, so their
+ * counts are first distributed over bins of equal width.
+ */
+export function outline(
+  buckets: readonly (readonly [number, number, number])[],
+  span: Range,
+  width: number,
+  height: number,
+): string {
+  const wide = span[1] - span[0] || 1;
+  const placed = (value: number) => ((value - span[0]) / wide) * BINS;
+  const bins = new Float64Array(BINS);
+  for (const [low, high, count] of buckets) {
+    const [start, end] = [placed(low), placed(high)];
+    const first = Math.max(0, Math.min(BINS - 1, Math.floor(start)));
+    const last = Math.max(first, Math.min(BINS - 1, Math.ceil(end) - 1));
+    for (let at = first; at <= last; at += 1) {
+      const part = end > start ? (Math.min(end, at + 1) - Math.max(start, at)) / (end - start) : 1;
+      bins[at] = (bins[at] ?? 0) + count * Math.max(0, part);
+    }
+  }
+  const most = Math.max(...bins) || 1;
+  let path = `M0 ${height}`;
+  for (const [at, value] of bins.entries()) {
+    const top = Math.round(height * (1 - value / most) * 10) / 10;
+    path += `V${top}H${((at + 1) * width) / BINS}`;
+  }
+  return `${path}V${height}Z`;
 }
 
 /** Escape a text for XML. */

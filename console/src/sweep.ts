@@ -118,12 +118,24 @@ export function importance(
   return found.sort((one, other) => other.strength - one.strength);
 }
 
+const LOG_FACTOR = 20;
+
+/** Whether a range suits a log scale: positive, and wide enough. */
+export function spansMagnitudes(low: number, high: number): boolean {
+  return low > 0 && high / low >= LOG_FACTOR;
+}
+
+const MOST_MARKED = 8; // distinct values that are labels themselves
+const hasFewDigits = (one: number) => Number.isInteger(one) || Number(one.toPrecision(2)) === one;
+const LEAST_GAP = 0.06; // between labels, as a share of the axis
+
 /** An axis of any values: numbers on a log or linear scale, others evenly spaced. */
 export interface ValueAxis {
   name: string;
   kind: "number" | "log" | "word";
   range: readonly [number, number];
   isWhole: boolean; // only whole numbers
+  numbers: readonly number[]; // the distinct values in order, if few and with few digits
   words: readonly string[];
 }
 
@@ -138,15 +150,20 @@ export function axisOf(name: string, values: readonly unknown[]): ValueAxis {
       low = Math.min(low, one);
       high = Math.max(high, one);
     }
-    const isLog = low > 0 && high / low >= 50;
+    const isLog = spansMagnitudes(low, high);
+    const distinct = [...new Set(held)].sort((one, other) => one - other);
     if (low === high) [low, high] = [low - Math.abs(low || 1) / 2, high + Math.abs(high || 1) / 2];
     const isWhole = held.every(Number.isInteger);
-    return { name, kind: isLog ? "log" : "number", range: [low, high], isWhole, words: [] };
+    const kind = isLog ? "log" : "number";
+    const isFew = distinct.length <= MOST_MARKED && distinct.every(hasFewDigits);
+    const few = isFew ? distinct : [];
+    return { name, kind, range: [low, high], isWhole, numbers: few, words: [] };
   }
   const words = [...new Set(there.map(word))].sort((one, other) =>
     one.localeCompare(other, "en", { numeric: true }),
   );
-  return { name, kind: "word", range: [0, Math.max(1, words.length - 1)], isWhole: false, words };
+  const range = [0, Math.max(1, words.length - 1)] as const;
+  return { name, kind: "word", range, isWhole: false, numbers: [], words };
 }
 
 /** The position of a value on an axis, from 0 to 1; undefined if it is missing. */
@@ -170,7 +187,7 @@ export function valueOn(axis: ValueAxis, part: number): number | string {
   return axis.kind === "log" ? low * (high / low) ** part : low + (high - low) * part;
 }
 
-/** The labels of an axis: a few round numbers, or all words that fit. */
+/** The labels of an axis: its numbers if they are few, else round ones, or all words that fit. */
 export function marks(axis: ValueAxis): [number, string][] {
   if (axis.kind === "word") {
     const every = Math.ceil(axis.words.length / 12);
@@ -178,7 +195,16 @@ export function marks(axis: ValueAxis): [number, string][] {
       at % every === 0 ? [[placeOn(axis, one) ?? 0, one || "(empty)"]] : [],
     );
   }
-  return ticks(axis.range, 5, axis.kind === "log")
+  if (axis.numbers.length > 0) {
+    let last = Number.NEGATIVE_INFINITY;
+    return axis.numbers.flatMap((one): [number, string][] => {
+      const part = placeOn(axis, one) ?? 0;
+      if (part - last < LEAST_GAP) return [];
+      last = part;
+      return [[part, format.number(one)]];
+    });
+  }
+  return ticks(axis.range, 7, axis.kind === "log")
     .filter((one) => !axis.isWhole || Number.isInteger(one))
     .map((one) => [placeOn(axis, one) ?? 0, format.number(one)]);
 }

@@ -19,8 +19,9 @@ export interface View extends Filter {
 export const DEFAULT_SORT = "-created";
 export const MIN_WIDTH = 48;
 export const MAX_WIDTH = 800;
-const MOST_HPARAMS = 5;
-const MOST_METRICS = 3;
+const MOST_HPARAMS = 4;
+const MOST_METRICS = 2;
+const MOST_CURVES = 3; // for runs without metrics in their records
 
 /** Parse a column of the URL: `hparams.lr`, `metrics.loss.min@96`, `~metrics.loss`. */
 export function readColumn(text: string): ColumnSpec | undefined {
@@ -95,22 +96,27 @@ function frequent(runs: readonly Run[], group: "hparams" | "metrics", most: numb
 }
 
 /**
- * The default columns for some runs: what differs between them, metrics, times and places. Runs
- * without metrics in their records, such as a plain log directory, get curves of `logged` tags.
+ * The default columns for some runs: a curve, which is visible in every window, what differs
+ * between them, metrics, times and places. Runs without metrics in their records, such as a plain
+ * log directory, get curves of `logged` tags.
  */
 export function defaultColumns(runs: readonly Run[], logged: readonly string[] = []): ColumnSpec[] {
   const plain = (field: string): ColumnSpec => ({ field, isCurve: false, width: undefined });
   const fieldsOf = (group: "hparams" | "metrics", names: readonly string[]) =>
     names.map((name) => writeField({ group, name, statistic: "" }));
   const metrics = fieldsOf("metrics", frequent(runs, "metrics", MOST_METRICS));
-  const drawn = metrics.find((field) => /loss/i.test(field)) ?? metrics[0];
-  const curves = drawn ? [drawn] : fieldsOf("metrics", likely(logged).slice(0, MOST_METRICS));
+  const drawn = fieldsOf(
+    "metrics",
+    likely(frequent(runs, "metrics", Number.MAX_SAFE_INTEGER)).slice(0, 1),
+  );
+  const curves =
+    drawn.length > 0 ? drawn : fieldsOf("metrics", likely(logged).slice(0, MOST_CURVES));
   return [
     plain("run"),
     plain("state"),
+    ...curves.map((field) => ({ field, isCurve: true, width: undefined })),
     ...fieldsOf("hparams", frequent(runs, "hparams", MOST_HPARAMS)).map(plain),
     ...metrics.map(plain),
-    ...curves.map((field) => ({ field, isCurve: true, width: undefined })),
     plain("created"),
     plain("host"),
   ];
@@ -196,6 +202,12 @@ export function csv(rows: readonly (readonly unknown[])[]): string {
     return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
   return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+}
+
+/** The last point of the path of a sparkline. */
+export function sparkEnd(path: string): readonly [number, number] | undefined {
+  const found = /([\d.]+) ([\d.]+)(?:h2)?$/.exec(path);
+  return found ? [Number(found[1]), Number(found[2])] : undefined;
 }
 
 /** The SVG path of a sparkline of that size. */

@@ -10,7 +10,9 @@ import {
   extentWithin,
   interpolated,
   nearest,
+  outline,
   type Plot,
+  type PlotCurve,
   refined,
   share,
   svgOf,
@@ -138,6 +140,38 @@ test("SVG holds texts as texts, and breaks a curve where a value is missing", ()
   assert.ok(svg.includes("&lt;b&gt;&amp;&quot;a&quot;"));
   assert.ok(!svg.includes("<script>"));
   assert.ok(!svg.includes("NaN"));
+});
+
+test("a mark shows the state of a run, and a line marks zero", () => {
+  const drawn = (end?: "live" | "broken", low = 0) => {
+    const [first, second] = PLOT.curves;
+    const curves = [{ ...(first as PlotCurve), ...(end ? { end } : {}) }, second as PlotCurve];
+    return svgOf({ ...PLOT, curves, y: { range: [low, 10], isLog: false } }).split("<path").length;
+  };
+  assert.equal(drawn("live"), drawn() + 1);
+  assert.equal(drawn("broken"), drawn() + 1);
+  assert.equal(drawn(undefined, 1), drawn() - 1);
+});
+
+/** The heights of the bins of a histogram. */
+function heights(buckets: [number, number, number][], span: [number, number]): number[] {
+  return [...outline(buckets, span, 240, 96).matchAll(/V([\d.]+)H/g)].map(
+    ([, top]) => 96 - Number(top),
+  );
+}
+
+test("narrow buckets are as high as a wide one of the same density", () => {
+  const narrow = Array.from({ length: 1000 }, (_, at): [number, number, number] => {
+    return [at / 1e4, (at + 1) / 1e4, 1];
+  });
+  const found = heights([...narrow, [0.1, 1, 9000]], [0, 1]);
+  assert.equal(found.length, 120);
+  assert.ok(found.every((one) => Math.abs(one - 96) < 1));
+});
+
+test("a bucket of width zero and an empty histogram are drawn", () => {
+  assert.deepEqual(Math.max(...heights([[0, 0, 5]], [0, 0])), 96);
+  assert.deepEqual(Math.max(...heights([], [0, 1])), 0);
 });
 
 test("CSV quotes what needs it, and nothing in it is computed by a spreadsheet", () => {

@@ -71,12 +71,22 @@ test("an axis is of numbers, of magnitudes, or of words", () => {
   assert.equal(placeOn(axisOf("n", [1, 2]), undefined), undefined);
 });
 
-test("an axis of whole numbers has whole numbers beside it", () => {
+test("a positive range of a factor of 20 or more has a log scale", () => {
+  assert.equal(axisOf("lr", [0.003, 0.1]).kind, "log");
+  assert.equal(axisOf("lr", [0.01, 0.1]).kind, "number");
+  assert.equal(axisOf("lr", [0, 0.1]).kind, "number");
+});
+
+test("the labels of an axis are its numbers if they are few, else round ones", () => {
   const texts = (values: unknown[]) => marks(axisOf("depth", values)).map(([, text]) => text);
   assert.deepEqual(texts([2, 3, 3]), ["2", "3"]);
-  assert.deepEqual(texts([2, 4, 8]), ["2", "4", "6", "8"]);
-  assert.deepEqual(texts([1, 128]), ["1", "10", "100"]);
-  assert.deepEqual(texts([2, 2.5]), ["2", "2.1", "2.2", "2.3", "2.4", "2.5"]);
+  assert.deepEqual(texts([2, 4, 8]), ["2", "4", "8"]);
+  assert.deepEqual(texts([0.1, 0.003, 0.01, 0.1, 0.03]), ["0.003", "0.01", "0.03", "0.1"]);
+  assert.deepEqual(texts([1, 100, 101]), ["1", "100"]); // too close to the one before
+  assert.deepEqual(texts([2.001, 2.5]), ["2.1", "2.2", "2.3", "2.4", "2.5"]);
+  const many = Array.from({ length: 11 }, (_, at) => 2 ** at);
+  assert.deepEqual(texts(many), ["1", "10", "100", "1,000"]);
+  assert.deepEqual(texts([2, 3, 5, 7, 11, 13, 17, 19, 23]), ["5", "10", "15", "20"]);
   assert.deepEqual(texts([2, "deep"]), ["2", "deep"]);
 });
 

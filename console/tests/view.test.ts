@@ -12,6 +12,7 @@ import {
   readColumn,
   readView,
   sortedBy,
+  sparkEnd,
   sparkPath,
   titleOf,
   writeColumn,
@@ -67,7 +68,7 @@ test("columns and facets suit the runs", () => {
   ) as unknown as Run[];
   const fields = defaultColumns(runs).map(writeColumn);
   assert.deepEqual(fields.slice(0, 2), ["run", "state"]);
-  assert.ok(fields.includes('~metrics["train/loss"]'));
+  assert.equal(fields[2], '~metrics["train/loss"]'); // visible in every window
   assert.ok(fields.includes('hparams["a b"]'));
   assert.deepEqual(defaultFacets(runs), ["state", "hparams.lr", "hparams.seed"]);
   assert.deepEqual(defaultColumns([]).map(writeColumn), ["run", "state", "created", "host"]);
@@ -116,4 +117,11 @@ test("a sparkline leaves out what is not a number", () => {
   assert.equal(sparkPath([1, Number.NaN, 1], 10, 10), "M0.0 5.0M10.0 5.0");
   assert.equal(sparkPath([Number.NaN], 10, 10), "");
   assert.equal(sparkPath([3], 10, 10), "M0.0 5.0h2");
+});
+
+test("a sparkline ends at its last point", () => {
+  assert.deepEqual(sparkEnd(sparkPath([1, 0], 10, 10)), [10, 10]);
+  assert.deepEqual(sparkEnd(sparkPath([3], 10, 10)), [0, 5]);
+  assert.deepEqual(sparkEnd(sparkPath([1, 0, Number.NaN], 10, 10)), [5, 10]);
+  assert.equal(sparkEnd(""), undefined);
 });

@@ -177,6 +177,17 @@ def test_curves_of_several_runs_share_charts(show, ids):
     page.close()
 
 
+def test_the_toolbar_of_a_comparison_is_one_line(show, ids):
+    page = show(compared(ids, "spirals/run0", "spirals/run1"))
+    drawn(page, "loss", 2)
+    bar = page.locator(".bar")
+    assert bar.bounding_box()["height"] <= 44
+    page.get_by_label("group").select_option("hparams.lr")
+    page.get_by_label("band").wait_for()
+    assert bar.bounding_box()["height"] <= 44
+    page.close()
+
+
 def test_a_drag_zooms_all_charts_and_brings_full_resolution(show, ids):
     page = show(compared(ids, "long/run1"))
     whole = drawn(page, "wave", 1)

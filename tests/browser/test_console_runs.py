@@ -119,6 +119,18 @@ def test_columns_suit_the_runs(opened):
     eventually(page, lambda: "6 of 7 runs" in words(page.locator(".bar")))
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_sparkline_is_visible_without_scrolling(opened, width):
+    page = opened("/runs?selector=cifar10")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.reload()
+    spark = page.locator("svg.spark").first
+    spark.wait_for()
+    box = spark.bounding_box()
+    assert box["x"] + box["width"] <= width
+    page.close()
+
+
 def test_the_filter_completes_and_explains(opened, complaints):
     page = opened("/runs")
     type_filter(page, "hparams.opt")

@@ -31,8 +31,8 @@ const MARKS: Record<string, [string, string, string]> = {
   stopping: ["◑", "stopping", "idle"],
   stopped: ["■", "stopped", "idle"],
   failed: ["✗", "failed", "bad"],
-  killed: ["✗", "killed", "bad"],
-  lost: ["✗", "lost", "bad"],
+  killed: ["⊘", "killed", "bad"],
+  lost: ["◌", "lost", "bad"],
   unknown: ["?", "unknown", "idle"],
 };
 
@@ -50,6 +50,17 @@ export function StateMark(props: {
       <span class={props.isShort ? "unseen" : "word"}>
         {props.detail ? `${word} (${props.detail})` : word}
       </span>
+    </span>
+  );
+}
+
+/** The number of items in a state, with the sign of the state. */
+export function StateCount(props: { state: string; count: number }) {
+  const [sign, word, tone] = MARKS[props.state] ?? ["·", props.state, "idle"];
+  return (
+    <span class={`state ${tone}`} title={`${format.count(props.count)} ${word}`}>
+      <span aria-hidden="true">{sign}</span> {format.count(props.count)}
+      <span class="unseen"> {word}</span>
     </span>
   );
 }
@@ -130,6 +141,22 @@ export function Code(props: { text: string; label?: string }) {
   );
 }
 
+/** A command line that wraps only between its words. */
+export function Command(props: { words: readonly string[] }) {
+  return (
+    <div class="code command">
+      <pre>
+        {props.words.map((word, at) => (
+          <>
+            <span key={at}>{word}</span>{" "}
+          </>
+        ))}
+      </pre>
+      <Copy text={props.words.join(" ")} label="Copy the command" />
+    </div>
+  );
+}
+
 /** Copies a text with one click. */
 export function Copy(props: { text: string; label?: string }) {
   const done = useSignal(false);
@@ -148,6 +175,6 @@ export function Copy(props: { text: string; label?: string }) {
 }
 
 /** The bar below the header: what the page shows on the left, actions on the right. */
-export function Bar(props: { children: ComponentChildren }) {
-  return <div class="bar">{props.children}</div>;
+export function Bar(props: { children: ComponentChildren; class?: string }) {
+  return <div class={`bar ${props.class ?? ""}`}>{props.children}</div>;
 }

@@ -69,12 +69,14 @@ export function plotOf(props: ChartProps, width: number, height: number, colours
     curve.band ? [curve, curve.band.lower, curve.band.upper] : [curve],
   );
   const seen = extentWithin(heights, x, yLog) ?? (yLog ? ([1, 10] as const) : ([0, 1] as const));
+  const [low, high] = widened(seen, yLog, 0.04);
   return {
     curves,
     width,
     height,
     x: { range: x, isLog: xLog },
-    y: { range: widened(seen, yLog, 0.04), isLog: yLog },
+    // The margin below non-negative values does not extend below zero.
+    y: { range: [seen[0] >= 0 && low < 0 ? 0 : low, high], isLog: yLog },
     xKind: props.xKind ?? "number",
     emphasis: props.emphasis,
     ...colours,
@@ -155,7 +157,7 @@ export function Chart(props: ChartProps) {
     const frame = frameOf(made);
     pen.save();
     pen.beginPath();
-    pen.rect(frame.left, frame.top - 4, frame.width, frame.height + 8);
+    pen.rect(frame.left, frame.top - 4, frame.width + 4, frame.height + 8);
     pen.clip();
     if (isFaded) {
       for (const curve of made.curves) {
@@ -330,11 +332,13 @@ export function Chart(props: ChartProps) {
       ? undefined
       : props.curves.find((curve) => curve.key === props.hovered?.value);
   const isHere = props.pointer?.value?.chart === title;
+  const stage = title.includes(", ") ? "" : title.slice(0, title.lastIndexOf("/") + 1);
   return (
     <figure class={`chart ${props.isLoading ? "waits" : ""}`} ref={figure} data-chart={title}>
       <figcaption>
         <span class="name" title={title}>
-          {title}
+          {stage && <span class="soft">{stage}</span>}
+          {title.slice(stage.length)}
         </span>
         {props.children}
       </figcaption>

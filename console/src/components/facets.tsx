@@ -76,7 +76,7 @@ function OneFacet(props: {
   if (found && found.missing > 0 && found.missing < found.runs) {
     lines.push({ text: "none", label: "—", title: "no value", count: found.missing });
   }
-  const most = Math.max(1, ...lines.map((line) => line.count));
+  const runs = Math.max(1, found?.runs ?? 0);
   return (
     <section aria-label={field}>
       <h3 title={field}>
@@ -97,7 +97,7 @@ function OneFacet(props: {
             >
               <span class="value">{line.label}</span>
               <span class="number">{format.count(line.count)}</span>
-              <span class="share" style={{ width: `${(100 * line.count) / most}%` }} />
+              <span class="share" style={{ width: `${(100 * line.count) / runs}%` }} />
             </button>
           </li>
         ))}

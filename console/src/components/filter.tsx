@@ -170,13 +170,15 @@ export function FilterBox(props: {
   const accept = (choice: Choice) => {
     const space = /[:(]$/.test(choice.text) ? "" : " ";
     const next = text.slice(0, from.current) + choice.text + space;
-    typed.value = next + text.slice(caret.value).replace(/^\s+/, "");
+    const whole = next + text.slice(caret.value).replace(/^\s+/, "");
+    typed.value = whole;
     caret.value = next.length;
     chosen.value = -1;
     const { input } = props;
     requestAnimationFrame(() => {
       input.current?.focus();
-      input.current?.setSelectionRange(next.length, next.length);
+      // Keep the caret if the user has typed more since.
+      if (input.current?.value === whole) input.current.setSelectionRange(next.length, next.length);
     });
   };
   const submit = () => {
@@ -208,7 +210,7 @@ export function FilterBox(props: {
   const hubError = text === shown ? undefined : checked.data?.error;
   // An unfinished condition is not an error while there are completions.
   const isUnfinished =
-    (hubError?.picture.split("\n")[1]?.indexOf("^") ?? -1) >= typedFilter.where.length;
+    (hubError?.picture.split("\n")[1]?.indexOf("^") ?? -1) >= typedFilter.where.length - 1;
   const error: ApiError | undefined =
     isUnfinished && choices.value.length > 0 ? undefined : hubError;
   const list = isOpen.value ? choices.value : [];
@@ -231,7 +233,7 @@ export function FilterBox(props: {
         aria-activedescendant={list[chosen.value] ? `choice-${chosen.value}` : undefined}
         aria-invalid={error !== undefined}
         aria-describedby={error ? "filter-error" : undefined}
-        placeholder='Filter: cifar10 where state == "completed" and metrics["eval/acc"].max > 0.9'
+        placeholder="Filter runs by name or condition, such as hparams.lr < 0.1"
         spellcheck={false}
         autocomplete="off"
         value={text}

@@ -38,6 +38,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
   const pages = isAdmin() ? [...PAGES, PEOPLE] : PAGES;
   // Focus a new page, so that its keys work at once and screen readers announce its title.
   const content = useRef<HTMLElement>(null);
+  const pagesList = useRef<HTMLElement>(null);
   const { path } = place.value;
   const shown = useRef(path);
   useRoots(path);
@@ -45,6 +46,8 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
   useLayoutEffect(() => {
     if (shown.current !== path) enter();
     shown.current = path;
+    // In a narrow window the navigation scrolls.
+    pagesList.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }, [path]);
   const find = () => {
     finds.value = true;
@@ -76,7 +79,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
         <a class="brand" href={address("/")}>
           <span aria-hidden="true">▣</span> aboard
         </a>
-        <nav aria-label="Pages">
+        <nav aria-label="Pages" ref={pagesList}>
           {pages.map(([path, name]) => (
             <a
               key={path}
@@ -90,7 +93,7 @@ export function Frame(props: { title: string; children: ComponentChildren }) {
         </nav>
         <Button kind="plain" onClick={find} title={`Find anything (${MODIFIER}K)`}>
           <span class="find">
-            <kbd>{`${MODIFIER}K`}</kbd> find…
+            find… <kbd>{`${MODIFIER}K`}</kbd>
           </span>
         </Button>
         <span class={`live ${connection.value}`} role="status">

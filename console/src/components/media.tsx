@@ -6,6 +6,7 @@ import { address } from "../address";
 import { get, type Medium } from "../api";
 import * as format from "../format";
 import { useLive, useLoaded } from "../loading";
+import { outline } from "../plot";
 import { ErrorNote } from "./basics";
 import "./media.css";
 
@@ -144,26 +145,6 @@ function MediumView(props: { medium: Medium; label: string; span: Span; colour: 
 const WIDTH = 240;
 const HEIGHT = 96;
 
-/** The outline of a histogram, by density, so that the widths of buckets do not matter. */
-export function outline(
-  buckets: readonly (readonly [number, number, number])[],
-  span: readonly [number, number],
-): string {
-  const wide = span[1] - span[0] || 1;
-  const narrowest = wide / WIDTH;
-  const densities = buckets.map(([low, high, count]) => count / Math.max(high - low, narrowest));
-  const most = Math.max(...densities, 0) || 1;
-  const parts: string[] = [];
-  for (const [at, [low, high]] of buckets.entries()) {
-    const left = ((low - span[0]) / wide) * WIDTH;
-    const right = Math.max(left + 0.5, ((high - span[0]) / wide) * WIDTH);
-    const top = HEIGHT * (1 - (densities[at] ?? 0) / most);
-    const round = (value: number) => Math.round(value * 10) / 10;
-    parts.push(`M${round(left)} ${HEIGHT}V${round(top)}H${round(right)}V${HEIGHT}Z`);
-  }
-  return parts.join("");
-}
-
 function Histogram(props: {
   buckets: readonly [number, number, number][];
   label: string;
@@ -180,7 +161,7 @@ function Histogram(props: {
         aria-label={`${props.label}: ${format.number(count)} values from ${format.number(span[0])} to ${format.number(span[1])}`}
         preserveAspectRatio="none"
       >
-        <path d={outline(buckets, span)} fill={props.colour} />
+        <path d={outline(buckets, span, WIDTH, HEIGHT)} fill={props.colour} />
       </svg>
       <div class="ends soft">
         <span>{format.number(span[0])}</span>

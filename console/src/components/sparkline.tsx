@@ -6,19 +6,22 @@ import { series } from "../api";
 import { useEvents } from "../loading";
 import { colour, slots } from "../palette";
 import { isDark } from "../theme";
-import { sparkPath } from "../view";
+import { sparkEnd, sparkPath } from "../view";
 
 const SAMPLES = 32;
 const SCROLL_MILLISECONDS = 120; // so that rows are not loaded while scrolling past
 const AGAIN_MILLISECONDS = 1000; // while the hub reads, and after new points
 const MOST_KEPT = 5000;
-const WIDTH = 88;
+const WIDTH = 96;
 const HEIGHT = 18;
 
 export interface Drawn {
   id: string;
   uri: string;
+  state: string | null;
 }
+
+const ENDS: Record<string, string> = { running: "live", failed: "bad", killed: "bad", lost: "bad" };
 
 const paths = new Map<string, string>(); // by run and tag; empty for a run without the metric
 const outdated = new Set<string>();
@@ -89,10 +92,18 @@ export function Sparkline(props: { run: Drawn; tag: string }) {
   version.value; // subscribes to what was loaded
   const path = paths.get(keyOf(props.run.uri, props.tag));
   if (!path) return null;
+  const tone = ENDS[props.run.state ?? ""];
+  const end = tone ? sparkEnd(path) : undefined;
   const own = colour(slots([props.run.id]).get(props.run.id) ?? 0, isDark());
   return (
-    <svg class="spark" viewBox={`0 -2 ${WIDTH} ${HEIGHT + 4}`} role="img" aria-label={props.tag}>
+    <svg
+      class="spark"
+      viewBox={`0 -3 ${WIDTH + 4} ${HEIGHT + 6}`}
+      role="img"
+      aria-label={props.tag}
+    >
       <path d={path} stroke={own} fill="none" stroke-width="1.25" stroke-linejoin="round" />
+      {end && <circle class={tone} cx={end[0]} cy={end[1]} r="2.5" />}
     </svg>
   );
 }

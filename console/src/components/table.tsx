@@ -17,6 +17,7 @@ export interface Column<Row> {
   width: number;
   isNumber?: boolean;
   isFixed?: boolean; // cannot be moved or resized
+  grows?: boolean; // takes the remaining width
   sort?: string; // the field to sort by; without one, the column cannot be sorted
   hasValue?: (row: Row) => boolean; // by default every row has a value
   cell: (row: Row, index: number) => ComponentChildren;
@@ -116,15 +117,18 @@ export function Table<Row>(props: TableProps<Row>) {
   const below = Math.max(0, count - 1 - last) * ROW_HEIGHT;
   const widthOf = (column: Column<Row>) =>
     resized.value?.key === column.key ? resized.value.width : column.width;
+  // The remaining width goes to the column that grows, or to an empty last column.
+  const grows = columns.some((column) => column.grows);
+  const least = columns.reduce((sum, column) => sum + widthOf(column), 0);
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls must take the focus
     <section class="table" ref={box} onScroll={look} tabIndex={0} aria-label={props.label}>
-      <table aria-rowcount={count + 1}>
+      <table aria-rowcount={count + 1} style={{ minWidth: `${least}px` }}>
         <colgroup>
           {columns.map((column) => (
-            <col key={column.key} style={{ width: `${widthOf(column)}px` }} />
+            <col key={column.key} style={column.grows ? {} : { width: `${widthOf(column)}px` }} />
           ))}
-          <col />
+          <col style={grows ? { width: "1px" } : {}} />
         </colgroup>
         <thead>
           <tr aria-rowindex={1}>

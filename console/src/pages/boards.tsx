@@ -47,12 +47,13 @@ const COLUMNS: readonly Column<Board>[] = [
     key: "shows",
     title: "shows",
     width: 240,
+    grows: true,
     cell: (board) => <span title={shows(board)}>{shows(board)}</span>,
   },
   {
     key: "reason",
     title: "reason",
-    width: 220,
+    width: 168,
     hasValue: (board) => reasonOf(board) !== "",
     cell: (board) => (
       <span class={board.condition ? "bad-text" : "soft"} title={reasonOf(board)}>

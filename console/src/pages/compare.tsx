@@ -95,6 +95,9 @@ export function Compare() {
   if (!isAny) {
     return (
       <div class="page">
+        <Bar>
+          <h1>Compare</h1>
+        </Bar>
         <Offer />
       </div>
     );
@@ -456,6 +459,12 @@ function textOf(names: ReadonlyMap<string, RunLabel>, run: Run): string {
   return (names.get(run.id)?.before ?? "") + run.name;
 }
 
+/** The mark at the last point of a run's curves, which shows its state. */
+function endOf({ state }: Run): Pick<PlotCurve, "end"> {
+  if (state === "running") return { end: "live" };
+  return state === "failed" || state === "killed" || state === "lost" ? { end: "broken" } : {};
+}
+
 /** The curves of a tag: of runs, or of groups with their bands. */
 function plotted(
   curves: readonly Curve[],
@@ -499,6 +508,7 @@ function plotted(
         dash: place ? dash(place) : own,
         x,
         y,
+        ...endOf(run),
       },
     ];
   });
@@ -525,7 +535,7 @@ function Toolbar(props: {
   ];
   const metrics = scalars.map((name): [string, string] => [name, name]);
   return (
-    <Bar>
+    <Bar class="compare-bar">
       <h1>Compare {format.plural(runs.length, "run")}</h1>
       <input
         class="tags"
@@ -617,12 +627,14 @@ function Toolbar(props: {
         ]}
         onChange={(colour) => setQuery({ colour: colour || undefined })}
       />
-      <Choice
-        label="dash"
-        value={chosen.dash}
-        groups={[["", [["", "none"], ...fields]]]}
-        onChange={(next) => setQuery({ dash: next || undefined })}
-      />
+      {chosen.group.length === 0 && (
+        <Choice
+          label="dash"
+          value={chosen.dash}
+          groups={[["", [["", "none"], ...fields]]]}
+          onChange={(next) => setQuery({ dash: next || undefined })}
+        />
+      )}
       <Choice
         label="per row"
         value={chosen.per ? String(chosen.per) : ""}
@@ -641,7 +653,7 @@ function Toolbar(props: {
         onChange={(per) => setQuery({ per: per || undefined })}
       />
       {chosen.zoom && <Button onClick={() => zoomTo(undefined)}>Show all</Button>}
-      <a class="tool" href={address("/sweep", selectionOf())}>
+      <a class="button" href={address("/sweep", selectionOf())}>
         Sweep
       </a>
     </Bar>
@@ -908,13 +920,20 @@ function Legend(props: {
                   title={chosen.hidden.has(one.key) ? "Show" : "Hide"}
                   onClick={() => toggle(one.key)}
                 >
-                  <span
-                    class="swatch"
-                    style={{
-                      background: chosen.hidden.has(one.key) ? "transparent" : one.colour,
-                      borderColor: one.colour,
-                    }}
-                  />
+                  <svg class="sample" viewBox="0 0 20 8" aria-hidden="true">
+                    {chosen.hidden.has(one.key) ? (
+                      <circle cx="10" cy="4" r="3" fill="none" stroke={one.colour} />
+                    ) : (
+                      <line
+                        x2="20"
+                        y1="4"
+                        y2="4"
+                        stroke={one.colour}
+                        stroke-width="3"
+                        stroke-dasharray={looks.dashes.get(one.key)?.join(" ")}
+                      />
+                    )}
+                  </svg>
                 </button>
               </td>
               <td class="who">

@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { type ApiError, change, get, type Job, type Member } from "../api";
-import { Button, Copy, ErrorNote, StateMark, Time } from "../components/basics";
+import { Button, Command, ErrorNote, StateMark, Time } from "../components/basics";
 import { Confirm } from "../components/confirm";
 import { Log } from "../components/log";
 import { Panel, Section } from "../components/panel";
@@ -48,7 +48,6 @@ export function JobPanel(props: {
       </Panel>
     );
   }
-  const command = found.command.join(" ");
   const again = retriable(found);
   const left = unfinished(found);
   const retry = async () => {
@@ -105,10 +104,7 @@ export function JobPanel(props: {
           <Fact name="exit code">{found.exit_code === null ? "" : String(found.exit_code)}</Fact>
           <Fact name="below">{found.root}</Fact>
         </dl>
-        <div class="code">
-          <pre>{command}</pre>
-          <Copy text={command} label="Copy the command" />
-        </div>
+        <Command words={found.command} />
       </Section>
       <Members job={found} path={path} root={root} />
       {asks.value === "stop" && (
@@ -168,6 +164,7 @@ const COLUMNS: readonly Column<Member>[] = [
     key: "hparams",
     title: "hyperparameters",
     width: 200,
+    grows: true,
     cell: (member) => <span title={hparamsOf(member)}>{hparamsOf(member)}</span>,
   },
 ];

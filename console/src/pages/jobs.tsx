@@ -1,13 +1,13 @@
 // The jobs below the hub's roots, newest first, and a tab for the engines.
 
 import { type Engine, get, type Job } from "../api";
-import { Bar, Empty, ErrorNote, StateMark, Time } from "../components/basics";
+import { Bar, Empty, ErrorNote, StateCount, StateMark, Time } from "../components/basics";
 import { type Column, Table } from "../components/table";
 import * as format from "../format";
 import { useActions, useKeys } from "../keys";
 import { useLive, useLoaded } from "../loading";
 import { address, place, setQuery } from "../router";
-import { isMember } from "../session";
+import { isMember, me } from "../session";
 import { EngineList } from "./engines";
 import { JobPanel } from "./job";
 
@@ -36,7 +36,7 @@ const COLUMNS: readonly Column<Job>[] = [
   {
     key: "experiment",
     title: "experiment",
-    width: 160,
+    width: 128,
     cell: (job) => (
       <a href={address("/runs", { where: `experiment == ${JSON.stringify(job.experiment)}` })}>
         {job.experiment}
@@ -53,12 +53,25 @@ const COLUMNS: readonly Column<Job>[] = [
   {
     key: "states",
     title: "members by state",
-    width: 240,
-    cell: (job) => <span title={membersOf(job)}>{membersOf(job)}</span>,
+    width: 168,
+    cell: (job) => (
+      <span class="counts" title={membersOf(job)}>
+        {Object.entries(job.states).map(([state, count]) => (
+          <StateCount key={state} state={state} count={count} />
+        ))}
+      </span>
+    ),
   },
   { key: "on", title: "engine", width: 104, cell: (job) => job.on },
   { key: "user", title: "user", width: 96, cell: (job) => job.user },
   { key: "created", title: "created", width: 104, cell: (job) => <Time at={job.created} /> },
+  {
+    key: "command",
+    title: "command",
+    width: 240,
+    grows: true,
+    cell: (job) => <code title={job.command.join(" ")}>{job.command.join(" ")}</code>,
+  },
 ];
 
 export function Jobs() {
@@ -68,8 +81,10 @@ export function Jobs() {
     get<{ jobs: Job[] }>("/jobs", { limit: MOST_JOBS }, signal),
   );
   useLive(["job", "jobs"], jobs.refresh);
-  const engines = useLoaded(`${tab} ${isMember()}`, async (signal) =>
-    tab === "engines" ? get<{ engines: Engine[] }>("/engines", {}, signal) : undefined,
+  // Viewers may not list engines, so wait until the role is known.
+  const listsEngines = tab === "engines" && me.value !== undefined;
+  const engines = useLoaded(String(listsEngines), async (signal) =>
+    listsEngines ? get<{ engines: Engine[] }>("/engines", {}, signal) : undefined,
   );
   const rows = jobs.data?.jobs ?? [];
   const shown = query.get("job") ?? "";

@@ -8,6 +8,7 @@ import { passing, readZoom } from "../comparison";
 import {
   Bar,
   Button,
+  Command,
   Copy,
   Empty,
   ErrorNote,
@@ -31,6 +32,7 @@ import { isDark } from "../theme";
 import "./run.css";
 
 const MOST_FILES = 200;
+const CHART_HEIGHT = 172; // pixels; leaves room for images below the curves
 const THREE_LINES = `import aboard
 
 with aboard.init("experiment", hparams={"lr": 0.1}) as run:
@@ -75,7 +77,9 @@ export function RunPage(props: { id: string }) {
           </span>
         )}
         <span class="push">
-          <a href={address("/compare", { run: [id] })}>Compare</a>
+          <a class="button" href={address("/compare", { run: [id] })}>
+            Compare
+          </a>
         </span>
       </Bar>
       <ErrorNote error={run.error} />
@@ -92,7 +96,6 @@ export function RunPage(props: { id: string }) {
 
 function About(props: { run: RunInFull; path: string; onChange: () => void }) {
   const { run, path } = props;
-  const command = run.command.join(" ");
   return (
     <section class="about" aria-label="Details">
       {run.reason && <p class="note">{run.reason}</p>}
@@ -117,7 +120,9 @@ function About(props: { run: RunInFull; path: string; onChange: () => void }) {
         </Fact>
         <Fact name="user">{run.user}</Fact>
         <Fact name="host">{run.host}</Fact>
-        <Fact name="commit">{run.git_commit}</Fact>
+        <Fact name="commit">
+          {run.git_commit && <code title={run.git_commit}>{run.git_commit.slice(0, 10)}</code>}
+        </Fact>
         <Fact name="job">
           {run.job && <a href={address("/jobs", { job: run.job, root: run.root })}>{run.job}</a>}
         </Fact>
@@ -128,14 +133,10 @@ function About(props: { run: RunInFull; path: string; onChange: () => void }) {
       </dl>
       <h2>Tags</h2>
       <Tags run={run} path={path} onChange={props.onChange} />
-      {command && (
+      {run.command.length > 0 && (
         <>
           <h2>Command</h2>
-          <div class="code">
-            {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls takes the focus */}
-            <pre tabIndex={0}>{command}</pre>
-            <Copy text={command} label="Copy the command" />
-          </div>
+          <Command words={run.command} />
         </>
       )}
       <Attempts run={run} />
@@ -522,23 +523,27 @@ function Curves(props: { run: RunInFull; path: string }) {
       </div>
       {media.length > 0 && (
         <>
-          <h2>Images, text and histograms</h2>
-          <p class="soft">
-            At the last step. <a href={address("/compare", { run: [id] })}>Choose a step</a>
-          </p>
-          {media.map((one) => (
-            <div key={one.name} ref={watch} data-see={one.name}>
-              {seen.has(one.name) ? (
-                <MediaRow
-                  tag={one.name}
-                  runs={[{ id, label: name, colour: own }]}
-                  step={undefined}
-                />
-              ) : (
-                <div class="placeholder" />
-              )}
-            </div>
-          ))}
+          <div class="tools">
+            <h2>Images, text and histograms</h2>
+            <p class="soft">
+              At the last step. <a href={address("/compare", { run: [id] })}>Choose a step</a>
+            </p>
+          </div>
+          <div class="media-row">
+            {media.map((one) => (
+              <div key={one.name} ref={watch} data-see={one.name}>
+                {seen.has(one.name) ? (
+                  <MediaRow
+                    tag={one.name}
+                    runs={[{ id, label: name, colour: own }]}
+                    step={undefined}
+                  />
+                ) : (
+                  <div class="placeholder" />
+                )}
+              </div>
+            ))}
+          </div>
         </>
       )}
     </>
@@ -570,6 +575,7 @@ function Single(props: {
     <Chart
       title={tag}
       curves={curves}
+      height={CHART_HEIGHT}
       range={props.zoom}
       isLoading={props.isLoading}
       pointer={props.pointer}

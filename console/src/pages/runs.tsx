@@ -83,7 +83,8 @@ const WIDTHS: Record<string, number> = {
   experiment: 160,
   name: 160,
   root: 128,
-  state: 112,
+  state: 104,
+  host: 88,
   uri: 320,
   tags: 160,
   reason: 200,
@@ -620,10 +621,11 @@ function isNumeric(value: unknown): boolean {
 }
 
 function widthOf({ field, isCurve }: ColumnSpec, title: string): number {
-  if (isCurve) return 112;
-  if (isTime(field)) return 104;
-  if (field === "run") return isPhone() ? 168 : 240;
-  return WIDTHS[field] ?? Math.min(180, Math.max(80, title.length * 8 + 28));
+  if (isCurve) return 116;
+  if (isTime(field)) return 92;
+  if (field === "run") return isPhone() ? 152 : 208;
+  if (field === "state" && isPhone()) return 60;
+  return WIDTHS[field] ?? Math.min(180, Math.max(64, title.length * 7 + 28));
 }
 
 /** A column of runs; one of its values determines whether it is numeric. */
@@ -650,7 +652,7 @@ function runColumn(
       if (field === "state") {
         const detail = run.exit_code ? String(run.exit_code) : "";
         const title = [run.state, run.reason].filter(Boolean).join(": ");
-        return <StateMark state={run.state} detail={detail} title={title} />;
+        return <StateMark state={run.state} detail={detail} title={title} isShort={isPhone()} />;
       }
       if (field === "root") return <RootName uri={run.root} />;
       if (isTime(field)) return <Time at={typeof value === "string" ? value : null} />;

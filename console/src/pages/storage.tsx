@@ -68,6 +68,7 @@ const COLUMNS: readonly Column<Root>[] = [
     key: "problem",
     title: "problem",
     width: 320,
+    grows: true,
     hasValue: (root) => root.problem !== "",
     cell: (root) =>
       root.problem && (

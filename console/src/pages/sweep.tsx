@@ -167,7 +167,7 @@ export function Sweep() {
           onChange={(next) => setQuery({ metric: next, brush: undefined })}
         />
         <Choice
-          label="its"
+          label="value"
           value={statistic}
           groups={[["", STATISTICS.map((name) => [name, name])]]}
           onChange={(next) =>
@@ -205,6 +205,7 @@ export function Sweep() {
               colourOf={colourOf}
               brushes={brushes}
               onBrush={setBrush}
+              hasResult={result !== ""}
             />
           </section>
           <div class="row">
@@ -224,8 +225,8 @@ export function Sweep() {
                       <span class="name">{labelOf(one.name)}</span>
                       <span class="measure">
                         <span
-                          class={one.sign < 0 ? "falls" : "rises"}
-                          style={{ width: `${Math.round(one.strength * 100)}%` }}
+                          class={one.sign < 0 ? "falls" : one.sign > 0 ? "rises" : "parts"}
+                          style={{ width: `${Math.round(one.strength * 50)}%` }}
                         />
                       </span>
                       <span class="number">
@@ -273,7 +274,7 @@ function Where(props: { where: string }) {
       <input
         type="text"
         aria-label="Which runs"
-        placeholder='Which runs: experiment == "cifar10"'
+        placeholder="Filter runs by a condition, such as hparams.lr < 0.1"
         spellcheck={false}
         autocomplete="off"
         value={typed.value}
@@ -327,6 +328,7 @@ function Parallel(props: {
   colourOf: (row: Row) => string;
   brushes: ReadonlyMap<string, Brush>;
   onBrush: (label: string, brush: Brush | undefined) => void;
+  hasResult: boolean; // whether the last axis is the metric
 }) {
   const { axes, fields, rows } = props;
   const drawing = useSignal<{ at: number; brush: Brush } | undefined>(undefined);
@@ -339,6 +341,7 @@ function Parallel(props: {
     const line = (row: Row) => {
       pen.beginPath();
       let isOpen = false;
+      let before = 0;
       for (const [at, axis] of axes.entries()) {
         const part = placeOn(axis, row[fields[at] ?? ""]);
         if (part === undefined) {
@@ -346,8 +349,11 @@ function Parallel(props: {
           continue;
         }
         const [x, y] = [across(at, width), TOP + (1 - part) * inner];
-        if (isOpen) pen.lineTo(x, y);
+        // Curved lines that share a point of an axis are easier to follow than straight ones.
+        const bend = isOpen ? (x - across(at - 1, width)) / 2 : 0;
+        if (isOpen) pen.bezierCurveTo(x - bend, before, x - bend, y, x, y);
         else pen.moveTo(x, y);
+        before = y;
         isOpen = true;
       }
       pen.stroke();
@@ -362,6 +368,11 @@ function Parallel(props: {
       line(row);
     }
     pen.globalAlpha = 1;
+    // The colour scale of the metric.
+    const scale = pen.createLinearGradient(0, TOP + inner, 0, TOP);
+    for (const part of [0, 0.25, 0.5, 0.75, 1]) scale.addColorStop(part, ramp(part, isDark()));
+    pen.fillStyle = scale;
+    pen.fillRect(across(axes.length - 1, width) - 2, TOP, 5, props.hasResult ? inner : 0);
   });
   const inner = Math.max(1, height - TOP - BOTTOM);
   // Near an end, snap to the end, where runs are.
