@@ -1,18 +1,18 @@
-# Every developer task. Each target sets up what it needs in .venv, and is quick the second time.
+# Every developer task. Each target installs what it needs into .venv; the second time this is quick.
 
 PYTHON ?= python3
 BIN := .venv/bin
-# The package is installed again when one of these is newer; that compiles the C sources.
+# The package is installed again, which compiles the C sources, if one of these is newer.
 INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/aboard/events/*.c src/aboard/events/*.h)
 
-# Many tests wait for something, so four at once suit two cores.
+# Many tests wait for a process or a file, so four workers suit two cores.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 4 ? n : 4)))
 
-# Of tools/environments.py, in the order in which tests need them.
+# Names in tools/environments.py, in the order in which tests need them.
 ENVIRONMENTS ?= estimator ray vertex xmanager jax oldest tensorflow tensorflow-2.16 tensorflow-2.18
 
 SOAK_MINUTES ?= 10
-unexport SOAK_MINUTES # given for all targets, it is for `soak` alone
+unexport SOAK_MINUTES # only `soak` passes it to tests
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
@@ -22,7 +22,7 @@ NODE_MODULES := console/node_modules/.package-lock.json
 CONSOLE := src/aboard/hub/console/index.html
 CONSOLE_FROM := $(shell find console -path '*/node_modules' -prune -o -type f -print)
 
-# Tests start hundreds of processes, and pytest rewrites each of its modules: compile them once.
+# Tests start hundreds of processes, and pytest rewrites test modules: keep compiled files.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -34,39 +34,39 @@ help: ## show this list
 
 console: $(CONSOLE) ## build the hub's front page into the package (needs the network once)
 
-# Where the console cannot be built, its front page says so, and the board is there all the same.
+# If the console cannot be built, the hub's front page says so, and the board still works.
 demo: .venv/installed ## train something small, and watch it in the console and on a live board
-	@$(MAKE) --no-print-directory console || echo "The console could not be built; the demo goes on without it."
+	@$(MAKE) --no-print-directory console || echo "The console could not be built; the demo runs without it."
 	@$(BIN)/aboard demo demo-logs || [ $$? -eq 130 ]
 
-# A test whose engine is missing is skipped and says which; with ABOARD_TESTS_MUST_RUN=1 none starts.
+# A test without its engine is skipped and names it; with ABOARD_TESTS_MUST_RUN=1 no test starts.
 test: .venv/installed-test $(CONSOLE) azurite ## run the tests
 	cd console && $(NODE_PATH) npm test --silent
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -r fEs
 
-# Each engine has a worker of its own, which starts it for the first test and stops it at the end.
-# ENGINES="docker slurm" runs the tests of these alone.
+# Each engine has its own worker, which starts it for the first test and stops it at the end.
+# ENGINES="docker slurm" runs only the tests of these engines.
 test-engines: ENVIRONMENTS = estimator vertex xmanager
-test-engines: .venv/installed-test $(CONSOLE) azurite environments ## test on a real Docker, Slurm and Kubernetes, in Chromium, and beside Keras and others
+test-engines: .venv/installed-test $(CONSOLE) azurite environments ## test on a real Docker, Slurm and Kubernetes, in Chromium, with Keras and others
 	$(BIN)/pytest -n 4 --dist loadgroup -m engine --engines "$(ENGINES)" -r fEs
 
 soak: .venv/installed-test azurite environments ## kill, break and fuzz for SOAK_MINUTES (10 by default)
 	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest -n $(JOBS) --dist loadgroup -m "(soak or slow) and not engine" -r fEs
 
-compat: .venv/installed-test environments ## run tests beside other versions of the dependencies (part of soak)
+compat: .venv/installed-test environments ## run tests with other versions of the dependencies (part of soak)
 	$(BIN)/pytest -n 2 -m "" tests/test_compat.py tests/integrations/test_estimator.py
 
-# Parts that no package manager installs are kept outside the checkout. What cannot be had is
-# skipped by the tests that need it, or stops them where all must run.
+# Parts that no package manager installs are kept outside the checkout. If one cannot be installed, the
+# tests that need it are skipped; with ABOARD_TESTS_MUST_RUN=1 the target fails.
 OPTIONAL := || [ "$${ABOARD_TESTS_MUST_RUN:-0}" = 0 ]
 
 azurite: .venv/bin/python ## install the emulator of Azure that tests use
 	@$(NODE_PATH) $(BIN)/python -m tools.azurite >/dev/null $(OPTIONAL)
 
-environments: .venv/installed-test ## build the environments of frameworks that tests use (ENVIRONMENTS="estimator ray …")
+environments: .venv/installed-test ## build environments of frameworks for tests (ENVIRONMENTS="estimator ray …")
 	@$(BIN)/python -m tools.environments $(ENVIRONMENTS) >/dev/null $(OPTIONAL)
 
-kubernetes: .venv/bin/python ## compile the Kubernetes that tests use, once: a quarter of an hour
+kubernetes: .venv/bin/python ## compile Kubernetes for tests, once; takes a quarter of an hour
 	$(BIN)/python -m tools.kubernetes
 
 lint: .venv/installed-lint .venv/installed-test $(NODE_MODULES) ## check style, types and the direction of imports
@@ -81,10 +81,10 @@ format: .venv/installed-lint $(NODE_MODULES) ## format the code
 	$(BIN)/ruff format
 	cd console && $(NODE_PATH) npm run --silent format
 
-bench: .venv/installed-test ## compare with TensorBoard's own loaders on this machine
+bench: .venv/installed-test ## compare with TensorBoard's loaders on this machine
 	$(BIN)/python bench/run.py
 
-fuzz: .venv/installed ## throw damaged files at the scanning core (needs clang)
+fuzz: .venv/installed ## test the scanning core with damaged files (needs clang)
 	fuzz/run.sh
 
 docs: .venv/installed-test ## generate parts of the reference and check the documentation
@@ -92,8 +92,8 @@ docs: .venv/installed-test ## generate parts of the reference and check the docu
 	$(BIN)/python tools/engine_reference.py
 	$(BIN)/pytest tests/test_docs.py
 
-# In an environment of its own, where nothing is installed yet that could hold a version back.
-update: ## take the newest versions of all dependencies into constraints.txt, and test with them
+# In a new environment, where no installed package can hold a version back.
+update: ## update all dependencies in constraints.txt, and test
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	build/lock/bin/python -m pip install --quiet --editable . --group test --group lint
@@ -102,7 +102,7 @@ update: ## take the newest versions of all dependencies into constraints.txt, an
 	mv build/lock/constraints.txt constraints.txt
 	$(MAKE) lint test
 
-clean: ## remove everything that the other targets made
+clean: ## remove everything that the other targets created
 	rm -rf .venv build demo-logs *.egg-info src/*.egg-info src/aboard/events/*.so
 	rm -rf console/node_modules src/aboard/hub/console
 	find . -name __pycache__ -prune -exec rm -rf {} +

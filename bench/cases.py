@@ -1,4 +1,4 @@
-"""What is measured: each case takes its sizes and returns figures, ratios and targets."""
+"""The cases that read log trees, and what all cases share: sizes, figures and targets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MIB = 1 << 20
 
 
 class Sizes(NamedTuple):
-    """How large the trees are, and how often each thing is measured."""
+    """The sizes of the trees, and the number of measurements."""
 
     cold: Tree
     long: Tree
     longest: Tree
-    """One series, of which windows are read."""
+    """One series; the case reads windows of it."""
     curves: Tree
     """Runs whose curves are requested at once."""
     many: Tree
@@ -40,26 +40,26 @@ class Sizes(NamedTuple):
     visitors: int
     load_seconds: float
     live: tuple[Tree, ...]
-    """Trees of which one run grows while a page is open."""
+    """Trees with one run that grows while a page is open."""
     logged: int
-    """How many numbers a training loop logs."""
+    """Number of values that a training loop logs."""
     started: tuple[Tree, ...]
     hub_boards: int
     stock_boards: int
-    """How many processes of TensorBoard run beside each other to be measured."""
+    """Number of TensorBoard processes that run at the same time."""
     clients: int
-    asked_boards: int
-    """How many boards those clients share."""
+    client_boards: int
+    """Number of boards that these clients share."""
     listed_runs: int
-    """How many are listed at first; more by each of the factors. Likewise boards."""
+    """Number of runs in the smallest list; `factors` gives the larger ones. The same for boards."""
     listed_boards: int
     catalogs: tuple[int, ...]
-    """How many runs are only in the index."""
-    asked_times: int
-    looked_at: tuple[int, ...]
-    """How many recorded runs the console shows."""
+    """Numbers of runs that exist only in the index."""
+    query_times: int
+    console_runs: tuple[int, ...]
+    """Numbers of recorded runs that the console shows."""
     live_points: int
-    """How many points are logged one by one while a page is open."""
+    """Number of points logged one by one while a page is open."""
     live_minutes: float
     """How long a page stays open while points arrive."""
     engines: tuple[str, ...] = ("process", "docker", "slurm", "kubernetes")
@@ -88,12 +88,12 @@ FULL = Sizes(
     hub_boards=200,
     stock_boards=8,
     clients=200,
-    asked_boards=50,
+    client_boards=50,
     listed_runs=100,
     listed_boards=10,
     catalogs=(10_000, 100_000, 1_000_000),
-    asked_times=200,
-    looked_at=(100, 10_000, 100_000),
+    query_times=200,
+    console_runs=(100, 10_000, 100_000),
     live_points=100,
     live_minutes=5.0,
 )
@@ -120,12 +120,12 @@ QUICK = Sizes(
     hub_boards=3,
     stock_boards=1,
     clients=6,
-    asked_boards=2,
+    client_boards=2,
     listed_runs=20,
     listed_boards=3,
     catalogs=(200, 400),
-    asked_times=3,
-    looked_at=(20,),
+    query_times=3,
+    console_runs=(20,),
     live_points=3,
     live_minutes=0.05,
 )
@@ -133,20 +133,20 @@ QUICK = Sizes(
 
 @dataclass
 class Figures:
-    """What one contender took."""
+    """Time and memory of one contender."""
 
     best: float
     median: float
     peak_mib: float = 0.0
     cpu: float = 0.0
-    """The least processor time, where it was measured."""
+    """The lowest CPU time, if it was measured."""
     every: list[float] = field(default_factory=list)
     note: str = ""
 
 
 @dataclass
 class Target:
-    """Something to hold: a ratio that shall be at least, or at most, so much."""
+    """A figure or ratio that must be at least, or at most, a given value."""
 
     name: str
     wanted: float
@@ -155,18 +155,18 @@ class Target:
 
     @property
     def met(self) -> bool:
-        """Whether it holds."""
+        """Whether the target was reached."""
         return self.measured >= self.wanted if self.at_least else self.measured <= self.wanted
 
 
 @dataclass
 class Result:
-    """A case, measured."""
+    """The figures of one case."""
 
     title: str
     contenders: dict[str, Figures]
     ours: str = ""
-    """The contender to which the others are compared, if that makes sense."""
+    """The contender that the others are compared with, if any."""
     targets: list[Target] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -180,7 +180,7 @@ Action = Callable[[], Measured]
 
 
 def alternate(actions: Mapping[str, Action], times: int) -> dict[str, Figures]:
-    """Measure each action several times, in turns, so that a busy machine slows all alike."""
+    """Measure each action several times, in turns, so that other load slows all of them equally."""
     found: dict[str, list[Measured]] = {name: [] for name in actions}
     for turn in range(times):
         for name, action in actions.items():
@@ -190,35 +190,36 @@ def alternate(actions: Mapping[str, Action], times: int) -> dict[str, Figures]:
             print(
                 f"  {turn + 1}: {name}: {measured.seconds:.3f} s, {peak:.0f} MiB", file=sys.stderr
             )
-    return {name: figures_of(all_of_it) for name, all_of_it in found.items()}
+    return {
+        name: figures_of(
+            [one.seconds for one in measured],
+            max(one.peak for one in measured) / MIB,
+            min(one.cpu for one in measured),
+        )
+        for name, measured in found.items()
+    }
 
 
-def figures_of(measured: list[Measured]) -> Figures:
-    peak = max(one.peak for one in measured) / MIB
-    cpu = min(one.cpu for one in measured)
-    return _figures([one.seconds for one in measured], peak, cpu)
-
-
-def _figures(seconds: list[float], peak_mib: float, cpu: float = 0.0) -> Figures:
+def figures_of(seconds: list[float], peak_mib: float, cpu: float = 0.0) -> Figures:
     return Figures(min(seconds), statistics.median(seconds), peak_mib, cpu, seconds)
 
 
 def cold(sizes: Sizes, cache: Path) -> Result:
-    """A large tree of simple values, read for the first time, and opened again."""
+    """Read a large tree of simple values for the first time, and open it again."""
     return _cold(sizes.cold, sizes, cache)
 
 
 def tensor(sizes: Sizes, cache: Path) -> Result:
-    """The same tree as TensorFlow 2 would write it."""
+    """Read the same tree as TensorFlow 2 writes it."""
     return _cold(sizes.cold._replace(style="tensor"), sizes, cache)
 
 
 def long(sizes: Sizes, cache: Path) -> Result:
-    """One run with long series.
+    """Read one run with long series.
 
-    The data server keeps 1,000 points of each and is done in half a second, which is
-    about what it takes to start Python twice; so it is our reading that is compared,
-    without the start of the process, and memory is shown but not judged.
+    The data server keeps 1,000 points of each and finishes in half a second, about the time to
+    start Python twice. So the targets compare our reading without the start of the process, and
+    there is no target for memory.
     """
     result = _cold(sizes.long, sizes, cache)
     if result.targets:
@@ -235,9 +236,9 @@ def long(sizes: Sizes, cache: Path) -> Result:
 
 
 def many(sizes: Sizes, cache: Path) -> Result:
-    """Very many runs with hardly anything in them."""
+    """Read very many small runs; this case has no targets."""
     result = _cold(sizes.many, sizes, cache, stock=False)
-    result.targets = []  # shown beside each other, no more
+    result.targets = []
     return result
 
 
@@ -282,7 +283,7 @@ def _cold(tree: Tree, sizes: Sizes, cache: Path, *, stock: bool = True) -> Resul
 
 
 def _scaled(part: Tree, place: Path, scale: float) -> Measured:
-    """Measure the slowest contender on a part, where the whole would take half an hour."""
+    """Measure the slowest contender on a part; all of the tree would take half an hour."""
     measured = peers.stock_loader(part, place)
     return measured._replace(seconds=measured.seconds * scale, cpu=0.0)
 
@@ -299,14 +300,14 @@ def _cold_targets(found: dict[str, Figures]) -> list[Target]:
 
 
 def growth(sizes: Sizes, cache: Path) -> Result:
-    """The cost of a little more, and of nothing new, on trees of growing size."""
+    """Refresh trees of growing size, with 1,000 new points and with none."""
     found: dict[str, Figures] = {}
     for factor in sizes.factors:
         longer = sizes.base._replace(steps=sizes.base.steps * factor)
-        found |= _grown(f"{factor}x longer", longer, sizes, cache)
+        found |= _measure_growth(f"{factor}x longer", longer, sizes, cache)
     for factor in sizes.factors:
         more = sizes.base._replace(runs=sizes.base.runs * factor, steps=sizes.base.steps // 10)
-        found |= _grown(f"{factor}x more runs", more, sizes, cache)
+        found |= _measure_growth(f"{factor}x more runs", more, sizes, cache)
     first, *_, last = (found[f"{factor}x longer: {MORE}"] for factor in sizes.factors)
     name = f"refresh of a tree {sizes.factors[-1]} times as long, times as slow"
     targets = [Target(name, 1.5, last.best / first.best, at_least=False)]
@@ -316,19 +317,19 @@ def growth(sizes: Sizes, cache: Path) -> Result:
 MORE = "1,000 points more"
 
 
-def _grown(name: str, shape: Tree, sizes: Sizes, cache: Path) -> dict[str, Figures]:
-    """Measure a tree to which 1,000 points are added, then one that stays as it is."""
+def _measure_growth(name: str, shape: Tree, sizes: Sizes, cache: Path) -> dict[str, Figures]:
+    """Measure a tree after 1,000 points were added, then without a change."""
     place = trees.make(shape, cache)
     trees.warm(place)
     with peers.new_index(cache) as index:
         added = 1000 // shape.tags
-        said = peers.inside("grow", place, *shape, added, sizes.inner_times, index=index)
-        peers.aboard_index(shape, place, index)  # what was added is gone again
+        output = peers.inside("grow", place, *shape, added, sizes.inner_times, index=index)
+        peers.aboard_index(shape, place, index)  # the added points were removed again
         listed = alternate({name: lambda: peers.aboard_ls(shape, place, index)}, sizes.times)
-    peak = said["peak"] / MIB
+    peak = output["peak"] / MIB
     found = {
-        f"{name}: {MORE}": _figures(said["seconds"], peak),
-        f"{name}: nothing new": _figures(said["idle"], peak),
+        f"{name}: {MORE}": figures_of(output["seconds"], peak),
+        f"{name}: nothing new": figures_of(output["idle"], peak),
         f"{name}: aboard ls": listed[name],
     }
     for figures in found.values():
@@ -337,7 +338,7 @@ def _grown(name: str, shape: Tree, sizes: Sizes, cache: Path) -> dict[str, Figur
 
 
 def fallback(sizes: Sizes, cache: Path) -> Result:
-    """The core in Python against TensorBoard's loader in Python, on the same files."""
+    """Compare the Python core with TensorBoard's Python loader on the same files."""
     actions: dict[str, Action] = {}
     for style in ("simple", "tensor"):
         tree = sizes.slice._replace(style=style)
@@ -366,7 +367,7 @@ def _pure(tree: Tree, place: Path, cache: Path) -> Measured:
 
 
 def query(sizes: Sizes, cache: Path) -> Result:
-    """What it takes to ask an index that is up to date."""
+    """Query an index that is up to date."""
     found: dict[str, Figures] = {}
     for tree, questions in (
         (sizes.long, {"whole": "a series whole", "sampled": "a series as 1,000 points"}),
@@ -376,26 +377,26 @@ def query(sizes: Sizes, cache: Path) -> Result:
         with peers.new_index(cache) as index:
             tag = trees.tag_name(0)
             run = trees.file_of(place, 0).parent.name
-            said = peers.inside("query", place, run, tag, sizes.inner_times, index=index)
+            output = peers.inside("query", place, run, tag, sizes.inner_times, index=index)
         for key, title in questions.items():
-            found[title] = _figures(said[key], said["peak"] / MIB)
+            found[title] = figures_of(output[key], output["peak"] / MIB)
             found[title].note = (
-                f"{said['series']:,} series" if key == "last" else f"{said['points']:,} points"
+                f"{output['series']:,} series" if key == "last" else f"{output['points']:,} points"
             )
     return Result("queries", found)
 
 
 def windows(sizes: Sizes, cache: Path) -> Result:
-    """Parts of a very long series as 1,000 points each, and what is known of it without reading."""
+    """Read windows of a very long series as 1,000 points each, and its summary."""
     place = trees.make(sizes.longest, cache)
     steps = sizes.longest.steps
     found: dict[str, Figures] = {}
     with peers.new_index(cache) as index:
         run = trees.file_of(place, 0).parent.name
         arguments = (run, trees.tag_name(0), steps, sizes.inner_times)
-        said = peers.inside("windows", place, *arguments, index=index)
-    for title, seconds in said["windows"].items():
-        found[title] = _figures(seconds, said["peak"] / MIB)
+        output = peers.inside("windows", place, *arguments, index=index)
+    for title, seconds in output["windows"].items():
+        found[title] = figures_of(seconds, output["peak"] / MIB)
     slowest = max(one.best for title, one in found.items() if title.startswith("1,000"))
     target = Target("milliseconds of the slowest window", 50, 1000 * slowest, at_least=False)
     return Result(f"windows of a series of {steps:,} points", found, targets=[target])

@@ -1,7 +1,7 @@
-"""What it costs to ask of very many runs: a catalog straight in the index, and MLflow beside it.
+"""Queries over very many runs: a hub over a catalog in the index, compared with MLflow.
 
 Each run has 20 of about 190 hyperparameters (floats, integers, texts) and 20 metrics. The runs have
-no files: their root does not exist, so a hub lists what the index knows of it.
+no files: their root does not exist, so a hub lists what the index holds.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ QUERIES: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def made_runs(count: int, start: int = 0) -> Iterator[KnownRun]:
-    """Yield runs, always the same ones."""
+    """Yield runs; the same arguments give the same runs."""
     for number in range(start, start + count):
         chance = random.Random(number)
         rare = chance.sample(_RARE, 15)
@@ -95,7 +95,7 @@ def made_runs(count: int, start: int = 0) -> Iterator[KnownRun]:
 
 
 def catalog(count: int, cache: Path) -> Path:
-    """Return a directory with an index of so many runs, made once."""
+    """Return a directory with an index of `count` runs; it is made once and kept."""
     place = cache / f"catalog-{count}-{schema.VERSION}"
     if not (place / "done").exists():
         shutil.rmtree(place, ignore_errors=True)
@@ -110,18 +110,23 @@ def catalog(count: int, cache: Path) -> Path:
 
 
 def many_runs(sizes: Sizes, cache: Path) -> Result:
-    """Questions to a hub that knows very many runs, and how their cost grows."""
+    """Query a hub with very many runs, and compare how the cost grows."""
     found: dict[str, Figures] = {}
     for count in sizes.catalogs:
-        found |= _asked(count, catalog(count, cache), sizes, cache)
+        found |= _measure_queries(count, catalog(count, cache), sizes, cache)
     first, most = sizes.catalogs[0], sizes.catalogs[-1]
     growth = []
     for name in QUERIES:
         few, many = (found[f"{count:,} runs: {name}"].median for count in (first, most))
         growth.append(f"{name}: {many / few:.1f}")
-    notes = [f"{most / first:g} times as many runs take times as long: {', '.join(growth)}."]
+    notes = [f"Time ratio for {most / first:g} times as many runs: {', '.join(growth)}."]
     targets = [
-        Target(f"seconds, {most:,} runs: {name}, 99 of 100", 0.1, _late(found, most, name), False)
+        Target(
+            f"seconds, {most:,} runs: {name}, 99 of 100",
+            0.1,
+            _percentile_99(found, most, name),
+            False,
+        )
         for name in ("filter, sort, first page", "loose filter, sort, first page", "count")
     ]
     targets += [
@@ -152,30 +157,30 @@ def many_runs(sizes: Sizes, cache: Path) -> Result:
     return Result("very many runs", found, targets=targets, notes=notes)
 
 
-def _late(found: dict[str, Figures], count: int, name: str) -> float:
+def _percentile_99(found: dict[str, Figures], count: int, name: str) -> float:
     every = sorted(found[f"{count:,} runs: {name}"].every)
     return every[int(len(every) * 0.99)] if every else 0.0
 
 
-def _asked(count: int, place: Path, sizes: Sizes, cache: Path) -> dict[str, Figures]:
+def _measure_queries(count: int, place: Path, sizes: Sizes, cache: Path) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
     with peers.new_index(cache) as home:
         began = time.perf_counter()
         with personal.running(home, index=place, root=Path(ROOT)) as hub:
             total = hub.ask("GET", "/runs?limit=1")["total"]
             seconds = time.perf_counter() - began
-            peers._check("the runs of a hub", total, count)
+            peers.check("the runs of a hub", total, count)
             for name, (path, query) in QUERIES.items():
-                found[f"{count:,} runs: {name}"] = _figures(hub, path, query, sizes.asked_times)
+                found[f"{count:,} runs: {name}"] = _time_query(hub, path, query, sizes.query_times)
             peak = hub.memory().peak / MIB
     name = f"{count:,} runs: a hub starts and answers"
     found[name] = Figures(seconds, seconds, peak, every=[seconds])
     return found
 
 
-def _figures(hub: Hub, path: str, query: dict[str, object], times: int) -> Figures:
+def _time_query(hub: Hub, path: str, query: dict[str, object], times: int) -> Figures:
     address = f"/{path}?{urlencode(query)}"
-    hub.send("GET", address)  # columns are loaded once
+    hub.send("GET", address)  # the first request loads the columns
     taken = []
     before = hub.cpu()
     for _ in range(times):
@@ -187,7 +192,7 @@ def _figures(hub: Hub, path: str, query: dict[str, object], times: int) -> Figur
 
 
 def _mlflow(count: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
-    """Ask MLflow's own store for the same runs; nothing where its environment cannot be made."""
+    """Query MLflow's store for the same runs; empty if its environment cannot be built."""
     python = mlflow_python()
     if python is None:
         return {}
@@ -200,7 +205,7 @@ def _mlflow(count: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
 
 
 def mlflow_python() -> str | None:
-    """Return the interpreter of an environment with MLflow; None where it cannot be made."""
+    """Return the interpreter of an environment with MLflow; None if it cannot be built."""
     command = [sys.executable, "-m", "tools.environments", "mlflow"]
     made = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     if made.returncode:
@@ -210,7 +215,7 @@ def mlflow_python() -> str | None:
 
 
 def mlflow_store(python: str, count: int, place: Path, times: int) -> dict[str, list[float]]:
-    """Write the runs to a store of MLflow, `place/mlflow.db`; time its answers `times` times."""
+    """Write the runs to an MLflow store, `place/mlflow.db`; time each query `times` times."""
     listed = place / "runs.jsonl"
     with listed.open("w") as file:
         for run in made_runs(count):

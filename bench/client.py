@@ -1,4 +1,4 @@
-"""A visitor of a TensorBoard, ours or stock: asks what the page asks, over one connection."""
+"""A client of a TensorBoard, ours or stock: sends the page's requests over one connection."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ class Site:
         self._used = 0.0
 
     def page(self) -> bytes:
-        """Return the page itself."""
-        return _content(self.ask("page"))
+        """Return the HTML of the page."""
+        return decompress(self.ask("page"))
 
     def runs(self) -> list[str]:
         """Return the names of the runs."""
-        return json.loads(_content(self.ask("runs")))
+        return json.loads(decompress(self.ask("runs")))
 
     def tags(self) -> dict[str, Any]:
         """Return what the Time Series tab lists."""
-        return json.loads(_content(self.ask("tags")))
+        return json.loads(decompress(self.ask("tags")))
 
     def curve(self, tag: str) -> dict[str, list[Any]]:
         """Return the points of a tag in every run."""
-        return json.loads(_content(self.ask("curve", tag)))[0]["runToSeries"]
+        return json.loads(decompress(self.ask("curve", tag)))[0]["runToSeries"]
 
     def last_step(self, tag: str, run: str) -> int:
-        """Return the last step of a tag in one run; -1 if there is none."""
-        (answer,) = json.loads(_content(self.ask("curve", tag, run)))
+        """Return the last step of a tag in one run; -1 if it has no points."""
+        (answer,) = json.loads(decompress(self.ask("curve", tag, run)))
         series = answer["runToSeries"].get(run)
         return series[-1]["step"] if series else -1
 
     def ask(self, question: str, tag: str = "", run: str = "") -> bytes:
-        """Return an answer as it comes over the wire, which is what a server is timed by."""
+        """Return a response as sent, compressed: unpacking is not part of the server's time."""
         if question != "curve":
             return self._send("GET", _PATHS[question])
         request = {"plugin": "scalars", "tag": tag} | ({"run": run} if run else {})
-        asked = urlencode({"requests": json.dumps([request])})
-        return self._send("POST", "data/plugin/timeseries/timeSeries", asked)
+        body = urlencode({"requests": json.dumps([request])})
+        return self._send("POST", "data/plugin/timeseries/timeSeries", body)
 
     def close(self) -> None:
-        """Drop the connection; the next question opens another."""
+        """Close the connection; the next request opens another."""
         self._connection.close()
 
     def _connect(self) -> None:
-        """Connect to a server that may still be about to listen."""
+        """Connect, and wait up to a minute for the server to listen."""
         if time.monotonic() - self._used > _KEPT_ALIVE:
             self._connection.close()
         deadline = time.monotonic() + 60
@@ -88,5 +88,5 @@ class Site:
         return content
 
 
-def _content(answer: bytes) -> bytes:
+def decompress(answer: bytes) -> bytes:
     return gzip.decompress(answer) if answer.startswith(b"\x1f\x8b") else answer

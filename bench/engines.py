@@ -1,7 +1,8 @@
-"""From the wish for a board to its first curve on each engine, beside TensorBoard by hand on it.
+"""The time from starting a board to its first curve on each engine, compared with TensorBoard.
 
-The engines are those of the tests, started for this. By hand means what a user types: `docker run`,
-`sbatch`, `kubectl run` and `kubectl port-forward`, or a process. The hub runs already.
+The engines are those of the tests and are started for the case. TensorBoard is started by hand, as
+a user would: a process, `docker run`, `sbatch`, or a pod with `kubectl port-forward`. The hub runs
+already.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _SECONDS = 300.0
 _PAUSE = 0.02
 
 ByHand = Callable[[int], AbstractContextManager[None]]
-"""Runs TensorBoard on the engine, so that a port of this machine answers."""
+"""Runs TensorBoard on the engine, reachable at a port of this machine."""
 
 
 class Engine(NamedTuple):
-    """An engine that runs: its settings for a hub, and how it is used by hand."""
+    """A running engine: its settings for a hub, and how to run TensorBoard on it by hand."""
 
     name: str
     settings: str
@@ -43,14 +44,14 @@ class Engine(NamedTuple):
 
 
 def engines(sizes: Sizes, cache: Path) -> Result:
-    """From `start` to the first whole curve, on each engine that this machine can run."""
+    """Time `start` to the first complete curve, on each engine that this machine can run."""
     tree = sizes.base
     place = trees.make(tree, cache)
     trees.warm(place)
     found: dict[str, Figures] = {}
     targets, notes = [], []
     for name in sizes.engines:
-        if reason := _lacking(name):
+        if reason := _missing(name):
             notes.append(f"Not measured on {name}: {reason}.")
             continue
         ours, theirs = f"{name}: aboard", f"{name}: tensorboard"
@@ -83,14 +84,14 @@ def _start(tree: Tree, place: Path, cache: Path, engine: Engine) -> Measured:
 
 
 def _start_by_hand(tree: Tree, engine: Engine) -> Measured:
-    port = peers._free_port()
+    port = peers.free_port()
     began = time.perf_counter()
     with engine.by_hand(port):
         return Measured(_wait_for_curve(tree, Site(port, "/")) - began, 0, 0.0)
 
 
 def _wait_for_curve(tree: Tree, site: Site) -> float:
-    """Ask until the curve is whole; until then there may be no server, or one without data."""
+    """Poll until the curve is complete; before that, the server may be absent or have no data."""
     deadline = time.monotonic() + _SECONDS
     problem: object = None
     while time.monotonic() < deadline:
@@ -103,22 +104,22 @@ def _wait_for_curve(tree: Tree, site: Site) -> float:
             problem = error
             site.close()
         time.sleep(_PAUSE)
-    raise peers.Unread(f"there was no whole curve after {_SECONDS:g} s: {problem!r}")
+    raise peers.MeasurementError(f"no complete curve after {_SECONDS:g} s: {problem!r}")
 
 
 def _options(place: Path, port: int, host: str) -> list[str]:
     return ["--logdir", str(place), "--port", str(port), "--host", host]
 
 
-def _lacking(name: str) -> str:
-    """Say why an engine cannot run here; empty if it can."""
+def _missing(name: str) -> str:
+    """Return why an engine cannot run here; empty if it can."""
     if name == "process":
         return ""
     engine = import_module(f"tests.engines.{name}")
-    lacking = engine.missing()
-    if not lacking or isinstance(lacking, str):
-        return lacking or ""
-    return f"it needs {', '.join(lacking)} ({engine.INSTALL})"
+    missing = engine.missing()
+    if not missing or isinstance(missing, str):
+        return missing or ""
+    return f"it needs {', '.join(missing)} ({engine.INSTALL})"
 
 
 def _engine(name: str, place: Path, by_hand: ByHand, **settings: object) -> Engine:

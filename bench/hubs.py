@@ -1,4 +1,4 @@
-"""What a hub costs: to start a board on it, to have many, to be asked by many, and to list all."""
+"""The cost of a hub: starting a board, many boards, many clients, lists, jobs and curves."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ import personal
 import trees
 import views
 from cases import MIB, Action, Figures, Result, Sizes, Target, alternate
-from client import Site, _content
-from measure import Measured, to_end, until
+from client import Site, decompress
+from measure import Measured, run_command, run_server
 from personal import Hub, Memory
 from trees import Tree
 
 Start = Callable[[Hub, Path], tuple[str, float]]
-"""Starts a board of a directory; returns its id, and the processor time outside of the hub."""
+"""Starts a board of a directory; returns its id, and the CPU time spent outside the hub."""
 API, COMMAND = "the hub's API", "aboard start"
 STOCK = "tensorboard --load_fast=true"
 
 
 def start(sizes: Sizes, cache: Path) -> Result:
-    """From the wish for a board to its first whole curve, on a hub that runs.
+    """Time the start of a board to its first complete curve, on a running hub.
 
-    The hub is a new one each time, and has shown one board of other logs before. A directory is
-    known if another process has read it into the index; the hub has not seen it in its life.
+    Each measurement has a new hub that has shown one board of other logs. A directory is known if
+    another process has read it into the index; this hub has not read it.
     """
     found: dict[str, Figures] = {}
     targets = []
@@ -45,7 +45,7 @@ def start(sizes: Sizes, cache: Path) -> Result:
         with peers.new_index(cache) as index:
             peers.aboard_index(tree, place, index)
             actions: dict[str, Action] = {
-                f"{name}, {state}: {way}": partial(_started, tree, place, cache, by, kept)
+                f"{name}, {state}: {way}": partial(_measure_start, tree, place, cache, by, kept)
                 for way, by in {API: _by_api, COMMAND: _by_command}.items()
                 for state, kept in {"known": index, "unknown": None}.items()
             }
@@ -58,7 +58,7 @@ def start(sizes: Sizes, cache: Path) -> Result:
     return Result("a board started, to its first curve", found, targets=targets)
 
 
-def _started(tree: Tree, place: Path, cache: Path, by: Start, index: Path | None) -> Measured:
+def _measure_start(tree: Tree, place: Path, cache: Path, by: Start, index: Path | None) -> Measured:
     with peers.new_index(cache) as home, personal.running(home, index=index) as hub:
         other = trees.make(personal.SMALL, cache)
         personal.wait_for_curve(personal.SMALL, hub.site(hub.create(other)))
@@ -75,69 +75,69 @@ def _by_api(hub: Hub, place: Path) -> tuple[str, float]:
 
 def _by_command(hub: Hub, place: Path) -> tuple[str, float]:
     command = [*peers.ABOARD, "start", str(place), "--no-browser", "--json"]
-    done = to_end(command, hub.environment)
+    done = run_command(command, hub.environment)
     return json.loads(done.output)["id"], done.cpu
 
 
 def _stock(tree: Tree, place: Path) -> Measured:
-    port = peers._free_port()
+    port = peers.free_port()
     answers = []
 
     def ready(process: subprocess.Popen[str]) -> None:
-        views._wait_for(process, peers.LOADED)
+        peers.wait_for_line(process, peers.LOADED)
         answers.append(Site(port, "/").ask("curve", trees.tag_name(0)))
 
-    measured = until(views._tensorboard_command(place, port), peers.environment(), ready)
+    measured = run_server(peers.tensorboard_command(place, port), peers.environment(), ready)
     if not personal.is_whole(tree, answers[0]):
-        raise peers.Unread("tensorboard did not serve the whole curve")
+        raise peers.MeasurementError("tensorboard did not serve the complete curve")
     return measured
 
 
 def many_boards(sizes: Sizes, cache: Path) -> Result:
-    """Many boards of different directories on one hub, against a process for each."""
+    """Compare many boards of different directories on one hub with a process for each."""
     tree, count = sizes.base, sizes.hub_boards
     found = {}
     with personal.copies(tree, count, cache) as places:
         began = time.perf_counter()
         with peers.new_index(cache) as home, personal.running(home) as hub:
-            found["a hub, no board"] = _taken(time.perf_counter() - began, hub.memory())
+            found["a hub, no board"] = _memory_figures(time.perf_counter() - began, hub.memory())
             for place in places:
                 _open(tree, hub.site(hub.create(place)))
             ours = hub.memory()
-            found[f"a hub, {count} boards"] = _taken(time.perf_counter() - began, ours)
+            found[f"a hub, {count} boards"] = _memory_figures(time.perf_counter() - began, ours)
         targets, notes = [], []
         if peers.has_data_server():
             some = places[: sizes.stock_boards]
             seconds, theirs = _stock_boards(tree, some)
             scale = count / len(some)
-            all_of_it = Memory(round(theirs.peak * scale), round(theirs.fair * scale))
-            found[f"tensorboard, {len(some)} processes"] = _taken(seconds, theirs)
+            scaled = Memory(round(theirs.peak * scale), round(theirs.fair * scale))
+            found[f"tensorboard, {len(some)} processes"] = _memory_figures(seconds, theirs)
             extrapolated = f"tensorboard, {count} processes"
-            found[extrapolated] = _taken(seconds * scale, all_of_it)
+            found[extrapolated] = _memory_figures(seconds * scale, scaled)
             found[extrapolated].note += f"; not run: {len(some)} measured, times {scale:g}"
-            less = all_of_it.fair / ours.fair
+            less = scaled.fair / ours.fair
             targets = [Target("PSS of many boards, times less than stock's", 30, less)]
             notes = ["PSS counts a page that processes share only once; peak memory does not."]
     return Result(f"{count} boards, each of another {tree}", found, targets=targets, notes=notes)
 
 
 def _open(tree: Tree, site: Site) -> None:
-    """Ask what a page asks for that shows one chart."""
+    """Send the requests of a page that shows one chart."""
     site.page()
     personal.wait_for_curve(tree, site)
-    peers._check("the runs", len(site.runs()), tree.runs)
-    peers._check("the tags", len(site.tags()["scalars"]["runTagInfo"]), tree.runs)
+    peers.check("the runs", len(site.runs()), tree.runs)
+    peers.check("the tags", len(site.tags()["scalars"]["runTagInfo"]), tree.runs)
 
 
 def _stock_boards(tree: Tree, places: list[Path]) -> tuple[float, Memory]:
-    """Run stock boards beside each other; return the time to open all, and what they take."""
+    """Run stock boards at the same time; return the time to open all, and their memory."""
     began = time.perf_counter()
     with ExitStack() as running:
         pids = []
         for place in places:
-            port = peers._free_port()
-            command = views._tensorboard_command(place, port)
-            server = views._running(command, peers.environment(), peers.LOADED)
+            port = peers.free_port()
+            command = peers.tensorboard_command(place, port)
+            server = views.running_server(command, peers.environment(), peers.LOADED)
             pids.append(running.enter_context(server))
             _open(tree, Site(port, "/"))
         seconds = time.perf_counter() - began
@@ -145,16 +145,16 @@ def _stock_boards(tree: Tree, places: list[Path]) -> tuple[float, Memory]:
     return seconds, Memory(sum(peaks), sum(fair))
 
 
-def _taken(seconds: float, memory: Memory) -> Figures:
+def _memory_figures(seconds: float, memory: Memory) -> Figures:
     note = f"PSS {memory.fair / MIB:,.0f} MiB at the end"
     return Figures(seconds, seconds, memory.peak / MIB, note=note)
 
 
 def crowd(sizes: Sizes, cache: Path) -> Result:
-    """Many clients on some boards of one hub, each asking as fast as it is answered."""
+    """Load some boards of one hub with many clients that never pause between requests."""
     tree = sizes.base
     with (
-        personal.copies(tree, sizes.asked_boards, cache) as places,
+        personal.copies(tree, sizes.client_boards, cache) as places,
         peers.new_index(cache) as home,
         personal.running(home) as hub,
     ):
@@ -168,16 +168,18 @@ def crowd(sizes: Sizes, cache: Path) -> Result:
     if errors:
         raise RuntimeError(f"{len(errors)} requests failed, such as: {'; '.join(errors[:3])}")
     delays["any of these"] = list(itertools.chain.from_iterable(delays.values()))
-    found = {question: _delayed(taken, peak) for question, taken in delays.items()}
+    found = {question: _delay_figures(taken, peak) for question, taken in delays.items()}
     total = len(delays["any of these"])
     note = f"{total:,} requests, no errors, {total / seconds:,.0f} per second;"
-    note += f" {used / seconds:.2f} cores used by the hub. No client ever pauses, so a request"
+    note += f" {used / seconds:.2f} cores used by the hub. No client pauses, so a request"
     note += " waits for those of all others."
-    title = f"{sizes.clients} clients on {sizes.asked_boards} boards of {tree}, for {seconds:.0f} s"
+    title = (
+        f"{sizes.clients} clients on {sizes.client_boards} boards of {tree}, for {seconds:.0f} s"
+    )
     return Result(title, found, notes=[note])
 
 
-def _delayed(taken: list[float], peak_mib: float) -> Figures:
+def _delay_figures(taken: list[float], peak_mib: float) -> Figures:
     taken.sort()
     slow = taken[int(len(taken) * 0.99)]
     note = f"{len(taken):,} requests, 99 of 100 within {slow * 1000:,.0f} ms"
@@ -187,15 +189,15 @@ def _delayed(taken: list[float], peak_mib: float) -> Figures:
 async def _visits(
     hub: Hub, boards: list[str], sizes: Sizes
 ) -> tuple[dict[str, list[float]], list[str], float]:
-    """Return how long answers took by question, what went wrong, and how long it all took."""
+    """Return the delays by kind of request, the errors, and the total seconds."""
     import aiohttp
 
     data = "data/plugin/timeseries"
-    asked = {"requests": json.dumps([{"plugin": "scalars", "tag": trees.tag_name(0)}])}
+    form = {"requests": json.dumps([{"plugin": "scalars", "tag": trees.tag_name(0)}])}
     questions = {
         "runs": ("GET", "data/runs", None),
         "tags": ("GET", f"{data}/tags", None),
-        "curve": ("POST", f"{data}/timeSeries", asked),
+        "curve": ("POST", f"{data}/timeSeries", form),
     }
     delays: dict[str, list[float]] = {question: [] for question in questions}
     errors: list[str] = []
@@ -204,21 +206,21 @@ async def _visits(
 
     async def visit(session: aiohttp.ClientSession, board: str) -> None:
         for question, (method, path, form) in itertools.cycle(questions.items()):
-            if time.monotonic() > ends and all(delays.values()):  # each was answered once
+            if time.monotonic() > ends and all(delays.values()):  # each has one response or more
                 return
             began = time.perf_counter()
             try:
                 url = f"{hub.address}/b/{board}/{path}"
                 async with session.request(method, url, data=form) as answer:
                     length = len(await answer.read())
-                    wanted = lengths.setdefault((board, question), length)
-                    if answer.status != 200 or length != wanted:
-                        errors.append(f"{path}: {answer.status}, {length} bytes, not {wanted}")
+                    first = lengths.setdefault((board, question), length)
+                    if answer.status != 200 or length != first:
+                        errors.append(f"{path}: {answer.status}, {length} bytes, not {first}")
             except (aiohttp.ClientError, TimeoutError) as error:
                 errors.append(f"{path}: {error!r}")
             delays[question].append(time.perf_counter() - began)
 
-    # Answers are not unpacked: the crowd shares the cores with the hub.
+    # Responses are not decompressed: the clients share the cores with the hub.
     options = {"headers": hub.headers, "auto_decompress": False}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), **options) as session:
         began = time.perf_counter()
@@ -228,10 +230,12 @@ async def _visits(
 
 
 def lists(sizes: Sizes, cache: Path) -> Result:
-    """Everything that a hub knows, listed: over the API, and by the commands."""
+    """List all runs and boards of a hub, over the API and with the commands."""
     found: dict[str, Figures] = {}
     for factor in sizes.factors:
-        found |= _listed(sizes.listed_runs * factor, sizes.listed_boards * factor, sizes, cache)
+        found |= _measure_lists(
+            sizes.listed_runs * factor, sizes.listed_boards * factor, sizes, cache
+        )
     most = sizes.listed_runs * sizes.factors[-1]
     targets = [
         Target(f"seconds, {way}", 1, found[way].best, at_least=False)
@@ -240,13 +244,13 @@ def lists(sizes: Sizes, cache: Path) -> Result:
     return Result("growing lists", found, targets=targets)
 
 
-def _listed(runs: int, boards: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
+def _measure_lists(runs: int, boards: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
     root = personal.recorded(runs, cache)
     with peers.new_index(cache) as home, personal.running(home, root=root) as hub:
         began = time.perf_counter()
         while len(list(hub.pages("runs"))) < runs:
             if time.perf_counter() - began > 300:
-                raise peers.Unread(f"the hub does not find all of {runs} runs")
+                raise peers.MeasurementError(f"the hub did not find all {runs} runs in 300 s")
         noticed = time.perf_counter() - began
         began = time.perf_counter()
         for number in range(boards):
@@ -264,7 +268,7 @@ def _listed(runs: int, boards: int, sizes: Sizes, cache: Path) -> dict[str, Figu
             },
             sizes.times,
         )
-    found[f"{runs:,} runs: the API"].note = f"a new hub had found all in {noticed:.2f} s"
+    found[f"{runs:,} runs: the API"].note = f"a new hub found all in {noticed:.2f} s"
     found[f"{boards:,} boards: the API"].note = f"all were started in {made:.2f} s"
     return found
 
@@ -273,18 +277,18 @@ def _by_pages(hub: Hub, what: str, wanted: int) -> Measured:
     before, began = hub.cpu(), time.perf_counter()
     count = sum(1 for _ in hub.pages(what))
     seconds = time.perf_counter() - began
-    peers._check(f"the list of {what}", count, wanted)
+    peers.check(f"the list of {what}", count, wanted)
     return Measured(seconds, hub.memory().peak, hub.cpu() - before)
 
 
 def _by_list(hub: Hub, command: list[str], what: str, wanted: int) -> Measured:
-    measured = to_end([*peers.ABOARD, *command], hub.environment)
-    peers._check(f"aboard {command[0]}", len(json.loads(measured.output)[what]), wanted)
+    measured = run_command([*peers.ABOARD, *command], hub.environment)
+    peers.check(f"aboard {command[0]}", len(json.loads(measured.output)[what]), wanted)
     return measured
 
 
 def jobs(sizes: Sizes, cache: Path) -> Result:
-    """List a job of many members, of which one runs and the others wait: the whole command."""
+    """Time `aboard jobs` with a job of many members; one runs and the others wait."""
     found: dict[str, Figures] = {}
     most = 100
     for factor in sizes.factors:
@@ -292,26 +296,26 @@ def jobs(sizes: Sizes, cache: Path) -> Result:
         with peers.new_index(cache) as home, tempfile.TemporaryDirectory() as root:
             environment = peers.environment(home) | {"ABOARD_ROOT": root}
             words = ["submit", "--name", "swept", "--repeat", str(most), "--parallel", "1"]
-            to_end([*peers.ABOARD, *words, "--", "sleep", "600"], environment)
+            run_command([*peers.ABOARD, *words, "--", "sleep", "600"], environment)
             try:
                 listing = partial(_by_jobs, most, environment)
                 found |= alternate({f"{most:,} members: aboard jobs": listing}, sizes.times)
             finally:
-                to_end([*peers.ABOARD, "jobs", "stop", "swept", "--now"], environment)
+                run_command([*peers.ABOARD, "jobs", "stop", "swept", "--now"], environment)
     best = found[f"{most:,} members: aboard jobs"].best
     target = Target(f"seconds, a job of {most:,} members", 0.3, best, at_least=False)
     return Result("a job of many members, listed", found, targets=[target])
 
 
 def _by_jobs(members: int, environment: Mapping[str, str]) -> Measured:
-    measured = to_end([*peers.ABOARD, "jobs", "--json"], environment)
+    measured = run_command([*peers.ABOARD, "jobs", "--json"], environment)
     [job] = json.loads(measured.output)["jobs"]
-    peers._check("the members of the job", sum(job["states"].values()), members)
+    peers.check("the members of the job", sum(job["states"].values()), members)
     return measured
 
 
 def series(sizes: Sizes, cache: Path) -> Result:
-    """Curves of many runs in one request, and parts of one very long curve."""
+    """Request the curves of many runs at once, and a window of one very long curve."""
     tree, longest = sizes.curves, sizes.longest
     samples = min(1000, tree.steps)
     place, long_place = trees.make(tree, cache), trees.make(longest, cache)
@@ -342,9 +346,9 @@ def series(sizes: Sizes, cache: Path) -> Result:
             of_long: lambda: _curves(hub, {**window, "format": "binary"}, samples),
         }
         if peers.has_data_server():
-            port = peers._free_port()
-            command = views._tensorboard_command(place, port)
-            server = views._running(command, peers.environment(), peers.LOADED)
+            port = peers.free_port()
+            command = peers.tensorboard_command(place, port)
+            server = views.running_server(command, peers.environment(), peers.LOADED)
             pid = running.enter_context(server)
             site = Site(port, "/")
             actions[f"{name}: {STOCK}"] = lambda: _stock_curve(site, tree, pid)
@@ -357,14 +361,14 @@ def series(sizes: Sizes, cache: Path) -> Result:
 
 
 def _wait_for_points(hub: Hub, body: dict[str, object], runs: int, steps: int) -> None:
-    """Ask until a hub has read everything."""
+    """Poll until the hub has read all points."""
     for _ in range(1000):
         found = hub.ask("POST", "/series", {**body, "samples": 5, "tags": [trees.tag_name(0)]})
         whole = {one["points"] for one in found["series"]} == {steps}
         if whole and len(found["series"]) == runs:
             return
         time.sleep(0.2)
-    raise peers.Unread(f"the hub never had {runs} runs of {steps} steps")
+    raise peers.MeasurementError(f"the hub never had {runs} runs of {steps} steps")
 
 
 def _curves(hub: Hub, body: dict[str, object], points: int) -> Measured:
@@ -376,7 +380,7 @@ def _curves(hub: Hub, body: dict[str, object], points: int) -> Measured:
         found = (len(content) - 8 - int.from_bytes(content[4:8], "little")) // 16
     else:
         found = sum(len(one["y"]) for one in json.loads(content)["series"])
-    peers._check("the points", found, points)
+    peers.check("the points", found, points)
     return Measured(seconds, hub.memory().peak, used)
 
 
@@ -384,8 +388,8 @@ def _stock_curve(site: Site, tree: Tree, pid: int) -> Measured:
     began = time.perf_counter()
     answer = site.ask("curve", trees.tag_name(0))
     seconds = time.perf_counter() - began
-    curve = json.loads(_content(answer))[0]["runToSeries"]
-    peers._check("tensorboard's curves", len(curve), tree.runs)
+    curve = json.loads(decompress(answer))[0]["runToSeries"]
+    peers.check("tensorboard's curves", len(curve), tree.runs)
     return Measured(seconds, personal.memory_of(pid).peak, 0.0)
 
 

@@ -1,9 +1,10 @@
-"""What is timed inside a process of its own, without the start of the process.
+"""Parts that are timed inside their own process, without the start of the process.
 
     python bench/inside.py refresh TREE
     python bench/inside.py accumulate FILE
     python bench/inside.py grow TREE RUNS TAGS STEPS STYLE ADDED TIMES
     python bench/inside.py query TREE RUN TAG TIMES
+    python bench/inside.py windows TREE RUN TAG STEPS TIMES
     python bench/inside.py boards TREE COUNT
 
 Each prints one line of JSON.
@@ -20,7 +21,7 @@ from typing import Any
 
 
 def timed(times: int, action: Callable[[], object]) -> list[float]:
-    """Return how long an action takes, each time."""
+    """Return the seconds of each of `times` calls."""
     seconds = []
     for _ in range(times):
         started = time.perf_counter()
@@ -30,7 +31,7 @@ def timed(times: int, action: Callable[[], object]) -> list[float]:
 
 
 def refresh(tree: str) -> dict[str, Any]:
-    """Read a tree into the index that ABOARD_CACHE names."""
+    """Read a tree into the index in ABOARD_CACHE."""
     from aboard.index import Index, Source
 
     with Index() as index:
@@ -41,7 +42,7 @@ def refresh(tree: str) -> dict[str, Any]:
 
 def accumulate(path: str) -> dict[str, Any]:
     """Read one event file with the loader behind `tensorboard --load_fast=false`, every point."""
-    sys.modules["tensorboard.compat.notf"] = sys  # keeps TensorFlow out, where it is installed
+    sys.modules["tensorboard.compat.notf"] = sys  # do not import TensorFlow if it is installed
     from tensorboard.backend.event_processing import plugin_event_accumulator as stock
 
     accumulator = stock.EventAccumulator(path, size_guidance={stock.TENSORS: 0})
@@ -51,7 +52,7 @@ def accumulate(path: str) -> dict[str, Any]:
 
 
 def grow(tree: str, *arguments: str) -> dict[str, Any]:
-    """Append some steps to the last run of a tree, again and again; time each refresh."""
+    """Append steps to the last run of a tree, several times; time each refresh."""
     import trees
 
     from aboard.index import Index, Source
@@ -84,7 +85,7 @@ def grow(tree: str, *arguments: str) -> dict[str, Any]:
 
 
 def query(tree: str, run: str, tag: str, times: str) -> dict[str, Any]:
-    """Ask an index that is up to date, each question several times."""
+    """Query an index that is up to date, each query several times."""
     import aboard
 
     with aboard.open(tree) as logs:
@@ -99,7 +100,7 @@ def query(tree: str, run: str, tag: str, times: str) -> dict[str, Any]:
 
 
 def windows(tree: str, run: str, tag: str, steps: str, times: str) -> dict[str, Any]:
-    """Read parts of a long series, each several times."""
+    """Read windows of a long series, each several times."""
     import aboard
 
     with aboard.open(tree) as logs:
@@ -121,7 +122,7 @@ def windows(tree: str, run: str, tag: str, steps: str, times: str) -> dict[str, 
 
 
 def boards(tree: str, count: str) -> dict[str, Any]:
-    """Serve several boards of a tree in this process, and ask each for its tags and a curve."""
+    """Serve several boards of a tree in this process; request the tags and a curve of each."""
     import asyncio
 
     import httpx
@@ -138,7 +139,7 @@ def boards(tree: str, count: str) -> dict[str, Any]:
         index.refresh(member.source)
         served = Boards(Library(index))
         app = make_app(served)
-        asked = json.dumps([{"plugin": "scalars", "tag": trees.tag_name(0)}])
+        requests = json.dumps([{"plugin": "scalars", "tag": trees.tag_name(0)}])
 
         async def visit() -> None:
             transport = httpx.ASGITransport(app)
@@ -147,7 +148,7 @@ def boards(tree: str, count: str) -> dict[str, Any]:
                     served.add(Board(f"board{number}", f"Board {number}", (member,)))
                     root = f"/b/board{number}/data/plugin/timeseries"
                     (await client.get(f"{root}/tags")).raise_for_status()
-                    body = {"requests": asked}
+                    body = {"requests": requests}
                     (await client.post(f"{root}/timeSeries", data=body)).raise_for_status()
 
         [seconds] = timed(1, lambda: asyncio.run(visit()))

@@ -1,11 +1,10 @@
-"""How long a command takes, and how much memory all its processes take at their peak.
+"""Measures the time of a command and the peak memory of all its processes.
 
-Time is wall time, from just before the process is started to the moment it has ended or
-is found ready. Memory is the sum of the high-water marks of resident memory (VmHWM) of
-the processes alive, looked up every 10 ms: exact for one process, and for several at
-most too high, where they do not peak together. (What wait4 reports would not do: it
-starts from the size of the process that forks.) Processor time, of all processes and
-threads, is looked up with it: where a machine is busy it says more than wall time.
+Time is wall time, from just before the process starts until it has exited or is ready. Memory is
+the sum of the high-water marks of resident memory (VmHWM) of the live processes, sampled every
+10 ms: exact for one process, an upper bound for several, which may not peak together. (wait4 does
+not work here: its value starts from the size of the process that forks.) CPU time, of all processes
+and threads, is sampled too: on a busy machine it is more reliable than wall time.
 """
 
 from __future__ import annotations
@@ -29,34 +28,34 @@ class Measured(NamedTuple):
     peak: int
     """In bytes."""
     cpu: float
-    """Seconds of processor time, the start of the process included."""
+    """Seconds of CPU time, including the start of the process."""
     output: str = ""
 
 
 Ready = Callable[[subprocess.Popen[str]], object]
 
 
-def to_end(command: Sequence[str], environment: Mapping[str, str]) -> Measured:
-    """Run a command to its end; what it prints is the output."""
+def run_command(command: Sequence[str], environment: Mapping[str, str]) -> Measured:
+    """Run a command until it exits; the output is its standard output."""
     started = time.perf_counter()
     with _start(command, environment, stdout=subprocess.PIPE) as process, _Watch(process) as watch:
         output = process.stdout.read() if process.stdout else ""
         code = process.wait()
         seconds = time.perf_counter() - started
     if code:
-        raise RuntimeError(f"{' '.join(command)} ended with {code}")
+        raise RuntimeError(f"{' '.join(command)} failed with exit code {code}")
     return Measured(seconds, watch.peak, watch.cpu, output)
 
 
-def until(command: Sequence[str], environment: Mapping[str, str], ready: Ready) -> Measured:
-    """Run a server until `ready`, which is given the process, returns; then stop it."""
+def run_server(command: Sequence[str], environment: Mapping[str, str], ready: Ready) -> Measured:
+    """Run a server until `ready(process)` returns, then stop it."""
     started = time.perf_counter()
     process = _start(command, environment, stderr=subprocess.PIPE, stdin=subprocess.PIPE)
     with process, _Watch(process) as watch:
         try:
             ready(process)
             seconds = time.perf_counter() - started
-            watch.look()
+            watch.sample()
         finally:
             process.terminate()
             if process.stdin:
@@ -79,14 +78,14 @@ def _start(
 
 
 class _Watch:
-    """Looks at a process and all below it until told to stop."""
+    """Samples a process and its descendants in a thread."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.peak = 0
         self.cpu = 0.0
         self._root = process.pid
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep_looking, daemon=True)
+        self._thread = threading.Thread(target=self._sample_until_stopped, daemon=True)
 
     def __enter__(self) -> _Watch:
         self._thread.start()
@@ -96,28 +95,30 @@ class _Watch:
         self._stop.set()
         self._thread.join()
 
-    def look(self) -> None:
-        """Look once."""
-        family = list(_family(self._root))
-        self.peak = max(self.peak, sum(map(_high_water, family)))
-        self.cpu = max(self.cpu, sum(map(_processor_time, family)))
+    def sample(self) -> None:
+        """Update `peak` and `cpu`."""
+        pids = list(process_tree(self._root))
+        self.peak = max(self.peak, sum(map(peak_memory, pids)))
+        self.cpu = max(self.cpu, sum(map(cpu_time, pids)))
 
-    def _keep_looking(self) -> None:
+    def _sample_until_stopped(self) -> None:
         while not self._stop.wait(INTERVAL):
-            self.look()
+            self.sample()
 
 
-def _family(pid: int) -> Iterator[int]:
+def process_tree(pid: int) -> Iterator[int]:
+    """Yield a process id and those of all its descendants."""
     yield pid
     try:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
             for child in children.read_text().split():
-                yield from _family(int(child))
-    except OSError:  # it has ended meanwhile
+                yield from process_tree(int(child))
+    except OSError:  # it has exited
         return
 
 
-def _processor_time(pid: int) -> float:
+def cpu_time(pid: int) -> float:
+    """Return the seconds of CPU time of a process; 0 if it has exited."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -125,7 +126,8 @@ def _processor_time(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def _high_water(pid: int) -> int:
+def peak_memory(pid: int) -> int:
+    """Return the high-water mark of resident memory in bytes; 0 if the process has exited."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

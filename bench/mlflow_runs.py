@@ -1,8 +1,8 @@
-"""Asks MLflow's store, on SQLite, for runs; in an environment that has MLflow.
+"""Times queries of MLflow's store on SQLite; runs in an environment with MLflow.
 
     python mlflow_runs.py RUNS.jsonl TIMES
 
-The runs are written straight into its tables. Prints the seconds of each question as JSON.
+Writes the runs directly into the store's tables. Prints the seconds of each query as JSON.
 """
 
 import json
@@ -41,7 +41,7 @@ for number, line in enumerate(listed.open()):
         }
     )
     params += [{"run_uuid": key, "key": one, "value": str(held)} for one, held in hparams.items()]
-    # Its pages need the tags that its client gives every run.
+    # MLflow's pages need the tags that its client sets on every run.
     given = {"mlflow.runName": name, "mlflow.user": "bench", "mlflow.source.type": "LOCAL"}
     tags += [{"run_uuid": key, "key": one, "value": held} for one, held in given.items()]
     metrics += [
@@ -70,5 +70,5 @@ for name, (condition, order) in QUESTIONS.items():
         )
         found[name].append(time.perf_counter() - began)
         if not page:
-            sys.exit(f"mlflow finds no run for {name}")
+            sys.exit(f"mlflow found no runs: {name}")
 print(json.dumps(found))

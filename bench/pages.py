@@ -1,8 +1,8 @@
-"""What a user waits for in a real browser: the console's first paint, curve, rows and new points.
+"""The console in a real browser: the time to its first paint, curve, rows and new points.
 
 The peers are stock TensorBoard over the same runs, and MLflow's pages for the table. Pages are
-opened in Chromium, with nothing cached; where there is no browser, the case says so. A time is
-measured by the page itself, from its navigation on.
+opened in Chromium with an empty cache; without Chromium a case has only a note. The page itself
+measures the time, from its navigation.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ import catalogs
 import peers
 import personal
 import trees
-import views
 from cases import MIB, Figures, Result, Sizes, Target
 from personal import Hub
 
 from aboard import EventWriter
 
 _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--enable-precise-memory-info")
-_PATIENCE = 120_000
-_MANY = 50_000  # runs, which are looked at once, and not by peers
-_JUMPS = 30  # to places of the table
-_FRAMES = 240  # of scrolling by some rows each
+_TIMEOUT = 120_000
+_MANY = 50_000  # with as many runs, pages are measured once, and peers not at all
+_JUMPS = 30  # to rows of the table
+_FRAMES = 240  # of a scroll, three rows each
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 _READ_HEAP = "(globalThis.gc?.(), performance.memory.usedJSHeapSize)"
 _PAINTED, _FIRST, _HEAP = "first paint", "first curve", "heap"
@@ -52,7 +51,7 @@ _ROWS = """
   return rows.length >= 10 && performance.now();
 }
 """
-# Milliseconds until the row at each place is there, and between the frames of a steady scroll.
+# Milliseconds until the row at each place exists, and between the frames of a steady scroll.
 _SCROLL = """
 async ([places, frames]) => {
   const box = document.querySelector('.table');
@@ -105,13 +104,15 @@ async ([from, to]) => {
 
 
 def look(sizes: Sizes, cache: Path) -> Result:
-    """First paint and first curve of the console over many runs, beside stock TensorBoard."""
+    """Time the first paint and curve of the console over many runs, and of stock TensorBoard."""
     found: dict[str, Figures] = {}
     notes, targets = ["The memory is the heap of the page."], []
     with _chromium() as browser:
         if browser is None:
-            return Result("the console in a browser", {}, notes=["There is no Chromium here."])
-        for count in sizes.looked_at:
+            return Result(
+                "the console in a browser", {}, notes=["Not measured: Chromium is not installed."]
+            )
+        for count in sizes.console_runs:
             root = personal.recorded(count, cache)
             ours = partial(_console, browser, root, cache)
             theirs = partial(_tensorboard, browser, root)
@@ -121,10 +122,10 @@ def look(sizes: Sizes, cache: Path) -> Result:
             for name, action in actions.items():
                 try:
                     looks = [action() for _ in range(sizes.times if count < _MANY else 1)]
-                except _TooSlow as error:
+                except _SlowPageError as error:
                     notes.append(f"{name}, {count:,} runs: {error}")
                     continue
-                found |= _looks(f"{count:,} runs: {name}", looks, _FIRST)
+                found |= _page_figures(f"{count:,} runs: {name}", looks, _FIRST)
             both = [
                 found.get(f"{count:,} runs: {name}, {_FIRST}")
                 for name in ("console", "tensorboard")
@@ -136,15 +137,17 @@ def look(sizes: Sizes, cache: Path) -> Result:
 
 
 def table(sizes: Sizes, cache: Path) -> Result:
-    """The table of very many runs: its first rows, jumps and scrolling, beside MLflow's pages."""
+    """Time the table of very many runs: first rows, jumps and scrolling; and MLflow's pages."""
     found: dict[str, Figures] = {}
     notes = ["The memory is the heap of the page."]
     with _chromium() as browser:
         if browser is None:
-            return Result("the table of runs", {}, notes=["There is no Chromium here."])
-        for count in sizes.looked_at:
-            found |= _scrolled(browser, count, sizes, cache)
-        compared = max((one for one in sizes.looked_at if one < _MANY), default=0)
+            return Result(
+                "the table of runs", {}, notes=["Not measured: Chromium is not installed."]
+            )
+        for count in sizes.console_runs:
+            found |= _measure_table(browser, count, sizes, cache)
+        compared = max((one for one in sizes.console_runs if one < _MANY), default=0)
         python = catalogs.mlflow_python() if compared else None
         if python is None:
             notes.append("MLflow was not measured.")
@@ -154,7 +157,7 @@ def table(sizes: Sizes, cache: Path) -> Result:
     return Result("the table of runs", found, notes=notes)
 
 
-def _scrolled(browser: Any, count: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
+def _measure_table(browser: Any, count: int, sizes: Sizes, cache: Path) -> dict[str, Figures]:
     places = [count * at // _JUMPS for at in range(1, _JUMPS)]
     looks: list[dict[str, float]] = []
     jumps: list[float] = []
@@ -167,13 +170,13 @@ def _scrolled(browser: Any, count: int, sizes: Sizes, cache: Path) -> dict[str, 
         _wait_for_runs(hub)
         for _ in range(sizes.times):
             with _page(browser) as page:
-                looks.append(_opened(page, _link(hub, "/runs"), _ROWS))
+                looks.append(_open(page, _link(hub, "/runs"), _ROWS))
                 jumped, stepped = page.evaluate(_SCROLL, [places, _FRAMES])
                 jumps += [one / 1000 for one in jumped]
                 steps += [one / 1000 for one in stepped]
                 heap = page.evaluate(_READ_HEAP) / MIB
     name = f"{count:,} runs: console"
-    made = _looks(name, looks, "first rows")
+    made = _page_figures(name, looks, "first rows")
     made |= {f"{name}, a jump": _figures(jumps, heap), f"{name}, a frame": _figures(steps, heap)}
     for one in (made[f"{name}, a jump"], made[f"{name}, a frame"]):
         ordered = sorted(one.every)
@@ -186,7 +189,7 @@ def _mlflow_page(
 ) -> dict[str, Figures]:
     with peers.new_index(cache) as place:
         catalogs.mlflow_store(python, count, place, 0)
-        port = peers._free_port()
+        port = peers.free_port()
         command = [python, "-m", "mlflow", "server", "--workers", "1", "--port", str(port)]
         command += ["--backend-store-uri", f"sqlite:///{place.absolute()}/mlflow.db"]
         process = subprocess.Popen(
@@ -195,7 +198,7 @@ def _mlflow_page(
             env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # it starts others, which end with its group
+            start_new_session=True,  # its child processes are stopped as a group
         )
         try:
             _wait_until_open(port)
@@ -203,14 +206,14 @@ def _mlflow_page(
             for _ in range(sizes.times):
                 with _page(browser) as page:
                     link = f"http://127.0.0.1:{port}/#/experiments/1/runs"
-                    looks.append(_opened(page, link, _ROWS))
+                    looks.append(_open(page, link, _ROWS))
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
-    return _looks(f"{count:,} runs: mlflow", looks, "first rows")
+    return _page_figures(f"{count:,} runs: mlflow", looks, "first rows")
 
 
-def _looks(name: str, looks: list[dict[str, float]], what: str) -> dict[str, Figures]:
+def _page_figures(name: str, looks: list[dict[str, float]], what: str) -> dict[str, Figures]:
     heap = max(one[_HEAP] for one in looks)
     return {
         f"{name}, {_PAINTED}": _figures([one[_PAINTED] for one in looks], heap),
@@ -219,12 +222,14 @@ def _looks(name: str, looks: list[dict[str, float]], what: str) -> dict[str, Fig
 
 
 def zoom(sizes: Sizes, cache: Path) -> Result:
-    """A window of a very long curve, from the end of the drag to the picture of its points."""
+    """Time a zoom into a very long curve, from the end of the drag until its points are drawn."""
     place = trees.make(sizes.longest, cache)
     taken, hubs = [], []
     with _chromium() as browser:
         if browser is None:
-            return Result("zoom of a long curve", {}, notes=["There is no Chromium here."])
+            return Result(
+                "zoom of a long curve", {}, notes=["Not measured: Chromium is not installed."]
+            )
         with peers.new_index(cache) as home, personal.running(home, root=place) as hub:
             _wait_for_runs(hub)
             run = hub.ask("GET", "/runs")["runs"][0]["id"]
@@ -235,7 +240,7 @@ def zoom(sizes: Sizes, cache: Path) -> Result:
                 for at in range(sizes.inner_times):
                     page.goto(_link(hub, f"/compare?run={run}"))
                     drawn = "() => Number(document.querySelector('figure.chart')?.dataset.points)"
-                    page.wait_for_function(f"{drawn} > 100", timeout=_PATIENCE)
+                    page.wait_for_function(f"{drawn} > 100", timeout=_TIMEOUT)
                     page.wait_for_load_state("networkidle")
                     begin = 0.05 + at * 0.8 / sizes.inner_times
                     whole, waited = page.evaluate(_ZOOM, [begin, begin + 0.1])
@@ -249,10 +254,12 @@ def zoom(sizes: Sizes, cache: Path) -> Result:
 
 
 def live(sizes: Sizes, cache: Path) -> Result:
-    """From a point on the disk to the page that shows it, and the page's heap as points arrive."""
+    """Time a point from the disk to the page, and measure the page's heap as points arrive."""
     with _chromium() as browser:
         if browser is None:
-            return Result("new points in the console", {}, notes=["There is no Chromium here."])
+            return Result(
+                "new points in the console", {}, notes=["Not measured: Chromium is not installed."]
+            )
         with peers.new_index(cache) as home:
             root = home / "runs"
             with EventWriter(root / "live" / "run1", flush_secs=0.1) as writer:
@@ -267,14 +274,14 @@ def _live(sizes: Sizes, hub: Hub, page: Any, writer: EventWriter) -> Result:
     run = hub.ask("GET", "/runs")["runs"][0]["id"]
     page.goto(_link(hub, f"/runs/{run}"))
     shown = "(points) => Number(document.querySelector('figure.chart')?.dataset.points) >= points"
-    page.wait_for_function(shown, arg=1, timeout=_PATIENCE)
+    page.wait_for_function(shown, arg=1, timeout=_TIMEOUT)
     taken = []
     for step in range(1, sizes.live_points + 1):
-        time.sleep(0.25 + step % 7 / 10)  # not in step with any poll
+        time.sleep(0.25 + step % 7 / 10)  # not in step with polling
         writer.scalar("loss", 1 / (step + 1), step)
         writer.flush()
         began = time.perf_counter()
-        page.wait_for_function(shown, arg=step + 1, timeout=_PATIENCE, polling=10)
+        page.wait_for_function(shown, arg=step + 1, timeout=_TIMEOUT, polling=10)
         taken.append(time.perf_counter() - began)
     before = page.evaluate(_READ_HEAP) / MIB
     end, step = time.monotonic() + sizes.live_minutes * 60, sizes.live_points
@@ -283,7 +290,7 @@ def _live(sizes: Sizes, hub: Hub, page: Any, writer: EventWriter) -> Result:
         writer.scalar("loss", 1 / step, step)
         time.sleep(0.05)
     writer.flush()
-    page.wait_for_function(shown, arg=min(step + 1, 500), timeout=_PATIENCE)
+    page.wait_for_function(shown, arg=min(step + 1, 500), timeout=_TIMEOUT)
     after = page.evaluate(_READ_HEAP) / MIB
     ordered = sorted(taken)
     late = {"90 %": ordered[int(len(ordered) * 0.9)], "worst": ordered[-1]}
@@ -302,29 +309,29 @@ def _figures(taken: list[float], heap: float) -> Figures:
     return Figures(min(taken), statistics.median(taken), heap, every=taken)
 
 
-class _TooSlow(Exception):  # noqa: N818 - named by what is wrong
+class _SlowPageError(Exception):
     pass
 
 
 def _console(browser: Any, root: Path, cache: Path) -> dict[str, float]:
     with peers.new_index(cache) as home, personal.running(home, root=root) as hub:
         _wait_for_runs(hub)
-        return _looked(browser, _link(hub, "/runs?column=run&column=~metrics.train/loss_0"))
+        return _time_to_curve(browser, _link(hub, "/runs?column=run&column=~metrics.train/loss_0"))
 
 
 def _tensorboard(browser: Any, root: Path) -> dict[str, float]:
-    port = peers._free_port()
+    port = peers.free_port()
     process = subprocess.Popen(
-        views._tensorboard_command(root, port),
+        peers.tensorboard_command(root, port),
         env=peers.environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        views._wait_for(process, peers.LOADED)
+        peers.wait_for_line(process, peers.LOADED)
         _wait_until_open(port)
-        return _looked(browser, f"http://127.0.0.1:{port}/")
+        return _time_to_curve(browser, f"http://127.0.0.1:{port}/")
     finally:
         process.terminate()
         process.communicate()
@@ -345,20 +352,20 @@ def _wait_until_open(port: int) -> None:
             return
 
 
-def _looked(browser: Any, link: str) -> dict[str, float]:
+def _time_to_curve(browser: Any, link: str) -> dict[str, float]:
     with _page(browser) as page:
-        return _opened(page, link, _CURVE)
+        return _open(page, link, _CURVE)
 
 
-def _opened(page: Any, link: str, shown: str) -> dict[str, float]:
-    """Open a page; return when it painted first, when `shown` held, and its heap then."""
-    from playwright.sync_api import TimeoutError as Late
+def _open(page: Any, link: str, shown: str) -> dict[str, float]:
+    """Open a page; return the times of its first paint and of `shown`, and its heap then."""
+    from playwright.sync_api import TimeoutError as PageTimeout
 
     try:
-        page.goto(link, timeout=_PATIENCE)
-        drawn = page.wait_for_function(shown, timeout=_PATIENCE, polling=20).json_value()
-    except Late:
-        raise _TooSlow(f"nothing in {_PATIENCE // 1000} s") from None
+        page.goto(link, timeout=_TIMEOUT)
+        drawn = page.wait_for_function(shown, timeout=_TIMEOUT, polling=20).json_value()
+    except PageTimeout:
+        raise _SlowPageError(f"not shown in {_TIMEOUT // 1000} s") from None
     paint = page.evaluate(_PAINT) / 1000
     return {_PAINTED: paint, _FIRST: drawn / 1000, _HEAP: page.evaluate(_READ_HEAP) / MIB}
 
@@ -370,7 +377,7 @@ def _link(hub: Hub, path: str) -> str:
 
 @contextmanager
 def _chromium() -> Iterator[Any]:
-    """Run a browser; None where there is none, or no Playwright."""
+    """Run a browser; None if Chromium or Playwright is not installed."""
     program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright

@@ -1,6 +1,6 @@
-"""A personal hub to measure, in a process and with directories of its own, and what to show on it.
+"""A personal hub to measure, with its own process and directories, and runs to show on it.
 
-What is measured with it is left to `hubs`.
+The cases that use it are in `hubs`, `catalogs`, `engines` and `pages`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from urllib.parse import urlencode, urlsplit
 
 import peers
 import trees
-from client import Site, _content
-from measure import _family, _high_water, _processor_time
+from client import Site, decompress
+from measure import cpu_time, peak_memory, process_tree
 from trees import Tree
 
 from aboard.runs.manifest import Manifest, State
@@ -33,36 +33,38 @@ _API = "/api/v1"
 
 
 class Memory(NamedTuple):
-    """What processes take, in bytes."""
+    """The memory of a process and its descendants, in bytes."""
 
     peak: int
-    """The sum of the most that each had at any time; pages that several share count for each."""
+    """The sum of the peaks of resident memory; shared pages count for each process."""
     fair: int
-    """Now, with every shared page split among those that share it."""
+    """The current PSS: each shared page is divided among the processes that share it."""
 
 
 class Hub:
-    """A hub that runs."""
+    """A running hub."""
 
     def __init__(self, process: subprocess.Popen[str], home: Path, variables: dict[str, str]):
         self.process = process
         self.home = home
         self.environment = variables
-        said = process.stdout.readline() if process.stdout else ""
-        if not said:
-            raise peers.Unread(f"the hub did not start: {(home / 'hub.log').read_text()[-500:]}")
-        self.address: str = json.loads(said)["address"]
+        line = process.stdout.readline() if process.stdout else ""
+        if not line:
+            raise peers.MeasurementError(
+                f"the hub did not start: {(home / 'hub.log').read_text()[-500:]}"
+            )
+        self.address: str = json.loads(line)["address"]
         self.port = urlsplit(self.address).port or 0
         token = (home / "state" / "hub-token").read_text().strip()
         self.headers = {"Authorization": f"Bearer {token}"}
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Ask the API over a connection of its own, as commands do; return what it says."""
+        """Send a request over a new connection, as commands do; return the parsed response."""
         content = self.send(method, path, body)
         return json.loads(content) if content else None
 
     def send(self, method: str, path: str, body: object = None) -> bytes:
-        """Ask the API; return the answer as it came."""
+        """Send a request over a new connection; return the body of the response."""
         sent = None if body is None else json.dumps(body)
         headers = {**self.headers, "Content-Type": "application/json"}
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
@@ -74,7 +76,7 @@ class Hub:
         return content
 
     def pages(self, what: str) -> Iterator[dict[str, Any]]:
-        """Yield everything of a kind, `runs` or `boards`, a thousand at a time as the SDK does."""
+        """Yield all `runs` or `boards`, in pages of 1,000 as the SDK does."""
         cursor = None
         while True:
             query = {"limit": 1000} | ({"cursor": cursor} if cursor else {})
@@ -85,34 +87,34 @@ class Hub:
                 return
 
     def create(self, selector: str | Path, **fields: str) -> str:
-        """Start a board, an instant one unless another place is given, and return its id."""
-        meant = str(selector.absolute() if isinstance(selector, Path) else selector)
-        return str(self.ask("POST", "/boards", {"selectors": [meant], "new": True, **fields})["id"])
+        """Start a board, an instant one unless `on` names an engine, and return its id."""
+        text = str(selector.absolute() if isinstance(selector, Path) else selector)
+        return str(self.ask("POST", "/boards", {"selectors": [text], "new": True, **fields})["id"])
 
     def delete(self, board: str) -> None:
-        """Stop a board, and delete it once it has ended."""
+        """Stop a board, and delete it after it has stopped."""
         deadline = time.monotonic() + _STOP_SECONDS
         self.ask("POST", f"/boards/{board}/stop", {"now": True})
         while self.ask("GET", f"/boards/{board}")["ended"] is None:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"board {board} does not end")
+                raise RuntimeError(f"board {board} did not stop in {_STOP_SECONDS} s")
             time.sleep(0.1)
         self.ask("DELETE", f"/boards/{board}")
 
     def site(self, board: str) -> Site:
-        """Return a visitor of a board."""
+        """Return a client of a board."""
         return Site(self.port, f"/b/{board}/", self.headers)
 
     def memory(self) -> Memory:
-        """Return what all its processes take."""
+        """Return the memory of all its processes."""
         return memory_of(self.process.pid)
 
     def cpu(self) -> float:
-        """Return the processor time of all its processes so far."""
-        return sum(map(_processor_time, _family(self.process.pid)))
+        """Return the CPU time of all its processes so far."""
+        return sum(map(cpu_time, process_tree(self.process.pid)))
 
     def close(self) -> None:
-        """End it, and do not return before it is gone."""
+        """Stop the hub, and wait until it has exited."""
         self.process.terminate()
         try:
             self.process.wait(_STOP_SECONDS)
@@ -133,8 +135,8 @@ def running(
     root: Path | None = None,
     settings: Path | None = None,
 ) -> Iterator[Hub]:
-    """Run a hub with a new state below `home`, and an index there unless another one is given."""
-    home = home.absolute()  # for that is where it runs, so that no ./runs is taken for a root
+    """Run a hub with new state below `home`, and a new index there unless one is given."""
+    home = home.absolute()  # also the working directory, so that ./runs is not used as a root
     variables = peers.environment((index or home / "cache").absolute())
     variables["ABOARD_STATE"] = str(home / "state")
     if settings:
@@ -164,25 +166,25 @@ def running(
 
 
 def wait_for_curve(tree: Tree, site: Site) -> float:
-    """Ask for a curve until it is whole; return the moment at which that answer had come."""
+    """Poll until the curve is complete; return the time at which that response arrived."""
     for _ in range(1000):
         answer = site.ask("curve", trees.tag_name(0))
         came = time.perf_counter()
         if is_whole(tree, answer):
             return came
-    raise peers.Unread(f"the curve never had {tree.runs} runs of {tree.steps} steps")
+    raise peers.MeasurementError(f"the curve never had {tree.runs} runs of {tree.steps} steps")
 
 
 def is_whole(tree: Tree, answer: bytes) -> bool:
-    """Say whether a curve is there for every run, up to the last step."""
-    curve = json.loads(_content(answer))[0]["runToSeries"].values()
+    """Return whether a response has a curve up to the last step for every run."""
+    curve = json.loads(decompress(answer))[0]["runToSeries"].values()
     return len(curve) == tree.runs and {one[-1]["step"] for one in curve} == {tree.steps - 1}
 
 
 def memory_of(pid: int) -> Memory:
-    """Return what a process and all below it take."""
-    family = list(_family(pid))
-    return Memory(sum(map(_high_water, family)), sum(map(_fair_share, family)))
+    """Return the memory of a process and its descendants."""
+    pids = list(process_tree(pid))
+    return Memory(sum(map(peak_memory, pids)), sum(map(_fair_share, pids)))
 
 
 def _fair_share(pid: int) -> int:
@@ -196,7 +198,7 @@ def _fair_share(pid: int) -> int:
 
 @contextmanager
 def copies(tree: Tree, count: int, cache: Path) -> Iterator[list[Path]]:
-    """Lend so many directories with the same tree; their files are links and take no space."""
+    """Make `count` temporary directories with the same tree; the files are hard links."""
     place = trees.make(tree, cache)
     trees.warm(place)
     with peers.new_index(cache) as home:
@@ -210,7 +212,7 @@ def copies(tree: Tree, count: int, cache: Path) -> Iterator[list[Path]]:
 
 
 def recorded(count: int, cache: Path) -> Path:
-    """Return a root with so many finished runs, each with its record; made if it is not there."""
+    """Return a root with `count` finished runs and their records; it is made once and kept."""
     place = cache / "roots" / f"{count}-{trees.VERSION}"
     if place.is_dir():
         return place

@@ -1,8 +1,8 @@
-"""What the way through the hub costs: a board asked directly, and asked through the proxy.
+"""The cost of the hub's proxy: requests to a board directly and through the proxy.
 
     python bench/proxying.py PORT BOARD_PORT
 
-serves the board of one port at another, as a hub does, and is what the case runs beside a board.
+The case runs this command, which proxies the board at BOARD_PORT as a hub does.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 
 import peers
 import trees
-from cases import Figures, Result, Sizes, Target, _figures
+from cases import Figures, Result, Sizes, Target, figures_of
 from client import Site
 from views import (
     READ,
     TOKEN,
-    _aboard_site,
-    _ask_in_turns,
-    _running,
-    _view_command,
-    _view_environment,
+    aboard_site,
+    ask_in_turns,
+    running_server,
+    view_command,
+    view_environment,
 )
 
 BOARD = "abcdefghijkm"
@@ -34,19 +34,19 @@ AT_ONCE = 16
 
 
 def proxied(sizes: Sizes, cache: Path) -> Result:
-    """The same questions to one board, with and without the proxy between."""
+    """Send the same requests to one board directly and through the proxy."""
     tree = sizes.base
     place = trees.make(tree, cache)
-    direct, through = peers._free_port(), peers._free_port()
+    direct, through = peers.free_port(), peers.free_port()
     with (
         peers.new_index(cache) as index,
-        _running(_view_command(place, direct), _view_environment(index), READ),
+        running_server(view_command(place, direct), view_environment(index), READ),
         _proxy(through, direct),
     ):
-        sites = {"direct": _aboard_site(direct), "proxy": Site(through, f"/b/{BOARD}/")}
+        sites = {"direct": aboard_site(direct), "proxy": Site(through, f"/b/{BOARD}/")}
         for site in sites.values():
-            peers._check("the curve", len(site.curve(trees.tag_name(0))), tree.runs)
-        found = _ask_in_turns(sites, ["runs", "page", "curve"], sizes.inner_times)
+            peers.check("the curve", len(site.curve(trees.tag_name(0))), tree.runs)
+        found = ask_in_turns(sites, ["runs", "page", "curve"], sizes.inner_times)
         found |= _crowds(
             {
                 "direct": f"http://127.0.0.1:{direct}/b/view/",
@@ -61,7 +61,7 @@ def proxied(sizes: Sizes, cache: Path) -> Result:
         f"a board of {tree} through the proxy",
         found,
         targets=[Target("requests per second through the proxy, of those without", 0.3, share)],
-        notes=[f"The proxy adds {added * 1000:.2f} ms to a request that comes alone."],
+        notes=[f"The proxy adds {added * 1000:.2f} ms to a single request."],
     )
 
 
@@ -71,7 +71,7 @@ def _proxy(port: int, board_port: int) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=peers.environment())
     try:
         if process.stdout is None or not process.stdout.readline():
-            raise peers.Unread("the proxy did not start")
+            raise peers.MeasurementError("the proxy did not start")
         yield
     finally:
         process.terminate()
@@ -79,7 +79,7 @@ def _proxy(port: int, board_port: int) -> Iterator[None]:
 
 
 def _crowds(addresses: dict[str, str], sizes: Sizes) -> dict[str, Figures]:
-    """Ask each address in turns, with many requests under way at any time."""
+    """Load each address in turn, with many requests in flight."""
     requests = 100 * sizes.inner_times
     taken: dict[str, list[float]] = {}
     for _ in range(sizes.times):
@@ -87,7 +87,7 @@ def _crowds(addresses: dict[str, str], sizes: Sizes) -> dict[str, Figures]:
             seconds = asyncio.run(_crowd(f"{address}data/runs", requests))
             taken.setdefault(name, []).append(seconds / requests)
     return {
-        f"{AT_ONCE} at once: {name}": _noted(_figures(seconds, 0.0))
+        f"{AT_ONCE} at once: {name}": _noted(figures_of(seconds, 0.0))
         for name, seconds in taken.items()
     }
 

@@ -1,12 +1,12 @@
-"""Measures reading, asking and logging against TensorBoard's backends and writers, in one go.
+"""Compares reading, queries and logging with TensorBoard's backends and writers.
 
     python bench/run.py [--quick] [--only CASE]... [--engine NAME]... [--json FILE] [--times N]
                         [--minutes N]
 
-Prints a table per case, in Markdown: seconds, peak memory, and how many times as long
-each contender takes as ours. All contenders read from a warm page cache and take turns;
-`best` is what ratios and targets are made of, since other load only ever adds time. CPU is
-the processor time of whole processes. The load average, which ours is part of, is told too.
+Prints a Markdown table per case: seconds, CPU time, peak memory, and how many times as long as
+ours each contender takes. All contenders read from a warm page cache and take turns. Ratios and
+targets use the `best` time, since other load only adds time. CPU is the CPU time of all processes
+and threads. The load average printed after each case includes the benchmark itself.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ CASES |= engines.CASES | catalogs.CASES | pages.CASES
 
 
 def default_cache() -> Path:
-    """Return where trees are kept between runs."""
+    """Return the directory that keeps trees between runs."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "aboard-dev" / "bench"
 
 
 def versions() -> dict[str, str]:
-    """Return what a figure depends on, besides the machine."""
+    """Return the versions that figures depend on."""
     packages = ("aboard", "tensorboard", "tensorboard-data-server", "numpy", "protobuf")
     found = {package: version(package) for package in packages}
     return {
@@ -60,7 +60,7 @@ def seconds(value: float) -> str:
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
-    """Lay out a Markdown table that reads well as it is."""
+    """Return an aligned Markdown table."""
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     lines = [[heads[i].ljust(widths[i]) for i in range(len(heads))]]
     lines.append(["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
@@ -80,7 +80,7 @@ def row(name: str, figures: Figures, ours: Figures | None) -> list[str]:
 
 
 def text(result: Result, *, judged: bool) -> str:
-    """Return a case as Markdown, with its targets unless the trees were too small for them."""
+    """Return a case as Markdown; with its targets if `judged`."""
     ours = result.contenders.get(result.ours)
     heads = ["", "best", "median", "times ours", "CPU", "peak memory", "note"]
     rows = [row(name, figures, ours) for name, figures in result.contenders.items()]
@@ -104,14 +104,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="tiny trees, once: does it work?")
-    parser.add_argument("--only", action="append", choices=CASES, help="this case; may be repeated")
-    parser.add_argument("--times", type=int, help="how often each contender is measured")
-    parser.add_argument("--minutes", type=float, help="how long a page of the console stays open")
-    parser.add_argument("--json", type=Path, help="write all figures to this file too")
-    parser.add_argument("--cache", type=Path, default=default_cache(), help="where trees are kept")
     parser.add_argument(
-        "--engine", action="append", choices=FULL.engines, help="of the case engines, only this"
+        "--quick", action="store_true", help="tiny trees, measured once: a smoke test"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=CASES, help="run this case; can be repeated"
+    )
+    parser.add_argument("--times", type=int, help="measurements per contender")
+    parser.add_argument(
+        "--minutes", type=float, help="minutes that a page of the console stays open"
+    )
+    parser.add_argument("--json", type=Path, help="also write all figures to this file")
+    parser.add_argument(
+        "--cache", type=Path, default=default_cache(), help="directory that keeps trees"
+    )
+    parser.add_argument(
+        "--engine",
+        action="append",
+        choices=FULL.engines,
+        help="in the case `engines`, measure this one; can be repeated",
     )
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL

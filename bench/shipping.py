@@ -1,7 +1,7 @@
-"""What shipping sends, and what it costs: bytes sent per byte written, for writers of all kinds.
+"""The cost of shipping: bytes sent per byte written, for several kinds of writers.
 
-No network takes part: a storage that only counts stands at the other end, and a round of sending
-follows each interval's worth of writing. The seconds are those of all rounds together.
+Uses no network: the storage only counts bytes. After the writes of each interval, one round sends
+them. The seconds are the sum over all rounds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from aboard.track.shipping.upload import Uploader
 
 NAME = "events.out.tfevents.1.bench"
 MOST_INTERVALS = 720
-"""An hour of five seconds each."""
+"""One hour of intervals of five seconds."""
 
 
 class Counter(Storage):
-    """Takes everything, keeps nothing, counts bytes."""
+    """A storage that counts bytes and keeps nothing."""
 
     uri = "counter"
 
@@ -52,7 +52,7 @@ class Counter(Storage):
 
 
 def writers(intervals: int) -> dict[str, Sequence[int]]:
-    """Return how many bytes each writer writes in each interval."""
+    """Return the bytes that each writer writes in each interval."""
     burst = max(1, intervals // 10)
     return {
         "one scalar per interval": [60] * intervals,
@@ -70,13 +70,13 @@ def shipping(sizes: Sizes, cache: Path) -> Result:
     cache.mkdir(parents=True, exist_ok=True)
     for name, amounts in writers(min(sizes.cold.steps, MOST_INTERVALS)).items():
         with tempfile.TemporaryDirectory(dir=cache) as place:
-            found[name], share = _shipped(Path(place), amounts)
+            found[name], share = _ship(Path(place), amounts)
         title = f"{name}, bytes sent beyond the open segments, per byte written"
         targets.append(Target(title, 1.2, share, at_least=False))
     return Result("shipping", found, targets=targets)
 
 
-def _shipped(place: Path, amounts: Sequence[int]) -> tuple[Figures, float]:
+def _ship(place: Path, amounts: Sequence[int]) -> tuple[Figures, float]:
     files, counter = place / "files", Counter()
     files.mkdir()
     Ledger.create(place / "ledger.json")

@@ -1,11 +1,11 @@
-"""What logging costs a training loop: our writer beside those of PyTorch and tensorboardX.
+"""The cost of logging in a training loop: our writer and those of PyTorch and tensorboardX.
 
     python bench/tracking.py WRITER ACTION COUNT
 
-The cases start that, a process for each writer; it prints one line of JSON. All log the same
-numbers to files on the disk. Time is what the calls took in the loop; CPU is what the process
-took from the first call until all was written and closed, background threads included.
-To measure another writer, give it a line in `WRITERS`; another action, a line in `ACTIONS`.
+The cases run this command in a process for each writer; it prints one line of JSON. All writers log
+the same numbers to files on the disk. Time is that of the calls in the loop; CPU is that of the
+process from the first call until all is written and closed, including background threads. To
+measure another writer, add it to `WRITERS`; another action, to `ACTIONS`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 VALUES = 20
 PAUSE = 0.001
 BURST = 10
-"""So many calls come between two pauses, where there are pauses."""
+"""Calls between two pauses."""
 
 
 class Writer(NamedTuple):
-    """A way to log: one number, or the numbers of a step, at a step; and to finish."""
+    """Functions that log one number, log the numbers of a step, and finish."""
 
     one: Callable[[str, float, int], object]
     many: Callable[[dict[str, float], int], object]
@@ -87,11 +87,11 @@ WRITERS: dict[str, Callable[[str], Writer]] = {
 OURS = ("aboard", "aboard, log_metrics")
 
 
-# Inside a process: what is timed.
+# The actions, timed inside a process.
 
 
 def scalars(writer: Writer, count: int) -> Iterator[float]:
-    """Log numbers one after the other, as fast as it goes."""
+    """Log numbers one after the other without a pause."""
     started = time.perf_counter()
     for step in range(count):
         writer.one("train/loss", 0.5, step)
@@ -99,7 +99,7 @@ def scalars(writer: Writer, count: int) -> Iterator[float]:
 
 
 def paused(writer: Writer, count: int) -> Iterator[float]:
-    """Log a few numbers at a time, and give a background thread the time to write them."""
+    """Log a few numbers at a time, with pauses in which a background thread can write them."""
     for first in range(0, count, BURST):
         started = time.perf_counter()
         for step in range(first, first + BURST):
@@ -109,7 +109,7 @@ def paused(writer: Writer, count: int) -> Iterator[float]:
 
 
 def steps(writer: Writer, count: int) -> Iterator[float]:
-    """Log the numbers of a step at once."""
+    """Log all numbers of a step in one call."""
     numbers = {f"train/metric{number}": number / 7 for number in range(VALUES)}
     started = time.perf_counter()
     for step in range(count // VALUES):
@@ -125,12 +125,12 @@ ACTIONS: dict[str, Callable[[Writer, int], Iterator[float]]] = {
 
 
 def inside(name: str, action: str, count: int) -> dict[str, float]:
-    """Time an action of a writer in this process; `import` is timed beside PyTorch, imported.
+    """Time an action of a writer in this process; `import` is timed with PyTorch imported.
 
-    PyTorch leaves so many objects that looking through them all for garbage takes 0.1 s. In which
-    call that falls is chance, so these objects are left out of it.
+    PyTorch leaves so many objects that a garbage collection takes 0.1 s, and it can happen in any
+    call. So these objects are excluded from it.
     """
-    import torch  # noqa: F401 - as in the process of a training
+    import torch  # noqa: F401 - as in a training process
 
     gc.collect()
     gc.freeze()
@@ -146,17 +146,17 @@ def inside(name: str, action: str, count: int) -> dict[str, float]:
         return {"seconds": seconds, "cpu": time.process_time() - cpu}
 
 
-# Outside: the cases.
+# The cases, which start these processes.
 
 if __name__ != "__main__":
     from cases import Action, Result, Sizes, Target, alternate
-    from measure import Measured, to_end
+    from measure import Measured, run_command
 
 
 def _case(title: str, action: str, wanted: float = 5) -> Callable[[Sizes, Path], Result]:
     def measured(name: str, count: int) -> Measured:
         command = [sys.executable, __file__, name, action, str(count)]
-        whole = to_end(command, dict(os.environ))
+        whole = run_command(command, dict(os.environ))
         return whole._replace(**json.loads(whole.output))
 
     def case(sizes: Sizes, _: Path) -> Result:
@@ -180,14 +180,14 @@ def _case(title: str, action: str, wanted: float = 5) -> Callable[[Sizes, Path],
 
 
 class Empty:
-    """The least that a call can cost."""
+    """Its method is the cheapest possible call."""
 
     def nothing(self) -> None:
-        """Do nothing."""
+        pass
 
 
 def silent(sizes: Sizes, _: Path) -> Result:
-    """What a call costs on a rank that does not log, beside a call that does nothing."""
+    """Compare a call on a rank that does not log with a call of an empty method."""
     from aboard.track.run import SilentRun
 
     numbers = {f"train/metric{number}": number / 7 for number in range(VALUES)}

@@ -1,7 +1,7 @@
-"""Log trees to measure with: many runs, tags and steps, every value its own.
+"""Log trees to measure with: many runs, tags and steps, every value different.
 
-A tree is made once and kept. Records of one tag and one length of step are alike but
-for time, step, value and checksum, so they are filled in as columns of a matrix.
+A tree is made once and kept. Records of one tag whose steps take the same number of bytes differ
+only in time, step, value and checksum, so they are filled in as columns of a matrix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Style = Literal["simple", "tensor"]
 Octets = npt.NDArray[np.uint8]
 
 VERSION = 1
-"""Part of every tree's name: what an older generator made is not used."""
+"""Part of every tree's name, so that trees of an older generator are not used."""
 START = 1.7e9
 PROBE = 1234.5
 STEPS_AT_ONCE = 8192
@@ -43,7 +43,7 @@ class Tree(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What tells it from all others."""
+        """The name of its directory, unique for its size and style."""
         return f"{self.runs}x{self.tags}x{self.steps}-{self.style}-{VERSION}"
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Tree(NamedTuple):
 
 
 def make(tree: Tree, cache: Path) -> Path:
-    """Return the directory of a tree, which is made if it is not there."""
+    """Return the directory of a tree, making it if it does not exist."""
     place = cache / "trees" / tree.name
     if place.is_dir():
         return place
@@ -74,7 +74,7 @@ def file_of(place: Path, run: int) -> Path:
 
 
 def warm(place: Path) -> int:
-    """Read every file once, so that none comes from the disk later; return their size."""
+    """Read every file once into the page cache; return their total size."""
     total = 0
     with memoryview(bytearray(1 << 20)) as buffer:
         for path in place.rglob("*tfevents*"):
@@ -85,12 +85,12 @@ def warm(place: Path) -> int:
 
 
 def records(tree: Tree, run: int, first: int, last: int) -> Iterator[bytes]:
-    """Yield the records of a run from one step up to another, all tags of a step together."""
+    """Yield the records of a run for steps `first` to `last - 1`, all tags of a step together."""
     for start, stop in _evenly_encoded(first, last):
         steps = np.arange(start, stop)
         columns = [_column(tree, run, tag, steps) for tag in range(tree.tags)]
         if start == 0 and tree.style == "tensor":
-            # Only the first value of a tag carries its metadata, as TensorFlow 2 has it.
+            # As in TensorFlow 2, only the first value of a tag carries its metadata.
             yield b"".join(_first_record(tree, run, tag) for tag in range(tree.tags))
             columns = [column[1:] for column in columns]
         yield np.concatenate(columns, axis=1).tobytes()
@@ -137,7 +137,7 @@ def _column(tree: Tree, run: int, tag: int, steps: npt.NDArray[np.int64]) -> Oct
     """Return the records of one tag, a row for each step."""
     first = int(steps[0])
     walls, numbers = _walls(run, tag, steps), _numbers(run, tag, steps)
-    if len(steps) == 1:  # by itself, it is made sooner without a matrix
+    if len(steps) == 1:  # faster without a matrix
         record = frame(_event(tree, tag, float(walls[0]), first, float(numbers[0]), bare=True))
         return np.frombuffer(record, np.uint8)[None]
     template = frame(_event(tree, tag, START, first, PROBE, bare=True))

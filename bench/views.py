@@ -1,4 +1,4 @@
-"""What a board costs to open, to ask, and to have: our viewer beside TensorBoard."""
+"""The cost of a board: opening, requests, load and new data, in `aboard view` and TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 
 import peers
 import trees
-from cases import MIB, Action, Figures, Result, Sizes, Target, _figures, alternate
+from cases import MIB, Action, Figures, Result, Sizes, Target, alternate, figures_of
 from client import Site
-from measure import Measured, _family, _high_water, until
+from measure import Measured, peak_memory, process_tree, run_server
 from trees import Tree
 
 TOKEN = "a-token-for-measuring-only"
 READ = "aboard: read "
-"""What `aboard view` says on standard error once it has read all there is."""
+"""Part of the line that `aboard view` prints after it has read everything."""
 
 
 def opening(sizes: Sizes, cache: Path) -> Result:
-    """From the command to the first curve of all runs."""
+    """Time the command to the first curve of all runs."""
     tree = sizes.cold
     place = trees.make(tree, cache)
     trees.warm(place)
@@ -48,58 +48,44 @@ def opening(sizes: Sizes, cache: Path) -> Result:
 
 
 def _view(tree: Tree, place: Path, index: Path) -> Measured:
-    port = peers._free_port()
+    port = peers.free_port()
 
     def ready(process: subprocess.Popen[str]) -> None:
-        _wait_for(process, READ)
-        _check_curve(tree, _aboard_site(port).curve(trees.tag_name(0)))
+        peers.wait_for_line(process, READ)
+        _check_curve(tree, aboard_site(port).curve(trees.tag_name(0)))
 
-    return until(_view_command(place, port), _view_environment(index), ready)
+    return run_server(view_command(place, port), view_environment(index), ready)
 
 
-def _view_command(place: Path, port: int) -> list[str]:
+def view_command(place: Path, port: int) -> list[str]:
     return [*peers.ABOARD, "view", str(place), "--no-browser", f"--port={port}"]
 
 
-def _view_environment(index: Path) -> dict[str, str]:
+def view_environment(index: Path) -> dict[str, str]:
     return peers.environment(index) | {"ABOARD_TOKEN": TOKEN}
 
 
-def _aboard_site(port: int) -> Site:
+def aboard_site(port: int) -> Site:
     return Site(port, "/b/view/", {"Authorization": f"Bearer {TOKEN}"})
 
 
 def _tensorboard(tree: Tree, place: Path) -> Measured:
-    port = peers._free_port()
+    port = peers.free_port()
 
     def ready(process: subprocess.Popen[str]) -> None:
-        _wait_for(process, peers.LOADED)
+        peers.wait_for_line(process, peers.LOADED)
         _check_curve(tree, Site(port, "/").curve(trees.tag_name(0)))
 
-    return until(_tensorboard_command(place, port), peers.environment(), ready)
-
-
-def _tensorboard_command(place: Path, port: int) -> list[str]:
-    command = [*peers.TENSORBOARD, "--logdir", str(place), "--load_fast=true", f"--port={port}"]
-    return [*command, "--host=127.0.0.1", "--extra_data_server_flags=-v"]
-
-
-def _wait_for(process: subprocess.Popen[str], line_with: str) -> None:
-    said = []
-    for line in process.stderr or ():
-        if line_with in line:
-            return
-        said.append(line)
-    raise peers.Unread(f"it ended before it had loaded anything: {''.join(said)[-500:]}")
+    return run_server(peers.tensorboard_command(place, port), peers.environment(), ready)
 
 
 def _check_curve(tree: Tree, curve: dict[str, list[object]]) -> None:
-    peers._check("the curve", len(curve), tree.runs)
+    peers.check("the curve", len(curve), tree.runs)
 
 
 @contextmanager
-def _running(command: list[str], environment: dict[str, str], said: str) -> Iterator[int]:
-    """Run a server that has loaded its tree; give its process id."""
+def running_server(command: list[str], environment: dict[str, str], loaded: str) -> Iterator[int]:
+    """Run a server, wait for the line that it has loaded its tree, and yield its process id."""
     process = subprocess.Popen(
         command,
         env=environment,
@@ -109,7 +95,7 @@ def _running(command: list[str], environment: dict[str, str], said: str) -> Iter
         text=True,
     )
     try:
-        _wait_for(process, said)
+        peers.wait_for_line(process, loaded)
         threading.Thread(target=_drain, args=[process], daemon=True).start()
         yield process.pid
     finally:
@@ -124,45 +110,45 @@ def _drain(process: subprocess.Popen[str]) -> None:
 
 
 def curves(sizes: Sizes, cache: Path) -> Result:
-    """One curve of every run, 1,000 points each, from servers that have loaded everything."""
-    return _asked(sizes.cold, sizes, cache, ["curve"], Target("curves", 6, 0))
+    """Request one curve of every run, 1,000 points each, from servers that have loaded all."""
+    return _measure_requests(sizes.cold, sizes, cache, ["curve"], Target("curves", 6, 0))
 
 
 def crowd(sizes: Sizes, cache: Path) -> Result:
-    """Thousands of runs on one board: what the page asks for when it opens."""
-    return _asked(sizes.crowd, sizes, cache, ["runs", "tags", "curve"], None)
+    """Send the requests of a page that opens, to a board of thousands of runs."""
+    return _measure_requests(sizes.crowd, sizes, cache, ["runs", "tags", "curve"], None)
 
 
 def tagged(sizes: Sizes, cache: Path) -> Result:
-    """Very many tags: in one run, and in many runs the same."""
+    """Request very many tags: in one run, and the same tags in many runs."""
     found: dict[str, Figures] = {}
     for tree in sizes.tagged:
-        result = _asked(tree, sizes, cache, ["runs", "tags", "curve"], None)
+        result = _measure_requests(tree, sizes, cache, ["runs", "tags", "curve"], None)
         size = f"{tree.runs:,} x {tree.tags:,}"
         found |= {f"{size}: {name}": figures for name, figures in result.contenders.items()}
     return Result("asking for runs x tags", found)
 
 
-def _asked(
+def _measure_requests(
     tree: Tree, sizes: Sizes, cache: Path, questions: list[str], target: Target | None
 ) -> Result:
     place = trees.make(tree, cache)
     trees.warm(place)
-    ours, theirs = peers._free_port(), peers._free_port()
-    sites = {"aboard": _aboard_site(ours)}
+    ours, theirs = peers.free_port(), peers.free_port()
+    sites = {"aboard": aboard_site(ours)}
     with (
         peers.new_index(cache) as index,
-        _running(_view_command(place, ours), _view_environment(index), READ),
+        running_server(view_command(place, ours), view_environment(index), READ),
     ):
         if peers.has_data_server():
             sites["tensorboard over rustboard"] = Site(theirs, "/")
-            server = _running(
-                _tensorboard_command(place, theirs), peers.environment(), peers.LOADED
+            server = running_server(
+                peers.tensorboard_command(place, theirs), peers.environment(), peers.LOADED
             )
         else:
             server = _nothing()
         with server:
-            found = _ask_in_turns(sites, questions, sizes.inner_times)
+            found = ask_in_turns(sites, questions, sizes.inner_times)
     targets = []
     names = list(sites)
     if target and len(names) == 2:
@@ -176,7 +162,7 @@ def _nothing() -> Iterator[int]:
     yield 0
 
 
-def _ask_in_turns(sites: dict[str, Site], questions: list[str], times: int) -> dict[str, Figures]:
+def ask_in_turns(sites: dict[str, Site], questions: list[str], times: int) -> dict[str, Figures]:
     tag = trees.tag_name(0)
     taken: dict[str, list[float]] = {}
     for _ in range(times):
@@ -186,11 +172,11 @@ def _ask_in_turns(sites: dict[str, Site], questions: list[str], times: int) -> d
                 site.ask(question, tag)
                 seconds = time.perf_counter() - started
                 taken.setdefault(f"{question}: {name}", []).append(seconds)
-    return {name: _figures(seconds, 0.0) for name, seconds in taken.items()}
+    return {name: figures_of(seconds, 0.0) for name, seconds in taken.items()}
 
 
 def boards(sizes: Sizes, cache: Path) -> Result:
-    """A hundred boards in one process, against a process for each."""
+    """Compare many boards in one process with a process for each."""
     tree = sizes.base
     place = trees.make(tree, cache)
     with peers.new_index(cache) as index:
@@ -214,10 +200,10 @@ def boards(sizes: Sizes, cache: Path) -> Result:
 
 
 def load(sizes: Sizes, cache: Path) -> Result:
-    """Many clients at once on a tree that grows: errors, delays, and memory over time."""
+    """Load a growing tree with many clients: errors, delays, and memory over time."""
     tree = sizes.base
     place = trees.make(tree, cache)
-    port = peers._free_port()
+    port = peers.free_port()
     path = trees.file_of(place, 0)
     before = path.stat().st_size
     delays: list[float] = []
@@ -226,7 +212,7 @@ def load(sizes: Sizes, cache: Path) -> Result:
     stop = threading.Event()
 
     def visit() -> None:
-        site = _aboard_site(port)
+        site = aboard_site(port)
         questions = [site.runs, site.tags, lambda: site.curve(trees.tag_name(1)), site.page]
         place = 0
         while not stop.is_set():
@@ -240,7 +226,7 @@ def load(sizes: Sizes, cache: Path) -> Result:
 
     with (
         peers.new_index(cache) as index,
-        _running(_view_command(place, port), _view_environment(index), READ) as pid,
+        running_server(view_command(place, port), view_environment(index), READ) as pid,
     ):
         visitors = [threading.Thread(target=visit, daemon=True) for _ in range(sizes.visitors)]
         for visitor in visitors:
@@ -252,13 +238,13 @@ def load(sizes: Sizes, cache: Path) -> Result:
                 with path.open("ab") as file:
                     file.writelines(trees.records(tree, 0, at, at + 10))
                 at += 10
-                memory.append(sum(map(_resident, _family(pid))) / MIB)
+                memory.append(sum(map(_resident, process_tree(pid))) / MIB)
                 time.sleep(min(0.5, sizes.load_seconds / 4))
         finally:
             stop.set()
             for visitor in visitors:
                 visitor.join()
-            peak = sum(map(_high_water, _family(pid))) / MIB
+            peak = sum(map(peak_memory, process_tree(pid))) / MIB
             with path.open("rb+") as file:
                 file.truncate(before)
     delays.sort()
@@ -284,7 +270,7 @@ def load(sizes: Sizes, cache: Path) -> Result:
 
 
 def live(sizes: Sizes, cache: Path) -> Result:
-    """From writing to the answer that holds it: another point of a run, and another run."""
+    """Time a write to the response that contains it, for a new point and for a new run."""
     found: dict[str, Figures] = {}
     for tree in sizes.live:
         found |= _live(tree, trees.make(tree, cache), sizes.inner_times, cache)
@@ -296,15 +282,15 @@ def live(sizes: Sizes, cache: Path) -> Result:
 
 
 def _live(tree: Tree, place: Path, times: int, cache: Path) -> dict[str, Figures]:
-    path, tag, port = trees.file_of(place, 0), trees.tag_name(0), peers._free_port()
+    path, tag, port = trees.file_of(place, 0), trees.tag_name(0), peers.free_port()
     before, added = path.stat().st_size, place / "added"
     points: list[float] = []
     runs: list[float] = []
     with (
         peers.new_index(cache) as index,
-        _running(_view_command(place, port), _view_environment(index), READ) as pid,
+        running_server(view_command(place, port), view_environment(index), READ) as pid,
     ):
-        site = _aboard_site(port)
+        site = aboard_site(port)
         try:
             for step in range(tree.steps, tree.steps + times):
                 with path.open("ab") as file:
@@ -314,23 +300,23 @@ def _live(tree: Tree, place: Path, times: int, cache: Path) -> dict[str, Figures
                 new.parent.mkdir(parents=True)
                 new.write_bytes(b"".join(trees.records(tree, step, step, step + 1)))
                 runs.append(_seconds_until(site, tag, f"added/{new.parent.name}", step))
-            peak = sum(map(_high_water, _family(pid))) / MIB
+            peak = sum(map(peak_memory, process_tree(pid))) / MIB
         finally:
             shutil.rmtree(added, ignore_errors=True)
             with path.open("rb+") as file:
                 file.truncate(before)
     named = {"a point": points, "a run": runs}
-    return {f"{tree.runs:,} runs: {one}": _figures(taken, peak) for one, taken in named.items()}
+    return {f"{tree.runs:,} runs: {one}": figures_of(taken, peak) for one, taken in named.items()}
 
 
 def _seconds_until(site: Site, tag: str, run: str, step: int) -> float:
     started = time.perf_counter()
     while site.last_step(tag, run) != step:
         if time.perf_counter() - started > 60:
-            raise peers.Unread(f"step {step} of {run} did not come")
+            raise peers.MeasurementError(f"step {step} of {run} did not arrive in 60 s")
         time.sleep(0.01)
     taken = time.perf_counter() - started
-    time.sleep(0.3 + step % 7 / 10)  # at no fixed distance from a look
+    time.sleep(0.3 + step % 7 / 10)  # not in step with polling
     return taken
 
 

@@ -1,11 +1,11 @@
-"""Holds the two scanning cores against each other on random, damaged event files.
+"""Compare the two scanning cores on random, damaged event files.
 
     python fuzz/differential.py [--cases N] [--seed N] [--jobs N]
 
-Every case is made from its number alone: events whose fields come in odd orders,
-repeated, unknown or of the wrong type, with values of every dtype and metadata that
-comes early, late or never; then bytes are flipped, cut, moved and inserted. Both cores
-get the file in the same blocks, and must agree after each one on everything they say.
+Every case is generated from its number: events with fields in unusual order, repeated, unknown
+or of the wrong type, values of every dtype, and metadata that comes early, late or never; then
+bytes are flipped, cut, moved and inserted. Both cores get the file in the same blocks, and must
+agree on all results after each block.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EDGES = [0.0, -0.0, 1.5, -1234.5, float("nan"), float("inf"), float("-inf"), 1e-
 
 
 def any_varint(rng: random.Random) -> bytes:
-    """Return a number in base 128, at times longer than it need be or cut off."""
+    """Return a number in base 128, sometimes longer than necessary or truncated."""
     encoded = bytearray(
         varint(rng.choice(WHOLE_NUMBERS) if rng.random() < 0.5 else rng.getrandbits(7))
     )
@@ -49,7 +49,7 @@ def any_varint(rng: random.Random) -> bytes:
 
 
 def unknown_field(rng: random.Random) -> bytes:
-    """Return a field that a message may not have, or has with another type, or a broken one."""
+    """Return a field that is unknown, of another type, or broken."""
     number, wire = rng.randrange(0 if rng.random() < 0.01 else 1, 20), rng.choice([0, 1, 2, 5])
     if rng.random() < 0.2:
         inside = b"".join(unknown_field(rng) for _ in range(rng.choice([0, 1, 1, 2])))
@@ -66,7 +66,7 @@ def unknown_field(rng: random.Random) -> bytes:
 
 
 def message(rng: random.Random, parts: list[bytes], odd: float) -> bytes:
-    """Put the fields of a message together, the odder the likelier to be unusual."""
+    """Join the fields of a message; the odder, the more often in an unusual way."""
     parts = list(parts)
     if rng.random() < odd:
         rng.shuffle(parts)
@@ -98,7 +98,7 @@ def any_shape(rng: random.Random, odd: float) -> bytes:
 
 
 def any_tensor(rng: random.Random, odd: float) -> bytes:
-    """Return a TensorProto of about one element, its value stored in any of the ways."""
+    """Return a TensorProto of about one element, with its value in any of the fields."""
     if rng.random() < 0.6 - odd / 2:
         number = rng.choice([0, 1, 100])
         return encode.tensor_proto(number, rng.choice(DTYPES), content=rng.random() < 0.5)
@@ -172,7 +172,7 @@ def any_event(rng: random.Random, odd: float, tags: list[bytes]) -> bytes:
 
 
 def repeated_events(rng: random.Random, odd: float, tags: list[bytes]) -> Iterator[bytes]:
-    """Yield events that differ in their time, step and last bytes, as training writes them."""
+    """Yield events that differ only in time, step and last bytes, as a training writes them."""
     value = any_value(rng, odd, tags)
     tail = [delimited(5, delimited(1, value))]
     if rng.random() < odd / 2:
@@ -188,7 +188,7 @@ def repeated_events(rng: random.Random, odd: float, tags: list[bytes]) -> Iterat
 
 
 def any_file(rng: random.Random) -> bytes:
-    """Return an event file, as yet without damage."""
+    """Return an event file without damage."""
     if FIXTURES and rng.random() < 0.02:
         return rng.choice(FIXTURES)
     odd = rng.choice([0, 0, 0.1, 0.3, 0.6])
@@ -205,13 +205,13 @@ def any_file(rng: random.Random) -> bytes:
 
 
 def header(length: int) -> bytes:
-    """Return the header of a record of some length."""
+    """Return the header of a record of the given length."""
     octets = struct.pack("<Q", length)
     return octets + struct.pack("<I", mask(crc32c(octets)))
 
 
 def damaged(rng: random.Random, content: bytes) -> bytes:
-    """Return the file with a few things done to it."""
+    """Return the file with a few bytes flipped, cut, moved or inserted."""
     octets = bytearray(content)
     for _ in range(rng.choice([0, 0, 1, 1, 2, 5])):
         at = rng.randrange(len(octets) + 1)
@@ -241,13 +241,13 @@ def damaged(rng: random.Random, content: bytes) -> bytes:
 
 
 def comparable(taken: Taken) -> list[object]:
-    """Return what was taken in a form that compares exactly; a NaN is a NaN."""
+    """Return the results in a form that compares exactly, with all NaNs equal."""
     return [*map(_comparable_part, (*taken.points, *taken.pointers)), taken.damage, taken.events]
 
 
 def _comparable_part(part: Part) -> list[object]:
-    told = ["NaN" if repr(one) == "nan" else one for one in part[:-1]]
-    return [*told, *(column for chunk in part.chunks for column in _comparable_columns(chunk))]
+    fields = ["NaN" if repr(one) == "nan" else one for one in part[:-1]]
+    return [*fields, *(column for chunk in part.chunks for column in _comparable_columns(chunk))]
 
 
 def _comparable_columns(chunk: Chunk) -> Iterator[object]:
@@ -263,7 +263,7 @@ def _without_kinds_of_nan(column: np.ndarray) -> bytes:
 
 
 def first_difference(rng: random.Random, content: bytes) -> str:
-    """Scan with both cores, in the same blocks; say where they differ, or nothing."""
+    """Scan with both cores in the same blocks; return the first difference, or empty."""
     damage_start = rng.choice([-1, -1, -1, 0])
     known = [(tag, rng.randrange(3)) for tag in rng.sample(TAGS, rng.choice([0, 0, 2]))]
     limits = rng.choice([(1 << 24, 1 << 28), (100, 1000), (16, 1 << 20)])
@@ -301,7 +301,7 @@ def run_case(seed: int, case: int) -> str:
     content = damaged(rng, any_file(rng))
     try:
         return first_difference(rng, content)
-    except Exception as error:  # noqa: BLE001 - neither core may raise, whatever it is given
+    except Exception as error:  # noqa: BLE001 - neither core may raise on any input
         return f"{type(error).__name__}: {error}"
 
 

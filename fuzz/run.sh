@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fuzz the scanning core for a while, and hold it against its twin: fuzz/run.sh [SECONDS] [JOBS] [CASES]
-# Prints how many inputs were tried; fails and names the input if one breaks it.
+# Fuzz the scanning core, then compare it with the Python core: fuzz/run.sh [SECONDS] [JOBS] [CASES]
+# Prints the number of inputs tried; if an input breaks a core, fails and prints its name.
 set -eu
 
 seconds=${1:-120}
@@ -13,19 +13,19 @@ python=${PYTHON:-$here/../.venv/bin/python}
 
 clang=$(command -v clang || command -v clang-14 || true)
 if [ -z "$clang" ]; then
-    echo "fuzz: clang is missing; apt install clang libclang-rt-14-dev llvm" >&2
+    echo "fuzz: clang is not installed; run: apt install clang libclang-rt-14-dev llvm" >&2
     exit 2
 fi
 
 mkdir -p "$out/corpus" "$out/findings"
 if ! "$clang" -g -O2 -Wall -Wextra -fsanitize=fuzzer,address,undefined \
     -fno-sanitize-recover=all "$here/scan_fuzz.c" -o "$out/scan_fuzz"; then
-    echo "fuzz: if the sanitizer libraries are missing: apt install libclang-rt-14-dev" >&2
+    echo "fuzz: if the sanitizer libraries are missing, run: apt install libclang-rt-14-dev" >&2
     exit 2
 fi
 "$python" "$here/seeds.py" "$out/seeds"
 
-# Each job is a process of its own on a shared corpus; the first to break stops all.
+# Each job is a process; all jobs share the corpus.
 rm -f "$out"/job-*.log
 running=""
 for job in $(seq "$jobs"); do
@@ -43,7 +43,7 @@ executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$out"/job-*.log |
     awk '{ sum += $1 } END { print sum + 0 }')
 echo "$executions executions in $seconds s by $jobs jobs, $(ls "$out/corpus" | wc -l) inputs kept"
 if [ "$failed" -ne 0 ]; then
-    grep -h -E 'not so:|runtime error|ERROR|SUMMARY|Test unit written' "$out"/job-*.log >&2 || true
+    grep -h -E 'check failed:|runtime error|ERROR|SUMMARY|Test unit written' "$out"/job-*.log >&2 || true
     echo "fuzz: repeat a finding with: fuzz/out/scan_fuzz fuzz/out/findings/NAME" >&2
     exit 1
 fi

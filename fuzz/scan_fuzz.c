@@ -1,13 +1,13 @@
 /* Fuzzes the scanning core alone, without Python.
  *
- * The input tells how to build an event file, how to deliver it, and when memory
- * runs out. The scan is held against a reference that is too plain to be wrong,
- * and against itself under every other way of delivering the same bytes.
+ * The input defines how to build an event file, how to deliver it, and when memory
+ * runs out. The scan is compared with a simple reference, and with scans of the same
+ * bytes delivered in every other way.
  *
  * Input: FORM BLOCKS CUT_LOW CUT_HIGH body. With bit 0 of FORM clear the body is
  * the file. Otherwise it is a list of pieces, `OP SIZE_LOW SIZE_HIGH bytes`, each
- * framed with right checksums and then left whole or damaged as OP says; random
- * bytes would hardly ever pass the checksums and reach the parser.
+ * framed with correct checksums and then left intact or damaged, depending on OP;
+ * random bytes would hardly ever pass the checksums and reach the parser.
  */
 #define _GNU_SOURCE /* memfd_create */
 #include <stdint.h>
@@ -25,7 +25,7 @@ static int out_of_memory(void) {
 static void *scarce_malloc(size_t n) { return out_of_memory() ? NULL : malloc(n); }
 static void *scarce_realloc(void *p, size_t n) { return out_of_memory() ? NULL : realloc(p, n); }
 
-/* So short that the shortcut for long records is taken all the time. */
+/* So short that most records take the shortcut for long records. */
 #define STRIDE 16
 #define LONG_LENGTH 8
 #define CHUNK_VALUES 8 /* so that a part has several */
@@ -39,7 +39,7 @@ static void *scarce_realloc(void *p, size_t n) { return out_of_memory() ? NULL :
 #define CHECK(condition)                                                          \
     do {                                                                          \
         if (!(condition)) {                                                       \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition); \
             abort();                                                              \
         }                                                                         \
     } while (0)
@@ -47,7 +47,7 @@ static void *scarce_realloc(void *p, size_t n) { return out_of_memory() ? NULL :
 /* ---- The file ------------------------------------------------------------- */
 
 enum { FRAMED = 1, SCARCE = 2 };                  /* bits of FORM */
-enum { BARE = 4, FLIPPED = 5, CUT = 6, WRONG = 7 }; /* OP & 7; below BARE a piece stays whole */
+enum { BARE = 4, FLIPPED = 5, CUT = 6, WRONG = 7 }; /* OP & 7; below BARE a piece stays intact */
 
 typedef struct {
     uint8_t *at;
@@ -61,7 +61,7 @@ typedef struct {
 
 typedef struct {
     octets bytes;
-    size_t *whole; /* where the records start that no damage was done to */
+    size_t *whole; /* offsets of the intact records */
     size_t whole_count;
 } file;
 
@@ -88,7 +88,7 @@ static size_t put_record(uint8_t *out, const uint8_t *data, size_t n) {
     return n + OVERHEAD;
 }
 
-/* The smallest piece takes 3 bytes of input and makes a record of 16. */
+/* The smallest piece is 3 bytes of input and becomes a record of 16. */
 static file build(input *in, int framed) {
     file f = {{malloc(in->left * 6 + OVERHEAD), 0}, malloc((in->left + 1) * sizeof(size_t)), 0};
     if (!framed) {
@@ -119,12 +119,12 @@ static file build(input *in, int framed) {
     return f;
 }
 
-/* ---- What a scan gives ---------------------------------------------------- */
+/* ---- The result of a scan ------------------------------------------------- */
 
 typedef struct {
     uint64_t points, pointers, damage, series; /* digests, order included */
     uint64_t point_count, pointer_count, damage_count, events;
-    int64_t offset, damage_start; /* where to continue once the file has grown */
+    int64_t offset, damage_start; /* where to continue after the file has grown */
     int64_t damage_end;
 } outcome;
 
@@ -138,14 +138,14 @@ static void fold(uint64_t *digest, const void *value, size_t n) {
 
 static int is_same_value(double a, double b) { return !memcmp(&a, &b, sizeof a) || (isnan(a) && isnan(b)); }
 
-/* Whether no step at or below that of a point comes after it. */
+/* Whether all steps after a point are greater than its step. */
 static int is_left(const point_columns *c, size_t place) {
     for (size_t after = place + 1; after < c->count; after++)
         if (step_at(c, after) <= step_at(c, place)) return 0;
     return 1;
 }
 
-/* The sketch from its definition: first what is left, then the first of each kind. */
+/* The sketch from its definition: first the points that are left, then the first of each kind. */
 static sketch plain_sketch(const point_columns *c) {
     sketch out = {.low = NAN, .high = NAN};
     double totals[4] = {0};
@@ -195,7 +195,7 @@ static uint8_t *copied(const uint8_t *at, size_t n) {
     return memcpy(malloc(n ? n : 1), at, n);
 }
 
-/* Columns of any bytes, as Python hands them in; each in a copy that ends where it must. */
+/* Columns of any bytes, as Python passes them; each in a copy of exactly its size. */
 static void sketch_input(const uint8_t *data, size_t size, unsigned form) {
     size_t width = form & 4 ? WIDE : NARROW, is_even = form >> 3 & 1;
     size_t count = size / (16 + width);
@@ -234,7 +234,7 @@ static void check_sketches(const packed *p) {
     }
 }
 
-/* Check packed columns against the values they were packed from, which come in file order. */
+/* Compare packed columns with the values they were packed from, in file order. */
 static void check_packed(const packed *p, size_t values) {
     size_t start = 0;
     int64_t stride = 0;
@@ -262,7 +262,7 @@ static void take_packed(scanner *s) {
     check_packed(&points, s->points.count);
     check_sketches(&points);
     check_packed(&pointers, s->pointers.count);
-    CHECK(pack_points(s, &points)); /* which series belong to which parts is of the last */
+    CHECK(pack_points(s, &points)); /* which series belong to which parts is set by the last call */
     size_t *taken = calloc(s->series.count + 1, sizeof *taken);
     for (size_t i = 0; i < s->points.count; i++) {
         const point *one = &s->points.at[i];
@@ -345,7 +345,7 @@ static void check_same(const outcome *a, const outcome *b) {
     CHECK(a->offset == b->offset && a->damage_start == b->damage_start);
 }
 
-/* Scan a copy, so that the sanitizer sees a read beyond either end of the block. */
+/* Scan a copy, so that the sanitizer detects a read beyond either end of the block. */
 static int64_t scan_copy(scanner *s, const uint8_t *at, size_t n, int64_t base, int64_t end) {
     uint8_t *copy = malloc(n ? n : 1);
     memcpy(copy, at, n);
@@ -378,7 +378,7 @@ static outcome scan_whole(const octets *whole) {
 
 /* ---- Other ways to deliver the same bytes --------------------------------- */
 
-/* What an index remembers of a scanner: its tags, and their classes. */
+/* The state of a scanner that an index keeps: its tags and their classes. */
 static scanner continued(const scanner *old, int64_t damage_start) {
     scanner s;
     scanner_open(&s);
@@ -393,8 +393,8 @@ static scanner continued(const scanner *old, int64_t damage_start) {
     return s;
 }
 
-/* Block by block, sizes drawn from `random`; as scan_blocks in scanner.py does it.
- * A few times, go on with a new scanner, as after a crash. Records from `long_from` on are long. */
+/* Block by block, with sizes from `random`, like scan_blocks in scanner.py.
+ * A few times, continue with a new scanner, as after a crash. Records from `long_from` on are long. */
 static outcome scan_in_blocks(const octets *whole, uint32_t random, int restarts,
                               int64_t long_from) {
     outcome out = {0};
@@ -430,7 +430,7 @@ static outcome scan_in_blocks(const octets *whole, uint32_t random, int restarts
     return out;
 }
 
-/* First as much as was there, then the rest once the file has grown. */
+/* First a part of the file, then the rest after the file has grown. */
 static outcome scan_grown(const octets *whole, size_t first) {
     outcome out = {0};
     scanner s;
@@ -447,7 +447,7 @@ static outcome scan_grown(const octets *whole, size_t first) {
     return out;
 }
 
-/* Read as a small file, of which `size` bytes were listed: it may have grown or shrunk since. */
+/* Read a small file that was listed with `size` bytes; it may have grown or shrunk since. */
 static void scan_as_small(const octets *whole, size_t size, size_t allocations) {
     char path[32];
     int held = memfd_create("events", MFD_CLOEXEC);
@@ -479,7 +479,7 @@ static void scan_as_small(const octets *whole, size_t size, size_t allocations) 
     close(held);
 }
 
-/* Nothing is promised when memory runs out, but that it is said and nothing breaks. */
+/* When memory runs out, the scan must report it and stay consistent; there is no other guarantee. */
 static void scan_scarcely(const octets *whole, size_t allocations) {
     outcome out = {0};
     scanner s;
@@ -498,7 +498,7 @@ static void scan_scarcely(const octets *whole, size_t allocations) {
 
 /* ---- The reference --------------------------------------------------------- */
 
-/* The length of the good record at `at` with its framing, or 0 if there is none. */
+/* The length of the valid record at `at` with its framing, or 0 if there is none. */
 static size_t record_at(const octets *bytes, size_t at) {
     if (bytes->size - at < OVERHEAD) return 0;
     const uint8_t *p = bytes->at + at;
@@ -512,7 +512,7 @@ static size_t record_at(const octets *bytes, size_t at) {
 typedef struct {
     outcome sum;  /* of the records, each scanned alone */
     int nested;   /* whether one starts inside another: a growing file is ambiguous then */
-    size_t found; /* how many of the whole records were found */
+    size_t found; /* number of intact records that were found */
 } reference;
 
 static void add_gap(outcome *sum, size_t from, size_t to) {
@@ -531,7 +531,7 @@ static reference refer(const file *f) {
             at++;
             continue;
         }
-        /* A whole record is missed only if a good one around it covers it. */
+        /* An intact record is missed only if a valid one around it covers it. */
         for (; next_whole < f->whole_count && f->whole[next_whole] <= at; next_whole++) {
             CHECK(f->whole[next_whole] == at || f->whole[next_whole] < last);
             r.found += f->whole[next_whole] == at;

@@ -1,9 +1,9 @@
-"""The first corpus of the fuzzer: events of every kind, in the form scan_fuzz.c reads.
+"""Generate the initial corpus of the fuzzer: events of every kind, as inputs of scan_fuzz.c.
 
     python fuzz/seeds.py DIRECTORY
 
-Takes events from the builders of `aboard.events.encode` and from the event files of
-the test fixtures, and damages some, so that the fuzzer need not discover protobuf.
+Takes events from the builders in `aboard.events.encode` and from the test fixtures, and damages
+some, so that the fuzzer does not have to discover protobuf.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fixture_files() -> list[bytes]:
 
 
 def raw(content: bytes, cut: int = 0xFFFF) -> bytes:
-    """Return the input that makes the fuzzer scan a file as it is."""
+    """Return the input that makes the fuzzer scan a file unchanged."""
     return struct.pack("<BBH", 0, len(content) & 0xFF, cut) + content
 
 
@@ -75,7 +75,7 @@ def pieces(events: Sequence[bytes], operations: Sequence[int] = (0,), cut: int =
 
 
 def seeds() -> Iterator[bytes]:
-    """Yield every input of the first corpus."""
+    """Yield every input of the corpus."""
     events = [
         *built_events(),
         *{data for content in fixture_files() for _, data in read_records(content)},
@@ -83,7 +83,7 @@ def seeds() -> Iterator[bytes]:
     events = sorted((one for one in events if len(one) < LARGEST // 2), key=len)
     for event in events:
         yield pieces([event])
-    # A flipped bit, a cut, a wrong checksum and bare bytes, each between whole records.
+    # A flipped bit, a cut, a wrong checksum and unframed bytes, each between intact records.
     operations = (0, 0x7D, 0, 0x86, 0, 0xFF, 0, 0x04)
     for first in range(0, len(events), 8):
         group = events[first : first + 8]

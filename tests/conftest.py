@@ -1,4 +1,4 @@
-"""What tests of several packages share: a server for each cloud's protocol, and its buckets."""
+"""Fixtures that tests of several packages share: engines, object storage servers and buckets."""
 
 import base64
 import hashlib
@@ -41,9 +41,9 @@ from tools import cache
 pytest_plugins = ["tests.report"]
 
 settings.register_profile("aboard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("aboard")  # a busy machine is no failure
+settings.load_profile("aboard")  # a busy machine is not a failure
 
-# Ignored in the background of a shell, or under nohup: all that the tests start would do so too.
+# Background jobs of a shell and nohup ignore these signals; child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -68,27 +68,27 @@ Server = TypeVar("Server", FakeGcs, FakeOss, FakeVertex)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--engines", default="", help="of tests marked `engine`, only of these")
+    parser.addoption("--engines", default="", help="run only the `engine` tests of these engines")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Where all must run, name what is missing before the first test."""
+    """If all tests must run, exit before the first test and name what is missing."""
     if not must_run() or hasattr(session.config, "workerinput"):
         return
     expression = session.config.option.markexpr
-    if not expression:  # named tests, which say by themselves what they need
+    if not expression:  # selected tests, which fail and name what they need
         return
-    lacking = [postgres.missing(), _lacking_azurite(), chromium.missing()]
+    missing = [postgres.missing(), _missing_azurite(), chromium.missing()]
     if "engine" in expression.replace("not engine", ""):
         chosen = session.config.option.engines.split()
         engines = {"docker": docker, "slurm": slurm, "kubernetes": kubernetes}
-        lacking += [one.missing() for name, one in engines.items() if not chosen or name in chosen]
-    if any(lacking):
-        pytest.exit("\n".join(["cannot run all tests:", *filter(None, lacking)]), returncode=1)
+        missing += [one.missing() for name, one in engines.items() if not chosen or name in chosen]
+    if any(missing):
+        pytest.exit("\n".join(["cannot run all tests:", *filter(None, missing)]), returncode=1)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files of which no test would run: importing them costs every worker seconds."""
+    """Ignore files without a selected test: importing them costs every worker seconds."""
     if collection_path.suffix != ".py":
         return None
     expression, mark = config.option.markexpr, _MARK_OF_A_FILE.search(collection_path.read_text())
@@ -99,9 +99,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the tests that take longest, so that no worker ends alone with one of them.
+    """Run the longest tests first, so that all workers finish at about the same time.
 
-    The tests of an engine, `@pytest.mark.engine(NAME)`, share a worker, and so the engine.
+    The tests of an engine, `@pytest.mark.engine(NAME)`, run in one worker and share the engine.
     """
     items.sort(key=lambda item: item.path.name not in _LONGEST)
     for item in items:
@@ -126,7 +126,7 @@ _RIGS = [
 
 @pytest.fixture(scope="session", params=_RIGS)
 def rig(request: pytest.FixtureRequest) -> Rig:
-    """Give an engine on which executors start commands; each is started when a test needs it."""
+    """Return an engine for executors; each engine is started when a test first needs it."""
     found: Rig = request.getfixturevalue(f"{request.param}_rig")
     return found
 
@@ -139,8 +139,8 @@ def process_rig() -> Rig:
 @pytest.fixture(scope="session")
 def docker_engine() -> Iterator[docker.Docker]:
     """Run a Docker daemon with an image of this checkout."""
-    if lacking := docker.missing():
-        cannot_set_up(lacking)
+    if missing := docker.missing():
+        cannot_set_up(missing)
     with docker.dockerd() as engine:
         yield engine
 
@@ -153,16 +153,16 @@ def docker_rig(docker_engine: docker.Docker) -> Rig:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[kubernetes.Cluster]:
     """Run a Kubernetes of one node, whose Docker has an image of this checkout."""
-    if lacking := kubernetes.missing():
-        cannot_set_up(lacking)
+    if missing := kubernetes.missing():
+        cannot_set_up(missing)
     with kubernetes.kubernetes() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Iterator[slurm.Cluster]:
-    if lacking := slurm.missing():
-        cannot_set_up(lacking)
+    if missing := slurm.missing():
+        cannot_set_up(missing)
     with slurm.slurm() as cluster:
         yield cluster
 
@@ -182,8 +182,8 @@ def slurm_rig(slurm_cluster: slurm.Cluster) -> Rig:
 def rounds(request: pytest.FixtureRequest) -> Callable[[int], Iterator[int]]:
     """Number the rounds of a loop of kills, faults or random cases, in a test marked `soak`.
 
-    `rounds(4)` yields 0 to 3 in `make test`. In `make soak` it goes on from there until this
-    test's share of SOAK_MINUTES is over, and every round has a seed of its own.
+    `rounds(4)` yields 0 to 3 in `make test`. In `make soak` it continues until this test's share of
+    SOAK_MINUTES is over. The number is the seed of the round.
     """
     soaking = [item for item in request.session.items if item.get_closest_marker("soak")]
     assert request.node in soaking, "mark the test with pytest.mark.soak"
@@ -202,7 +202,7 @@ def rounds(request: pytest.FixtureRequest) -> Callable[[int], Iterator[int]]:
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Count kills, and points acknowledged and lost; the sums are printed after the tests."""
+    """Return a function that counts kills and points; the sums are printed after the tests."""
     totals = [0, 0, 0]
     request.node.user_properties.append(("tally", totals))
 
@@ -215,7 +215,7 @@ def tally(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """Hide the developer's own credentials, home directory and proxies from a test."""
+    """Hide the developer's credentials, home directory and proxies from a test."""
     for name in os.environ:
         if name.startswith(_CLOUD_VARIABLES) or name.upper().endswith("_PROXY"):
             monkeypatch.delenv(name)
@@ -276,7 +276,7 @@ def oss_bucket(oss_server: FakeOss, environment: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """Run moto, an S3 server, and give its address."""
+    """Run moto, an S3 server, and yield its address."""
     if importlib.util.find_spec("moto") is None:
         cannot_set_up("needs the package moto[server]")
     port = free_port()
@@ -289,7 +289,7 @@ def s3_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run rclone's S3 server, and give its address."""
+    """Run rclone's S3 server, and yield its address."""
     directory = tmp_path_factory.mktemp("rclone")
     (directory / BUCKET).mkdir()
     port = free_port()
@@ -299,11 +299,11 @@ def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def seaweedfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run SeaweedFS, and give the address of its S3 server."""
+    """Run SeaweedFS, and yield the address of its S3 server."""
     directory = tmp_path_factory.mktemp("seaweedfs")
     ports = free_ports(8)
     command = object_servers.seaweedfs(directory, ports)
-    with running(command, ports[0], end=signal.SIGKILL):  # a gentle end takes 25 seconds
+    with running(command, ports[0], end=signal.SIGKILL):  # SIGTERM takes 25 seconds
         url = f"http://127.0.0.1:{ports[0]}"
         until(lambda: _create_bucket(url))  # it listens before it has a master
         yield url
@@ -338,7 +338,7 @@ def vertex_server() -> Iterator[FakeVertex]:
 def vertex(
     vertex_server: FakeVertex, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> FakeVertex:
-    """Give a Vertex in which nothing is, and its credentials in the environment."""
+    """Return an empty Vertex, with its credentials in the environment."""
     vertex_server.clear()
     key = str(vertex_server.write_key(tmp_path))
     environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
@@ -351,7 +351,7 @@ def oss_server(s3_server: str) -> Iterator[FakeOss]:
         yield server
 
 
-def _lacking_azurite() -> str:
+def _missing_azurite() -> str:
     if cache.find(azurite_tool.NAME) is not None:
         return ""
     return f"needs `make azurite`: {cache.last_failure(azurite_tool.NAME) or 'not installed'}"
@@ -359,9 +359,9 @@ def _lacking_azurite() -> str:
 
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[str]:
-    """Run Azurite, Microsoft's Azure emulator, and give the address of its account."""
-    if lacking := _lacking_azurite():
-        cannot_set_up(lacking)
+    """Run Azurite, Microsoft's Azure emulator, and yield the address of its account."""
+    if missing := _missing_azurite():
+        cannot_set_up(missing)
     program = azurite_tool.program(cache.CACHE / azurite_tool.NAME)
     port = free_port()
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
@@ -375,8 +375,8 @@ def azurite() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.Cluster]:
     """Run a PostgreSQL cluster."""
-    if lacking := postgres.missing():
-        cannot_set_up(lacking)
+    if missing := postgres.missing():
+        cannot_set_up(missing)
     with postgres.running() as server:
         yield server
 
@@ -388,7 +388,7 @@ def _postgres_database(postgres_server: postgres.Cluster) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Give the address of an empty database of each kind that a hub can have."""
+    """Return the address of an empty database, for each kind that a hub supports."""
     if request.param == "sqlite":
         return str(tmp_path / "hub" / "hub.db")
     address: str = request.getfixturevalue("_postgres_database")
@@ -423,7 +423,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """Keep a port on which nobody listens, so that nobody else can."""
+    """Reserve a port without listening on it: connections are refused."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_port()))
         yield int(taken.getsockname()[1])
@@ -431,7 +431,7 @@ def closed_port() -> Iterator[int]:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Listen on a port, accept connections, and never say a word."""
+    """Listen on a port, accept connections, and never respond."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield int(listener.getsockname()[1])
 
@@ -440,7 +440,7 @@ def silent_port() -> Iterator[int]:
 def running(
     command: list[str], port: int, *, end: signal.Signals = signal.SIGTERM
 ) -> Iterator[None]:
-    """Run a server until it is no longer needed; fail with its output if it never listens."""
+    """Run a server and wait until it listens; fail with its output if it exits before."""
     environment = {
         name: value for name, value in _AMBIENT.items() if not name.upper().endswith("_PROXY")
     }
@@ -452,7 +452,7 @@ def running(
             until(lambda: process.poll() is not None or _listens(port))
             if process.poll() is not None:
                 log.seek(0)
-                pytest.fail(f"{command[0]} ended at once: {log.read().decode()}")
+                pytest.fail(f"{command[0]} exited at once: {log.read().decode()}")
             yield
         finally:
             process.send_signal(end)
@@ -477,12 +477,12 @@ def serving(server: Server) -> Iterator[Server]:
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As pytest's own, which lists the directories of all tests to number the next one."""
+    """Replace pytest's fixture, which lists the directories of all tests to number the next."""
     return _directory(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
 
 
 def _directory(factory: pytest.TempPathFactory, name: str) -> Path:
-    made = factory.getbasetemp() / f"{name}_{next(_numbers)}"  # "a1" and 2 is not "a" and 12
+    made = factory.getbasetemp() / f"{name}_{next(_numbers)}"  # with _, "a1" + 2 is not "a" + 12
     made.mkdir(mode=0o700)
     return made
 
@@ -491,7 +491,7 @@ def _directory(factory: pytest.TempPathFactory, name: str) -> Path:
 def _private_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keep every test off the developer's own index."""
+    """Give every test an empty cache instead of the developer's."""
     monkeypatch.setenv("ABOARD_CACHE", str(_directory(tmp_path_factory, "cache")))
 
 

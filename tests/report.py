@@ -1,6 +1,6 @@
-"""What a run of the tests says at its end, to people and to the check.
+"""The summary at the end of a test run; a pytest plugin.
 
-With ABOARD_TESTS_REPORT the same goes to a file, for `tools/gate.py`.
+With ABOARD_TESTS_REPORT it is also written to a file, for `tools/gate.py`.
 """
 
 import json
@@ -41,11 +41,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _tallied(terminalreporter: pytest.TerminalReporter) -> str:
-    """Sum up what loops of kills and faults counted."""
-    ended = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    """Return the sums of the fixture `tally`."""
+    finished = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
     tallies = [
         value
-        for report in ended
+        for report in finished
         if report.when == "call"
         for name, value in report.user_properties
         if name == "tally"
@@ -65,7 +65,7 @@ def _skipped(terminalreporter: pytest.TerminalReporter) -> dict[str, int]:
 
 
 def _failed(terminalreporter: pytest.TerminalReporter) -> dict[str, str]:
-    """Return the last line of what each test, or file, failed with."""
+    """Return the message of each failed test, or file that could not be imported."""
     failed = {}
     for report in (*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")):
         crash = getattr(report.longrepr, "reprcrash", None)

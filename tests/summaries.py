@@ -1,4 +1,4 @@
-"""Values of some kinds from plain arrays, for `EventWriter.add`."""
+"""Images, audio and histograms from plain arrays, for `EventWriter.add`."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The benchmark runs, on trees too small to tell anything, and says what it should."""
+"""The benchmark runs on tiny trees and reports every case and contender."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def measured(place, names):
 
 
 def _running_below(place):
-    """Return the processes that work below a directory, as hubs do."""
+    """Return the processes whose working directory is below a directory."""
     return [one for one in Path("/proc").glob("[0-9]*/cwd") if _is_below(one, place)]
 
 
@@ -57,12 +57,12 @@ def _is_below(link, place):
         return False
 
 
-def test_it_says_which_versions_were_measured(document):
+def test_the_measured_versions_are_reported(document):
     assert {"cores", "python", "aboard", "tensorboard"} <= set(document["versions"])
     assert document["quick"]
 
 
-def test_ours_are_measured_beside_tensorboards_loader(document):
+def test_our_commands_and_tensorboards_loader_are_measured(document):
     contenders = document["cases"]["long"]["contenders"]
     assert set(contenders) >= OURS | {"TensorBoard's Python loader"}
 
@@ -75,7 +75,7 @@ def test_writers_are_compared_by_time_and_by_cpu(slow_document):
     assert len(logging["targets"]) == 8
 
 
-def test_growth_is_told_for_every_size(document):
+def test_growth_is_reported_for_every_size(document):
     growth = document["cases"]["growth"]
     assert {name.partition(":")[0] for name in growth["contenders"]} == {
         "1x longer",
@@ -96,7 +96,7 @@ def test_a_board_is_started_in_every_way(slow_document):
     assert target["wanted"] == 20
 
 
-def test_processes_that_were_not_run_are_called_so(slow_document):
+def test_extrapolated_processes_are_marked(slow_document):
     contenders = slow_document["cases"]["hub-boards"]["contenders"]
     alone, all_of_it = (
         contenders["tensorboard, 1 processes"],
@@ -107,13 +107,13 @@ def test_processes_that_were_not_run_are_called_so(slow_document):
     assert all("PSS" in figures["note"] for figures in contenders.values())
 
 
-def test_a_crowd_is_told_by_question(document):
+def test_a_crowd_is_reported_by_kind_of_request(document):
     crowd = document["cases"]["hub-crowd"]
     assert set(crowd["contenders"]) == {"runs", "tags", "curve", "any of these"}
     assert "no errors" in crowd["notes"][0]
 
 
-def test_lists_are_told_for_every_size(slow_document):
+def test_lists_are_reported_for_every_size(slow_document):
     wanted = {f"{count} runs: {way}" for count in (20, 40) for way in ("the API", "aboard runs")}
     wanted |= {f"{count} boards: {way}" for count in (3, 6) for way in ("the API", "aboard list")}
     assert set(slow_document["cases"]["hub-lists"]["contenders"]) == wanted
@@ -124,7 +124,7 @@ def test_a_job_is_listed_at_every_size(slow_document):
     assert set(slow_document["cases"]["jobs"]["contenders"]) == wanted
 
 
-def test_a_board_on_an_engine_is_measured_beside_tensorboard_on_it(slow_document):
+def test_a_board_and_tensorboard_are_measured_on_an_engine(slow_document):
     case = slow_document["cases"]["engines"]
     assert set(case["contenders"]) == {"process: aboard", "process: tensorboard"}
     assert "times the time of tensorboard" in case["contenders"]["process: aboard"]["note"]

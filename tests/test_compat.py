@@ -1,4 +1,4 @@
-"""Aboard beside other versions of its dependencies, in environments of `tools/environments.py`."""
+"""Aboard with other versions of its dependencies, in environments of `tools/environments.py`."""
 
 import os
 import subprocess
@@ -63,5 +63,5 @@ def test_a_tensorboard_with_the_tensorflow_that_pins_it(environment):
 
 
 @pytest.mark.slow
-def test_the_oldest_versions_that_are_allowed():
+def test_the_oldest_allowed_versions():
     run_tests(environments.python("oldest"), *OLDEST)

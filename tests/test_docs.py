@@ -58,7 +58,7 @@ def test_no_page_installs_aboard_from_a_package_index():
 
 
 @pytest.mark.parametrize(("tool", "name"), [("cli", "cli"), ("engine", "engines")])
-def test_what_is_generated_is_up_to_date(tool, name):
+def test_generated_pages_are_up_to_date(tool, name):
     path = ROOT / "tools" / f"{tool}_reference.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
@@ -321,7 +321,7 @@ def own_state(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_examples_do_what_the_page_says(name, demo, own_state, tmp_path, monkeypatch):
+def test_examples_print_what_the_page_shows(name, demo, own_state, tmp_path, monkeypatch):
     import shutil
 
     monkeypatch.chdir(tmp_path)

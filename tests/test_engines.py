@@ -1,4 +1,4 @@
-"""A test whose engine is not to be had is skipped, and fails where all must run."""
+"""A test without its engine is skipped, or fails if all tests must run."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The command that runs other projects' tests against ours, with a suite of our own."""
+"""`tools/foreign_suites.py`, with a small suite in place of another project's."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def test_of_something_else():
 
 
 @pytest.mark.slow
-def test_what_passes_with_theirs_and_fails_with_ours_is_named(tmp_path):
+def test_tests_that_fail_only_with_our_class_are_listed(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_writer.py").write_text(SUITE)
     command = [sys.executable, "-m", "tools.foreign_suites", "tensorboardx", tmp_path]

@@ -1,4 +1,4 @@
-"""The check: parts are installed once and whole, and a test that fails is tried once more."""
+"""`tools/gate.py` runs a failed test again; `tools/cache.py` builds a part once and completely."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def test_a_part_that_was_damaged_is_replaced(own_cache, movable):
 
 
 @pytest.mark.parametrize("movable", [True, False])
-def test_a_part_that_cannot_be_built_is_not_there(own_cache, movable):
+def test_a_part_that_cannot_be_built_does_not_exist(own_cache, movable):
     def fails(home):
         (home / "half").touch()
         cache.run(sys.executable, "-c", "import sys; sys.exit('no network')")
@@ -126,7 +126,7 @@ def test_a_test_that_passes_the_second_time_is_flaky(gate):
     assert lines[-1] == "2 passed, 0 failed, 0 skipped"
 
 
-def test_a_test_that_fails_twice_shuts_the_gate(gate):
+def test_a_test_that_fails_twice_fails_the_gate(gate):
     done = gate(fails=True)
     assert done.returncode == 1
     assert "FAILED test_suite.py::test_never - AssertionError: on purpose" in done.stdout
@@ -139,11 +139,11 @@ def test_too_many_failures_are_not_tried_again(gate, tmp_path):
     (tmp_path / "test_many.py").write_text(many)
     done = gate()
     assert done.returncode == 1
-    assert "once more, alone" not in done.stdout
+    assert "again, alone" not in done.stdout
     assert "More than 10 tests failed" in done.stdout
 
 
-def test_a_suite_that_does_not_start_shuts_the_gate(gate, tmp_path):
+def test_a_suite_that_does_not_start_fails_the_gate(gate, tmp_path):
     (tmp_path / "conftest.py").write_text("raise SystemExit(3)")
     assert gate().returncode == 3
 

@@ -81,7 +81,7 @@ def test_with_a_compiler_the_wheel_has_the_c_cores(wheel, tmp_path):
     assert "scanning core: C\n" in version_of(wheel, tmp_path / "installed")
 
 
-def test_without_a_compiler_the_install_succeeds_and_python_serves(source, tmp_path):
+def test_without_a_compiler_the_install_succeeds_with_the_python_core(source, tmp_path):
     shutil.rmtree(source / "build", ignore_errors=True)
     wheel = build_wheel(source, tmp_path / "wheels", CC="/bin/false")
     assert cores_in(wheel) == []
@@ -111,7 +111,7 @@ def test_wheels_and_source_releases_hold_the_built_console(source, wheel, tmp_pa
 
 
 @pytest.mark.parametrize("works", [True, False], ids=["npm", "no npm"])
-def test_a_checkout_builds_its_console_where_it_can(source, tmp_path, works):
+def test_a_checkout_builds_its_console_if_possible(source, tmp_path, works):
     checkout = tmp_path / "checkout"
     shutil.copytree(source, checkout, ignore=shutil.ignore_patterns("build", "*.egg-info"))
     shutil.rmtree(checkout / "src" / "aboard" / "hub" / "console")
@@ -190,7 +190,7 @@ print(sorted(top for top in tops if not top.startswith(known) and top != "sitecu
 """
 
 
-def test_tracking_needs_numpy_alone(image, tmp_path):
+def test_tracking_needs_only_numpy(image, tmp_path):
     assert image.script(TRACKING, str(tmp_path)) == "[]\n"
 
 
@@ -204,7 +204,7 @@ def test_a_bucket_needs_obstore_too(image, s3_bucket, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["view", "runs"], ["run", "--", "true"], ["--version"], []])
-def test_the_command_line_says_what_to_install(image, command):
+def test_the_command_line_names_what_to_install(image, command):
     for start in ([image.home / "bin" / "aboard"], [image.python, "-m", "aboard"]):
         done = image.run(*start, *command)
         expected = "aboard: this needs typer, which is not installed: pip install aboard\n"
@@ -229,7 +229,7 @@ for found in pkgutil.walk_packages(aboard.__path__, "aboard.", onerror=lambda na
 """
 
 
-def test_modules_that_cannot_be_imported_say_what_to_install(image):
+def test_failed_imports_name_what_to_install(image):
     lacking = image.script(IMPORTING).split()
     parts = {"boards", "executors", "hub", "integrations", "tensorboard", "web"}
     assert {name.split(".")[1] for name in lacking} == parts

@@ -1,4 +1,4 @@
-"""The tree: every module of src has a test of its name, or is named in one."""
+"""The layout: every module in src has a test module of its name, or is named in one."""
 
 import re
 from pathlib import Path

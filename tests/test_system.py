@@ -57,7 +57,7 @@ def test_a_process_is_found_with_its_group_start_and_memory(child):
     assert 0 < system.proportional_memory([found]) <= found.resident * 2
 
 
-def test_what_a_process_was_started_with_is_known(child):
+def test_the_command_and_environment_of_a_process_are_known(child):
     assert system.command_line(child.pid)[-1] == "-x\udcff"
     assert system.program_name(child.pid).startswith("python")
     assert system.start_variable(child.pid, "PLACE") == b"here=there"
@@ -88,7 +88,7 @@ def test_a_signal_that_a_process_blocks_is_seen_pending(child):
     assert system.has_pending_signal(child.pid, signal.SIGUSR1) is True
 
 
-def test_an_ended_process_is_not_alive_before_and_after_its_exit_code_is_fetched():
+def test_an_exited_process_is_not_alive_before_and_after_it_is_reaped():
     ended = subprocess.Popen(["true"])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     assert system.find_process(ended.pid).is_alive is False
@@ -139,7 +139,7 @@ def test_without_mounts_nothing_is_known(tmp_path):
 
 
 @pytest.mark.parametrize("error", [errno.ENOTCONN, errno.EACCES, errno.ESTALE])
-def test_of_a_path_that_cannot_be_looked_at_nothing_is_known(tmp_path, monkeypatch, error):
+def test_nothing_is_known_about_an_unreadable_path(tmp_path, monkeypatch, error):
     stat = os.stat
 
     def dead(path, *arguments, **options):
@@ -218,7 +218,7 @@ def test_an_import_that_fails_for_another_package_is_not_explained():
         import_module("nor_this.part")
 
 
-def test_a_network_cache_is_not_used_and_this_is_said(monkeypatch, tmp_path):
+def test_a_network_cache_is_not_used_and_a_notice_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("ABOARD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -275,7 +275,7 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path):
         make_private(shared)
 
 
-def test_a_directory_of_someone_else_is_refused(tmp_path):
+def test_a_directory_of_another_user_is_refused(tmp_path):
     if os.getuid() != 0:
         pytest.skip("only root can give a directory away")
     other = tmp_path / "other"

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a limit that only a failure reaches."""
+"""Polling for a condition, with a timeout that only a failure reaches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SECONDS = 180.0
 
 
 def until(condition: Callable[[], T | None], failure: str | Callable[[], object] = "") -> T:
-    """Return what a condition returns once that is true; what is slow is queried rarely.
+    """Poll a condition until its result is true, with growing pauses; return the result.
 
-    `failure` is what the test fails with, or a function that returns the last state.
+    `failure` is the message of a timeout, or a function that returns it.
     """
     pauses = _pauses(failure)
     while not (found := condition()):
@@ -25,7 +25,7 @@ def until(condition: Callable[[], T | None], failure: str | Callable[[], object]
 async def until_async(
     condition: Callable[[], T | None], failure: str | Callable[[], object] = ""
 ) -> T:
-    """Wait as `until` does, while other tasks go on."""
+    """Poll like `until` without blocking the event loop."""
     pauses = _pauses(failure)
     while not (found := condition()):
         await asyncio.sleep(next(pauses))
@@ -38,4 +38,4 @@ def _pauses(failure: str | Callable[[], object]) -> Iterator[float]:
         yield pause
         pause = min(pause * 1.3, 0.3)
     state = failure() if callable(failure) else failure
-    raise AssertionError(state or "it did not happen in time")
+    raise AssertionError(state or f"the condition was not met in {_SECONDS:g} s")

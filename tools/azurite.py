@@ -1,6 +1,6 @@
-"""Azurite, Microsoft's emulator of Azure's blobs, which the storage tests talk to.
+"""Install Azurite, Microsoft's emulator of Azure Blob Storage, for the storage tests.
 
-The command installs it from npm into the cache outside the checkout, and prints its program.
+Installs it from npm into the cache outside the checkout, and prints the path of its program.
 """
 
 import subprocess

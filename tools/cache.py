@@ -1,8 +1,8 @@
-"""Parts that the tests need and no package manager installs, kept outside the checkout.
+"""A cache, outside the checkout, of parts that the tests need and no package manager installs.
 
-A part is built in a directory beside its place, tried, and renamed into place, by one process at
-a time: whoever finds it there can use it. A part that no longer works is built again. Why the last
-attempt failed is kept beside it, for the tests that have to do without.
+One process at a time builds a part in a temporary directory, tries it out and renames it, so a part
+that exists is complete. A part that no longer works is built again. The reason of the last failure
+is kept beside it, for the tests that are skipped without the part.
 """
 
 import fcntl
@@ -25,10 +25,10 @@ def ensure(
     """Return the directory of a part, building it first if it is missing or damaged.
 
     Args:
-        name: the directory's name in the cache; with a version or a digest if it has any.
+        name: the directory's name in the cache, with a version or digest if it has one.
         build: fills a directory.
-        try_out: raises `OSError` or `CalledProcessError` if what is in a directory does not work.
-        movable: whether the directory may be renamed; otherwise a mark says that it is complete.
+        try_out: raises `OSError` or `CalledProcessError` if the part in a directory does not work.
+        movable: whether the directory may be renamed; if not, it is built in place.
 
     Raises:
         OSError: the part cannot be built.
@@ -64,13 +64,13 @@ def find(name: str) -> Path | None:
 
 
 def last_failure(name: str) -> str:
-    """Return why a part could not be built the last time; empty if nobody tried."""
+    """Return why the last build of a part failed; empty if it did not."""
     failure = CACHE / f"{name}.failed"
     return failure.read_text() if failure.exists() else ""
 
 
 def run(*command: object, **options: object) -> None:
-    """Run a command, and keep what it says for the case that it fails."""
+    """Run a command; its output is in the error if it fails."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     if done.returncode:
@@ -78,13 +78,13 @@ def run(*command: object, **options: object) -> None:
 
 
 def reason(error: OSError | subprocess.CalledProcessError) -> str:
-    """Return one line that says what went wrong."""
+    """Return a one-line description of the error."""
     if isinstance(error, OSError):
         return str(error)
-    said = f"{error.stdout or ''}{error.stderr or ''}".strip().splitlines()
+    lines = f"{error.stdout or ''}{error.stderr or ''}".strip().splitlines()
     command = " ".join(map(str, error.cmd))
     return (
-        f"{command} failed with exit code {error.returncode}: {said[-1] if said else 'no output'}"
+        f"{command} failed with exit code {error.returncode}: {lines[-1] if lines else 'no output'}"
     )
 
 

@@ -1,6 +1,6 @@
-"""Write docs/reference/cli.md from the command line itself: `make docs` runs this.
+"""Generate docs/reference/cli.md from the command line; `make docs` runs this.
 
-A test compares the page with what this would write, so the two cannot drift apart.
+A test fails if the page is out of date.
 """
 
 import inspect
@@ -28,7 +28,7 @@ environment variables in [Settings](settings.md).
 
 
 def reference() -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     group = typer.main.get_command(app)
     context = typer.Context(group, info_name="aboard", **group.context_settings)
     parts = [_INTRODUCTION, _section("aboard", group, context)]
@@ -37,7 +37,7 @@ def reference() -> str:
 
 
 def _sections_below(title: str, group: Any, context: Any) -> Iterator[str]:
-    """Give the sections of a group's commands by name, each followed by those below it."""
+    """Yield the sections of a group's commands by name, each followed by its subcommands."""
     for name, command in sorted(group.commands.items()):
         below = typer.Context(command, info_name=name, parent=context)
         yield _section(f"{title} {name}", command, below)
@@ -59,9 +59,9 @@ def _section(title: str, command: Any, context: Any) -> str:
 def _row(parameter: Any) -> str:
     meaning = re.sub(r"\s+", " ", parameter.help or "")
     default = _default(parameter)
-    # A default that the program works out itself is told in the text.
-    if told := re.search(r" ?\[default: (.+)\]$", meaning):
-        meaning, default = meaning[: told.start()], f"`{told[1]}`"
+    # The help text names a default that is computed at run time.
+    if computed := re.search(r" ?\[default: (.+)\]$", meaning):
+        meaning, default = meaning[: computed.start()], f"`{computed[1]}`"
     if parameter.envvar:
         value = "=1" if parameter.is_flag else ""
         meaning += f" Also set by `{parameter.envvar}{value}`."

@@ -1,6 +1,6 @@
-"""Write docs/reference/engines.md from the settings of the engines: `make docs` runs this.
+"""Generate docs/reference/engines.md from the settings of the engines; `make docs` runs this.
 
-A test compares the page with what this would write, so the two cannot drift apart.
+A test fails if the page is out of date.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ The exit code is 1 if a stage failed.
 
 
 def reference() -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     kinds = "\n".join(f"| `{name}` | {_purpose(name)} |" for name in EXECUTORS)
     sections = [f"\n{_section(name)}" for name in EXECUTORS]
     return "".join([_INTRODUCTION, kinds, "\n", _COMMANDS, *sections])

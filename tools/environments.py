@@ -1,8 +1,8 @@
-"""Python environments for frameworks too heavy or too old for ours, kept outside the checkout.
+"""Build Python environments, outside the checkout, for frameworks too heavy or too old for .venv.
 
-Each has the dependencies of Aboard beside its framework, as pip resolves them together; the
-checkout itself is not installed. One is built once and used by every checkout with the same
-requirements; the command prints the path of its interpreter.
+Each has its framework and the dependencies of Aboard, resolved together by pip; the checkout itself
+is not installed. An environment is built once and shared by all checkouts with the same
+requirements. Prints the path of each interpreter.
 """
 
 import argparse
@@ -34,11 +34,11 @@ FRAMEWORKS = {
     "jax": ["jax==0.10.2"],
     "ray": ["ray[tune]==2.60.0"],
     "xmanager": ["xmanager==0.8.5"],
-    # Google's client of Vertex, for its types: tests/engines/vertex_types.py.
+    # The types of Google's Vertex client: tests/engines/vertex_types.py.
     "vertex": ["google-cloud-aiplatform>=1.120,<3"],
-    # A peer of bench/catalogs.py.
+    # For bench/catalogs.py.
     "mlflow": ["mlflow>=3,<4"],
-    # Every dependency in the oldest version that pyproject.toml allows.
+    # The oldest version of every dependency that pyproject.toml allows.
     "oldest": ["protobuf<5", "moto[server]>=5"],
 }
 PYTHON = (3, 11)  # TensorFlow 2.15 has no build for a later one
@@ -55,25 +55,25 @@ def requirements(name: str) -> list[str]:
 def _lowest(requirement: str) -> str:
     found = re.match(r"([\w\[\]-]+)>=([\d.]+)", requirement)
     if found is None:
-        sys.exit(f"pyproject.toml: {requirement!r} does not begin with its oldest version")
+        sys.exit(f"pyproject.toml: {requirement!r} does not start with NAME>=VERSION")
     return f"{found[1]}=={found[2]}"
 
 
 def interpreter(name: str) -> Path:
-    """Return the Python of an environment, building it first if need be."""
+    """Return the Python of an environment, building it first if necessary."""
     wanted = requirements(name)
 
     def build(home: Path) -> None:
         cache.run(base_python(), "-m", "venv", home)
         pip: list[object] = [_python(home), "-m", "pip", "install"]
-        if find_spec("uv") is not None:  # it takes seconds, pip minutes
+        if find_spec("uv") is not None:  # takes seconds instead of minutes
             pip = [sys.executable, "-m", "uv", "pip", "install", "--python", _python(home)]
         cache.run(*pip, "--quiet", *wanted)
 
     def try_out(home: Path) -> None:
         cache.run(_python(home), "-c", "import aiohttp, numpy, pytest, tensorboard")
 
-    # Programs of an environment name its interpreter by its path, so it is built in its place.
+    # Programs of an environment contain the path of its interpreter, so it cannot be moved.
     return _python(cache.ensure(directory(name), build, try_out, movable=False))
 
 
@@ -94,7 +94,7 @@ def _python(home: Path) -> Path:
 
 
 def base_python() -> str:
-    """Return a Python of the version that every framework here supports."""
+    """Return a Python of the version that all these frameworks support."""
     version = ".".join(map(str, PYTHON))
     if sys.version_info[:2] == PYTHON:
         return sys.executable

@@ -4,13 +4,13 @@
     python -m tools.foreign_suites tensorboardx ~/src/tensorboardX
     python -m tools.foreign_suites tensorboard ~/src/tensorboard
 
-It takes a checkout of theirs, of a version near the installed package, and changes nothing there.
-Their tests run twice: as they are, and with `SummaryWriter`, or for TensorBoard the data provider
-below its plugins, replaced by ours. What counts are the tests that use the replaced class. The exit
-code is 1 if one of them passes with theirs, fails with ours, and is not in `DELIBERATE`.
+Needs a checkout of the project, of a version near the installed package; it is not changed. The
+tests run twice: unchanged, and with `SummaryWriter`, or TensorBoard's data provider, replaced by
+ours. Only tests that use the replaced class count. The exit code is 1 if one of them passes with
+theirs, fails with ours, and is not in `DELIBERATE`.
 
 PyTorch's suite needs `pip install expecttest`. TensorBoard's runs in an environment with
-TensorFlow, which `tools/environments.py` builds. The file is its own pytest plugin.
+TensorFlow, built by `tools/environments.py`. This file is also the pytest plugin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-ORDER = "ABOARD_FOREIGN_SUITE"  # what the plugin shall do, as JSON
+ORDER = "ABOARD_FOREIGN_SUITE"  # the plugin's arguments, as JSON
 
 FILES = {
     "pytorch": ["test/test_tensorboard.py", "test/expect/TestTensorBoard*"],
@@ -44,20 +44,20 @@ FILES = {
 DELIBERATE: dict[str, dict[str, str]] = {
     "pytorch": {},
     "tensorboardx": {
-        "*::test_flush": "takes the name of the event file from a private attribute",
-        "*::test_flush_after_close": "takes the name of the event file from a private attribute",
-        "*::test_writer_with_default_metadata": "looks at calls of a class of theirs",
+        "*::test_flush": "reads the name of the event file from a private attribute",
+        "*::test_flush_after_close": "reads the name of the event file from a private attribute",
+        "*::test_writer_with_default_metadata": "checks calls of one of their classes",
     },
     "tensorboard": {
-        "*::test_read_scalars_but_not_rank_0": "the error is the same, its text names run and tag",
+        "*::test_read_scalars_but_not_rank_0": "the same error with another text: run and tag",
     },
 }
-"""Differences that stay: patterns of a suite's tests, and why."""
+"""Intended differences: patterns of test names, and the reason."""
 
 
 class Result(NamedTuple):
     outcome: str  # passed, failed or skipped
-    uses: bool  # the class that is replaced
+    uses: bool  # whether the test uses the replaced class
     reason: str = ""
 
 
@@ -73,7 +73,7 @@ def main() -> int:
     )
     parser.add_argument("suite", choices=FILES)
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--python", help="with another interpreter, which has their package")
+    parser.add_argument("--python", help="interpreter that has their package")
     options = parser.parse_args()
     if not any(options.checkout.glob(FILES[options.suite][0])):
         parser.error(f"{options.checkout} has no {FILES[options.suite][0]}")
@@ -114,13 +114,13 @@ def run(options: argparse.Namespace, *, ours: bool) -> Results:
             check=False,
         )
         if not (work / "results.json").exists():
-            sys.exit(f"their tests cannot be run:\n{done.stdout}{done.stderr}")
+            sys.exit(f"the tests could not be run:\n{done.stdout}{done.stderr}")
         found = json.loads((work / "results.json").read_text())
         return {name: Result(*one) for name, one in found.items()}
 
 
 def copy(suite: str, checkout: Path, target: Path) -> None:
-    """Copy the tests, so that the package beside them in the checkout is not imported."""
+    """Copy the tests, so that they do not import the package in the checkout."""
     for pattern in FILES[suite]:
         for path in checkout.glob(pattern):
             inner = path.relative_to(checkout)
@@ -136,13 +136,13 @@ def report(suite: str, theirs: Results, ours: Results) -> int:
     valid = {name: one for name, one in users.items() if passes(theirs, name)}
     applicable = {name: one for name, one in valid.items() if one.outcome != "skipped"}
     failed = {name: one for name, one in applicable.items() if one.outcome == "failed"}
-    deliberate = {name: why for name in failed if (why := deliberately(suite, name))}
+    deliberate = {name: why for name in failed if (why := reason_of_difference(suite, name))}
     unexpected = {name: one for name, one in failed.items() if name not in deliberate}
-    print(f"{suite}: {len(ours)} tests, {len(users)} with the class that is replaced by ours")
-    print(f"  {len(users) - len(valid)} do not pass with their own class here, and do not count")
+    print(f"{suite}: {len(ours)} tests, {len(users)} use the replaced class")
+    print(f"  {len(users) - len(valid)} do not pass with their own class and do not count")
     for name, one in theirs.items():
         if "::" not in name and one.outcome == "failed":
-            print(f"  cannot be imported here: {name}: {one.reason}")
+            print(f"  cannot be imported: {name}: {one.reason}")
     for name in sorted(valid.keys() - applicable.keys()):
         print(f"  not applicable: {name}: {valid[name].reason}")
     for name, why in sorted(deliberate.items()):
@@ -162,7 +162,7 @@ def theirs_use(results: Results, name: str) -> bool:
     return name in results and results[name].uses
 
 
-def deliberately(suite: str, name: str) -> str:
+def reason_of_difference(suite: str, name: str) -> str:
     return next((why for pattern, why in DELIBERATE[suite].items() if fnmatch(name, pattern)), "")
 
 
@@ -185,34 +185,34 @@ class Plugin:
     def _replace_torch(self, _: Path, ours: bool) -> None:
         import torch.utils.tensorboard as module
 
-        module.SummaryWriter = self._noted(_our_writer() if ours else module.SummaryWriter)
+        module.SummaryWriter = self._recorded(_our_writer() if ours else module.SummaryWriter)
 
     def _replace_tensorboardx(self, _: Path, ours: bool) -> None:
         import tensorboardX as module  # noqa: N813 - its name
 
-        writer = self._noted(_our_writer() if ours else module.SummaryWriter)
+        writer = self._recorded(_our_writer() if ours else module.SummaryWriter)
         module.SummaryWriter = module.writer.SummaryWriter = writer
 
     def _replace_provider(self, checkout: Path, ours: bool) -> None:
         sys.meta_path.append(Checkout(checkout))
         from tensorboard.compat import tf2
 
-        tf2.summary  # noqa: B018 - TensorBoard looks for TensorFlow now, and ours keeps it out
+        tf2.summary  # noqa: B018 - load TensorFlow before our import, which disables it
         from tensorboard.backend.event_processing import data_provider as module
 
         theirs = module.MultiplexerDataProvider
-        module.MultiplexerDataProvider = self._noted(self._our_provider() if ours else theirs)
+        module.MultiplexerDataProvider = self._recorded(self._our_provider() if ours else theirs)
 
-    def _noted(self, replaced: Any) -> Any:
-        """Return the class, which notes the test that makes an instance of it."""
+    def _recorded(self, replaced: Any) -> Any:
+        """Return a subclass that records which tests create an instance."""
 
-        class Noted(replaced):  # type: ignore[misc]
-            def __init__(noted, *arguments: Any, **options: Any) -> None:  # noqa: N805
+        class Recorded(replaced):  # type: ignore[misc]
+            def __init__(instance, *arguments: Any, **options: Any) -> None:  # noqa: N805
                 self.users.add(self.current)
                 super().__init__(*arguments, **options)
 
-        Noted.__name__ = Noted.__qualname__ = replaced.__name__
-        return Noted
+        Recorded.__name__ = Recorded.__qualname__ = replaced.__name__
+        return Recorded
 
     def _our_provider(self) -> Any:
         import pytest
@@ -223,7 +223,7 @@ class Plugin:
         from aboard.tensorboard.provider import BoardDataProvider, Boards
 
         class OneBoard(Boards):
-            """Every experiment is the one board, which is read again at each request."""
+            """Returns one board for every experiment, refreshed at each request."""
 
             def get(self, board_id: str) -> Any:  # noqa: ARG002
                 for board in self:
@@ -234,7 +234,7 @@ class Plugin:
         class Provider(BoardDataProvider):
             def __init__(provider, _: Any, logdir: str) -> None:  # noqa: N805
                 if not logdir or not Path(logdir).is_dir():
-                    pytest.skip("its data is not in a log directory")
+                    pytest.skip("the data is not in a log directory")
                 cache = self._closing.enter_context(tempfile.TemporaryDirectory())
                 index = self._closing.enter_context(Index(Path(cache) / "index.db"))
                 boards = OneBoard(Library(index))
@@ -268,7 +268,7 @@ def pytest_configure(config: Any) -> None:
 
 
 class Checkout(importlib.abc.MetaPathFinder):
-    """Finds what their tests share and their wheel lacks, in the checkout."""
+    """Imports modules that the tests need and the wheel does not contain from the checkout."""
 
     def __init__(self, checkout: Path) -> None:
         self._checkout = checkout
@@ -287,7 +287,7 @@ def _our_writer() -> Any:
 
 
 def _reason(report: Any) -> str:
-    if isinstance(report.longrepr, tuple):  # of a test that was skipped
+    if isinstance(report.longrepr, tuple):  # the test was skipped
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     return " ".join((crash.message if crash else str(report.longrepr)).split())[:200]

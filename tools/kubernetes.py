@@ -1,9 +1,9 @@
-"""The Kubernetes that the tests run boards on, built once into a cache outside the checkout.
+"""Build Kubernetes for the tests, once, into a cache outside the checkout.
 
-No package ships the server, but Debian 12's source package of kubectl contains it. This fetches
-that source, compiles the API server, controller manager, scheduler, kubelet and kubectl, and keeps
-the binaries; the command prints their folder. The first time takes a quarter of an hour of two
-cores; installed must be: golang-go jq rsync make dpkg-dev.
+No package contains the server, but Debian 12's source package of kubectl does. This fetches that
+source, compiles the API server, controller manager, scheduler, kubelet and kubectl, and prints the
+directory of the binaries. The first build takes a quarter of an hour on two cores and needs
+golang-go jq rsync make dpkg-dev.
 """
 
 import os
@@ -47,7 +47,7 @@ def _try_out(home: Path) -> None:
 
 
 def _fetch(work: Path) -> Path:
-    """Unpack the source, with package lists of our own: the machine's may lack `deb-src`."""
+    """Unpack the source, with separate package lists: the machine's may lack `deb-src`."""
     (work / "lists").mkdir()
     source = f"deb-src [signed-by={KEYRING}] {_mirror(work)} {SUITE} main\n"
     (work / "sources.list").write_text(source)
@@ -69,7 +69,7 @@ def _mirror(work: Path) -> str:
         address, _, suite = line.rpartition(" ")
         if suite == SUITE:
             return address
-    raise OSError(f"apt has no source of Debian's {SUITE}; add one")
+    raise OSError(f"apt has no package source for Debian {SUITE}; add one")
 
 
 def _compile(source: Path, home: Path) -> None:
@@ -98,13 +98,13 @@ def _compile(source: Path, home: Path) -> None:
 
 
 def _run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> None:
-    # Standard output is for the path alone.
+    # Standard output contains only the path.
     subprocess.run(command, cwd=cwd, env=env, check=True, stdout=sys.stderr)
 
 
 def main() -> None:
     if platform.system() != "Linux":
-        sys.exit("the tests' Kubernetes runs on Linux only")
+        sys.exit("Kubernetes for the tests runs on Linux only")
     try:
         print(cache.ensure(NAME, _build, _try_out))
     except (OSError, subprocess.CalledProcessError) as error:

@@ -1,8 +1,8 @@
-"""Write the event files of real frameworks anew into tests/fixtures.
+"""Generate the event files of real frameworks in tests/fixtures.
 
-Each script in tools/fixtures logs small runs with one framework, in an environment of its own
-where the framework is too heavy for ours. The names of the files are then made the same on
-every machine: no host, no process, times that only keep their order.
+Each script in tools/fixtures logs small runs with one framework, in its own environment if the
+framework is too heavy for .venv. The files are then renamed so that their names are the same on
+every machine: without host and process, with times that only keep the order.
 """
 
 import argparse
@@ -29,7 +29,7 @@ FRAMEWORKS = {
 
 
 def python_for(environment: str | None) -> Path:
-    """Return a Python that has the framework, making its environment if need be."""
+    """Return a Python that has the framework, building its environment if necessary."""
     if environment is not None:
         return interpreter(environment)
     modules = [requirement.split("==")[0] for requirement in OURS]
@@ -39,14 +39,14 @@ def python_for(environment: str | None) -> Path:
 
 
 def creation_order(path: Path) -> list[object]:
-    """Sort event files by time, then by the number their writer gave them."""
+    """Return a sort key: time, then the number that the writer gave the file."""
     return [
         (part.isdigit(), int(part) if part.isdigit() else part) for part in path.name.split(".")
     ]
 
 
 def rename(tree: Path) -> None:
-    """Take host, process and time out of the names, in the order the files were made."""
+    """Replace host, process and time in the names, in the order of creation."""
     for directory in {path.parent for path in tree.rglob("*tfevents*")}:
         paths = sorted(directory.glob("*tfevents*"), key=creation_order)
         for number, path in enumerate(paths):

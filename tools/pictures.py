@@ -1,4 +1,4 @@
-"""Makes docs/pictures/spike.png: the same run in TensorBoard and in Aboard, in a real browser.
+"""Generate docs/pictures/spike.png: the same run in TensorBoard and in Aboard, in a real browser.
 
     .venv/bin/python tools/pictures.py
 
@@ -72,7 +72,7 @@ def stock(logs: Path) -> Iterator[str]:
             except OSError:
                 pass
             time.sleep(0.2)
-        time.sleep(10)  # its loader goes on after it has listed the run
+        time.sleep(10)  # its loader still reads after it has listed the run
         yield url
 
 
@@ -90,9 +90,9 @@ def card(page: Any, url: str) -> Image.Image:
     page.goto(url)
     drawn = page.locator("scalar-card").first
     drawn.locator("tr, .data-row, tb-data-table-content-row").first.wait_for()
-    page.wait_for_timeout(3_000)  # the curve grows into its card
+    page.wait_for_timeout(3_000)  # the card is animated
     picture = Image.open(io.BytesIO(drawn.screenshot()))
-    return picture.crop((0, 0, picture.width, picture.height - 70))  # below the table is nothing
+    return picture.crop((0, 0, picture.width, picture.height - 70))  # cut the empty space
 
 
 def compose(cards: dict[str, Image.Image]) -> Image.Image:

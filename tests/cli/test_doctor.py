@@ -35,7 +35,7 @@ def test_an_empty_directory(aboard, tree, tmp_path):
     assert result.code == 1
     place, what, advice = result.out.splitlines()
     assert place == str(tmp_path / "log")
-    assert what.startswith("  error    there are no event files here or below, so a board would be")
+    assert what.startswith("  error    no event files here or below, so a board would be")
     assert advice == f"           -> Open {tree}, which has some."
 
 
@@ -54,7 +54,7 @@ def test_several_sources_and_one_missing(aboard, tree):
     result = aboard("doctor", tree / "a", tree / "c")
     assert result.code == 1
     assert "all good" in result.out
-    assert f"\n\n{tree}/c\n  error    there is no such file or directory;" in result.out
+    assert f"\n\n{tree}/c\n  error    no such file or directory;" in result.out
 
 
 def test_json(aboard, tree, variables):
@@ -97,7 +97,7 @@ def test_colours_are_for_terminals(variables, tree):
     shown = os.read(leader, 4096).decode()
     os.close(leader)
     assert done.returncode == 1
-    assert "\x1b[31merror   \x1b[0m there is no such" in shown
+    assert "\x1b[31merror   \x1b[0m no such" in shown
 
 
 def test_a_name_before_a_source(aboard, tree):

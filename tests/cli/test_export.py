@@ -212,7 +212,7 @@ def test_what_vanishes_is_said_and_the_rest_is_exported(tree, after_choosing, ca
     assert run(["export", str(tree), "-o", str(output)]) == 1
     assert set(read_csv(output.read_text())["run"]) == {"a/train"}
     assert capfd.readouterr().err == (
-        f"aboard: tag 'loss' of run 'b' is gone from {tree}: its files were deleted or replaced"
+        f"aboard: tag 'loss' of run 'b' is no longer in {tree}: its files were deleted or replaced"
         " since it was listed. List the tags again.\n"
         f"aboard: 11 points of 2 series written to {output}\n"
     )

@@ -77,7 +77,7 @@ def test_resume(aboard: Aboard, tmp_path: Path) -> None:
     assert (refused.code, refused.out) == (1, "")
     where = tmp_path / "runs/default/a"
     assert refused.err == (
-        f"aboard: there is a run at {where} already. Resume it, or choose another name. "
+        f"aboard: the run {where} already exists. Resume it, or choose another name. "
         "Add --resume to continue it.\n"
     )
     assert aboard("run", "--name", "a", "--resume", "--", "sh", "-c", "echo two; exit 1").code == 1
@@ -88,7 +88,7 @@ def test_resume(aboard: Aboard, tmp_path: Path) -> None:
     broken = aboard("run", "--name", "a", "--resume", "--", "true")
     assert broken.code == 1
     assert broken.err == (
-        f"aboard: {where}/run.json: this is not the record of a run, which has a 'name'. "
+        f"aboard: {where}/run.json: not the record of a run, which has a 'name'. "
         "Repair or remove the file.\n"
     )
 
@@ -101,7 +101,7 @@ def test_resume(aboard: Aboard, tmp_path: Path) -> None:
         (["--tag", "=x", "--", "true"], "--tag '=x': write NAME or NAME=VALUE."),
         (["--ranks", "some", "--", "true"], "--ranks some: write 'first' or 'all'."),
         (["--resume", "--", "true"], "--resume requires --name."),
-        (["--name", "a/b", "--", "true"], "the name of the run, 'a/b', has the character '/' in"),
+        (["--name", "a/b", "--", "true"], "the name of the run, 'a/b', contains the character '/'"),
         (["--nope", "--", "true"], "no such option: --nope"),
     ],
 )  # fmt: skip

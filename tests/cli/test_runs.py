@@ -204,7 +204,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
     assert result.code == 1
     assert len(result.out.splitlines()) == 6
     lines = result.err.splitlines()
-    assert any("run2/run.json: this is not JSON" in line for line in lines)
+    assert any("run2/run.json: invalid JSON" in line for line in lines)
     assert any("missing: file or directory not found" in line for line in lines)
     assert len(lines) == 2
 
@@ -213,13 +213,13 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
     ("arguments", "code", "text"),
     [
         (["cifar1"], 1, "'cifar1' matches no run. The nearest is 'cifar10'."),
-        (["jobs:1"], 2, "there is no selector 'jobs'. Did you mean job:1?"),
+        (["jobs:1"], 2, "unknown selector 'jobs'. Did you mean job:1?"),
         (["--columns", "stat"], 2, "unknown column 'stat'. Did you mean 'state'?"),
         (["--columns", "run,hparams.l"], 2, "no run has a hyperparameter 'l'. Did you mean 'lr'?"),
         (["--where", " "], 2, "--where is empty. Write a condition, such as"),
         (["--limit", "x"], 2, "invalid value for '--limit': 'x' must be a whole number."),
         (["--limit", "0"], 2, "invalid value for '--limit': 0 must be at least 1."),
-        (["--sort", "-creatd"], 2, "there is no field 'creatd'. Did you mean 'created'?"),
+        (["--sort", "-creatd"], 2, "unknown field 'creatd'. Did you mean 'created'?"),
         (["--root", "nowhere"], 1, "nowhere: file or directory not found."),
         (["./nowhere"], 1, "nowhere: file or directory not found."),
         (["show", "cifar10"], 1, "'cifar10' is 3 runs: cifar10/run1, cifar10/run2, cifar10/run10."),

@@ -269,7 +269,7 @@ def test_the_next_free_port_is_taken(viewing, tree):
         (["nowhere"], 1, "nowhere: file or directory not found. Check the path."),
         (["nothere/"], 1, "nothere: file or directory not found. Check the path."),
         (["logs", "--engine", "slow"], 2, "unknown engine 'slow'. Choose 'fast' or 'stock'."),
-        (["logs", "--template", "{lr}"], 2, "there is no field 'lr'"),
+        (["logs", "--template", "{lr}"], 2, "unknown field 'lr'"),
         (["logs", "--port", "99999"], 2, "99999 is not in the range"),
         (["logs", "--token", "x"], 2, "a token is 16 to 512 letters"),
         (["logs", "--token", "ab" * 20], 2, "the token repeats the same few characters"),
@@ -641,7 +641,7 @@ def test_options_of_groups_are_checked(aboard, tree):
     result = aboard("view", tree, "--group-by", "hparams.lr", "--engine", "stock")
     assert (result.code, "the stock engine does not support --group-by" in result.err) == (2, True)
     result = aboard("view", tree, "--group-by", "metrics.loss")
-    assert (result.code, "not grouped by 'metrics.loss'" in result.err) == (2, True)
+    assert (result.code, "cannot be grouped by 'metrics.loss'" in result.err) == (2, True)
     result = aboard("start", tree, "--show", "both")
     assert (result.code, "require --group-by FIELD" in result.err) == (2, True)
 

@@ -28,6 +28,6 @@ def test_a_slow_index():
     assert slow_index("/cache/index.db", 0.001) == []
     (found,) = slow_index("/cache/index.db", 0.2, "nfs4")
     assert found.severity == "warning"
-    assert found.what == "a small write to the index takes 200 ms; a local disk needs a few"
+    assert found.what == "a small write to the index takes 200 ms; on a local disk a few ms"
     assert found.where == ("/cache/index.db (nfs4)",)
     assert found.advice == "Set ABOARD_CACHE to a directory on a local disk."

@@ -1,1 +1,1 @@
-"""Servers that speak the wire protocol of clouds of which nothing real runs here."""
+"""Engines that tests start: real ones, and fakes of cloud services that do not run locally."""

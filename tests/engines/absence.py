@@ -1,4 +1,4 @@
-"""What happens to tests whose engine is not to be had on this machine."""
+"""Skips or fails tests whose engine is not installed on this machine."""
 
 import os
 from typing import NoReturn
@@ -6,10 +6,10 @@ from typing import NoReturn
 import pytest
 
 MUST_RUN = "ABOARD_TESTS_MUST_RUN"
-"""Set where everything is installed: what cannot be set up there is a defect."""
+"""Set on machines where everything is installed: an engine that is missing there is a failure."""
 
 MARK = "cannot be set up here: "
-"""How the reason of each such test begins."""
+"""Prefix of the reason of each such test."""
 
 
 def must_run() -> bool:
@@ -17,7 +17,7 @@ def must_run() -> bool:
 
 
 def cannot_set_up(reason: str) -> NoReturn:
-    """Skip the tests that need an engine, or fail them where all must run."""
+    """Skip the tests that need an engine, or fail them if all tests must run."""
     if must_run():
         pytest.fail(f"{reason} ({MUST_RUN} is set)", pytrace=False)
     pytest.skip(MARK + reason)

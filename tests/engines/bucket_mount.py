@@ -1,10 +1,10 @@
-"""A bucket as a directory, as gcsfuse and its like mount them, over a directory that is the bucket.
+"""A fake of gcsfuse and similar programs: mounts a directory as if it were a bucket.
 
     python bucket_mount.py BUCKET MOUNT_POINT {append,refuse-open,refuse-write}
 
-A file reaches the bucket when it is closed, whole. A bucket that refuses appending does so when
-the file is opened, as Mountpoint for S3, or when it is written to, as goofys. While the bucket
-has an object `full`, it takes no other. Needs the library of the Debian package fuse3.
+A file is uploaded when it is closed. Appending is refused when the file is opened, like Mountpoint
+for S3, or when it is written to, like goofys. While the bucket has an object `full`, it accepts no
+other. Needs the library of the Debian package fuse3.
 """
 
 import errno
@@ -20,13 +20,13 @@ FULL = "full"
 
 
 class MountError(Exception):
-    """Why nothing can be mounted here."""
+    """The bucket cannot be mounted on this machine."""
 
 
 @contextmanager
 def mounted(bucket: Path, place: Path, kind: str = "append"):
-    """Mount a bucket on an empty directory, in a process of its own, until the end of the block."""
-    from tests.waiting import until  # not for the process: it does not find the tests
+    """Mount a bucket on an empty directory, in a child process, until the end of the block."""
+    from tests.waiting import until  # imported here: the child process cannot import `tests`
 
     if not Path("/dev/fuse").exists():
         raise MountError("there is no /dev/fuse: load the kernel module fuse")
@@ -45,7 +45,7 @@ def mounted(bucket: Path, place: Path, kind: str = "append"):
 
 
 def serve(bucket: Path, place: str, kind: str) -> None:
-    """Answer the kernel until the end."""
+    """Serve requests of the kernel until unmounted."""
     from mfusepy import FUSE, Operations
 
     class Bucket(Operations):

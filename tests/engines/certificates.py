@@ -1,4 +1,4 @@
-"""A certificate authority for servers that run in the tests, and for their clients."""
+"""A certificate authority for servers and clients in tests."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _PEM = serialization.Encoding.PEM
 
 
 class Authority:
-    """Signs certificates; `pem` is its own."""
+    """Signs certificates; `pem` is the certificate of the authority."""
 
     def __init__(self, name: str = "test-ca") -> None:
         self._key = rsa.generate_private_key(65537, 2048)

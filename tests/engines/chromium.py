@@ -1,4 +1,4 @@
-"""A real browser, and people who sit down at it one after another."""
+"""A real browser, and pages of different users in it."""
 
 import shlex
 import shutil
@@ -22,23 +22,23 @@ ARGUMENTS = (
     "--disable-sync",
 )
 PATIENCE = 180_000
-"""Milliseconds to wait for something to appear: for a busy machine, not for a slow board."""
+"""Milliseconds to wait for an element; long, because the machine may be busy."""
 
 
 def _program() -> str:
-    # The shell is the same browser without its own windows, at half the processor time.
+    # The headless shell is the same browser without windows, at half the CPU time.
     return shutil.which("chromium-headless-shell") or shutil.which("chromium") or ""
 
 
 def missing() -> str:
-    """Say what is needed and not there; empty if nothing is."""
+    """Return what is not installed; empty if nothing is missing."""
     return "" if _program() else "needs a browser (Debian: apt-get install chromium-headless-shell)"
 
 
-# Not for a whole session of tests: as long as Playwright runs, no other can run an event loop.
+# Not a fixture of the session: while Playwright runs, no other event loop can run.
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Run a browser; without one, what needs it is skipped, or fails where all must run."""
+    """Run a browser; skip the test without one, or fail it if all tests must run."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -53,7 +53,7 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def _steadily(program: str) -> Iterator[str]:
-    """Give a script that starts a program to which networks stay as they are."""
+    """Yield a script that starts a program without notifications of network changes."""
     with tempfile.TemporaryDirectory() as directory:
         script = Path(directory) / "start"
         words = shlex.join([sys.executable, "-I", "-S", steady_network.__file__, program])
@@ -64,10 +64,10 @@ def _steadily(program: str) -> Iterator[str]:
 
 @contextmanager
 def visitors(browser: Any, listen: Callable[[Any], None]) -> Iterator[Callable[[], Any]]:
-    """Give a function that lets somebody else sit down: it opens a page without cookies.
+    """Yield a function that opens a page without cookies, as another user would.
 
     Args:
-        browser: where.
+        browser: the browser to open pages in.
         listen: called with each new page.
     """
     contexts = []

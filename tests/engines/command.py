@@ -1,7 +1,7 @@
-"""The `aboard` command as tests run it: its real entry point, in this process or in one of its own.
+"""Runs the `aboard` command by its real entry point, in this process or in another.
 
-A process of its own costs half a second and more, and is for tests of what only a process has:
-signals, pipes, tracebacks at exit, what a list of processes shows.
+Another process takes half a second or more. It is for tests of signals, pipes, tracebacks at exit
+and the process list.
 """
 
 import io
@@ -67,7 +67,7 @@ class Result(NamedTuple):
 
 
 class _Exit(BaseException):
-    """The command has ended, with this exit code."""
+    """The command has exited with this code."""
 
 
 def run_command(
@@ -86,9 +86,9 @@ def run_command(
         env: the whole environment.
         cwd: the directory to run it in.
         stdin: what it reads from standard input.
-        process: in a process of its own, with a new interpreter.
-        forked: in a process that is forked from one with a hub's modules. In a thread it is in
-            any case: an environment and a directory belong to a whole process.
+        process: run it in a new process with a new interpreter.
+        forked: run it in a process forked from one that has imported a hub's modules. Always so in
+            a thread: the environment and the working directory belong to the process.
     """
     words = [str(one) for one in arguments]
     if process:
@@ -150,7 +150,7 @@ def fork_command(
 
 @contextmanager
 def forked_hubs() -> Iterator[None]:
-    """Fork the hubs that this process starts for a user, to save what their imports cost."""
+    """Fork the hubs that this process starts for a user, to save the time of their imports."""
 
     def popen(command: Sequence[str], *, stdout: BinaryIO, **_: object) -> Forked:
         log = str(Path(f"/proc/self/fd/{stdout.fileno()}").readlink())
@@ -185,7 +185,7 @@ def _main(words: list[str]) -> int:
 
 @contextmanager
 def _place(env: Mapping[str, str], cwd: Path) -> Iterator[None]:
-    """Exchange the environment and the working directory."""
+    """Replace the environment and the working directory."""
     kept, before = dict(os.environ), Path.cwd()
     os.environ.clear()
     os.environ.update(env)
@@ -202,7 +202,7 @@ def _place(env: Mapping[str, str], cwd: Path) -> Iterator[None]:
 
 @contextmanager
 def _handlers() -> Iterator[None]:
-    """Put back what a process sets for itself: handlers of signals, of warnings and of logs."""
+    """Restore handlers of signals, warnings and logs that a command sets for its process."""
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     root = logging.getLogger()
     handlers = list(root.handlers)
@@ -220,7 +220,7 @@ def _handlers() -> Iterator[None]:
 
 @contextmanager
 def _streams(source: BinaryIO, out: BinaryIO, err: BinaryIO) -> Iterator[None]:
-    """Exchange the standard streams, also of processes that are started meanwhile."""
+    """Replace the standard streams, also for child processes."""
     kept = [os.dup(number) for number in range(3)]
     streams = sys.stdin, sys.stdout, sys.stderr
     for number, file in enumerate((source, out, err)):

@@ -1,8 +1,8 @@
-"""A real Docker daemon in a directory of its own, with an image of this checkout.
+"""A real Docker daemon with an image of this checkout.
 
-Its data, its sockets, its containers and its network are its own, so that a daemon of the machine
-and other tests may run beside it. It needs root. There is no registry: the base image is made of
-the interpreter that runs the tests and of busybox, and is kept outside the checkout.
+It has its own data, sockets, containers and network, so other daemons can run on the machine. It
+needs root. No registry is used: the base image is built from the interpreter that runs the tests
+and busybox, and is kept outside the checkout.
 """
 
 import functools
@@ -56,11 +56,11 @@ os.execv({runc!r}, [{runc!r}, *sys.argv[1:]])
 
 
 class DockerDidNotStartError(RuntimeError):
-    """A daemon that ended, or never answered; the message ends with what it logged."""
+    """The daemon exited or never responded; the message ends with its log."""
 
 
 def missing() -> str:
-    """Say what is needed and not there; empty if nothing is."""
+    """Return what is not installed; empty if nothing is missing."""
     absent = [program for program in _PROGRAMS if _which(program) is None]
     if os.geteuid() != 0:
         absent.append("root")
@@ -70,7 +70,7 @@ def missing() -> str:
 class Docker:
     """A daemon; `host` is its address, `image` has the Aboard of this checkout, `base` has none.
 
-    By `tls_host` it is reached with a client certificate of `authority`.
+    `tls_host` is its address for clients with a certificate of `authority`.
     """
 
     def __init__(self, home: Path, bridge: str) -> None:
@@ -90,7 +90,7 @@ class Docker:
             (home / name).write_bytes(content)
 
     def docker(self, *words: str | Path, check: bool = True) -> str:
-        """Run a command of Docker's own client; return what it printed."""
+        """Run the `docker` client; return its output."""
         done = subprocess.run(
             [_which("docker"), "--host", self.host, *words],
             env={"PATH": _PATH, "HOME": str(self.home), "DOCKER_BUILDKIT": "0"},
@@ -104,7 +104,7 @@ class Docker:
         return done.stdout
 
     def start(self) -> None:
-        """Start the daemon, and wait until it answers."""
+        """Start the daemon, and wait until it responds."""
         data, log = self.home / "data", self.home / "log"
         with log.open("ab") as sink:
             self._process = subprocess.Popen(
@@ -124,20 +124,20 @@ class Docker:
                 stderr=sink,
             )
 
-        def said() -> str:
+        def failure() -> str:
             return f"dockerd did not start: {log.read_text()[-2000:]}"
 
         def answers() -> bool:
             if self.docker("version", "--format", "{{.Server.Version}}", check=False).strip():
                 return True
             if self._process.poll() is not None:
-                raise DockerDidNotStartError(said())
+                raise DockerDidNotStartError(failure())
             return False
 
-        until(answers, said)
+        until(answers, failure)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End the daemon; its containers go on."""
+        """Stop the daemon; its containers continue to run."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait(_SECONDS)
@@ -145,7 +145,7 @@ class Docker:
             self._end_containerd()
 
     def _end_containerd(self) -> None:
-        """End what has not followed its daemon: the next daemon would wait for it in vain."""
+        """Kill a containerd that outlived its daemon: the next daemon would wait for it forever."""
         file = self.home / "exec/containerd/containerd.pid"
         with suppress(FileNotFoundError):
             pid = int(file.read_text())
@@ -178,7 +178,7 @@ class Docker:
         _build(self)
 
     def end(self) -> None:
-        """End everything that the daemon has started, also what it left behind when killed."""
+        """Kill all processes of the daemon, also those left behind by a killed one."""
         if self._process is not None:
             with suppress(RuntimeError):
                 self.clear()
@@ -200,7 +200,7 @@ def dockerd() -> Iterator[Docker]:
     if lacking := missing():
         raise FileNotFoundError(f"a Docker daemon {lacking}")
     name = f"ab{secrets.token_hex(4)}"
-    # Below /tmp: the path of a socket has room for about a hundred characters.
+    # Below /tmp: the path of a socket is limited to about a hundred characters.
     home = Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp"))
     home.chmod(0o711)
     _add_bridge(name)
@@ -216,7 +216,7 @@ def dockerd() -> Iterator[Docker]:
 
 
 def _add_bridge(name: str) -> None:
-    """Add a network that no other daemon has: they would give out the same addresses."""
+    """Add a network of its own: daemons that share one would assign the same addresses."""
     _ip("link", "add", name, "type", "bridge")
     number = int(name[2:], 16)
     _ip("address", "add", f"10.{200 + number % 50}.{number // 50 % 256}.1/24", "dev", name)
@@ -309,7 +309,7 @@ def _printed(program: str, *words: str | Path) -> list[str]:
 
 
 def _pids_below(home: Path) -> list[int]:
-    """Return the processes that were started for the daemon: their command lines name its place."""
+    """Return the processes of the daemon: their command lines contain its directory."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""A Google Cloud Storage that speaks just the XML requests an object store client makes.
+"""A fake Google Cloud Storage for the XML requests of an object store client.
 
-It keeps objects in memory, lists in short pages so that paging is always exercised, refuses the
-bearer token 'wrong' and the bucket 'forbidden', and knows no bucket it was not given.
+It keeps objects in memory, lists in short pages so that paging is always tested, and rejects the
+bearer token 'wrong', the bucket 'forbidden', and unknown buckets.
 """
 
 import re
@@ -108,7 +108,7 @@ class _Requests(BaseHTTPRequestHandler):
         pass
 
     def _admitted(self) -> bool:
-        """Read the address; refuse strangers and unknown buckets."""
+        """Parse the address; reject invalid tokens and unknown buckets."""
         address = urlsplit(self.path)
         name, _, self.key = unquote(address.path).lstrip("/").partition("/")
         self.query = {

@@ -1,8 +1,8 @@
-"""What sets Alibaba's OSS apart from S3, as a proxy in front of an S3 server.
+"""A fake of Alibaba's OSS: a proxy in front of an S3 server that adds the differences.
 
 It accepts only addresses with the bucket in the host name, rejects the standard condition for
-creating an object, and honours OSS's own header for it. The rest it leaves to the S3 server. As
-a proxy it receives requests for any host name, so no name has to be resolved.
+creating an object, and supports OSS's header for it. The S3 server does the rest. As a proxy it
+receives requests for any host name, so no name has to be resolved.
 """
 
 import http.client
@@ -20,7 +20,7 @@ class FakeOss(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """The client has gone, or the S3 server."""
+        """Ignore errors: the client or the S3 server has closed the connection."""
 
     def __init__(self, s3_url: str) -> None:
         super().__init__(("127.0.0.1", 0), _Requests)

@@ -1,9 +1,9 @@
-"""A Vertex AI that speaks the REST requests Aboard makes, with Google's errors and quotas.
+"""A fake Vertex AI for the REST requests of Aboard, with Google's errors and quotas.
 
-It checks every request as Vertex does, knows no field that Vertex does not, stores points in the
-order in which they come, twice if they come twice, and gives out access tokens that expire. Faults
-are queued by the end of the path they apply to. `recorded` has all requests with their answers;
-tests/engines/vertex_types.py parses them with the types of Google's own client.
+It validates every request as Vertex does, rejects unknown fields, stores points in the order of
+arrival and duplicates twice, and issues access tokens that expire. Faults are queued by the suffix
+of the path they apply to. `recorded` has all requests with their responses;
+tests/engines/vertex_types.py parses them with the types of Google's client.
 """
 
 import base64
@@ -48,10 +48,10 @@ class Refused(Exception):  # noqa: N818 - named by what it is
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests whose path ends like this.
+    """A failure of the next `times` requests whose path has this suffix.
 
-    `keeps` is the part of what a request writes that is stored before it fails; `drops` closes the
-    connection without an answer.
+    `keeps` is the part of the written data that is stored before the failure; `drops` closes the
+    connection without a response.
     """
 
     path: str
@@ -109,7 +109,7 @@ class FakeVertex(ThreadingHTTPServer):
         self.writes = 0
 
     def write_key(self, directory: Path) -> Path:
-        """Write the key of a service account whose tokens come from here; return its path."""
+        """Write the key file of a service account of this server; return its path."""
         self._key = self._key or _private_key()
         path = directory / "service-account.json"
         path.write_text(
@@ -143,7 +143,7 @@ class FakeVertex(ThreadingHTTPServer):
                     ]
             return found
 
-    # What requests do.
+    # The requests.
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Document) -> Document:
         for pattern, verb, handle in _ROUTES:
@@ -271,7 +271,7 @@ class FakeVertex(ThreadingHTTPServer):
             raise Refused(400, "the tests read all points.")
         values = [dict(one) for one in held.points]
         for one in values:
-            if one.get("step") == "0":  # proto3 omits what has its default
+            if one.get("step") == "0":  # proto3 omits default values
                 del one["step"]
         data = {
             "tensorboardTimeSeriesId": names[0].rpartition("/")[2],
@@ -281,7 +281,7 @@ class FakeVertex(ThreadingHTTPServer):
         return {"timeSeriesData": data}
 
     def write(self, names: Any, query: dict[str, str], body: Document) -> Document:
-        """Check a whole request, then store its points."""
+        """Validate the complete request, then store its points."""
         for series, point in self.checked_points(names[0], body):
             series.points.append(point)
         self.writes += 1
@@ -454,7 +454,7 @@ class _Requests(BaseHTTPRequestHandler):
     def _fail(
         self, fault: Fault, method: str, path: str, query: dict[str, str], body: Document
     ) -> None:
-        """Do a part of what was requested, then fail."""
+        """Perform a part of the request, then fail."""
         if path.endswith(":write") and fault.keeps:
             with self.server.lock:
                 points = self.server.checked_points(path.removesuffix(":write"), body)
@@ -580,7 +580,7 @@ def _base64(text: str) -> None:
 
 def _page(key: str, found: list[Document], query: dict[str, str]) -> Document:
     start = int(query.get("pageToken") or 0)
-    size = min(int(query.get("pageSize") or 100), 100)  # short, so that paging is exercised
+    size = min(int(query.get("pageSize") or 100), 100)  # short, so that paging is tested
     page: Document = {key: found[start : start + size]}
     if start + size < len(found):
         page["nextPageToken"] = str(start + size)

@@ -1,6 +1,6 @@
-"""A bucket's server on a bad day: a proxy in front of its server that fails as it is told.
+"""A proxy in front of an S3 server that injects faults.
 
-It counts what it is sent, whether it answers or not: that is what a network would have carried.
+It counts all received bytes, also of requests that it does not answer: this is network traffic.
 """
 
 import http.client
@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 from tests.engines.relay import Relay
 
 Fault = Literal["", "500", "403", "reset", "hang", "deaf", "late"]
-"""`reset` hangs up without reading, `hang` never answers, `deaf` does as asked and hangs up.
+"""`reset` closes the connection without reading, `hang` never responds, `deaf` performs the request
+and closes the connection without a response.
 
-`late` keeps what is to be written, and carries it out when `carry_out_late` is called.
+`late` holds writes, and sends them when `carry_out_late` is called.
 """
 
 
@@ -26,17 +27,17 @@ Answer = tuple[int, list[tuple[str, str]], bytes]
 
 
 class Faulty:
-    """Where to send requests, what becomes of them, and how many bytes they had."""
+    """The proxy: its address, the current fault, and the counted requests and bytes."""
 
     def __init__(self, s3_url: str) -> None:
         self.s3 = urlsplit(s3_url).netloc
         self.fault: Fault = ""
         self.sent: Counter[str] = Counter()
-        """Bytes of the bodies that were sent, by the name of the object."""
+        """Bytes of the request bodies, by the name of the object."""
         self.requests: Counter[str] = Counter()
-        """By what became of them."""
+        """Number of requests by outcome."""
         self.largest = 0
-        self._late: list[Callable[[], object]] = []
+        self._held: list[Callable[[], object]] = []
         self.closing = threading.Event()
         self._port = 0
         self._listen()
@@ -54,15 +55,15 @@ class Faulty:
         return sum(self.sent.values())
 
     def keep(self, request: Callable[[], object]) -> None:
-        self._late.append(request)
+        self._held.append(request)
 
     @property
     def kept(self) -> int:
-        return len(self._late)
+        return len(self._held)
 
     def carry_out_late(self) -> int:
-        """Carry out what was kept, in reverse order; return how many requests that were."""
-        late, self._late = self._late[::-1], []
+        """Send the held requests in reverse order; return their number."""
+        late, self._held = self._held[::-1], []
         for request in late:
             request()
         return len(late)
@@ -95,7 +96,7 @@ class _Server(ThreadingHTTPServer):
     faulty: Faulty
 
     def handle_error(self, *_: object) -> None:
-        """Whoever asked was killed: nothing to tell."""
+        """Ignore errors: the client was killed."""
 
 
 class _Requests(Relay):

@@ -1,8 +1,8 @@
-"""Python scripts in processes that are forked from one that has imported Aboard already.
+"""Runs Python scripts in processes forked from one that has already imported Aboard.
 
-A new interpreter costs a second of imports on a busy machine, with a framework ten; a fork costs
+A new interpreter needs a second for imports on a busy machine, ten with a framework; a fork needs
 milliseconds. The script is the main program of the fork: uncaught exceptions, `atexit`, signals and
-the exit code are those of any process. Tests of imports need a new interpreter.
+the exit code work as in any process. Tests of imports need a new interpreter.
 """
 
 import json
@@ -52,7 +52,7 @@ class Forked:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Read what the process prints until it closes both streams, then wait for its end."""
+        """Read both streams until the process closes them, then wait until it exits."""
         deadline = None if timeout is None else time.monotonic() + timeout
         read: dict[IO[str], str] = {}
         streams = [self.stdout, self.stderr]
@@ -82,7 +82,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill the process if it still runs, and close its streams; more than once does no harm."""
+        """Kill the process if it still runs, and close its streams; can be called again."""
         self.kill()
         self.wait()
         self.stdout.close()
@@ -90,9 +90,9 @@ class Forked:
 
     def _wait(self, timeout: float | None) -> int | None:
         if self.returncode is None:
-            ended = select.poll()
-            ended.register(self._status, select.POLLIN)
-            if ended.poll(None if timeout is None else timeout * 1000):
+            exited = select.poll()
+            exited.register(self._status, select.POLLIN)
+            if exited.poll(None if timeout is None else timeout * 1000):
                 self.returncode = int(os.read(self._status, 64))
                 os.close(self._status)
         return self.returncode
@@ -106,10 +106,10 @@ def fork(
     preload: tuple[str, ...] = (),
     python: str = sys.executable,
 ) -> Forked:
-    """Run a script in a process of its own, forked from one that has imported `preload` too.
+    """Run a script in a process forked from one that has also imported `preload`.
 
-    The environment, as far as it matters for imports, is that of the first script with the same
-    `preload` and `python`. Warnings are errors unless there is something to preload.
+    The imports saw the environment of the first script with the same `preload` and `python`.
+    Warnings are errors unless `preload` is given.
     """
     pipes = [os.pipe() for _ in range(3)]
     server = _server(python, preload, _Environment(env))
@@ -122,16 +122,16 @@ def fork(
 def program(
     *, env: Mapping[str, str], preload: tuple[str, ...] = (), python: str = sys.executable
 ) -> list[str]:
-    """Return a command that runs a file of Python as `python FILE ARGUMENTS` does, in a fork.
+    """Return a command that runs a Python file in a fork, like `python FILE ARGUMENTS`.
 
-    It is for what starts a process itself. Signals to that process do not reach the fork.
+    It is for code that starts a process itself. Signals to that process do not reach the fork.
     """
     _server(python, preload, _Environment(env))
     return [sys.executable, "-S", __file__, "ask", _address(python, preload)]
 
 
 class _Environment(dict[str, str]):
-    """Variables that do not tell one server from another."""
+    """Variables that are not part of the cache key of `_server`: all are equal."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return 0
@@ -141,7 +141,7 @@ class _Environment(dict[str, str]):
 
 
 def _address(python: str, preload: tuple[str, ...]) -> str:
-    """Return the name of the socket that all workers of a test run find a server at."""
+    """Return the name of the socket of a server, the same in all workers of a test run."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     wanted = zlib.crc32("\n".join((python, *preload)).encode())
     return f"aboard-tests-{run}-{wanted:08x}"
@@ -151,7 +151,7 @@ def _address(python: str, preload: tuple[str, ...]) -> str:
 def _server(python: str, preload: tuple[str, ...], env: _Environment) -> socket.socket:
     """Connect to the process to fork from; start it if no other worker of this test run has.
 
-    It ends when the last connection does.
+    It exits when its last connection is closed.
     """
     address = _address(python, preload)
     while True:
@@ -160,7 +160,7 @@ def _server(python: str, preload: tuple[str, ...], env: _Environment) -> socket.
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listener.bind(f"\0{address}")
-        except OSError:  # another worker starts it at this moment
+        except OSError:  # another worker is starting it
             listener.close()
             time.sleep(0.01)
             continue
@@ -199,7 +199,7 @@ def _ask(server: socket.socket, request: list[object], streams: list[int]) -> in
 
 
 def _serve(listener: socket.socket) -> tuple[str, list[str]] | None:
-    """Fork for each request; return in the child, with what to run."""
+    """Fork for each request; return the script and its arguments in the child."""
     statuses: dict[int, int] = {}
     connections: list[socket.socket] = []
     woken, wake = os.pipe()
@@ -259,7 +259,7 @@ def _reap(statuses: dict[int, int]) -> None:
 
 
 def _run(address: str, arguments: list[str]) -> int:
-    """Let a fork run a file of Python in place of this process; return its exit code."""
+    """Run a Python file in a fork on behalf of this process; return its exit code."""
     ended, status = os.pipe()
     request = [RUN_PATH, arguments, str(Path.cwd()), dict(os.environ)]
     _ask(_connect(address), request, [os.dup(1), os.dup(2), status])

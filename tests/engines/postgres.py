@@ -1,7 +1,7 @@
-"""A real PostgreSQL in a directory of its own, which can be stopped and started again.
+"""A real PostgreSQL in its own directory, which can be stopped and started again.
 
-It listens on a free port of the loopback interface. PostgreSQL refuses to run as root; then the
-unprivileged user is used that its package or the system brings along.
+It listens on a free port of the loopback interface. PostgreSQL refuses to run as root; for root it
+runs as an unprivileged user of its package or of the system.
 """
 
 import os
@@ -21,7 +21,7 @@ _FAST = ("fsync=off", "full_page_writes=off")
 
 
 def programs() -> Path | None:
-    """Return the directory with the newest server's programs, if there is one."""
+    """Return the directory with the programs of the newest server; None without a server."""
     found = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3])
     )
@@ -32,7 +32,7 @@ def programs() -> Path | None:
 
 
 def missing() -> str:
-    """Say what is needed and not there; empty if nothing is."""
+    """Return what is not installed; empty if nothing is missing."""
     return "" if programs() else f"needs PostgreSQL (Debian: {INSTALL})"
 
 
@@ -52,7 +52,7 @@ class Cluster:
         return f"postgresql://aboard@127.0.0.1:{self._port}/{name}"
 
     def create(self, name: str) -> str:
-        """Make a database and return its address."""
+        """Create a database and return its address."""
         self._run("createdb", "-h", "127.0.0.1", "-p", self._port, "-U", "aboard", name)
         return self.url(name)
 
@@ -63,11 +63,11 @@ class Cluster:
         self._control("start", "-w", "-t", 60, "-l", self._home / "log", "-o", " ".join(options))
 
     def stop(self) -> None:
-        """End it without waiting for those who are connected."""
+        """Stop the server without waiting for clients to disconnect."""
         self._control("stop", "-m", "immediate", "-w", "-t", 60)
 
     def ensure_running(self) -> None:
-        """Start it if it does not run."""
+        """Start the server if it does not run."""
         if not (self._home / "data" / "postmaster.pid").exists():
             self.start()
 
@@ -78,7 +78,7 @@ class Cluster:
         command = [str(self._bin / program), *map(str, arguments)]
         other = self._user if os.geteuid() == 0 else None
         environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(self._home)}
-        # Not a pipe: the server inherits it, and it would never end.
+        # Not a pipe: the server inherits it and would keep it open.
         with tempfile.TemporaryFile() as said:
             done = subprocess.run(
                 command,
@@ -121,7 +121,7 @@ def running() -> Iterator[Cluster]:
 
 
 def empty(url: str) -> None:
-    """Drop every table of a database, whoever is connected to it."""
+    """Drop every table of a database, even while clients are connected."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:

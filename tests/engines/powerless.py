@@ -1,4 +1,4 @@
-"""Commands without the powers of root, which no permission would stop."""
+"""Commands without the capabilities of root, which file permissions do not stop."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import pytest
 
 
 def powerless(*command: object) -> list[str]:
-    """Return a command that has to keep to the modes of files, whoever runs the tests."""
+    """Return a command to which file permissions apply, even if root runs the tests."""
     words = [str(word) for word in command]
     if os.getuid() != 0:
         return words

@@ -1,4 +1,4 @@
-"""Real hubs as processes, with runs to show, and what their boards serve over HTTP."""
+"""Real hubs as processes, with runs to show, and the values that their boards serve."""
 
 import json
 import os
@@ -44,9 +44,9 @@ def get(url: str, token: str = "") -> bytes:
 
 
 def losses(board: str, token: str, *, runs: int = 1) -> dict[str, list[float]]:
-    """Return the numbers that a board serves, by run, once they no longer change.
+    """Return the values that a board serves, by run, once they no longer change.
 
-    A slow board pauses between its runs: `runs` is how many there are at least.
+    A slow board pauses between its runs: wait for at least `runs` of them.
     """
 
     def now() -> dict[str, list[float]]:
@@ -56,9 +56,9 @@ def losses(board: str, token: str, *, runs: int = 1) -> dict[str, list[float]]:
     def settled() -> dict[str, list[float]] | None:
         try:
             before = now()
-            time.sleep(0.7)  # a run more than there should be would come meanwhile
+            time.sleep(0.7)  # enough for an unexpected run to appear
             return before if len(before) >= runs and now() == before else None
-        except urllib.error.HTTPError:  # a run whose points are still to come
+        except urllib.error.HTTPError:  # a run without points yet
             return None
 
     return until(settled, lambda: f"{board} does not settle: {now()}")
@@ -71,14 +71,14 @@ def _series(board: str, token: str, run: str) -> list[float]:
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Open as a browser does that has no cookies yet, and no proxy."""
+    """Return an opener like a browser without cookies and proxy."""
     cookies = urllib.request.HTTPCookieProcessor()
     return urllib.request.build_opener(cookies, urllib.request.ProxyHandler({}))
 
 
 @contextmanager
 def own_hub(directory: Path, root: Path) -> Iterator[Path]:
-    """Run a user's own hub in the background; give the directory of its state."""
+    """Run a personal hub in the background; yield its state directory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABOARD_STATE", str(directory))
         patch.setenv("ABOARD_CACHE", str(directory / "cache"))

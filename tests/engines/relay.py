@@ -1,10 +1,10 @@
-"""Passing the answer of another server on, as it came."""
+"""A request handler that relays the response of another server unchanged."""
 
 from http.server import BaseHTTPRequestHandler
 
 
 class Relay(BaseHTTPRequestHandler):
-    """Answers with what another server answered."""
+    """Responds with the response of another server."""
 
     def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.send_response(status)

@@ -1,4 +1,4 @@
-"""Engines on which the tests of executors run, each with the settings that fit this machine."""
+"""Engines for the tests of executors, each with settings for this machine."""
 
 import hashlib
 import http.client
@@ -16,7 +16,7 @@ from aboard.executors.base import PYTHON
 from aboard.executors.batch import Batch, BatchExecutor, batch_executor
 from tests.waiting import until
 
-HUB = f"test-{os.getpid()}"  # other tests run on this machine meanwhile
+HUB = f"test-{os.getpid()}"  # other tests run on this machine at the same time
 
 SERVES = """
 import base64, hashlib, http.server, json, os, socket, ssl, sys
@@ -31,7 +31,7 @@ class Board(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"hello" if is_open else b"token")
 
-    def echo(self):  # short messages of a WebSocket, each in a frame of its own
+    def echo(self):  # short messages of a WebSocket, one frame each
         key = self.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
         accept = base64.b64encode(hashlib.sha1(key.encode()).digest())
         heads = b"upgrade: websocket\\r\\nconnection: upgrade\\r\\nsec-websocket-accept: " + accept
@@ -60,20 +60,20 @@ print(json.dumps({"url": address + "?key=k", "address": address}), flush=True)
 print("first line\\nsecond line\\nthird line", file=sys.stderr, flush=True)
 server.serve_forever()
 """
-"""A board that serves one word, or repeats what it is told, to who has the token."""
+"""A board that serves one word, or echoes WebSocket messages, to clients with the token."""
 
 
 @dataclass(frozen=True)
 class Rig:
-    """An engine, and how an executor finds it; another process makes the same one from `name`,
-    `settings` and the environment."""
+    """An engine and its settings for an executor; another process can create the same rig from
+    `name`, `settings` and the environment."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    place: Path | None = None  # where boards must lie for the engine to see their directories
+    place: Path | None = None  # the directory that the engine can read, for the files of boards
 
     def reading(self, place: Path) -> "Rig":
-        """Return the engine with a directory of this machine that boards may read."""
+        """Return the rig with a directory of this machine that boards can read."""
         if self.name != "kubernetes":
             return self
         volume = {"path": str(place), "host_path": str(place)}
@@ -84,13 +84,13 @@ class Rig:
         return kind({"": kind.Settings(**self.settings)}, hub=hub, grace=grace)
 
     def make_batches(self) -> BatchExecutor:
-        """Return what runs the tasks of jobs on the engine."""
+        """Return the executor of jobs on the engine."""
         kind = batch_executor(self.name)
         return kind({"": kind.Settings(**self.settings)})
 
 
 def toml_table(rig: Rig) -> str:
-    """Return the table of a hub's settings that lets it use the engine."""
+    """Return the TOML table of a hub's settings for the engine."""
     lines = [f"{name} = {_toml(value)}\n" for name, value in rig.settings.items()]
     return f"[executors.{rig.name}]\n{''.join(lines)}"
 
@@ -109,7 +109,7 @@ def command(script: str) -> tuple[str, ...]:
 
 
 def until_state(executor: Executor, handle: Handle, wanted: CommandState) -> Status:
-    """Wait until a command is in a state; fail at once if it has ended in another."""
+    """Wait until a command is in a state; fail at once if it has stopped in another."""
 
     def poll() -> Status:
         return executor.poll({"one": handle})["one"]
@@ -145,7 +145,7 @@ def fetch(address: Address, token: str | None) -> tuple[int, bytes]:
 
 
 def make_batch(place: Path, script: str, job: str = "a", **options: Any) -> Batch:
-    """Make a batch of three tasks, in the directory of its job below a place."""
+    """Return a batch of three tasks, in the directory of its job below a place."""
     given = {"numbers": (1, 2, 3), "payload": b"{}", "workdir": place, **options}
     return Batch(
         job=job,
@@ -156,7 +156,7 @@ def make_batch(place: Path, script: str, job: str = "a", **options: Any) -> Batc
 
 
 def _submit_for_parent() -> None:
-    """Submit a batch and be killed meanwhile: see tests/executors/test_batches."""
+    """Submit a batch in a process that the test kills; see tests/executors/test_batches."""
     name, settings, job, place, script = json.loads(sys.argv[2])
     executor = Rig(name, settings).make_batches()
     print("ready", flush=True)
@@ -165,7 +165,7 @@ def _submit_for_parent() -> None:
 
 
 def _start_for_parent() -> None:
-    """Start a board as a hub does that is killed meanwhile: see tests/executors/test_contract."""
+    """Start a board in a process that the test kills; see tests/executors/test_contract."""
     from aboard.executors import Spec
 
     name, settings, hub, board, directory = json.loads(sys.argv[1])

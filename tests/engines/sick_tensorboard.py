@@ -1,4 +1,4 @@
-"""A fork server whose TensorBoard does what the path of a request says, however sick that is."""
+"""A fork server whose TensorBoard misbehaves in the way that the path of a request names."""
 
 import json
 import logging
@@ -71,7 +71,7 @@ class Sick:
 
     @staticmethod
     def write(environ, argument):
-        """Write to the sockets that the process has, as a plugin that is taken over could."""
+        """Write to the open sockets of the process, as a compromised plugin could."""
         for descriptor in range(3, 64):
             try:
                 os.write(descriptor, b"\x80\x04garbage" * 10)

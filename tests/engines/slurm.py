@@ -1,8 +1,8 @@
-"""A real Slurm of two nodes in a directory of its own: its keys, its state, its ports.
+"""A real Slurm of two nodes, with its own directory, keys, state and ports.
 
-Nothing of the machine's own configuration is read or changed, and no user is needed but the one
-who runs the tests, so that a cluster may already run here. Both nodes are this machine. With
-`accounting`, slurmdbd keeps all jobs in a MariaDB, and slurmctld soon forgets those that ended.
+It neither reads nor changes the machine's configuration, and needs only the user who runs the
+tests, so another cluster can run on the machine. Both nodes are this machine. With `accounting`,
+slurmdbd keeps all jobs in a MariaDB, and slurmctld soon forgets finished ones.
 """
 
 import getpass
@@ -36,11 +36,11 @@ _SECONDS = 60
 
 
 class SlurmDidNotStartError(RuntimeError):
-    """A daemon that ended, or never answered; the message ends with what it logged."""
+    """A daemon exited or never responded; the message ends with its log."""
 
 
 def missing(*, accounting: bool = False) -> str:
-    """Say what is needed and not there; empty if nothing is."""
+    """Return what is not installed; empty if nothing is missing."""
     programs = PROGRAMS + PROGRAMS_OF_ACCOUNTING if accounting else PROGRAMS
     absent = [program for program in programs if _which(program) is None]
     install = f"{INSTALL}; {INSTALL_ACCOUNTING}" if accounting else INSTALL
@@ -88,13 +88,13 @@ class Cluster:
         self._daemon("slurmctld", ["slurmctld", "-D"], lambda: self.succeeds("scontrol", "ping"))
 
     def stop_controller(self) -> None:
-        """Stop slurmctld as an administrator does, so that it stores what it knows."""
+        """Stop slurmctld as an administrator does, so that it saves its state."""
         process = self._running.pop("slurmctld")
         process.terminate()
         process.wait()
 
     def start_node(self, node: str) -> None:
-        """Start the daemon of a node, and wait until it takes jobs."""
+        """Start the daemon of a node, and wait until it accepts jobs."""
         ask = ("sinfo", "--noheader", "--format=%T", f"--nodes={node}")
         self._daemon(
             node,
@@ -111,7 +111,7 @@ class Cluster:
             self._kill_jobs(daemon)
 
     def _kill_jobs(self, node: str) -> None:
-        """Kill all processes of jobs at once: no script sees its program end."""
+        """Kill all processes of jobs at once, so that no script sees its program exit."""
         ours = {f"SLURM_CONF={self.configuration}", f"SLURMD_NODENAME={node}"}
         stopped: set[int] = set()
         while found := self._jobs_of(ours, stopped):
@@ -120,7 +120,7 @@ class Cluster:
         _signal_all(stopped, signal.SIGKILL)
 
     def _jobs_of(self, ours: set[str], known: set[int]) -> set[int]:
-        """Return processes that are not known: of jobs, above them, and below known ones."""
+        """Return unknown processes: those of jobs, their parents, and children of known ones."""
         found = set()
         for pid in _processes():
             if ours <= _environment(pid):
@@ -141,7 +141,7 @@ class Cluster:
             process.terminate()
         for process in self._running.values():
             process.wait()
-        for node in NODES:  # a controller that was killed has forgotten the youngest
+        for node in NODES:  # a killed controller has forgotten the latest jobs
             self._kill_jobs(node)
 
     def ask(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -162,23 +162,23 @@ class Cluster:
             )
         self._running[name] = process
 
-        def said() -> str:
+        def failure() -> str:
             logs = [output, self.home / f"{name}.log"]
             text = "".join(path.read_text() for path in logs if path.exists())
             return f"{name} did not start: {text}"
 
-        until(lambda: process.poll() is not None or ready(), said)
+        until(lambda: process.poll() is not None or ready(), failure)
         if process.poll() is not None:
-            raise SlurmDidNotStartError(said())
+            raise SlurmDidNotStartError(failure())
 
 
 @contextmanager
 def slurm(*, accounting: bool = False) -> Iterator[Cluster]:
     """Run a cluster."""
-    # Below /tmp: the path of a socket has room for about a hundred characters.
+    # Below /tmp: the path of a socket is limited to about a hundred characters.
     with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as name:
         home = Path(name)
-        home.chmod(0o711)  # munged refuses a socket that not everyone can reach
+        home.chmod(0o711)  # munged requires a socket that all users can reach
         cluster = Cluster(home, accounting=accounting)
         try:
             cluster.start()
@@ -247,7 +247,7 @@ PartitionName=urgent Nodes=node1 MaxTime=INFINITE State=UP PreemptMode=OFF Prior
 
 
 def _configure_accounting(home: Path, munge: Path) -> str:
-    """Write the configuration of slurmdbd, and return what the one of the cluster says of it."""
+    """Write the configuration of slurmdbd, and return the matching lines of slurm.conf."""
     port = free_port()
     path = home / "slurmdbd.conf"
     path.touch(0o600)

@@ -1,8 +1,7 @@
-"""Start a program that does not notice how networks of this machine come and go.
+"""Start a program without notifications of network changes.
 
-Chromium ends all its requests with ERR_NETWORK_CHANGED when an address is added, and engines add
-one for every container. A filter of system calls keeps it from listening for that: it is refused
-the sockets over which the kernel tells.
+Chromium aborts all requests with ERR_NETWORK_CHANGED when an address is added, and engines add one
+for every container. A seccomp filter denies the netlink sockets that report such changes.
 """
 
 import ctypes
@@ -22,7 +21,7 @@ _ROUTES = 0
 
 
 def listen_to_no_routes() -> None:
-    """Refuse this process, and those it starts, netlink sockets about addresses and routes."""
+    """Deny netlink sockets about addresses and routes to this process and its children."""
     architecture, number = _SYSTEM_CALLS[platform.machine()]
     wanted = [
         (_ARCHITECTURE, architecture),

@@ -1,10 +1,10 @@
-"""Parse requests and answers of Vertex with the types of Google's own client.
+"""Parse requests and responses of Vertex with the types of Google's client.
 
     python vertex_types.py < RECORDED.json
 
-It runs in the environment `vertex` of tools/environments.py, builds each request as the client's
-REST transport would, and exits with 1 and a line for each that the client could not have sent or
-read.
+It runs in the environment `vertex` of tools/environments.py and builds each request as the client's
+REST transport would. It prints a line for each request or response that the client could not have
+sent or parsed, and then exits with 1.
 """
 
 import json
@@ -23,7 +23,7 @@ from google.longrunning import operations_pb2
 from google.protobuf import json_format
 
 OPERATION = operations_pb2.Operation
-# The method of the client, and the type of its answer, by the verb and the path of a request.
+# The method of the client and the type of its response, by the verb and path of a request.
 CALLS = [
     ("GET", r".*/locations/[^/]+/tensorboards", Boards, "ListTensorboards"),
     ("POST", r".*/locations/[^/]+/tensorboards", Boards, "CreateTensorboard"),
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def check(one: dict) -> str:
-    """Check one request and its answer; return the name of the call."""
+    """Check one request and its response; return the name of the call."""
     method, path = one["method"], one["path"]
     (service, name), *_ = [
         call for verb, pattern, *call in CALLS if verb == method and re.fullmatch(pattern, path)
@@ -90,7 +90,7 @@ def check(one: dict) -> str:
         document[key] = int(value) if key in {"pageSize", "maxDataPoints"} else value
     request = getattr(types, f"{name}Request")()
     json_format.ParseDict(document, type(request).pb(request))  # raises for unknown fields
-    # Again through the client's own transport, as it would send it.
+    # Again through the client's transport, as it would send it.
     message = type(request).pb(request)
     transcoded = path_template.transcode(base._get_http_options(), message=message)
     if f"/v1/{one['path']}" != transcoded["uri"]:

@@ -76,7 +76,7 @@ def test_an_event_holds_its_scalars(wall_time, step, numbers):
 
 def test_a_step_is_an_integer_of_any_kind():
     assert event_pb2.Event.FromString(encode.event(1.0, np.int32(-7), [])).step == -7
-    with pytest.raises(TypeError, match=r"step is an integer, not a float: 1\.5"):
+    with pytest.raises(TypeError, match=r"step must be an integer, not float: 1\.5"):
         encode.event(1.0, 1.5, [])
     with pytest.raises(ValueError, match="the step -9223372036854775809 does not fit in 64 bits"):
         encode.event(1.0, -(2**63) - 1, [])
@@ -384,7 +384,7 @@ def test_pixels_are_clipped_to_their_range():
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2, 5), (0, 2), (2, 2, 2, 3)])
 def test_an_image_of_another_shape_is_an_error(shape):
-    with pytest.raises(ValueError, match=r"an image has the shape .* not \("):
+    with pytest.raises(ValueError, match=r"an image must have the shape .* not \("):
         encode.png(np.zeros(shape))
 
 

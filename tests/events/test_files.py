@@ -81,7 +81,7 @@ def test_where_appending_is_refused_the_background_takes_its_time(buckets, monke
     _, place = buckets["refuse-open"]
     asked = []
     monkeypatch.setattr(
-        "aboard.events.writer._appoint", lambda writer, seconds: asked.append(seconds) or True
+        "aboard.events.writer._schedule", lambda writer, seconds: asked.append(seconds) or True
     )
     with EventWriter(place / "slow", flush_secs=2, buffer_bytes=100) as writer:
         for step in range(3):

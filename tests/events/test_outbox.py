@@ -320,13 +320,13 @@ def test_what_a_closed_writer_refuses_is_not_written_by_the_background(tmp_path,
     writer.scalar("loss", 1.0, 1)
     writer.close()
     disk.error = 0
-    arrange = writer._arrange
+    arrange = writer._schedule_flush
 
     def flush_first():
         writer._flush_in_background()
         arrange()
 
-    writer._arrange = flush_first
+    writer._schedule_flush = flush_first
     with pytest.raises(ValueError, match="is closed"):
         writer.scalar("loss", 1.0, 2)
     assert steps(tmp_path) == [1]
@@ -347,7 +347,7 @@ def test_closing_can_be_retried(tmp_path, disk):
 def test_the_background_tries_less_and_less_often_until_it_succeeds(tmp_path, disk, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "aboard.events.writer._appoint", lambda writer, seconds: asked.append(seconds) or True
+        "aboard.events.writer._schedule", lambda writer, seconds: asked.append(seconds) or True
     )
     writer = EventWriter(tmp_path, flush_secs=0.5, on_error=lambda error: None)
     disk.error = errno.ENOSPC
@@ -497,7 +497,7 @@ def test_an_interrupt_of_a_call_that_asks_for_a_flush_leaves_the_asking_to_the_n
             raise KeyboardInterrupt
         return True
 
-    monkeypatch.setattr("aboard.events.writer._appoint", appoint)
+    monkeypatch.setattr("aboard.events.writer._schedule", appoint)
     writer = EventWriter(tmp_path, flush_secs=1000)
     with pytest.raises(KeyboardInterrupt):
         writer.scalar("loss", 1.0, 0)

@@ -82,7 +82,7 @@ def test_unframe_says_what_is_wrong():
             unframe(bytes(bad))
     with pytest.raises(ValueError, match="shorter than its framing"):
         unframe(b"abc")
-    with pytest.raises(ValueError, match="not what its header says"):
+    with pytest.raises(ValueError, match="does not match its header"):
         unframe(good + b"x")
 
 

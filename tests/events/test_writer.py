@@ -377,13 +377,13 @@ def test_threads_share_a_writer(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("a", 1.0, 1.5), TypeError, "step is an integer, not a float: 1.5"),
-        (("a", 1.0, None), TypeError, "step is an integer, not a NoneType: None"),
+        (("a", 1.0, 1.5), TypeError, "step must be an integer, not float: 1.5"),
+        (("a", 1.0, None), TypeError, "step must be an integer, not NoneType: None"),
         (("a", 1.0, 2**63), ValueError, "the step 9223372036854775808 does not fit in 64 bits"),
         (("a", "1.0", 1), TypeError, "the value of 'a' is not a number: '1.0'"),
         (("a", None, 1), TypeError, "the value of 'a' is not a number: None"),
         (("a", [1.0], 1), TypeError, r"the value of 'a' is not a number: \[1.0\]"),
-        ((7, 1.0, 1), TypeError, "a tag is a string, not a int: 7"),
+        ((7, 1.0, 1), TypeError, "tag must be a string, not int: 7"),
         (("\ud800", 1.0, 1), ValueError, "surrogates not allowed"),
     ],
 )
@@ -414,8 +414,8 @@ def test_what_cannot_be_logged_is_refused_by_the_call(tmp_path, arguments, error
         (2.5, "int32", "the value of 'a' does not fit into int32: 2.5"),
         (2, "bool", "the value of 'a' does not fit into bool: 2"),
         (1j, "float32", "the value of 'a' does not fit into float32: 1j"),
-        ([1, 2], "float64", "the value of 'a' is not one number, but 2"),
-        ([], "float64", "the value of 'a' is not one number, but 0"),
+        ([1, 2], "float64", "the value of 'a' must be one number, not 2"),
+        ([], "float64", "the value of 'a' must be one number, not 0"),
         ("1", "float64", "the value of 'a' is not a number: '1'"),
         (1, "int128", "cannot write elements of type int128 to an event file"),
     ],
@@ -450,10 +450,10 @@ def test_a_number_that_its_type_can_hold_is_kept(tmp_path, number, dtype, stored
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_bytes": 0}, "max_bytes is at least 1, not 0"),
-        ({"buffer_bytes": -1}, "buffer_bytes is at least 0, not -1"),
-        ({"keep_bytes": -1}, "keep_bytes is at least 0, not -1"),
-        ({"flush_secs": math.nan}, "flush_secs is at least 0, not nan"),
+        ({"max_bytes": 0}, "max_bytes must be at least 1, not 0"),
+        ({"buffer_bytes": -1}, "buffer_bytes must be at least 0, not -1"),
+        ({"keep_bytes": -1}, "keep_bytes must be at least 0, not -1"),
+        ({"flush_secs": math.nan}, "flush_secs must be at least 0, not nan"),
     ],
 )
 def test_a_writer_checks_what_it_is_told(tmp_path, options, message):
@@ -472,14 +472,14 @@ def test_a_uri_is_no_directory(tmp_path, monkeypatch, place):
 
 def test_what_a_kind_cannot_be_is_named(tmp_path):
     with EventWriter(tmp_path) as writer:
-        with pytest.raises(ValueError, match="buckets is at least 1, not 0"):
+        with pytest.raises(ValueError, match="buckets must be at least 1, not 0"):
             writer.add([summaries.histogram("h", [1.0], buckets=0)], 1)
-        with pytest.raises(ValueError, match="rate is at least 1, not 0"):
+        with pytest.raises(ValueError, match="rate must be at least 1, not 0"):
             writer.add([summaries.audio("a", [np.zeros(3)], rate=0)], 1)
         message = "the hyperparameter 'lr' is a NoneType, not a number, a bool or a text: None"
         with pytest.raises(TypeError, match=message):
             writer.add([encode.hparams_start({"lr": None})], 0)
-        with pytest.raises(TypeError, match=r"step is an integer, not a float: 2\.0"):
+        with pytest.raises(TypeError, match=r"step must be an integer, not float: 2\.0"):
             writer.add([encode.text("t", "x")], 2.0)
     assert len(events(writer.path)) == 1
 

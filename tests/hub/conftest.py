@@ -1,4 +1,4 @@
-"""A hub over a root with a few runs, and a proxy with boards that can be exchanged."""
+"""Fixtures: a hub over a root with a few runs, and a proxy with replaceable boards."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def front():
 
 @pytest.fixture
 def scripted(front):
-    """Put a board behind the proxy that answers with the bytes, or by the function, given."""
+    """Return a function that puts a board behind the proxy, given its response or a handler."""
     made = []
 
     def scripted(answer):
@@ -44,7 +44,7 @@ def scripted(front):
 
 @pytest.fixture
 def board_of(front):
-    """Put an aiohttp application behind the proxy."""
+    """Return a function that puts an aiohttp application behind the proxy."""
     stops = []
 
     def board_of(*routes):

@@ -1,4 +1,4 @@
-"""The proxy on a port, and boards of a few lines behind it."""
+"""The proxy on a port, and small fake boards behind it."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ TOKEN = "the-board's-own-secret"
 
 
 class Front:
-    """The proxy as a hub has it, on a port, with boards that can be exchanged."""
+    """The proxy of a hub on a port, with replaceable boards."""
 
     def __init__(self, port):
         self.port = port
@@ -38,7 +38,7 @@ class Front:
             return client.request(method, self.url + path, **options)
 
     def talk(self, script, path="echo", **options):
-        """Open a WebSocket, and do with it what the script says."""
+        """Open a WebSocket, and run the script with it."""
 
         async def main():
             async with (
@@ -50,7 +50,7 @@ class Front:
         return asyncio.run(main())
 
     def send(self, text):
-        """Send bytes as they are; return all that comes back until the connection ends."""
+        """Send raw bytes; return all bytes received until the connection is closed."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=180) as connection:
             connection.sendall(text)
             received = b""
@@ -62,7 +62,7 @@ class Front:
 
 @contextlib.contextmanager
 def fronting():
-    """Serve the proxy on a port; which boards it leads to can be changed meanwhile."""
+    """Serve the proxy on a port; its boards can be replaced while it runs."""
     front = Front(0)
     proxy = Proxy(front.boards.get)
 
@@ -79,7 +79,7 @@ def fronting():
 
 
 class Scripted:
-    """A board of a few lines: reads a request, keeps it, and answers what it was told."""
+    """A fake board that records each request and responds with given bytes."""
 
     def __init__(self, answer):
         self.requests = []
@@ -136,7 +136,7 @@ def answer(*headers, body=b"done", status=b"200 OK"):
 
 
 def streaming_board(app_routes):
-    """Run an aiohttp server in a thread; give its address and what stops it."""
+    """Run an aiohttp server in a thread; return its address and a function that stops it."""
     started = threading.Event()
     found = {}
 

@@ -1,4 +1,4 @@
-"""Hubs to ask: one in this process for what a route answers, and real ones as processes."""
+"""Hubs for tests: one in this process for the responses of routes, and real ones as processes."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from tests.engines.command import fork_command
 PASSWORD = "a-long-password"
 BODIES = {
     ("POST", "/api/v1/boards"): {"selectors": ["cifar10"]},
-    ("PATCH", "/api/v1/boards/{ref}"): {"title": "x"},  # understood, and wrong
+    ("PATCH", "/api/v1/boards/{ref}"): {"title": "x"},  # well-formed but invalid
     ("POST", "/api/v1/boards/{ref}/selection"): {},
-    ("POST", "/api/v1/jobs"): {"command": ["true"], "workdir": "relative"},  # likewise
+    ("POST", "/api/v1/jobs"): {"command": ["true"], "workdir": "relative"},  # also invalid
     ("PATCH", "/api/v1/runs/{run}"): {},
-    ("POST", "/api/v1/roots"): {"uri": "relative"},  # understood, and wrong
+    ("POST", "/api/v1/roots"): {"uri": "relative"},  # also invalid
     ("POST", "/api/v1/series"): {"selectors": ["cifar10"], "tags": ["loss"]},
     ("PUT", "/api/v1/views"): {"name": "mine", "query": ""},
     ("POST", "/api/v1/users"): {"name": "new"},
@@ -32,12 +32,12 @@ BODIES = {
     ("PUT", "/api/v1/users/{name}/password"): {"password": "x"},
     ("POST", "/api/v1/login"): {"user": "nobody", "password": "x"},
 }
-# Options of a client; one that reads the certificates of this machine costs 30 ms.
+# Options of a client; reading the certificates of this machine would take 30 ms.
 QUICK = {"timeout": 180, "trust_env": False, "verify": False}
 
 
 def log_run(root, label, values, tag="loss", **record):
-    """Write a run with one scalar series, and its record if anything is said of it."""
+    """Write a run with one scalar series, and its record if fields are given."""
     directory = Path(root) / label
     with EventWriter(directory) as writer:
         for step, value in enumerate(values):
@@ -53,8 +53,8 @@ def log_run(root, label, values, tag="loss", **record):
 
 def points(client, board, tag="loss"):
     """Return the points that a board serves, by run."""
-    asked = json.dumps([{"plugin": "scalars", "tag": tag}])
-    answer = client.post(f"/b/{board}/data/plugin/timeseries/timeSeries", data={"requests": asked})
+    form = {"requests": json.dumps([{"plugin": "scalars", "tag": tag}])}
+    answer = client.post(f"/b/{board}/data/plugin/timeseries/timeSeries", data=form)
     assert answer.status_code == 200, answer.text
     return {
         run: [(point["step"], point["value"]) for point in series]
@@ -62,8 +62,8 @@ def points(client, board, tag="loss"):
     }
 
 
-def create(client, *selectors, **wish):
-    answer = client.post("/api/v1/boards", json={"selectors": list(map(str, selectors)), **wish})
+def create(client, *selectors, **fields):
+    answer = client.post("/api/v1/boards", json={"selectors": list(map(str, selectors)), **fields})
     assert answer.status_code in {200, 201}, answer.text
     return answer.json()
 
@@ -73,12 +73,12 @@ def ask(client, method, path, ref="none"):
     names = dict.fromkeys(("session", "share", "token", "secret", "board", "job", "run"), "none")
     filled = path.format(ref=ref, name="nobody", **names)
     if path.endswith("/events"):
-        filled += "?seconds=0"  # or it would not end
+        filled += "?seconds=0"  # otherwise the response is endless
     return client.request(method, filled, json=BODIES.get((method, path)))
 
 
 class Served:
-    """A hub of this process on a port, with a user of every role."""
+    """A hub in this process on a port, with a user of every role."""
 
     def __init__(self, hub, url):
         self.hub = hub
@@ -100,7 +100,7 @@ def served(tmp_path, roots=(), personal=False, **settings):
         **{"host": "127.0.0.1", **settings},
     )
     hub = Hub(config, personal=personal)
-    known = {user.name for user in hub.auth.users()}  # of an earlier life
+    known = {user.name for user in hub.auth.users()}  # of an earlier hub with this database
     for name, role in (
         ("anna", Role.ADMIN),
         ("max", Role.MEMBER),
@@ -118,7 +118,7 @@ def served(tmp_path, roots=(), personal=False, **settings):
 
 
 class Process:
-    """A real hub."""
+    """A real hub in its own process."""
 
     def __init__(self, process, document, state):
         self.process = process
@@ -144,7 +144,7 @@ class Process:
 
 @contextmanager
 def personal_hub(tmp_path, root, port=0, first=""):
-    """Run a personal hub until it is no longer needed; it runs `first`, some Python, before."""
+    """Run a personal hub; its process runs `first`, Python code, before the command."""
     state = tmp_path / "state"
     log = tmp_path / "hub-log"
     process = fork_command(

@@ -1,4 +1,4 @@
-"""Hubs to be killed, and the processes of boards that they leave behind."""
+"""Hubs that tests kill, and the processes of boards that they leave behind."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _OURS = ("/aboard/boards/", "/aboard/executors/", "/aboard/hub/service.py")
 
 
 class Life:
-    """One life of a hub, from its start to its death."""
+    """One process of a hub, from its start to its kill."""
 
     def __init__(self, state, process):
         self.state = state
@@ -27,7 +27,7 @@ class Life:
         self._process = process
 
     def is_up(self):
-        """Wait until it can be asked; say whether it came to that."""
+        """Wait until it serves requests or has died; return whether it serves."""
 
         def settled():
             lives = self.lives()
@@ -40,7 +40,7 @@ class Life:
         return bool(self.address)
 
     def log(self):
-        """Return what it wrote, in all its lives."""
+        """Return the log of all hubs with this state directory."""
         return _log(self.state).read_text()
 
     def client(self):
@@ -49,23 +49,23 @@ class Life:
         return httpx.Client(base_url=self.address, headers=headers, **QUICK)
 
     def lives(self, seconds=0.0):
-        """Say whether it lives, after waiting a while for its death."""
+        """Return whether it still runs after waiting `seconds` for it to exit."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.poll() is None
 
     def count(self):
-        """Let it begin to count the lines after which it kills itself."""
+        """Start the count of lines after which it kills itself."""
         self._process.send_signal(signal.SIGUSR1)
 
     def kill(self):
-        """Kill it, unless it has died by itself."""
+        """Kill it if it still runs."""
         self._process.kill()
         self._process.wait()
 
 
 def start(state, root, options=()):
-    """Start a hub with the command that users have."""
+    """Start a hub with the command that users run."""
     _printed(state).write_bytes(b"")
     with _printed(state).open("ab") as printed, _log(state).open("ab") as log:
         process = subprocess.Popen(
@@ -79,11 +79,11 @@ def start(state, root, options=()):
 
 
 def dies_after(lines, functions=()):
-    """Return the `first` of a hub that kills itself after some lines of what looks after boards.
+    """Return the `first` of a hub that kills itself after a number of lines that manage boards.
 
     Args:
-        lines: how many; a negative number counts those that follow after `Life.count`.
-        functions: with names, only the lines of functions with these names count.
+        lines: the number of lines; if negative, counting starts at `Life.count`.
+        functions: if given, lines count only in functions with these names.
     """
     return f"""
 from tests.engines.killing import die_after
@@ -92,9 +92,9 @@ die_after({lines}, {_OURS}, {functions})
 
 
 def fork(state, root, options=(), first=""):
-    """Fork a hub that runs the same command, to save what its imports cost.
+    """Fork a hub that runs the same command, to save the time of its imports.
 
-    It runs `first`, some Python, before the command.
+    It runs `first`, Python code, before the command.
     """
     _printed(state).write_bytes(b"")
     process = fork_command(
@@ -134,13 +134,17 @@ def board_processes(cache):
             command = (place / "cmdline").read_bytes().split(b"\0")
             if b"view" in command and marker in (place / "environ").read_bytes().split(b"\0"):
                 found.add(os.getpgid(int(place.name)))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):  # over, or another's
+        except (
+            FileNotFoundError,
+            ProcessLookupError,
+            PermissionError,
+        ):  # exited, or of another user
             continue
     return found
 
 
 def kill_boards(cache):
-    """Kill whatever was started for boards."""
+    """Kill all processes that were started for boards."""
     for group in board_processes(cache):
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Who visits: the protocol that a gate asks, kept by one token and by a hub's accounts."""
+"""The access protocol of the gate, implemented by a single token and by a hub's accounts."""
 
 import asyncio
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ def cookie(secret):
     return {"cookie": f"{read_request(raw_scope('/')).session_cookie}={secret}"}
 
 
-def test_only_the_right_secret_is_known(known):
+def test_only_the_correct_secret_is_accepted(known):
     assert identify(known, {"authorization": f"Bearer {known.token}"}).credential is (
         Credential.TOKEN
     )
@@ -68,7 +68,7 @@ def test_a_login_opens_a_session(known):
         asyncio.run(known.access.log_in({"token": "wrong"}))
 
 
-def test_nothing_but_the_public_routes_is_open(known):
+def test_only_the_public_routes_are_open(known):
     for path in ("/", "/b/x/", "/api/v1/boards", "/metrics", "/s/a/b", "/login/x"):
         assert not known.access.is_open(path)
     assert known.access.is_open("/healthz") is known.once

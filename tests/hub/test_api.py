@@ -1,4 +1,4 @@
-"""The API over HTTP: what boards show, and what is said when something is wrong."""
+"""The REST API over HTTP: boards, their selections, and errors."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def test_runs_that_start_later_join_and_new_points_are_served(hub, root):
 
 
 @pytest.mark.parametrize("on", ["instant", "process"])
-def test_a_board_of_a_job_is_there_before_its_runs(hub, root, on):
+def test_a_board_of_a_job_exists_before_its_runs(hub, root, on):
     wish = {"selectors": ["job:sweep"], "on": on}
     with hub.client("max") as client:
         refused = client.post("/api/v1/boards", json=wish)
@@ -73,7 +73,7 @@ def test_a_template_takes_its_fields_from_records(hub):
         assert set(points(client, board["id"])) == {"ws1_run1_lr=0.1", "ws1_run2_lr=0.01"}
 
 
-def test_a_template_of_the_settings_holds_where_none_is_given(tmp_path, root):
+def test_the_template_of_the_settings_is_the_default(tmp_path, root):
     defaults = BoardDefaults(template="{run} of {experiment}")
     with served(tmp_path, [root], boards=defaults) as hub, hub.client("max") as client:
         assert set(points(client, create(client, "mnist")["id"])) == {"run1 of mnist"}
@@ -81,7 +81,7 @@ def test_a_template_of_the_settings_holds_where_none_is_given(tmp_path, root):
         assert set(points(client, board["id"])) == {"run1"}
 
 
-def test_a_board_of_a_place_has_the_names_that_tensorboard_gives(hub, root):
+def test_a_board_of_a_path_has_the_run_names_of_tensorboard(hub, root):
     with hub.client("max") as client:
         board = create(client, root / "mnist")
         assert points(client, board["id"]) == {"run1": [(0, 3.0)]}
@@ -97,7 +97,7 @@ def test_the_same_selection_is_the_same_board_unless_a_new_one_is_wanted(hub):
     assert first.json()["id"] == second.json()["id"] != third.json()["id"]
 
 
-def test_a_repeated_key_makes_no_second_board(hub):
+def test_a_repeated_key_creates_no_second_board(hub):
     wish, key = {"selectors": ["cifar10"], "new": True}, {"idempotency-key": "k"}
     with hub.client("max") as client:
         first = client.post("/api/v1/boards", json=wish, headers=key)
@@ -142,7 +142,7 @@ def test_a_run_is_left_out_of_an_experiment_that_is_shown_and_comes_back(hub):
 
 
 @pytest.mark.parametrize("engine", ["fast", "stock"])
-def test_an_isolated_board_starts_anew_when_its_selection_changes(hub, engine):
+def test_an_isolated_board_restarts_when_its_selection_changes(hub, engine):
     with hub.client("max") as client:
         board = create(client, "mnist", on="process", engine=engine)["id"]
         address = f"/api/v1/boards/{board}"
@@ -170,7 +170,7 @@ def test_an_isolated_board_that_was_stopped_stays_so_when_its_selection_changes(
         until(lambda: client.get(address).json()["state"] == "stopped")
 
 
-def test_a_wish_for_a_board_that_is_there_changes_how_it_is_kept(hub):
+def test_a_request_for_an_existing_board_updates_its_options(hub):
     with hub.client("max") as client:
         first = create(client, "cifar10")
         again = create(client, "cifar10", visibility="team", timeout="1h", idle_timeout="30m")
@@ -188,14 +188,14 @@ def test_a_wish_for_a_board_that_is_there_changes_how_it_is_kept(hub):
         ({"memory": "1GiB"}, "an instant board is part of the hub"),
     ],
 )
-def test_wishes_that_do_not_go_together_are_refused(hub, wish, text):
+def test_conflicting_options_are_refused(hub, wish, text):
     with hub.client("max") as client:
         answer = client.post("/api/v1/boards", json={"selectors": ["cifar10"], **wish})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "bad_value")
     assert text in answer.json()["error"]["message"]
 
 
-def test_a_stopped_board_says_so_and_starts_again_at_its_address(hub):
+def test_a_stopped_board_is_reported_and_starts_again_at_its_address(hub):
     with hub.client("max") as client:
         board = create(client, "cifar10")["id"]
         assert client.post(f"/api/v1/boards/{board}/stop").json()["state"] == "stopped"
@@ -285,7 +285,7 @@ def test_a_root_is_added_while_the_hub_runs(hub, tmp_path):
         assert client.post("/api/v1/roots", json={"uri": "/"}).status_code == 403
 
 
-def test_what_a_run_was_given_is_listed_as_it_was_recorded(hub, root):
+def test_hyperparameters_of_a_run_are_listed_as_recorded(hub, root):
     given = {
         "large": 2**70,
         "small": 5e-324,
@@ -305,7 +305,7 @@ def test_what_a_run_was_given_is_listed_as_it_was_recorded(hub, root):
     [
         ("cifar11", 422, "nothing_matches", "The nearest is 'cifar10'"),
         ("cifar10/run7-run3", 422, "bad_selector", "ends before it begins"),
-        ("./logs", 422, "bad_selector", "does not know where you are"),
+        ("./logs", 422, "bad_selector", "does not know your working directory"),
         ("/etc", 403, "outside_roots", "not below a root"),
         ("s3://elsewhere/logs", 403, "outside_roots", "not below a root"),
         ("ftp://host/logs", 422, "bad_selector", "is not supported"),
@@ -314,7 +314,7 @@ def test_what_a_run_was_given_is_listed_as_it_was_recorded(hub, root):
         ("{root}/way-out", 403, "outside_roots", "not below a root"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_with_what_to_do(
+def test_selections_that_cannot_be_shown_are_refused_with_a_remedy(
     hub, root, tmp_path, selector, status, code, text
 ):
     (tmp_path / "secrets").mkdir()
@@ -339,7 +339,7 @@ def test_links_that_leave_a_root_show_nothing(hub, root, tmp_path):
         assert [(0, 42.0)] not in points(client, board).values()
 
 
-def test_wrong_requests_are_told_in_the_same_form(hub):
+def test_invalid_requests_have_the_same_form_of_error(hub):
     with hub.client("max") as client:
         answers = [
             client.get("/api/v1/nothing"),
@@ -359,7 +359,7 @@ def test_wrong_requests_are_told_in_the_same_form(hub):
         assert set(answer.json()["error"]) == {"code", "message", "hint"}
 
 
-def test_a_limit_is_told_with_the_boards_that_count(tmp_path, root):
+def test_the_error_of_a_limit_lists_the_boards_that_count(tmp_path, root):
     from aboard.boards.limits import Limits
 
     with (
@@ -389,7 +389,7 @@ def test_tokens_are_made_used_and_revoked(hub):
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "wrong_secret")
 
 
-def test_users_are_added_and_shut_out(hub):
+def test_users_are_added_and_removed(hub):
     with hub.client("anna") as client:
         wish = {"name": "otto", "role": "member", "password": "a-long-password"}
         assert client.post("/api/v1/users", json=wish).status_code == 201
@@ -457,7 +457,7 @@ def test_requests_of_one_user_do_not_take_every_thread(tmp_path, monkeypatch):
         assert max(most) == 1  # one selection of a user at a time
 
 
-def test_what_waits_is_dropped_when_its_client_has_left(tmp_path, monkeypatch):
+def test_a_waiting_request_is_dropped_when_its_client_has_left(tmp_path, monkeypatch):
     log_run(tmp_path / "logs", "cifar10/run1", [1.0])
     made = []
 
@@ -507,7 +507,7 @@ def test_what_waits_is_dropped_when_its_client_has_left(tmp_path, monkeypatch):
         assert found == ["cifar10", "cifar10"]
 
 
-def test_those_who_follow_logs_leave_threads_for_others(hub, monkeypatch):
+def test_followed_logs_leave_threads_for_other_requests(hub, monkeypatch):
     at_once = 60  # more than there are threads for requests
     goes_on = threading.Event()
     waiting = []
@@ -540,7 +540,7 @@ def test_those_who_follow_logs_leave_threads_for_others(hub, monkeypatch):
         assert [one.result() for one in found] == ["last\n"] * at_once
 
 
-def test_a_large_body_is_read_as_a_small_one(hub):
+def test_a_large_body_is_read_like_a_small_one(hub):
     with hub.client("max") as client:
 
         def ask(body):
@@ -576,7 +576,7 @@ def test_all_users_together_have_a_share():
     asyncio.run(visit())
 
 
-def test_what_waits_for_one_user_is_bounded():
+def test_the_waiting_requests_of_one_user_are_bounded():
     async def visit():
         shares, go_on = Shares(most=1, most_waiting=2), asyncio.Event()
 

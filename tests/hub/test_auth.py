@@ -1,4 +1,4 @@
-"""Who somebody is: passwords, sessions, tokens and links, over each kind of database."""
+"""Authentication: passwords, sessions, tokens and links, over each kind of database."""
 
 import asyncio
 import re
@@ -107,7 +107,7 @@ class TestUsers:
         hub.auth.remove_user("ann")
         assert [user.name for user in hub.auth.users()] == ["bob"]
 
-    def test_whoever_is_removed_is_out_at_once(self, hub):
+    def test_a_removed_user_loses_access_at_once(self, hub):
         bob, board = hub.auth.user("bob"), hub.board("bob")
         token = hub.auth.create_token(bob).secret
         session = hub.log_in("bob", PASSWORD).secret
@@ -130,7 +130,7 @@ class TestUsers:
                 change()
         assert hub.registry.get(board.id).owner == "bob"
 
-    def test_whoever_comes_back_starts_with_nothing_but_his_boards(self, hub):
+    def test_a_user_who_is_added_again_keeps_only_the_boards(self, hub):
         token = hub.auth.create_token(hub.auth.user("bob")).secret
         hub.auth.remove_user("bob")
         hub.auth.add_user("bob", Role.VIEWER, "another password")
@@ -141,7 +141,7 @@ class TestUsers:
 
 
 class TestPersonal:
-    def test_there_is_one_user_who_needs_no_password(self, hub):
+    def test_the_personal_user_needs_no_password(self, hub):
         me = hub.auth.personal("Jane Doe")
         assert (me.name, me.role, me.password) == ("jane-doe", Role.ADMIN, None)
         assert hub.auth.personal("Jane Doe") == me
@@ -150,7 +150,7 @@ class TestPersonal:
         assert hub.auth.token(secret)[1] == me
 
     @pytest.mark.parametrize("password", ["", PASSWORD, "None"])
-    def test_nobody_logs_in_without_a_password(self, hub, password):
+    def test_login_needs_a_password(self, hub, password):
         hub.auth.personal("me")
         with pytest.raises(AuthError):
             hub.log_in("me", password)
@@ -179,7 +179,7 @@ class TestSessions:
             ("b\0b", PASSWORD),
         ],
     )
-    def test_anything_else_is_told_the_same(self, hub, name, password):
+    def test_all_failed_logins_get_the_same_error(self, hub, name, password):
         with pytest.raises(AuthError, match=r"^wrong user name or password\. Try again"):
             hub.log_in(name, password)
 
@@ -230,12 +230,12 @@ class TestThrottle:
         assert asyncio.run(hub.auth.enter("bob", PASSWORD)).record.account == "bob"
         assert len(hub.slept) == 4
 
-    def test_too_many_at_once_are_turned_away(self, hub):
+    def test_too_many_attempts_at_once_are_refused(self, hub):
         auth = hub.another(throttle=Throttle(max_waiting=0))
         with pytest.raises(TooManyAttempts, match="Wait a minute"):
             asyncio.run(auth.enter("bob", "wrong password"))
 
-    def test_only_so_many_are_looked_at_in_a_second(self, hub):
+    def test_checked_attempts_per_second_are_limited(self, hub):
         throttle = Throttle(clock=hub.clock, first=0.0, turns=2, per_second=1.0, patience=0.0)
         auth = hub.another(throttle=throttle)
         for expected in (AuthError, AuthError, TooManyAttempts):
@@ -247,7 +247,7 @@ class TestThrottle:
         for _ in range(3):
             assert asyncio.run(auth.enter("bob", PASSWORD)).record.account == "bob"
 
-    def test_each_address_and_each_account_has_turns_of_its_own(self, hub):
+    def test_each_address_and_each_account_has_its_own_limit(self, hub):
         throttle = Throttle(clock=hub.clock, first=0.0, turns=2, per_second=1.0, patience=0.0)
         auth = hub.another(throttle=throttle)
 
@@ -280,7 +280,7 @@ class TestTokens:
         for wrong in (issued.secret[:-1], issued.record.prefix, issued.record.digest, "", "\ud800"):
             assert hub.auth.token(wrong) is None
 
-    def test_its_last_use_is_noted_now_and_then(self, hub):
+    def test_the_last_use_is_recorded_occasionally(self, hub):
         secret = hub.auth.create_token(hub.auth.user("bob")).secret
         for passed in (0, 59, 1):
             hub.now += passed
@@ -291,7 +291,7 @@ class TestTokens:
         assert hub.auth.token(secret)
         assert hub.auth.tokens(hub.auth.user("bob"))[0].last_used == hub.now - 59
 
-    def test_what_was_noted_is_not_kept_for_ever(self, hub):
+    def test_recorded_uses_are_not_kept_forever(self, hub):
         bob = hub.auth.user("bob")
         for _ in range(5):
             assert hub.auth.token(hub.auth.create_token(bob).secret)
@@ -325,7 +325,7 @@ class TestTokens:
         assert hub.auth.token(other.secret) is None
         assert hub.auth.token(mine.secret)
 
-    def test_a_new_password_keeps_programs_going(self, hub):
+    def test_tokens_stay_valid_after_a_new_password(self, hub):
         secret = hub.auth.create_token(hub.auth.user("bob")).secret
         hub.auth.set_password("bob", "a new password")
         assert hub.auth.token(secret)
@@ -357,7 +357,7 @@ class TestLinks:
             long.record.id,
         ]
 
-    def test_only_whoever_may_share_a_board_has_to_do_with_its_links(self, hub):
+    def test_only_users_who_may_share_a_board_manage_its_links(self, hub):
         bob, hers = hub.auth.user("bob"), hub.board("ann")
         link = hub.auth.share(hub.auth.user("ann"), hers)
         for use in (
@@ -373,7 +373,7 @@ class TestLinks:
         with pytest.raises(NoSuchName, match="not found"):
             hub.auth.revoke_share(bob, hub.board("bob"), link.record.id)
 
-    def test_it_goes_with_its_board(self, hub):
+    def test_it_is_deleted_with_its_board(self, hub):
         bob, board = hub.auth.user("bob"), hub.board("bob")
         link = hub.auth.share(bob, board)
         hub.registry.delete(hub.registry.transition(board, Transition(BoardState.STOPPED)))
@@ -394,7 +394,7 @@ class TestWithoutDatabase:
 
         return leave
 
-    def test_whoever_was_known_a_moment_ago_still_is(self, hub, gone):
+    def test_a_recently_authenticated_user_stays_authenticated(self, hub, gone):
         bob, board = hub.auth.user("bob"), hub.board("bob")
         token = hub.auth.create_token(bob).secret
         session = hub.log_in("bob", PASSWORD).secret

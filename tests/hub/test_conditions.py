@@ -1,4 +1,4 @@
-"""A board whose source cannot be read says so, everywhere, and recovers by itself."""
+"""A board whose source cannot be read reports it everywhere, and recovers by itself."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ def test_a_bucket_that_does_not_exist(tmp_path, bucket, caplog):
     assert caplog.messages == [problem]
 
 
-def test_a_hub_that_was_restarted_asks_the_bucket_before_it_describes(tmp_path, bucket):
+def test_a_restarted_hub_queries_the_bucket_before_it_describes_runs(tmp_path, bucket):
     with served(tmp_path, personal=True) as hub, hub.client("max") as client:
         board = create(client, "s3://nosuchbucket/x")
     with served(tmp_path, personal=True) as hub, hub.client("max") as client:
@@ -47,7 +47,7 @@ def test_a_hub_that_was_restarted_asks_the_bucket_before_it_describes(tmp_path, 
     assert (found["condition"], found["problems"]) == (CONDITION, board["problems"])
 
 
-def test_a_hub_that_was_restarted_lists_what_the_index_knows_of_a_path(tmp_path):
+def test_a_restarted_hub_lists_the_indexed_runs_of_a_path(tmp_path):
     logs, unread = tmp_path / "somewhere", tmp_path / "unread"
     for name in ("run1", "run2", "run3"):
         log_run(logs, name, [1.0])
@@ -68,7 +68,7 @@ def test_a_hub_that_was_restarted_lists_what_the_index_knows_of_a_path(tmp_path)
         until(lambda: listed() == [(2, ""), (3, "")])
 
 
-def test_a_hub_that_was_restarted_does_not_count_a_bucket_before_it_answers(tmp_path, bucket):
+def test_a_restarted_hub_does_not_count_a_bucket_before_it_responds(tmp_path, bucket):
     with served(tmp_path, personal=True) as hub, hub.client("max") as client:
         board = create(client, "s3://nosuchbucket/x")
     with served(tmp_path, personal=True) as hub, hub.client("max") as client:
@@ -79,7 +79,7 @@ def test_a_hub_that_was_restarted_does_not_count_a_bucket_before_it_answers(tmp_
     assert (listed["condition"], listed["problems"]) == (CONDITION, board["problems"])
 
 
-def test_a_list_says_what_is_known_to_be_wrong_with_the_root_of_a_path(tmp_path):
+def test_a_list_reports_the_problem_of_the_root_of_a_path(tmp_path):
     root = tmp_path / "logs"
     log_run(root, "cifar10/run1", [1.0])
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
@@ -92,7 +92,7 @@ def test_a_list_says_what_is_known_to_be_wrong_with_the_root_of_a_path(tmp_path)
     assert listed["problems"][0].startswith(str(root))
 
 
-def test_a_directory_that_goes_and_comes_back(tmp_path, caplog):
+def test_a_directory_that_disappears_and_returns(tmp_path, caplog):
     caplog.set_level(logging.INFO, "aboard.tensorboard.follower")
     logs = tmp_path / "somewhere"
     log_run(logs, "run1", [1.0])
@@ -112,7 +112,7 @@ def test_a_directory_that_goes_and_comes_back(tmp_path, caplog):
     assert caplog.messages == [found["problems"][0], f"{logs} can be read again"]
 
 
-def test_an_isolated_board_says_it_too(tmp_path):
+def test_an_isolated_board_reports_it_too(tmp_path):
     logs = tmp_path / "somewhere"
     log_run(logs, "run1", [1.0])
     with served(tmp_path, personal=True) as hub, hub.client("max") as client:

@@ -1,4 +1,4 @@
-"""The hub's settings: read, checked to the last key, and documented."""
+"""The hub's settings are read, validated to the last key, and documented."""
 
 import re
 import sys
@@ -117,7 +117,7 @@ def test_all_settings_are_read(tmp_path):
     assert (config.session, config.share, config.grace) == (43200, 0, 30)
 
 
-def test_nothing_said_is_a_hub_for_this_machine(tmp_path):
+def test_without_settings_a_hub_serves_this_machine_only(tmp_path):
     config = make_config({}, tmp_path, "here")
     assert (config.host, config.port, config.prefix) == ("localhost", None, "")
     assert config.database_address == str(config.directory / "hub.db")

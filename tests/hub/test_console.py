@@ -1,4 +1,4 @@
-"""The console as a hub serves it: its page, its files, and neither of them without a login."""
+"""The hub serves the page and the files of the console only after a login."""
 
 import gzip
 import json
@@ -46,7 +46,7 @@ def test_every_address_of_the_console_is_the_same_page(hub, built, path):
         assert client.get(f"{path.rpartition('/')[0]}/{up}{names_in(answer.text)[0]}").is_success
 
 
-def test_the_policy_allows_nothing_but_the_hubs_own_files(hub, built):
+def test_the_policy_allows_only_the_hubs_own_files(hub, built):
     with hub.client("vera", headers=PAGE) as client:
         answer = client.get("/runs")
     policy = dict(
@@ -61,7 +61,7 @@ def test_the_policy_allows_nothing_but_the_hubs_own_files(hub, built):
     assert answer.headers["x-frame-options"] == "SAMEORIGIN"
 
 
-def test_files_are_kept_by_the_browser_under_names_of_their_content(hub, built):
+def test_files_are_cached_under_names_with_a_hash(hub, built):
     with hub.client("vera", headers=PAGE) as client:
         types = {}
         for name in names_in(client.get("/").text):
@@ -77,7 +77,7 @@ def test_files_are_kept_by_the_browser_under_names_of_their_content(hub, built):
             assert client.get(f"/console/{name}").status_code in {400, 404}
 
 
-def test_without_a_login_there_is_the_login_page_alone(hub, built):
+def test_without_a_login_only_the_login_page_is_served(hub, built):
     name = next(path.name for path in pages.CONSOLE_FILES.glob("*.js"))
     with hub.client(headers=PAGE) as stranger:
         for path in (*ADDRESSES, f"/console/{name}"):
@@ -87,7 +87,7 @@ def test_without_a_login_there_is_the_login_page_alone(hub, built):
             assert "console/" not in answer.text.replace(f"/console/{name}", "")
 
 
-def test_after_the_login_the_address_is_the_one_that_was_asked_for(hub, built):
+def test_the_login_redirects_to_the_requested_address(hub, built):
     hub.hub.auth.set_password("max", PASSWORD)
     with hub.client(headers=PAGE, follow_redirects=True) as client:
         assert 'value="/runs?where=x"' in client.get("/runs?where=x").text
@@ -114,7 +114,7 @@ def test_programs_get_json(hub):
         assert client.get("/").json() == {"user": "max", "boards": 1}
 
 
-def test_without_its_files_a_page_says_what_to_run(hub, not_built):
+def test_without_its_files_a_page_names_the_command_to_run(hub, not_built):
     with hub.client("max", headers=PAGE) as client:
         board = create(client, "cifar10", name="otter")
         for path, up in (("/", "./"), ("/boards", "./"), ("/runs/1f0c93ab:run", "../")):

@@ -1,4 +1,4 @@
-"""A hub with a board on a real engine, killed at random moments: one board, never none or two."""
+"""A hub killed at random moments: its board on a real engine is neither lost nor duplicated."""
 
 import random
 import time

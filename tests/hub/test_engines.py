@@ -1,4 +1,4 @@
-"""The engines of a hub: probed side by side, and tried with a small board."""
+"""The engines of a hub: probed in parallel, and tested with a small board."""
 
 import http.server
 import json
@@ -42,7 +42,7 @@ def test_each_profile_is_probed():
     }
 
 
-def test_an_engine_that_hangs_hides_no_other_and_holds_one_thread():
+def test_a_hanging_engine_hides_no_other_and_blocks_one_thread():
     released = threading.Event()
     begun = []
 
@@ -65,7 +65,7 @@ def test_an_engine_that_hangs_hides_no_other_and_holds_one_thread():
     until(lambda: engines.probe()[0].report.answers)
 
 
-def test_an_engine_that_fails_says_why():
+def test_an_engine_that_fails_reports_the_reason():
     def fail(profile):
         raise ExecutorError("the farm is closed. Open it.")
 
@@ -81,7 +81,7 @@ def test_an_engine_that_fails_says_why():
     )
 
 
-def test_an_engine_that_is_not_there_is_an_error_with_those_that_are():
+def test_the_error_of_an_unknown_engine_lists_the_known_ones():
     engines = Engines({"farm": Scripted(answer, "long")})
     for name in ("fram", "farm:short", ""):
         with pytest.raises(NoSuchName, match=r"Use one of: farm, farm:long\."):
@@ -89,7 +89,7 @@ def test_an_engine_that_is_not_there_is_an_error_with_those_that_are():
     assert engines.executor("farm:long") is engines.executor("farm")
 
 
-def test_engines_are_listed_to_those_who_may_start_boards(tmp_path, root):
+def test_engines_are_listed_for_users_who_may_start_boards(tmp_path, root):
     with served(tmp_path, [root], executors=PROFILES) as hub:
         with hub.client("max") as client:
             found = client.get("/api/v1/engines").json()["engines"]
@@ -105,7 +105,7 @@ def test_engines_are_listed_to_those_who_may_start_boards(tmp_path, root):
             assert client.post("/api/v1/engines/process/trials").status_code == 403
 
 
-def test_a_trial_shows_points_of_its_own_and_says_which_roots_it_can_read(tmp_path, root):
+def test_a_trial_shows_its_own_points_and_reports_the_readable_roots(tmp_path, root):
     missing = tmp_path / "missing"
     missing.mkdir()
     with served(tmp_path, [root], executors=PROFILES) as hub, hub.client("anna") as client:
@@ -153,7 +153,7 @@ def test_a_trial_needs_an_engine_that_the_hub_has(hub):
         assert refused.json()["error"]["hint"] == "Use one of: process."
 
 
-def test_nothing_is_told_of_other_boards(hub):
+def test_a_trial_reveals_nothing_about_other_boards(hub):
     with hub.client("max") as client:
         board = create(client, "mnist")["id"]
     with hub.client("mia") as client:
@@ -205,7 +205,7 @@ def test_the_certificate_of_a_board_is_compared(tls_board):
     assert other.presented == fingerprint != other.fingerprint
 
 
-def test_an_address_that_does_not_answer_is_reported(closed_port):
+def test_an_address_that_does_not_respond_is_reported(closed_port):
     seen = examine_address(Address("127.0.0.1", closed_port, "/b/view/", "token"))
     assert (seen.address, seen.status) == (f"127.0.0.1:{closed_port}", None)
     assert "refused" in seen.problem.lower()

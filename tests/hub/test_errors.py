@@ -1,4 +1,4 @@
-"""Errors of invalid requests, as the client reads them."""
+"""Errors of invalid requests, as a client receives them."""
 
 import pytest
 
@@ -27,14 +27,14 @@ def hub(tmp_path_factory):
         ({"selectors": None}, "selectors should be a valid list."),
     ],
 )
-def test_a_wrong_field_is_named_and_said_in_words(hub, wish, said):
+def test_an_invalid_field_is_named_and_explained(hub, wish, said):
     with hub.client("max") as client:
         answer = client.post("/api/v1/boards", json={"selectors": ["cifar10"]} | wish)
     assert answer.status_code == 422
     assert answer.json()["error"]["message"] == said
 
 
-def test_what_is_missing_or_no_json_is_told(hub):
+def test_missing_fields_and_invalid_json_are_reported(hub):
     with hub.client("max") as client:
         missing = client.post("/api/v1/boards", json={})
         headers = {"content-type": "application/json"}

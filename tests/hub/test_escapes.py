@@ -1,4 +1,4 @@
-"""Ways out of what somebody may see on a team's hub: links, spellings, keys and redirects."""
+"""Attempts to get around permissions on a team's hub: links, spellings, keys and redirects."""
 
 import contextlib
 import http.client
@@ -51,7 +51,7 @@ def elsewhere(tmp_path):
 
 @pytest.fixture
 def trapped(root, elsewhere):
-    """A root in which somebody has put links to everything that he is curious about."""
+    """A root with symbolic links to everything outside that a user might want to read."""
     runs = root / "trapped"
     good = log_run(root, "trapped/good", [5.0])
     # A run is a link; its event file is one; a directory in it is one.
@@ -187,7 +187,7 @@ print(json.dumps({path: sorted(seen) for path, seen in told.items()}))
 """
 
 
-def test_whatever_is_opened_through_python_stays_inside(tmp_path, elsewhere):
+def test_files_opened_through_python_are_inside_the_roots(tmp_path, elsewhere):
     """Plugins open files of their own: by any call, through links of ours, up and back again."""
     root, links = tmp_path / "real-root", tmp_path / "links"
     run = log_run(root, "run", [1.0])
@@ -247,7 +247,7 @@ except PermissionError:
 """
 
 
-def test_what_was_opened_unwatched_is_judged_by_where_it_lies(tmp_path, elsewhere):
+def test_files_opened_without_the_check_are_checked_by_their_path(tmp_path, elsewhere):
     """A file that was deleted meanwhile is still inside, and what is opened in turn is too."""
     (tmp_path / "root").mkdir()
     paths = [str(tmp_path / "root"), str(elsewhere / "metadata.tsv")]
@@ -328,7 +328,7 @@ def picture_key(client, board):
     return None
 
 
-def test_a_shared_link_ends_for_whoever_is_in_already(tmp_path, root):
+def test_an_expired_link_also_ends_open_sessions(tmp_path, root):
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
         board = create(client, "cifar10")["id"]
         link = client.post(f"/api/v1/boards/{board}/shares", json={"for": "1h"}).json()["url"]

@@ -1,4 +1,4 @@
-"""The change stream over HTTP: what listeners hear, who hears what, and what many of them cost."""
+"""The change stream over HTTP: its events, their visibility, and the cost of many listeners."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ def listen(hub):
         client.close()
 
 
-def test_runs_that_come_change_and_go_are_heard_of(hub, root, listen):
+def test_new_changed_and_deleted_runs_are_events(hub, root, listen):
     ears = listen(kind="run")
     assert ears.heard[0]["event"] == "hello"
     put_run(root, "cifar10/run7", state=State.RUNNING, heartbeat=time.time() + 1e6)
@@ -142,7 +142,7 @@ def test_many_changes_at_once_are_one_event(hub, root, listen, monkeypatch):
     assert len(ears.all("run")) <= 3
 
 
-def test_boards_are_heard_of_by_those_who_may_see_them(hub, listen):
+def test_board_events_are_sent_only_to_users_who_may_see_the_board(hub, listen):
     max_hears, mia_hears, anna_hears = (listen(who, kind="board") for who in ("max", "mia", "anna"))
     with hub.client("max") as client:
         board = create(client, "cifar10")["id"]
@@ -163,7 +163,7 @@ def test_boards_are_heard_of_by_those_who_may_see_them(hub, listen):
     assert [one["change"] for one in heard] == ["changed", "gone"]
 
 
-def test_new_points_of_runs_that_are_followed_are_heard_of_without_a_board(hub, root, listen):
+def test_new_points_of_followed_runs_are_events_without_a_board(hub, root, listen):
     followed, other = (run_id(str(root), f"cifar10/run{n}") for n in (1, 2))
     ears = listen(follow=followed, kind="points")
     ears.until("points", runs=[followed])  # the first reading
@@ -179,7 +179,7 @@ def test_new_points_of_runs_that_are_followed_are_heard_of_without_a_board(hub, 
     assert metrics[0]["last"] == 0.25
 
 
-def test_points_of_a_place_are_heard_of_by_those_who_see_its_board(hub, root, listen):
+def test_point_events_of_a_path_are_sent_to_users_who_may_see_its_board(hub, root, listen):
     ears = {who: listen(who, kind="points") for who in ("max", "mia")}
     with hub.client("max") as client:
         board = create(client, root / "mnist")["id"]
@@ -188,7 +188,7 @@ def test_points_of_a_place_are_heard_of_by_those_who_see_its_board(hub, root, li
     assert not ears["mia"].all("points")
 
 
-def test_jobs_are_heard_of(hub, root, listen, monkeypatch):
+def test_changed_jobs_are_events(hub, root, listen, monkeypatch):
     monkeypatch.setattr(events_module, "_JOB_SECONDS", 0.1)
     ears = listen(kind="job")
     ears.until("jobs")  # from here on changes are noticed
@@ -203,7 +203,7 @@ def test_jobs_are_heard_of(hub, root, listen, monkeypatch):
     assert ears.until("job", change="gone")["id"] == "sweep"
 
 
-def test_a_listener_that_comes_back_hears_what_it_missed(root, listen):
+def test_a_listener_that_reconnects_gets_missed_events(root, listen):
     first = listen(kind="run")
     put_run(root, "cifar10/run7")
     last = first.until("run", change="new")["cursor"]
@@ -215,13 +215,13 @@ def test_a_listener_that_comes_back_hears_what_it_missed(root, listen):
     assert [one["run"]["name"] for one in second.all("run")] == ["run8"]
 
 
-def test_one_that_comes_back_to_another_hub_lists_everything_again(hub, listen):
+def test_a_listener_that_reconnects_to_another_hub_is_reset(hub, listen):
     for last in ("deadbeef.7", "nonsense", "9"):
         ears = listen(headers={"last-event-id": last})
         assert [one["event"] for one in ears.heard[:1]] == ["reset"]
 
 
-def test_one_that_does_not_keep_up_lists_everything_again(hub, root, listen, monkeypatch):
+def test_a_slow_listener_is_reset(hub, root, listen, monkeypatch):
     ears = listen(kind="run")
     last = ears.heard[0]["cursor"]
     monkeypatch.setattr(events_module, "_MOST_EVENTS", 2)
@@ -272,14 +272,14 @@ def test_everything_is_listed_again_after_a_failed_scan(hub, root, listen, monke
     assert ears.until("run", change="new", id=run_id(str(root), "cifar10/run8"))
 
 
-def test_signs_of_life_are_sent_where_nothing_happens(listen, monkeypatch):
+def test_keepalives_are_sent_without_events(listen, monkeypatch):
     monkeypatch.setattr(stream_module, "_HEARTBEAT_SECONDS", 0.1)
     ears = listen(kind="board")
     before = ears.comments
     until(lambda: ears.comments > before + 2)
 
 
-def test_nobody_listens_without_a_secret_and_a_session_does(hub):
+def test_the_stream_needs_a_secret_and_accepts_a_session(hub):
     with hub.client() as client:
         assert client.get(PATH, params={"seconds": 0}).status_code == 401
     key, _ = hub.hub.auth.mint_key(hub.hub.auth.user("vera"))
@@ -309,7 +309,7 @@ async def open_stream(hub, who):
     return reader, writer
 
 
-def test_hundreds_of_listeners_cost_one_look_and_may_leave_at_any_time(hub, root, monkeypatch):
+def test_hundreds_of_listeners_share_one_poll_and_can_leave_at_any_time(hub, root, monkeypatch):
     """Of 250 real connections 100 leave; the others hear the same, from one look each."""
     monkeypatch.setattr(events_module, "MOST_OF_USER", 250)
     looks = []
@@ -350,7 +350,7 @@ def test_hundreds_of_listeners_cost_one_look_and_may_leave_at_any_time(hub, root
     assert names.count("aboard-events") == 1
 
 
-def test_a_client_that_takes_nothing_is_dropped_and_holds_up_nobody(hub, root, listen, monkeypatch):
+def test_a_client_that_does_not_read_is_dropped_and_blocks_no_other(hub, root, listen, monkeypatch):
     monkeypatch.setattr(stream_module, "_SLOW_SECONDS", 0.5)
     port = int(hub.url.rpartition(":")[2])
     deaf = socket.socket()
@@ -377,7 +377,7 @@ def events_of_many(hub, count):
     hub.hub.events._publish([event] * count, wake=False)
 
 
-def test_there_is_a_limit_of_listeners(hub, listen, monkeypatch):
+def test_listeners_are_limited(hub, listen, monkeypatch):
     monkeypatch.setattr(events_module, "MOST_LISTENERS", 1)
     listen()
     with hub.client("vera") as client:
@@ -385,7 +385,7 @@ def test_there_is_a_limit_of_listeners(hub, listen, monkeypatch):
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
 
 
-def test_the_listeners_of_one_user_leave_room_for_others(hub, listen, monkeypatch):
+def test_the_listeners_of_one_user_are_limited(hub, listen, monkeypatch):
     monkeypatch.setattr(events_module, "MOST_OF_USER", 2)
     first, _ = listen("max"), listen("max")
     with hub.client("max") as client:
@@ -398,7 +398,9 @@ def test_the_listeners_of_one_user_leave_room_for_others(hub, listen, monkeypatc
         until(lambda: client.get(PATH, params={"seconds": 0}).status_code == 200)
 
 
-def test_looking_ends_with_the_last_listener_and_a_late_one_begins_again(hub, listen, monkeypatch):
+def test_polling_stops_with_the_last_listener_and_starts_again_with_the_next(
+    hub, listen, monkeypatch
+):
     monkeypatch.setattr(events_module, "_LINGER_SECONDS", 0.1)
     monkeypatch.setattr(stream_module, "_HEARTBEAT_SECONDS", 0.1)
     ears = listen(kind="board")

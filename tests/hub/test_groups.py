@@ -1,4 +1,4 @@
-"""Boards with groups of runs: what they serve, on the hub and in a process, and what is refused."""
+"""Boards with groups of runs, instant and isolated, and invalid groups."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_other_groups_are_another_board(hub, seeds):
 @pytest.mark.parametrize(
     ("wish", "code", "text"),
     [
-        ({"group_by": ["metrics.loss"]}, "bad_question", "not grouped by 'metrics.loss'"),
+        ({"group_by": ["metrics.loss"]}, "bad_question", "cannot be grouped by 'metrics.loss'"),
         ({"group_by": ["hparms.lr"]}, "bad_question", "Did you mean 'hparams'"),
         ({"group_by": ["hparams.lr"], "engine": "stock"}, "bad_value", "cannot group runs"),
         ({"group_by": ["hparams.lr"], "band": "wide"}, "invalid", "band"),

@@ -1,4 +1,4 @@
-"""The hub in a browser and behind a proxy: sessions, links, cookies, and signs of life."""
+"""The hub in a browser and behind a proxy: sessions, links, cookies and health."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ def browser(hub):
         yield client
 
 
-def test_somebody_without_a_secret_is_asked_for_a_password(hub):
+def test_a_request_without_a_secret_gets_the_login_form(hub):
     with hub.client(headers=PAGE) as client:
         page = client.get("/b/abc/?x=1")
         assert page.status_code == 401
@@ -103,7 +103,7 @@ def test_logging_out_ends_the_session(browser):
     assert again.status_code == 401
 
 
-def test_logging_in_leads_nowhere_else(browser):
+def test_the_login_does_not_redirect_to_another_site(browser):
     for target in ("//elsewhere/", "https://elsewhere/", "/\\elsewhere", "x"):
         form = {"user": "max", "password": PASSWORD, "next": target}
         assert browser.post("/login", data=form).headers["location"] == "./"
@@ -146,7 +146,7 @@ def test_a_shared_board_is_shown_and_nothing_else(hub):
             assert guest.get(link["url"]).status_code == 404
 
 
-def test_a_guest_of_one_board_can_still_use_a_link_of_their_own(hub):
+def test_a_guest_of_one_board_can_use_their_own_link(hub):
     with hub.client("max") as client:
         board = create(client, "cifar10")["id"]
         share = client.post(f"/api/v1/boards/{board}/shares").json()["url"]
@@ -166,7 +166,7 @@ def test_a_link_that_has_expired_shows_nothing(tmp_path, root):
         assert httpx.get(link["url"], **QUICK).status_code == 404
 
 
-def test_signs_of_life_need_no_secret(hub):
+def test_health_checks_need_no_secret(hub):
     with hub.client() as client:
         assert client.get("/healthz").json() == {"status": "alive"}
         assert client.get("/readyz").json() == {"status": "ready"}
@@ -192,7 +192,7 @@ def test_the_log_has_no_secrets(hub, caplog):
         assert secret not in text
 
 
-def test_a_path_that_means_two_things_is_refused(hub):
+def test_an_ambiguous_path_is_refused(hub):
     with hub.client("max") as client:
         board = create(client, "cifar10")["id"]
         for path in (f"/b/{board}/%2e%2e/x", f"/b/{board}/..%2fx", "/b/%5cx/"):

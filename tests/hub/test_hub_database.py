@@ -1,4 +1,4 @@
-"""A whole hub over PostgreSQL, and any hub whose database is gone for a while."""
+"""A hub over PostgreSQL, and hubs whose database is unavailable for a while."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def postgres(server):
     return server.create(f"hub{uuid.uuid4().hex}")
 
 
-def test_boards_live_and_outlive_their_hub_over_postgres(tmp_path, root, postgres):
+def test_boards_survive_their_hub_over_postgres(tmp_path, root, postgres):
     options = ("--database", postgres)
     with hub(tmp_path / "state", root, *options) as client:
         instant = create(client, "cifar10", name="mine")["id"]
@@ -121,7 +121,7 @@ def test_boards_live_and_outlive_their_hub_over_postgres(tmp_path, root, postgre
         assert [board["id"] for board in boards] == [instant]
 
 
-def test_a_hub_whose_server_is_away_serves_what_it_knows(tmp_path, root, server, postgres):
+def test_a_hub_without_its_database_server_serves_known_boards(tmp_path, root, server, postgres):
     with hub(tmp_path / "state", root, "--database", postgres) as client:
         instant, isolated = create(client, "cifar10")["id"], running(client, "mnist")
         numbers = points(client, instant)
@@ -150,7 +150,7 @@ def test_a_hub_whose_server_is_away_serves_what_it_knows(tmp_path, root, server,
         stop_all(client)
 
 
-def test_a_hub_whose_file_others_keep_locked_serves_what_it_knows(tmp_path, root):
+def test_a_hub_whose_database_file_is_locked_serves_known_boards(tmp_path, root):
     with hub(tmp_path / "state", root, first=IMPATIENT) as client:
         instant, isolated = create(client, "cifar10")["id"], running(client, "mnist")
         numbers = points(client, instant)
@@ -190,7 +190,7 @@ def test_two_hubs_that_start_at_once_on_a_fresh_server_have_the_same_boards(
 
 
 @pytest.mark.parametrize("first", ["", ON_OTHER_MACHINES], ids=["one machine", "two machines"])
-def test_a_board_of_a_killed_hub_goes_on_at_the_other_hub(tmp_path, root, postgres, first):
+def test_a_board_of_a_killed_hub_continues_at_the_other_hub(tmp_path, root, postgres, first):
     options = ("--database", postgres)
     hubs = [lives.fork(tmp_path / name, root, options, first) for name in "ab"]
     try:

@@ -1,4 +1,4 @@
-"""A real hub, killed, stopped and without its database: what is there afterwards."""
+"""A real hub that is killed, stopped or loses its database: its boards afterwards."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_a_board_whose_runs_came_later_is_listed_with_them(tmp_path, root):
         until(lambda: listed() == ("", 1))  # although no request was for the board itself
 
 
-def test_the_log_of_an_isolated_board_and_its_death_are_told(tmp_path, root):
+def test_the_log_and_the_death_of_an_isolated_board_are_reported(tmp_path, root):
     with personal_hub(tmp_path, root) as hub, hub.client() as client:
         board = create(client, "mnist", on="process", engine="stock")["id"]
         until(lambda: client.get(f"/api/v1/boards/{board}").json()["runs"] == 1)
@@ -88,7 +88,7 @@ def test_the_log_of_an_isolated_board_and_its_death_are_told(tmp_path, root):
         assert not is_running(pid)
 
 
-def test_a_clean_stop_waits_for_the_request_under_way(tmp_path, root):
+def test_a_clean_stop_waits_for_the_current_request(tmp_path, root):
     with personal_hub(tmp_path, root) as hub, hub.client() as client:
         board = create(client, "cifar10")["id"]
         until(lambda: client.get(f"/api/v1/boards/{board}").json()["runs"] == 2)
@@ -147,7 +147,7 @@ def test_a_personal_hub_is_found_through_its_file_and_is_the_only_one(tmp_path, 
         assert 'name="token"' in stranger.text
 
 
-def test_without_its_database_a_hub_serves_what_it_knows(tmp_path, root, monkeypatch):
+def test_without_its_database_a_hub_serves_known_boards(tmp_path, root, monkeypatch):
     monkeypatch.setattr(auth, "_RECENT_SECONDS", -1.0)  # visitors are looked up each time
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
         board = create(client, "cifar10")["id"]

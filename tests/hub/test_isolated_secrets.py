@@ -1,4 +1,4 @@
-"""What the process of an isolated board knows of the hub it was started by, as the kernel tells."""
+"""The process of an isolated board has no secrets of its hub, according to the kernel."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def variables_of(hub, board):
     return dict(pair.split("=", 1) for pair in pairs if pair)
 
 
-def test_a_board_is_given_what_it_needs_and_no_secret_of_the_hub(started):
+def test_a_board_gets_what_it_needs_and_no_secret_of_the_hub(started):
     hub, client, boards = started
     for board in boards:
         variables = variables_of(hub, board)
@@ -81,7 +81,7 @@ def test_a_board_is_given_what_it_needs_and_no_secret_of_the_hub(started):
         until(lambda at=board: any(list(points(client, at).values())))
 
 
-def test_nobody_reads_a_secret_in_the_list_of_processes(started):
+def test_the_process_list_contains_no_secrets(started):
     hub, _, boards = started
     for board in boards:
         token = variables_of(hub, board)["ABOARD_TOKEN"]

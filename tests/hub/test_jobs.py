@@ -1,4 +1,4 @@
-"""Jobs on a hub: what is listed, who may change them, and an engine that does not answer."""
+"""Jobs on a hub: lists, permissions, and an engine that does not respond."""
 
 import asyncio
 import shutil
@@ -105,14 +105,14 @@ def test_jobs_are_filtered_and_come_in_pages(hub, root, jobs):
         ("?cursor=x", 422, "bad_value", "invalid cursor."),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(hub, jobs, path, status, code, message):
+def test_errors_are_one_line(hub, jobs, path, status, code, message):
     with hub.client("max") as client:
         answer = client.get(f"/api/v1/jobs{path}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
         assert message in answer.json()["error"]["message"]
 
 
-def test_a_damaged_record_hides_no_other(hub, root, jobs):
+def test_a_damaged_record_does_not_hide_others(hub, root, jobs):
     (root / ".jobs/bad").mkdir()
     (root / ".jobs/bad/job.json").write_text("{")
     with hub.client("max") as client:
@@ -148,7 +148,7 @@ def test_the_documents_are_those_of_a_job(root):
     assert set(MemberDocument.model_fields) == set(status.members[0].document())
 
 
-def test_a_log_is_followed_until_the_member_has_ended(hub, root):
+def test_a_log_is_followed_until_the_member_has_finished(hub, root):
     record = add_job(root, "growing", "")
     run = root / "cifar10/growing-1"
     run.mkdir(parents=True)
@@ -171,7 +171,7 @@ def test_a_log_is_followed_until_the_member_has_ended(hub, root):
     "error",
     [ExecutorError("squeue: no answer."), Unreachable("s3://logs", "no answer"), JobError()],
 )
-def test_following_goes_on_after_an_error(hub, root, monkeypatch, error):
+def test_following_continues_after_an_error(hub, root, monkeypatch, error):
     add_job(root, "growing", "")
     (root / "cifar10/growing-1").mkdir(parents=True)
     log = root / "cifar10/growing-1/output.log"
@@ -200,7 +200,7 @@ def test_following_goes_on_after_an_error(hub, root, monkeypatch, error):
 CHANGES = [("", COMMAND), ("/first/stop", {}), ("/first/retry", {})]
 
 
-def test_a_teams_hub_changes_no_jobs_unless_its_settings_say_so(hub, jobs):
+def test_a_teams_hub_changes_no_jobs_unless_its_settings_allow_it(hub, jobs):
     for who, reason in (
         ("vera", "vera may not submit and stop jobs as viewer."),
         ("max", "max may not submit and stop jobs as member."),
@@ -214,7 +214,7 @@ def test_a_teams_hub_changes_no_jobs_unless_its_settings_say_so(hub, jobs):
             assert (answer.status_code, answer.json()["error"]["message"]) == (403, reason)
 
 
-def test_administrators_change_jobs_where_the_settings_say_so(tmp_path, root, jobs):
+def test_administrators_change_jobs_if_the_settings_allow_it(tmp_path, root, jobs):
     settings = JobSettings(submit=True)
     with served(tmp_path, [root], jobs=settings) as hub, hub.client("anna") as client:
 
@@ -253,9 +253,7 @@ def test_a_session_of_a_browser_submits_no_jobs(tmp_path, root):
 # An engine that does not answer.
 
 
-def test_an_engine_that_hangs_leaves_its_jobs_unknown_and_others_alone(
-    index, root, jobs, monkeypatch
-):
+def test_a_hanging_engine_makes_only_its_own_jobs_unknown(index, root, jobs, monkeypatch):
     add_job(root, "hanging", "completed", "", at=5000.0, on="slurm")
     add_job(root, "waiting", "", at=4000.0)
     goes_on = threading.Event()
@@ -292,7 +290,7 @@ def test_an_engine_that_hangs_leaves_its_jobs_unknown_and_others_alone(
         found.close()
 
 
-def test_requests_that_wait_for_an_engine_hold_up_no_others(hub, root, jobs, monkeypatch):
+def test_requests_that_wait_for_an_engine_do_not_block_others(hub, root, jobs, monkeypatch):
     add_job(root, "hanging", "", at=5000.0, on="slurm")
     at_once = 60  # more than there are threads for requests
     entered = threading.Semaphore(0)
@@ -327,7 +325,7 @@ def test_requests_that_wait_for_an_engine_hold_up_no_others(hub, root, jobs, mon
     assert set(asked) == {1}
 
 
-def test_many_questions_of_a_user_take_one_thread_and_leave_room_for_others(hub, jobs, monkeypatch):
+def test_many_log_requests_of_one_user_leave_room_for_others(hub, jobs, monkeypatch):
     goes_on = threading.Event()
 
     def read(*_, **__):
@@ -358,7 +356,7 @@ def test_many_questions_of_a_user_take_one_thread_and_leave_room_for_others(hub,
     assert answers[-1].text == "line\n"
 
 
-def test_so_many_questions_wait_for_an_engine_and_no_more(monkeypatch):
+def test_requests_that_wait_for_an_engine_are_limited(monkeypatch):
     monkeypatch.setattr(jobs_module, "_MOST_WAITING", 3)
     queue = jobs_module._Queue("slurm", 120.0)
     began, goes_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The hub as deploy/kubernetes installs it, on a real cluster, with boards beside it."""
+"""The hub installed with deploy/kubernetes on a real cluster, with its boards."""
 
 import json
 import os
@@ -169,7 +169,7 @@ def hub(cluster: Cluster, tmp_path: Path, runs: Path) -> Iterator[Hub]:
 
 
 @pytest.mark.engine("kubernetes")
-def test_a_hub_in_the_cluster_runs_boards_beside_itself(hub: Hub):
+def test_a_hub_in_the_cluster_runs_boards_there(hub: Hub):
     (engine,) = [
         one
         for one in json.loads(hub.aboard("engines", "--json"))["engines"]
@@ -196,7 +196,7 @@ def test_a_hub_in_the_cluster_runs_boards_beside_itself(hub: Hub):
     assert pod["metadata"]["name"] not in hub.cluster.kubectl("-n", "aboard", "get", "secrets")
 
 
-def test_what_is_deployed_matches_the_executor():
+def test_the_manifests_match_the_executor():
     """The role grants what the executor's own check of boards and jobs asks for, nothing else."""
     documents = list(yaml.safe_load_all((DEPLOY / "base" / "rbac.yaml").read_text()))
     (role,) = [one for one in documents if one["kind"] == "Role"]

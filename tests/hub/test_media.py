@@ -1,4 +1,4 @@
-"""Images, audio, text, histograms and files of a run over HTTP; and what many runs have logged."""
+"""Images, audio, text, histograms and files of runs over HTTP."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""One-time keys: how many there are, and what becomes of one when something goes wrong."""
+"""One-time keys: their number, and their state after an error."""
 
 import pytest
 import sqlalchemy as sa
@@ -25,7 +25,7 @@ def count(registry, table):
         return connection.scalar(sa.select(sa.func.count()).select_from(table))
 
 
-def test_a_user_cannot_have_keys_without_end(registry, monkeypatch):
+def test_the_keys_of_a_user_are_limited(registry, monkeypatch):
     monkeypatch.setattr(accounts, "_MOST_KEYS", 3)
     ticks = iter(range(100))
     keys = Auth(registry, clock=lambda: NOW + next(ticks) / 10)
@@ -44,7 +44,7 @@ def test_a_user_cannot_have_keys_without_end(registry, monkeypatch):
         assert keys.redeem(kept) is None
 
 
-def test_a_session_is_begun_with_the_key_and_only_once(registry):
+def test_a_key_starts_one_session_only(registry):
     keys = Auth(registry, clock=lambda: NOW)
     key, _ = keys.mint_key(registry.accounts.add_user("ann", Role.MEMBER))
     for number, told in enumerate((None, BadKey.USED)):
@@ -54,7 +54,7 @@ def test_a_session_is_begun_with_the_key_and_only_once(registry):
     assert opened.id == "id0"
 
 
-def test_a_lasting_key_opens_sessions_of_its_user_again_and_again(registry):
+def test_a_lasting_key_starts_sessions_of_its_user_repeatedly(registry):
     keys = Auth(registry, clock=lambda: NOW)
     key = keys.lasting_key(registry.accounts.add_user("ann", Role.MEMBER))
     for number in range(3):
@@ -65,7 +65,7 @@ def test_a_lasting_key_opens_sessions_of_its_user_again_and_again(registry):
     assert Auth(registry, clock=lambda: NOW).redeem(key) is BadKey.UNKNOWN
 
 
-def test_a_link_still_opens_after_a_database_that_failed_half_way(tmp_path, root):
+def test_a_link_still_opens_after_a_database_error(tmp_path, root):
     with served(tmp_path, [root]) as hub, hub.client() as browser:
         key, _ = hub.hub.auth.mint_key(hub.hub.auth.user("max"))
         engine = hub.hub.registry._database._engine

@@ -1,4 +1,4 @@
-"""The OpenAPI document is complete; `test_openapi_fuzz` has what a fuzzer makes of it."""
+"""The OpenAPI document is complete; `test_openapi_fuzz` sends requests generated from it."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def hub(tmp_path_factory):
         yield found
 
 
-def test_the_document_is_served_and_says_which_secret_a_route_needs(hub):
+def test_the_document_is_served_and_names_the_secret_of_each_route(hub):
     with hub.client("vera") as client:
         assert client.get("/openapi.json").json() == DOCUMENT
     for path, methods in DOCUMENT["paths"].items():

@@ -1,4 +1,4 @@
-"""The OpenAPI document in the hands of a fuzzer."""
+"""Requests that a fuzzer generates from the OpenAPI document."""
 
 import pytest
 import schemathesis

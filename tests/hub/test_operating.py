@@ -1,4 +1,4 @@
-"""Running a hub: what its log says and does not, what outlives it, and the files that start it."""
+"""Operating a hub: its log, what survives a restart, and the files of its service."""
 
 import concurrent.futures
 import json
@@ -33,7 +33,7 @@ def blocks(language):
 # The log.
 
 
-def test_no_secret_that_anybody_used_is_in_the_log(tmp_path, root):
+def test_no_secret_of_a_request_is_in_the_log(tmp_path, root):
     """Everything that opens something is used once, rightly and wrongly; then all is searched."""
     said = {"wrong password": "a-wrong-password", "password": PASSWORD}
     with team_hub(tmp_path / "team", f'roots = ["{root}"]\n') as hub:
@@ -103,7 +103,7 @@ def test_a_secret_in_a_path_is_not_shown(path, shown):
     assert without_secrets(path) == shown
 
 
-def test_the_password_of_a_database_is_not_told(tmp_path, root, closed_port):
+def test_the_password_of_a_database_is_not_shown(tmp_path, root, closed_port):
     database = f"postgresql://aboard:db-password@127.0.0.1:{closed_port}/aboard"
     words = ["serve", "--root", str(root), "--port", "0"]
     words += ["--database", database, "--directory", str(tmp_path / "hub")]
@@ -141,7 +141,7 @@ def test_a_link_that_was_printed_opens_after_a_restart_and_once_only(tmp_path, r
             assert late.get(printed).status_code == 303
 
 
-def test_of_many_who_come_with_one_link_one_gets_in(tmp_path, root):
+def test_a_one_time_link_admits_one_of_many_concurrent_requests(tmp_path, root):
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
         board = create(client, "cifar10")["id"]
         for _ in range(5):
@@ -155,7 +155,7 @@ def test_of_many_who_come_with_one_link_one_gets_in(tmp_path, root):
             assert seen == [303, *[401] * 7]
 
 
-def test_a_link_ends_with_its_time_its_user_and_his_password(tmp_path, root):
+def test_a_link_expires_with_its_time_its_user_and_the_password(tmp_path, root):
     with served(tmp_path, [root]) as hub:
         user = hub.hub.auth.user("max")
         changed = hub.hub.auth.mint_key(user)[0]
@@ -200,7 +200,7 @@ def test_the_settings_of_the_guide_are_settings(tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="install systemd")
-def test_the_unit_of_the_guide_is_one(tmp_path):
+def test_the_unit_of_the_guide_is_valid(tmp_path):
     (unit,) = blocks("ini")
     command = re.search(r"^ExecStart=(\S+)", unit, re.MULTILINE)[1]
     place = tmp_path / "aboard.service"
@@ -216,7 +216,7 @@ def test_the_unit_of_the_guide_is_one(tmp_path):
     assert not told, done.stderr
 
 
-def test_what_the_guide_starts_can_be_started():
+def test_the_commands_in_the_guide_are_valid():
     (unit,) = blocks("ini")
     (container,) = blocks("dockerfile")
     started = re.search(r"^ExecStart=\S+ (.*)$", unit, re.MULTILINE)[1].split()

@@ -1,4 +1,4 @@
-"""Boards at an origin of their own: what opens where, and every way back to the hub refused."""
+"""Boards at their own origin: links lead there, and the hub refuses requests from it."""
 
 import socket
 from contextlib import contextmanager
@@ -375,7 +375,7 @@ def test_a_link_with_the_number_of_loopback_opens_through_a_forwarded_port(own, 
     assert browser.get(f"{own.url}/api/v1/me", headers=wrong).status_code == 401
 
 
-def test_under_a_name_that_the_hub_does_not_know_boards_are_at_its_own_origin(own, browser, shown):
+def test_under_an_unknown_host_name_boards_are_at_the_hubs_origin(own, browser, shown):
     proxy = "http://proxy.example.org"
     through(browser, own, link_to(own, "/").replace(own.url, proxy))
     assert through(browser, own, f"{proxy}/b/{shown}/").status_code == 200
@@ -399,7 +399,7 @@ def opened_at(hub, board):
         return answer.url.port
 
 
-def test_the_second_port_of_a_personal_hub_outlives_it_and_gives_way(tmp_path, root):
+def test_the_second_port_of_a_personal_hub_is_reused_unless_taken(tmp_path, root):
     with personal_hub(tmp_path, root) as hub:
         with hub.client() as client:
             board = create(client, "cifar10")["id"]

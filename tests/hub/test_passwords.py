@@ -1,4 +1,4 @@
-"""The lane of passwords: bounded, and of no consequence to clients that hold a token."""
+"""Password hashing is bounded, and does not delay clients with a token."""
 
 import os
 import threading
@@ -69,7 +69,7 @@ def test_fewer_hashes_than_cores_are_computed_at_once_and_at_a_low_priority(lane
     assert min(stuck.priorities) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def test_one_source_has_a_share_of_the_queue_and_the_queue_an_end(lane, stuck):
+def test_the_queue_and_each_sources_share_of_it_are_bounded(lane, stuck):
     queued = [
         lane.verify(None, PASSWORD, sources_of("10.0.0.1", f"user{one}"))
         for one in range(MAX_SHARE)
@@ -111,7 +111,7 @@ def test_the_first_of_one_source_comes_before_the_second_of_another(lane, stuck)
     assert lane_width() > 1 or ended == ["busy0", "guess0", "bob", "guess1", "guess2", "guess3"]
 
 
-def test_a_lane_that_closes_leaves_nobody_waiting(lane, stuck):
+def test_closing_releases_all_waiting_requests(lane, stuck):
     first, *others = [lane.verify(None, PASSWORD, [f"as {one}"]) for one in range(5)]
     until(lambda: stuck.at_once == lane_width())
     lane.close()
@@ -120,7 +120,7 @@ def test_a_lane_that_closes_leaves_nobody_waiting(lane, stuck):
     assert others[-1].cancelled()
 
 
-def test_a_password_without_a_hash_is_compared_all_the_same(lane, stuck):
+def test_a_password_is_hashed_even_for_users_without_one(lane, stuck):
     stuck.go_on.set()
     assert lane.verify(None, PASSWORD, ()).result(60) is False
     assert stuck.most_at_once == 1
@@ -142,7 +142,7 @@ def test_only_the_last_sources_are_remembered(monkeypatch):
     assert list(turns._throttles) == ["from 6", "from 7", "from 8"]
 
 
-def test_guessers_do_not_keep_holders_of_tokens_waiting(tmp_path, root, stuck):
+def test_password_guessing_does_not_delay_clients_with_tokens(tmp_path, root, stuck):
     """While every password waits for the lane, tokens, cookies and links are checked as always."""
     with served(tmp_path, [root]) as hub, ThreadPoolExecutor(40) as guessers:
         hub.hub.auth._passwords = Passwords(stuck)
@@ -171,7 +171,7 @@ def test_guessers_do_not_keep_holders_of_tokens_waiting(tmp_path, root, stuck):
     assert sorted(statuses) == [401] * MAX_SHARE + [429] * (40 - MAX_SHARE)
 
 
-def test_a_user_who_sets_many_passwords_keeps_nobody_waiting(tmp_path, root):
+def test_a_user_who_sets_many_passwords_does_not_delay_others(tmp_path, root):
     stuck = Stuck(SimpleNamespace(hash=None, check_needs_rehash=None, verify=None))
     stuck.hash = lambda password: stuck.go_on.wait(180) and QUICK.hash(password)
     with served(tmp_path, [root]) as hub, ThreadPoolExecutor(50) as busy:
@@ -187,7 +187,7 @@ def test_a_user_who_sets_many_passwords_keeps_nobody_waiting(tmp_path, root):
     assert statuses == {204}
 
 
-def test_a_hash_is_as_strong_as_is_recommended(monkeypatch):
+def test_hashes_have_the_recommended_strength(monkeypatch):
     monkeypatch.setattr(passwords, "STRENGTH", OUTSIDE_OF_TESTS)
     lane = Passwords()
     stored = lane.hash(PASSWORD, ["here"]).result()

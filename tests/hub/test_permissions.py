@@ -1,4 +1,4 @@
-"""Who may do what: every action for every role and every board, as a table to read."""
+"""Permissions: every action for every role and every board, as a table."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def board(owner: str, visibility: str = "private", identity: str = "abc") -> Boa
 
 MINE, TEAMS, HERS = board("me"), board("she", "team"), board("she")
 
-# What is allowed with one's own board, one shown to the team, and somebody else's.
+# What is allowed with one's own board, one shown to the team, and another user's.
 ON_BOARDS = {
     "viewer": {
         "SEE": "own team",
@@ -72,7 +72,7 @@ def test_every_action_has_a_rule():
     assert all(rules.keys() == set(Role) for rules in TABLE.values())
 
 
-def test_what_one_may_not_see_is_not_there():
+def test_what_a_user_may_not_see_is_not_found():
     me = User("me", Role.MEMBER, 0.0)
     for action in (Action.SEE, Action.STOP, Action.DELETE):
         with pytest.raises(NoSuchName, match="board 'abc' not found"):
@@ -98,19 +98,19 @@ def test_a_link_shows_one_board_and_nothing_else():
         require(guest, Action.STOP, board("me", identity="other"))
 
 
-def test_a_link_shows_nothing_once_its_maker_may_not_share():
+def test_a_link_shows_nothing_once_its_creator_may_not_share():
     for role, one in ((Role.VIEWER, MINE), (Role.MEMBER, HERS)):
         guest = Guest(Share("s", "abc", "me", "", 0.0), User("me", role, 0.0))
         assert not may(guest, Action.SEE, one)
 
 
-def test_lists_have_what_one_may_see():
+def test_lists_contain_what_the_user_may_see():
     assert seen_by(User("me", Role.VIEWER, 0.0)) == "me"
     assert seen_by(User("me", Role.MEMBER, 0.0)) == "me"
     assert seen_by(User("me", Role.ADMIN, 0.0)) is None
 
 
-def test_a_rule_about_boards_is_asked_with_one():
+def test_rules_about_boards_need_a_board_and_others_refuse_one():
     me = User("me", Role.ADMIN, 0.0)
     with pytest.raises(ValueError, match="needs a board"):
         may(me, Action.SEE)

@@ -86,7 +86,9 @@ def test_the_right_certificate_opens_the_board_and_its_connection_is_reused(fron
     assert b"GET /b/view/data/status" in board.received
 
 
-def test_another_certificate_gets_nothing_and_the_page_says_so(front, board, impostor, caplog):
+def test_a_server_with_another_certificate_gets_nothing_and_a_page_reports_it(
+    front, board, impostor, caplog
+):
     front.boards["one"] = impostor
     with caplog.at_level(logging.WARNING, "aboard.hub"):
         got = front.get("data/status", headers={"accept": "text/html"})
@@ -134,7 +136,7 @@ def test_probes_check_the_certificate_before_they_send_the_token(board, impostor
     assert board.received == b""
 
 
-def test_a_probe_says_why_a_board_does_not_answer(board):
+def test_a_probe_reports_why_a_board_does_not_respond(board):
     board.close()
     assert probe(board.address) == "connection refused"
 

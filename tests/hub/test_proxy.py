@@ -1,4 +1,4 @@
-"""Boards behind the hub's address: what passes, what does not, and what breaks."""
+"""Requests to boards through the hub: headers, errors, and boards that fail."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ def test_a_real_board_shows_the_same_behind_the_proxy(front, real):
     assert "set-cookie" not in page.headers
 
 
-def test_what_is_compressed_passes_as_it_is(front, real):
+def test_compressed_bodies_pass_unchanged(front, real):
     headers = {"accept-encoding": "gzip"}
     with (
         httpx.Client(**QUICK) as client,
@@ -126,7 +126,7 @@ def test_hop_by_hop_headers_end_at_the_proxy(front, scripted):
     assert not {"x-outer", "te"} & set(heads)
 
 
-def test_nothing_is_added_that_the_client_did_not_ask_for(front, scripted):
+def test_only_the_token_is_added_to_a_request(front, scripted):
     board = scripted(answer())
     front.send(b"GET /b/one/ HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n")
     assert {name for name, _ in board.heads} == {"host", "authorization"}
@@ -177,14 +177,14 @@ def test_a_board_has_one_spelling(front, scripted, path):
     assert not board.requests
 
 
-def test_odd_but_harmless_addresses_arrive_as_they_were_written(front, scripted):
+def test_odd_but_harmless_addresses_arrive_unchanged(front, scripted):
     board = scripted(answer())
     path = b"a%2Fb/./%C3%BC/~x;y=1?q=%2B+&&empty=&%zz"
     front.send(b"GET /b/one/" + path + b" HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n")
     assert board.requests[0].startswith(b"GET /b/view/" + path.replace(b"&&", b"&") + b" HTTP/1.1")
 
 
-def test_headers_that_could_be_two_do_not_pass(scripted, front):
+def test_ambiguous_request_headers_do_not_pass(scripted, front):
     board = scripted(answer())
     sent = []
 
@@ -279,16 +279,16 @@ def test_redirects_stay_below_the_board(front, scripted, location, public):
         (b"", b""),
     ],
 )
-def test_cookies_stay_below_the_board_and_never_pass_for_the_hubs(cookie, public):
+def test_cookies_stay_below_the_board_and_cannot_replace_the_hubs(cookie, public):
     assert public_cookie(cookie, "/b/one/", "/b/view/", secure=False) == public
 
 
-def test_cookies_are_secure_where_the_hub_is():
+def test_cookies_are_secure_if_the_hub_uses_tls():
     cookie = public_cookie(b"a=1; Secure", "/b/one/", "/b/view/", secure=True)
     assert cookie == b"a=1; Path=/b/one/; Secure"
 
 
-def test_each_cookie_of_an_answer_is_looked_at(front, scripted):
+def test_each_cookie_of_a_response_is_checked(front, scripted):
     scripted(answer(b"Set-Cookie: a=1; Path=/", b"Set-Cookie: aboard-x=1", b"set-cookie: b=2"))
     got = front.get().headers.get_list("set-cookie")
     assert got == ["a=1; Path=/b/one/", "b=2; Path=/b/one/"]
@@ -313,7 +313,7 @@ def test_a_board_does_not_speak_for_the_hub(front, scripted):
     assert got.headers["x-frame-options"] == "SAMEORIGIN"
 
 
-def test_a_header_that_could_be_two_is_not_passed_on(front, scripted):
+def test_ambiguous_response_headers_are_dropped(front, scripted):
     scripted(answer(b"X-A: 1\x0b2", b"X-B: a\rSet-Cookie: aboard-x=1", b"X-C: 1"))
     got = front.send(b"GET /b/one/ HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n")
     assert b"aboard-x" not in got
@@ -330,7 +330,7 @@ def test_the_status_passes(front, scripted, status):
     assert got.content == body
 
 
-def test_the_answer_to_head_has_its_length_and_no_body(front, scripted):
+def test_the_response_to_head_has_its_length_and_no_body(front, scripted):
     scripted(b"HTTP/1.1 200 OK\r\ncontent-length: 1234\r\nconnection: close\r\n\r\n")
     got = front.ask("HEAD")
     assert got.headers["content-length"] == "1234"
@@ -342,7 +342,7 @@ def test_the_answer_to_head_has_its_length_and_no_body(front, scripted):
 PAGE = {"accept": "text/html"}
 
 
-def test_a_board_that_starts_says_when_to_come_again(front):
+def test_a_starting_board_tells_when_to_retry(front):
     front.boards["one"] = NotServing("starting")
     got = front.get(headers=PAGE)
     assert (got.status_code, got.headers["retry-after"]) == (503, "2")
@@ -350,7 +350,7 @@ def test_a_board_that_starts_says_when_to_come_again(front):
     assert 'http-equiv="refresh"' in got.text
 
 
-def test_a_board_that_waits_shows_what_for_and_the_last_lines_of_its_log(front):
+def test_a_waiting_board_shows_the_reason_and_the_end_of_its_log(front):
     log = ("pulling <image>", "`rm -rf`")
     front.boards["one"] = NotServing("starting", "Resources & <script>alert(1)</script>", log)
     page = front.get(headers=PAGE).text
@@ -362,14 +362,14 @@ def test_a_board_that_waits_shows_what_for_and_the_last_lines_of_its_log(front):
     assert error["hint"].startswith("Resources & <script>alert(1)</script>. This page opens")
 
 
-def test_a_board_that_only_another_hub_reaches_says_so(front):
+def test_a_board_of_another_hub_is_reported(front):
     front.boards["one"] = NotServing("elsewhere")
     got = front.get(headers=PAGE)
     assert (got.status_code, "Only another hub reaches this board." in got.text) == (503, True)
 
 
 @pytest.mark.parametrize("state", ["stopping", "stopped", "failed", "lost", "unheard-of"])
-def test_a_board_that_ended_says_why_and_what_to_do(front, state):
+def test_a_stopped_board_shows_the_reason_and_what_to_do(front, state):
     front.boards["one"] = NotServing(state, "used 2.1 GiB of 2.0 GiB <memory>")
     page = front.get(headers=PAGE)
     assert page.status_code == 503
@@ -379,7 +379,7 @@ def test_a_board_that_ended_says_why_and_what_to_do(front, state):
     assert front.get().json()["error"]["code"] == f"board_{state}"
 
 
-def test_a_board_that_does_not_listen_says_so(front, closed_port):
+def test_a_board_that_does_not_listen_is_reported(front, closed_port):
     front.boards["one"] = Address("127.0.0.1", closed_port, "/b/view/", TOKEN)
     got = front.get(headers=PAGE)
     assert got.status_code == 503
@@ -388,7 +388,7 @@ def test_a_board_that_does_not_listen_says_so(front, closed_port):
     assert TOKEN not in got.text
 
 
-def test_there_is_no_such_board(front):
+def test_an_unknown_board_is_not_found(front):
     got = front.get()
     assert (got.status_code, got.json()["error"]["code"]) == (404, "not_found")
 

@@ -1,4 +1,4 @@
-"""What flows through the proxy: bodies of any size, in pieces or cut off, and WebSockets."""
+"""Bodies through the proxy, of any size, chunked or truncated; and WebSockets."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def test_pieces_arrive_as_they_are_sent(front, scripted):
         (b"transfer-encoding: chunked\r\n\r\n9\r\nonly this\r\n", b"nonsense\r\n"),
     ],
 )
-def test_an_answer_that_is_cut_off_stays_cut_off(front, scripted, head, rest):
+def test_a_truncated_response_stays_truncated(front, scripted, head, rest):
     go_on = threading.Event()
 
     def cut(_, connection):
@@ -80,7 +80,7 @@ def test_an_answer_that_is_cut_off_stays_cut_off(front, scripted, head, rest):
         (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", "bad_answer"),
     ],
 )
-def test_what_is_no_answer_is_told_as_such(front, scripted, nasty, code):
+def test_an_invalid_response_is_reported(front, scripted, nasty, code):
     scripted(nasty)
     got = front.ask("POST", content=b"x")
     assert got.status_code == 502
@@ -196,7 +196,7 @@ def test_websockets_pass_both_ways(front, board_of):
     assert "cookie" not in heads
 
 
-def test_how_a_websocket_ends_is_told(front, board_of):
+def test_the_close_code_of_a_websocket_is_passed_on(front, board_of):
     board_of(web.get("/b/view/echo", _echo))
 
     async def closed(connection):
@@ -237,7 +237,7 @@ def test_a_client_that_leaves_ends_the_websocket_at_the_board(front, board_of):
 @pytest.mark.parametrize(
     "found", [None, NotServing("stopped"), Address("127.0.0.1", 1, "/", TOKEN)]
 )
-def test_a_websocket_to_no_board_is_refused(front, found):
+def test_a_websocket_to_an_unknown_board_is_refused(front, found):
     front.boards["one"] = found
     with pytest.raises(aiohttp.WSServerHandshakeError):
         front.talk(lambda connection: connection.receive())

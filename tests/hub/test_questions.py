@@ -1,4 +1,4 @@
-"""Questions over HTTP: which runs are listed, and boards that show what is best now."""
+"""Queries over HTTP: the listed runs, and boards that always show the current result."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_runs_are_narrowed_sorted_and_counted(client):
     assert counted == {"runs": [], "total": 2, "unread": 0, "next": None}
 
 
-def test_pages_continue_in_the_order_of_the_question(client):
+def test_pages_continue_in_the_order_of_the_query(client):
     query = {"sort": "-run", "limit": 3}
     first = until(lambda: (found := get(client, **query))["total"] == 4 and found)
     second = get(client, **query, cursor=first["next"])
@@ -111,15 +111,15 @@ def test_columns_and_groups(client):
 @pytest.mark.parametrize(
     ("query", "message", "picture"),
     [
-        ({"where": "stat == 1"}, "there is no field 'stat'.", "stat == 1\n^^^^"),
+        ({"where": "stat == 1"}, "unknown field 'stat'.", "stat == 1\n^^^^"),
         ({"where": "run and hparams.lrr > 1"}, "no run has a hyperparameter 'lrr'.",
          "run and hparams.lrr > 1\n        ^^^^^^^^^^^"),
         ({"sort": "-metrics"}, "'metrics' needs a name.", "metrics\n^^^^^^^"),
-        ({"group_by": "x"}, "there is no field 'x'.", "x\n^"),
-        ({"columns": "run,x"}, "there is no field 'x'.", "x\n^"),
+        ({"group_by": "x"}, "unknown field 'x'.", "x\n^"),
+        ({"columns": "run,x"}, "unknown field 'x'.", "x\n^"),
     ],
 )  # fmt: skip
-def test_a_wrong_question_is_a_bad_request_with_a_caret(client, query, message, picture):
+def test_an_invalid_query_is_a_bad_request_with_a_caret(client, query, message, picture):
     until(lambda: get(client)["total"] == 4)
     # A run without a record may have a hyperparameter of that name, until it is read.
     answer = until(
@@ -130,7 +130,7 @@ def test_a_wrong_question_is_a_bad_request_with_a_caret(client, query, message, 
     assert error["picture"] == picture
 
 
-def test_the_client_asks_the_same(hub):
+def test_the_client_sends_the_same_query(hub):
     client = Client(hub.url, hub.tokens["max"])
     until(lambda: len(client.runs()) == 4)
     assert client.count_runs("a", where="hparams.lr > 0.05") == 2
@@ -165,7 +165,7 @@ def test_a_run_leaves_when_its_record_changes(client, root):
     until(lambda: names(client, board) == {"a/run1"})
 
 
-def test_the_same_question_is_the_same_board(client):
+def test_the_same_query_is_the_same_board(client):
     board = create(client, "a", **BEST)
     assert create(client, "a", **BEST)["id"] == board["id"]
     assert create(client, "a")["id"] != board["id"]
@@ -179,18 +179,18 @@ def test_a_metric_that_no_run_has_yet_may_come(client, root):
     until(lambda: set(points(client, board["id"], "accuracy")) == {"a/run9"})
 
 
-def test_a_wrong_question_makes_no_board(client):
+def test_an_invalid_query_creates_no_board(client):
     answer = client.post("/api/v1/boards", json={"selectors": ["a"], "where": "stat == 1"})
     assert (answer.status_code, answer.json()["error"]["picture"]) == (400, "stat == 1\n^^^^")
     assert client.get("/api/v1/boards").json()["boards"] == []
 
 
-def test_a_question_is_asked_of_the_runs_below_a_path(client, root):
+def test_a_query_can_be_limited_to_a_path(client, root):
     board = create(client, root / "a", where="hparams.lr == 0.01")
     until(lambda: names(client, board) == {"a/run2"})
 
 
-def test_a_personal_hub_learns_the_runs_below_a_path(tmp_path, root):
+def test_a_personal_hub_finds_the_runs_below_a_path(tmp_path, root):
     other = tmp_path / "elsewhere"
     log_run(other, "c/run1", [1.0])
     log_run(other, "c/run2", [2.0])
@@ -200,7 +200,7 @@ def test_a_personal_hub_learns_the_runs_below_a_path(tmp_path, root):
         assert str(other) in [one["uri"] for one in client.get("/api/v1/roots").json()["roots"]]
 
 
-def test_the_question_of_a_board_with_a_process_of_its_own(client, root):
+def test_an_isolated_board_with_a_query(client, root):
     board = create(client, "a", on="process", **BEST)
 
     def shown():

@@ -57,7 +57,7 @@ def test_every_route_has_a_rule_and_every_rule_a_route():
     assert there_are | {("GET", "/openapi.json")} == set(RULES)
 
 
-def test_a_route_without_a_rule_is_answered_to_nobody():
+def test_a_route_without_a_rule_is_refused_to_every_role():
     router = api_router("forgotten")
 
     @router.get("/forgotten")
@@ -91,12 +91,12 @@ def test_without_a_secret(hub, method, path):
 
 @pytest.mark.parametrize("user", ROLES)
 @pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if "{ref}" not in route[1]])
-def test_what_is_about_no_board(hub, method, path, user):
+def test_routes_without_a_board(hub, method, path, user):
     rule = RULES[method, path]
     with hub.client(user) as client:
         answer = ask(client, method, path)
     if rule is Open.SELF:
-        allowed = ROLES[user] is Role.ADMIN  # it is about somebody else
+        allowed = ROLES[user] is Role.ADMIN  # the request is about another user
     else:
         allowed = isinstance(rule, Open) or bool(TABLE[rule][ROLES[user]])
     assert (answer.status_code == 403) is not allowed, answer.text
@@ -108,7 +108,7 @@ def test_what_is_about_no_board(hub, method, path, user):
     # A viewer has no boards of his own.
     [(which, user) for which in BOARDS for user in ROLES if (which, user) != ("own", "vera")],
 )
-def test_what_is_about_a_board(hub, which, user):
+def test_routes_of_a_board(hub, which, user):
     owner = user if which == "own" else "mia"
     visibility = "team" if which == "team" else "private"
     role = ROLES[user]

@@ -1,4 +1,4 @@
-"""What the hub says of its roots: damage, requests to buckets, problems and what to do."""
+"""The roots of a hub: damage, requests to buckets, and problems with their remedies."""
 
 import struct
 
@@ -8,7 +8,7 @@ from tests.hub.hubs import log_run, served
 from tests.waiting import until
 
 
-def test_a_root_says_what_is_wrong_and_what_to_do(tmp_path, root):
+def test_a_root_reports_its_problem_and_what_to_do(tmp_path, root):
     damaged = log_run(root, "damaged/run1", [1.0, 0.5, 0.25])
     [file] = damaged.glob("*tfevents*")
     content = bytearray(file.read_bytes())

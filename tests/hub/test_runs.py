@@ -1,4 +1,4 @@
-"""One run over the API: what is said of it, its log, its edits, its deletion; facets of many."""
+"""Runs over the API: details, logs, edits and deletion of one; facets of many."""
 
 import json
 import threading
@@ -86,7 +86,7 @@ def test_what_a_run_has_logged_is_listed_by_stage_and_tag(hub, root):
     assert (acc["min"], acc["max"], acc["max_step"], acc["mean"]) == (0.25, 0.75, 1, 0.5)
 
 
-def test_a_run_that_is_not_there_is_not_found(hub):
+def test_an_unknown_run_is_not_found(hub):
     with hub.client("vera") as client:
         known = ids(client)["mnist/run1"]
         for wrong in ("none", f"{known}0", f"{known}:x", known.replace(":", "::", 1)):
@@ -94,7 +94,7 @@ def test_a_run_that_is_not_there_is_not_found(hub):
             assert error_of(response) == (404, "not_found"), wrong
 
 
-def test_a_hub_that_has_not_looked_yet_knows_a_run_by_its_id(hub, root):
+def test_a_hub_that_has_not_listed_its_roots_finds_a_run_by_id(hub, root):
     with hub.client("vera") as client:
         found = client.get(f"/api/v1/runs/{run_id(str(root), 'cifar10/run2')}")
         assert found.json()["hparams"] == {"lr": 0.01}
@@ -247,7 +247,7 @@ LOG = "".join(f"line {number}\n" for number in range(1000)).encode()
         (None, 200, LOG, None),
     ],
 )
-def test_the_log_of_a_run_comes_whole_or_by_ranges(
+def test_the_log_of_a_run_is_served_completely_or_by_ranges(
     hub, root, wanted, status, expected, content_range
 ):
     (root / "cifar10/run1/output.log").write_bytes(LOG)
@@ -259,7 +259,7 @@ def test_the_log_of_a_run_comes_whole_or_by_ranges(
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-def test_the_end_of_a_log_and_a_log_that_is_not_there(hub, root):
+def test_the_end_of_a_log_and_a_missing_log(hub, root):
     (root / "cifar10/run1/output.log").write_bytes(LOG)
     with hub.client("vera") as client:
         known = ids(client)
@@ -272,7 +272,7 @@ def test_the_end_of_a_log_and_a_log_that_is_not_there(hub, root):
         assert (none.status_code, none.content) == (200, b"")
 
 
-def test_a_log_is_followed_from_a_byte_until_the_run_ends(hub, root):
+def test_a_log_is_followed_from_an_offset_until_the_run_finishes(hub, root):
     directory = root / "cifar10/run5"
     log_run(root, "cifar10/run5", [1.0], state=State.RUNNING, heartbeat=time.time() + 1e6)
     (directory / "output.log").write_bytes(b"one\ntwo\nhal")
@@ -289,7 +289,7 @@ def test_a_log_is_followed_from_a_byte_until_the_run_ends(hub, root):
             assert b"".join(pieces) == b"last"
 
 
-def test_doctor_says_what_is_odd_about_a_run(hub, root):
+def test_doctor_reports_findings_of_a_run(hub, root):
     log_run(root, "cifar10/run1", [float("nan")] * 3, tag="bad")
     with hub.client("vera") as client:
         found = client.get(f"/api/v1/runs/{ids(client)['cifar10/run1']}/doctor").json()

@@ -1,4 +1,4 @@
-"""Curves over HTTP: which runs and metrics, over what, how smooth, and what is too much."""
+"""Curves over HTTP: selection of runs and metrics, axes, smoothing and limits."""
 
 import asyncio
 import json
@@ -61,14 +61,14 @@ def test_many_runs_and_metrics_in_one_request(hub, root):
         until(lambda: curves(client, "cifar10", tags=["eval/acc"]).popitem()[1] == [(0, 9.0)])
 
 
-def test_new_points_and_runs_are_there(hub, root):
+def test_new_points_and_runs_are_served(hub, root):
     with hub.client("max") as client:
         assert len(curves(client, "cifar10")) == 2
         log_run(root, "cifar10/run3", [7.0])
         until(lambda: curves(client, "cifar10").get(("cifar10/run3", "loss")) == [(0, 7.0)])
 
 
-def test_runs_of_a_place_that_nobody_asked_for_before(hub, root):
+def test_runs_of_a_path_that_was_not_requested_before(hub, root):
     with hub.client("max") as client:
         assert len(curves(client, root / "cifar10")) == 2
         (root / "empty").mkdir()
@@ -105,7 +105,7 @@ def test_smoothing_is_over_all_points_and_before_sampling(hub, root):
         assert points == [(at, pytest.approx(values[at - 1 : at + 2].mean())) for at in (1, 2)]
 
 
-def test_numbers_that_are_not_finite_are_words(hub, root):
+def test_numbers_that_are_not_finite_are_strings(hub, root):
     log(root / "one/run1", "loss", [1.0, math.nan, math.inf, -math.inf])
     with hub.client("max") as client:
         ((_, points),) = curves(client, "one").items()
@@ -157,7 +157,7 @@ def test_what_is_wrong(hub, more, status, code):
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_what_is_too_much(hub, monkeypatch):
+def test_requests_beyond_the_limits_are_refused(hub, monkeypatch):
     with hub.client("max") as client:
         assert len(curves(client, "cifar10")) == 2
         for name, text, more in (

@@ -1,4 +1,4 @@
-"""Sessions and limits over the API: whom they concern, and who ends them."""
+"""Sessions and limits over the API, and who may see and revoke them."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_users_list_and_end_their_own_sessions(hub, logged_in):
     other.close()
 
 
-def test_sessions_of_others_exist_for_administrators_alone(hub, logged_in):
+def test_only_administrators_see_sessions_of_others(hub, logged_in):
     mine = sessions_of(logged_in("max"))[0]["id"]
     mia = logged_in("mia")
     assert [one["user"] for one in sessions_of(mia)] == ["mia"]

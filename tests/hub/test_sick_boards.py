@@ -1,4 +1,4 @@
-"""Isolated boards that die, grow, hang or never answer: what is said of them, and what to do."""
+"""Isolated boards that die, use too much memory, hang or never respond, and their messages."""
 
 import json
 import os
@@ -122,7 +122,7 @@ def assert_told(client, board, state, *words):
     [(signal.SIGKILL, "was killed"), (signal.SIGSTOP, "did not answer for 3s")],
     ids=["killed", "hangs"],
 )
-def test_a_board_that_is_killed_or_hangs_is_told_everywhere_and_restarted(
+def test_a_killed_or_hanging_board_is_reported_everywhere_and_restarted(
     hub_with, tmp_path, number, reason
 ):
     with hub_with(unhealthy_timeout=3) as client:
@@ -135,7 +135,7 @@ def test_a_board_that_is_killed_or_hangs_is_told_everywhere_and_restarted(
         assert points(client, board)["mnist/run1"] == [(0, 3.0)]
 
 
-def test_a_board_that_outgrows_its_memory_is_ended(hub_with, tmp_path, sickness):
+def test_a_board_that_exceeds_its_memory_is_stopped(hub_with, tmp_path, sickness):
     with hub_with() as client:
         wish = {"title": "grows", "memory": "512MiB"}
         board, pid = running_board(client, tmp_path / "hub", **wish)
@@ -144,13 +144,13 @@ def test_a_board_that_outgrows_its_memory_is_ended(hub_with, tmp_path, sickness)
         assert not lives(pid)
 
 
-def test_a_board_that_cannot_start_in_its_memory_is_ended(hub_with):
+def test_a_board_whose_memory_is_too_small_to_start_is_stopped(hub_with):
     with hub_with() as client:
         board = create(client, "mnist", on="process", memory="16MiB")["id"]
         assert_told(client, board, "failed", "of 16.0 MiB memory")
 
 
-def test_a_board_that_never_tells_where_it_is_fails(hub_with, tmp_path):
+def test_a_board_that_never_reports_its_address_fails(hub_with, tmp_path):
     with hub_with(start_timeout=2) as client:
         board = create(client, "mnist", on="process", title="never tells")["id"]
         until(lambda: described(client, board)["state"] == "starting")
@@ -164,7 +164,7 @@ def test_a_board_that_never_tells_where_it_is_fails(hub_with, tmp_path):
         assert "looking for something that is not there" in log
 
 
-def test_a_board_that_never_answers_fails(hub_with, tmp_path):
+def test_a_board_that_never_responds_fails(hub_with, tmp_path):
     with hub_with(unhealthy_timeout=3) as client:
         board = create(client, "mnist", on="process", title="never answers")["id"]
         until(lambda: described(client, board)["condition"] == "not answering")
@@ -173,7 +173,7 @@ def test_a_board_that_never_answers_fails(hub_with, tmp_path):
         assert not lives(pid)
 
 
-def test_a_board_that_hangs_is_told_and_goes_on_when_it_answers_again(hub_with, tmp_path):
+def test_a_hanging_board_is_reported_and_recovers_when_it_responds_again(hub_with, tmp_path):
     with hub_with() as client:
         board, pid = running_board(client, tmp_path / "hub")
         os.kill(pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Whatever hangs, others go on: who visits is found out, boards open, tables are listed."""
+"""A request that hangs does not block others: logins, boards and lists still work."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ def go_on():
     event.set()
 
 
-def test_logs_that_cannot_be_read_keep_nobody_out(hub, go_on, monkeypatch):
+def test_hanging_logs_do_not_block_other_requests(hub, go_on, monkeypatch):
     really_read, hanging = RunLog.read, []
 
     def read(self, **options):
@@ -111,7 +111,7 @@ def follow(hub, run):
         next(answer.iter_bytes(), b"")
 
 
-def test_a_look_for_runs_that_takes_long_holds_no_turn(hub, go_on, monkeypatch):
+def test_a_slow_search_for_runs_does_not_block_requests(hub, go_on, monkeypatch):
     looks = []
 
     def look(self):
@@ -132,7 +132,7 @@ def test_a_look_for_runs_that_takes_long_holds_no_turn(hub, go_on, monkeypatch):
     assert len(looks) <= 3  # those that come while one is under way share it
 
 
-def test_a_run_that_has_just_begun_is_found(hub, tmp_path):
+def test_a_run_that_has_just_started_is_found(hub, tmp_path):
     with hub.client("max") as client:
         assert client.get("/api/v1/runs?selector=mnist").status_code == 422
         log_run(tmp_path / "logs", "mnist/run1", [1.0])

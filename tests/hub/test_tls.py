@@ -1,4 +1,4 @@
-"""A real hub behind TLS, by its own certificate or by a reverse proxy that ends it."""
+"""A real hub with TLS, with its own certificate or behind a reverse proxy that terminates it."""
 
 import http.client
 import json
@@ -108,14 +108,14 @@ def test_a_session_over_tls_is_kept_from_plain_connections(secure_hub, secure_br
     until(lambda: secure_browser.get(at).json()["state"] == "stopped")
 
 
-def test_whoever_does_not_speak_tls_is_told_nothing(secure_hub):
+def test_a_client_without_tls_is_not_served(secure_hub):
     port = int(secure_hub.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=180) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert b"alive" not in connection.recv(4096)
 
 
-def test_programs_trust_the_authority_that_they_are_told(secure_hub, certificate, environment):
+def test_programs_trust_the_configured_authority(secure_hub, certificate, environment):
     with pytest.raises(Unreachable, match=r"certificate is not trusted.*SSL_CERT_FILE"):
         log_in(secure_hub.url, USER, PASSWORD)
     environment.setenv("SSL_CERT_FILE", certificate.file)
@@ -267,7 +267,7 @@ def test_a_hub_below_a_path_of_another_server(hub_below_path, cuts):
         assert {one["client"] for one in seen} == {BROWSER}
 
 
-def test_what_an_untrusted_proxy_says_is_not_believed(tmp_path, root):
+def test_headers_of_an_untrusted_proxy_are_ignored(tmp_path, root):
     with (
         hub_behind_proxy(tmp_path / "team", root, ["10.9.8.7"]) as hub,
         proxy_to(hub, cuts=True) as proxy,
@@ -284,7 +284,7 @@ def test_what_an_untrusted_proxy_says_is_not_believed(tmp_path, root):
         assert "set-cookie" not in answer.headers
 
 
-def test_what_a_board_answers_has_the_prefix_too():
+def test_responses_of_a_board_have_the_prefix():
     address = Address("127.0.0.1", 5000, "/b/view/", "token")
     scope = {
         "type": "http",

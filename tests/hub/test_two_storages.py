@@ -1,4 +1,4 @@
-"""A board over a directory and a bucket with credentials of its own, a live run in it."""
+"""A board over a directory and a bucket with its own credentials and a live run."""
 
 from aboard import EventWriter
 from aboard.index.library import Root

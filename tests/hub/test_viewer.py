@@ -39,7 +39,7 @@ def test_a_board_is_served_behind_its_token(tmp_path, index, engine):
         viewer.close()
 
 
-def test_sources_with_equal_last_parts_have_names_that_tell_them_apart(tmp_path, index):
+def test_sources_with_equal_last_parts_get_distinct_names(tmp_path, index):
     for experiment in ("mnist", "cifar10"):
         for stage in ("", "train"):
             with EventWriter(tmp_path / "runs" / experiment / "run1" / stage) as writer:
@@ -61,7 +61,7 @@ def test_sources_with_equal_last_parts_have_names_that_tell_them_apart(tmp_path,
         viewer.close()
 
 
-def test_a_viewer_imports_nothing_of_the_hub_that_is_heavy():
+def test_a_viewer_does_not_import_heavy_parts_of_the_hub():
     code = (
         "import sys, aboard.hub.viewer, aboard.tensorboard.app, aboard.tensorboard.provider\n"
         "print(sorted({'fastapi', 'sqlalchemy', 'pydantic', 'aboard.boards'} & sys.modules.keys()))"

@@ -1,4 +1,4 @@
-"""Saved views: whose they are, who sees them, and who may change them."""
+"""Saved views: owners, visibility and permissions."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_viewers_do_not_share(hub):
         assert names(client) == []
 
 
-def test_who_deletes(hub):
+def test_owners_delete_their_views_and_administrators_shared_ones(hub):
     with hub.client("max") as max_, hub.client("mia") as mia, hub.client("anna") as anna:
         save(max_, "shared", visibility="team")
         save(max_, "private")

@@ -1,4 +1,4 @@
-"""A hub over a scripted engine: what boards are started with, and what they say while they wait."""
+"""A hub over a scripted engine: the settings of started boards, and why boards wait."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def described(client, board):
     return client.get(f"/api/v1/boards/{board}").json()
 
 
-def test_a_waiting_board_says_why_everywhere(tmp_path, root, engine):
+def test_a_waiting_board_shows_the_reason_everywhere(tmp_path, root, engine):
     with served(tmp_path, [root]) as hub, hub.client("max") as client, hub.client() as guest:
         board = create(client, "cifar10", on="slurm:long")["id"]
         until(lambda: hub.hub.registry.get(board).handle)
@@ -66,7 +66,7 @@ def test_a_waiting_board_says_why_everywhere(tmp_path, root, engine):
         assert described(client, board)["reason"] == ""
 
 
-def test_a_stop_says_that_the_engine_does_not_answer_and_goes_on(tmp_path, root, engine):
+def test_a_stop_reports_an_unresponsive_engine_and_continues(tmp_path, root, engine):
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
         board = create(client, "cifar10", on="slurm", name="otter")["id"]
         until(lambda: hub.hub.registry.get(board).handle)
@@ -92,7 +92,7 @@ def test_a_stop_says_that_the_engine_does_not_answer_and_goes_on(tmp_path, root,
         assert (process.returncode, out) == (0, f"stopped otter ({board}): stopped by max\n")
 
 
-def test_the_log_of_an_ended_board_is_where_its_end_was_seen(tmp_path, root, engine):
+def test_the_log_of_a_stopped_board_is_read_where_its_stop_was_seen(tmp_path, root, engine):
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
         board = create(client, "cifar10", on="slurm", name="otter")["id"]
         until(lambda: hub.hub.registry.get(board).handle)
@@ -111,7 +111,7 @@ def test_the_log_of_an_ended_board_is_where_its_end_was_seen(tmp_path, root, eng
         assert refused.json()["error"]["message"] == said
 
 
-def test_a_hub_that_ends_closes_its_executors(tmp_path, root, engine):
+def test_a_hub_that_stops_closes_its_executors(tmp_path, root, engine):
     with served(tmp_path, [root]):
         assert engine.is_open
     assert not engine.is_open
@@ -138,7 +138,7 @@ def test_a_start_names_what_the_board_needs_and_no_more(tmp_path, root, engine, 
         assert spec.credential_files == ()
 
 
-def test_a_link_out_of_the_root_brings_nothing_to_the_engine(tmp_path, root, engine):
+def test_a_link_out_of_the_root_mounts_nothing_on_the_engine(tmp_path, root, engine):
     secrets, link = tmp_path / "secrets", tmp_path / "link"
     secrets.mkdir()
     link.symlink_to(root)
@@ -164,7 +164,7 @@ def test_a_board_of_a_bucket_gets_the_files_of_its_cloud(tmp_path, engine, envir
         assert spec.reads == ()
 
 
-def test_an_instant_board_has_no_processors_of_its_own(tmp_path, root):
+def test_an_instant_board_cannot_have_its_own_processors(tmp_path, root):
     with served(tmp_path, [root]) as hub, hub.client("max") as client:
         body = {"selectors": ["cifar10"], "on": "instant", "cpus": 2}
         error = client.post("/api/v1/boards", json=body).json()["error"]

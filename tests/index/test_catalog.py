@@ -98,7 +98,7 @@ def test_a_record_that_is_none_is_told_every_time_and_stops_no_other(index, root
         report, runs = look(index, root)
         (problem,) = report.problems
         assert isinstance(problem, BadManifest)
-        assert f"{root.uri}/a/run3/run.json: this is not JSON" in str(problem)
+        assert f"{root.uri}/a/run3/run.json: invalid JSON" in str(problem)
         assert "Repair or remove the file." in str(problem)
         assert list(runs) == ["a/run1", "a/run3", "a/run10", "raw/run2"]
         assert not runs["a/run3"].is_recorded

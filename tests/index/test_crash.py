@@ -300,8 +300,8 @@ def test_a_newer_index_is_left_to_newer_versions(tmp_path):
     [
         (OSError(errno.ENOSPC, "No space left on device"), "Free some space, or set ABOARD_CACHE"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "Free some space, or set ABOARD_CACHE"),
-        (PermissionError(errno.EACCES, "Permission denied"), "Set ABOARD_CACHE to a directory of"),
-        (OSError(errno.EROFS, "Read-only file system"), "Set ABOARD_CACHE to a directory of"),
+        (PermissionError(errno.EACCES, "Permission denied"), "Set ABOARD_CACHE to your own"),
+        (OSError(errno.EROFS, "Read-only file system"), "Set ABOARD_CACHE to your own"),
     ],
 )
 def test_what_to_do_depends_on_the_cause(tmp_path, monkeypatch, error, hint):
@@ -320,7 +320,7 @@ def test_a_directory_that_others_can_write_to(tmp_path):
     with Index(cache / "index.db") as index:
         assert str(index.problems[0]) == (
             f"the index {cache}/index.db cannot be opened ({cache} can be written to by other"
-            " users), so it is kept in memory and will be gone with this process."
+            " users), so it is kept in memory and lost when this process exits."
             f" Run 'chmod go-w '{cache}'', or set ABOARD_CACHE to another directory."
         )
     cache.chmod(0o755)
@@ -351,7 +351,7 @@ def test_a_full_disk_is_told_and_the_view_goes_on_from_memory(tmp_path, monkeypa
         logs = Logs(tree, index=index)
         assert str(index.problems[0]) == (
             f"the index {path} cannot be written (database or disk is full), so it is kept in"
-            " memory and will be gone with this process. Free some space, or set ABOARD_CACHE to"
+            " memory and lost when this process exits. Free some space, or set ABOARD_CACHE to"
             " a directory on another disk."
         )
         assert len(logs.series("run1", "b").steps) == 5000

@@ -41,7 +41,7 @@ def test_the_points_of_a_deleted_run_never_become_those_of_another(tmp_path, ind
     with EventWriter(tmp_path / "c") as writer:
         writer.scalar("other", 7.0, 1)
     logs.refresh()
-    with pytest.raises(UnknownName, match="'loss' of run 'b' is gone"):
+    with pytest.raises(UnknownName, match="'loss' of run 'b' is no longer in"):
         index.series(held)
 
 

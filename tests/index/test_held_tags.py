@@ -136,13 +136,13 @@ def test_what_is_gone_is_an_error(path, tree):
             file.unlink()
         read_anew(path, tree)
         gone = (
-            f"tag 'loss' of run 'b' is gone from {tree}: its files were deleted or replaced since"
-            " it was listed. List the tags again."
+            f"tag 'loss' of run 'b' is no longer in {tree}: its files were deleted or replaced"
+            " since it was listed. List the tags again."
         )
         with pytest.raises(UnknownName) as error:
             index.series(b)
         assert str(error.value) == gone
-        with pytest.raises(UnknownName, match="'note' of run 'b' is gone"):
+        with pytest.raises(UnknownName, match="'note' of run 'b' is no longer in"):
             index.pointers(note)
         series = index.many_series([b, a], samples=100)
         assert series[0] is None

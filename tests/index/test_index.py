@@ -551,7 +551,7 @@ def test_progress_is_told_in_the_calling_thread(write, logs, monkeypatch):
 
 
 def test_a_missing_source_is_an_error_with_its_path(tmp_path, index):
-    with pytest.raises(NoSuchPath, match=f"{tmp_path}/nowhere: there is no such"):
+    with pytest.raises(NoSuchPath, match=f"{tmp_path}/nowhere: file or directory not found"):
         Logs(tmp_path / "nowhere", index=index)
 
 

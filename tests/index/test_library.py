@@ -127,10 +127,10 @@ def test_a_name_of_several_runs_can_be_refused(library):
 def test_a_selector_that_cannot_be_parsed_is_refused(library):
     for text, message in [
         ("cifar10/run7-run3", "ends before it begins"),
-        ("./logs", "does not know where you are"),
-        ("new=/data/logs", "does not know where you are"),
+        ("./logs", "does not know your working directory"),
+        ("new=/data/logs", "does not know your working directory"),
         ("ftp://host/logs", "is not supported"),
-        ("", "an empty selector"),
+        ("", "empty selector"),
     ]:
         with pytest.raises(BadSelector, match=message) as raised:
             library.parse([text])
@@ -202,7 +202,7 @@ def test_what_is_left_out_by_a_rule_stays_so(library):
 
 def test_no_part_of_a_path_is_left_out(library, root):
     place = f"{root}/cifar10"
-    with pytest.raises(BadSelector, match="cannot be left out of a path or URI"):
+    with pytest.raises(BadSelector, match="cannot be excluded from a path or URI"):
         library.resolve(library.parse([place, "not:cifar10/run1"]))
     with pytest.raises(NotSelected, match="no selector of this board selects 'cifar10/run1'") as no:
         changed(library, [place], remove=["cifar10/run1"])

@@ -148,7 +148,7 @@ def test_one_file_in_a_bucket_is_a_source(bucket, index):
     open_storage(bucket).write("a/events.out.tfevents.1", events(1, 2))
     logs = Logs(f"{bucket}/a/events.out.tfevents.1", index=index)
     assert logs.series(".", "loss").steps.tolist() == [1, 2]
-    with pytest.raises(NoSuchPath, match=r"tfevents\.9: there is no such file"):
+    with pytest.raises(NoSuchPath, match=r"tfevents\.9: no such file"):
         Logs(f"{bucket}/a/events.out.tfevents.9", index=index)
 
 

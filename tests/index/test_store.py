@@ -214,8 +214,8 @@ def test_a_file_that_cannot_shrink_is_a_problem_and_no_more(trees, index, monkey
     logs = Logs(trees / "old", index=index)
     index.compact()
     assert str(index.problems[0]) == (
-        f"the index {index.path} could not be made smaller (database or disk is full)."
-        " It needs as much free space as it takes; free some, or try again."
+        f"the index {index.path} could not be compacted (database or disk is full)."
+        " Compacting needs as much free space as the index; free some, or try again."
     )
     assert [run.name for run in logs.runs] == ["a", "b"]
 

@@ -152,7 +152,7 @@ def test_a_name_that_no_run_has_gets_the_nearest(library, root):
     for where, message in (
         ("hparams.lrr > 0", "no run has a hyperparameter 'lrr'. Did you mean 'lr'?"),
         ("metrics.eval/acuracy > 0", "'eval/acuracy'. Did you mean 'eval/accuracy'?"),
-        ("tags.x", "No run has a tag at all."),
+        ("tags.x", "No run has any tag."),
     ):
         with pytest.raises(BadQuestion) as caught:
             ask(library, f"hparams.lr > 0 and {where}")

@@ -234,7 +234,7 @@ def test_what_the_engine_refuses_leaves_nothing_behind(desk):
         ({"command": ["./no-such-script"]}, "no-such-script: program not found"),
         ({"name": "Not_a_name"}, "invalid name of a job"),
         ({"name": "2300"}, "invalid name of a job"),
-        ({"experiment": "a/b"}, "has the character '/'"),
+        ({"experiment": "a/b"}, "contains the character '/'"),
         ({"resources": Resources(gpus=-1)}, "gpus is -1"),
         ({"resources": Resources(cpus=0)}, "cpus is 0"),
         ({"resources": Resources(cpus=math.nan)}, "cpus is nan. Use a number"),

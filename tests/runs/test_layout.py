@@ -62,7 +62,7 @@ def test_a_name_of_ones_own_is_claimed_once(tmp_path: Path) -> None:
     with pytest.raises(RunExists) as caught:
         claim(storage, "cifar10", "baseline", Manifest)
     where = f"{tmp_path}/cifar10/baseline"
-    expected = f"there is a run at {where} already. Resume it, or choose another name."
+    expected = f"the run {where} already exists. Resume it, or choose another name."
     assert str(caught.value) == expected
 
 
@@ -148,8 +148,8 @@ def test_a_name_that_is_one(name: str) -> None:
     [
         ("", "'', is empty, or begins or ends with a space"),
         (" a", "is empty, or begins or ends with a space"),
-        ("a/b", "has the character '/' in it"),
-        ("a\nb", "has the character '\\n' in it"),
+        ("a/b", "contains the character '/'"),
+        ("a\nb", "contains the character '\\n'"),
         ("..", "begins with a dot"),
         ("ü" * 65, "is longer than 128 bytes"),
     ],
@@ -160,7 +160,7 @@ def test_a_name_that_is_none(name: str, problem: str) -> None:
     text = str(caught.value)
     assert text.startswith("the name of the experiment, ")
     assert problem in text
-    assert text.endswith("Use letters, digits, '-', '_', '.', '=' and the like.")
+    assert text.endswith("Use letters, digits, '-', '_', '.' and '='.")
 
 
 def test_the_record_of_a_job_lies_beside_the_runs() -> None:

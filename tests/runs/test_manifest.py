@@ -82,18 +82,18 @@ def test_any_bytes_are_a_record_or_a_bad_one(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"name": "x", "exit_code": "3"}', "the field 'exit_code' cannot be '3'"),
-        ('{"name": "x", "state": "odd"}', "the field 'state' cannot be 'odd'"),
-        ('{"name": "x", "heartbeat": 3}', "the field 'heartbeat' cannot be 3"),
-        ('{"name": "x", "heartbeat": "noon"}', "the field 'heartbeat' cannot be 'noon'"),
-        ('{"name": "x", "attempts": [1]}', "the field 'attempts' cannot be [1]"),
-        ('{"name": "x", "attempts": [{"pid": "1"}]}', "the field 'pid' cannot be '1'"),
-        ('{"name": "x", "schema": true}', "the field 'schema' cannot be True"),
-        ('{"name": 3}', "this is not the record of a run, which has a 'name'"),
-        ('["name"]', "this is not the record of a run, which has a 'name'"),
-        ('{"name": "x", "loss": NaN}', "this is not JSON (NaN is not a JSON number)"),
-        ('{"name": "x", "loss": 1e999}', "this is not JSON (1e999 is not a JSON number)"),
-        ('{"name": ', "this is not JSON (Expecting value: line 1 column 10 (char 9))"),
+        ('{"name": "x", "exit_code": "3"}', "invalid value of the field 'exit_code': '3'"),
+        ('{"name": "x", "state": "odd"}', "invalid value of the field 'state': 'odd'"),
+        ('{"name": "x", "heartbeat": 3}', "invalid value of the field 'heartbeat': 3"),
+        ('{"name": "x", "heartbeat": "noon"}', "invalid value of the field 'heartbeat': 'noon'"),
+        ('{"name": "x", "attempts": [1]}', "invalid value of the field 'attempts': [1]"),
+        ('{"name": "x", "attempts": [{"pid": "1"}]}', "invalid value of the field 'pid': '1'"),
+        ('{"name": "x", "schema": true}', "invalid value of the field 'schema': True"),
+        ('{"name": 3}', "not the record of a run, which has a 'name'"),
+        ('["name"]', "not the record of a run, which has a 'name'"),
+        ('{"name": "x", "loss": NaN}', "invalid JSON (NaN is not a JSON number)"),
+        ('{"name": "x", "loss": 1e999}', "invalid JSON (1e999 is not a JSON number)"),
+        ('{"name": ', "invalid JSON (Expecting value: line 1 column 10 (char 9))"),
     ],
 )
 def test_a_bad_record_names_the_file_and_the_field(tmp_path: Path, text: str, problem: str) -> None:
@@ -104,7 +104,7 @@ def test_a_bad_record_names_the_file_and_the_field(tmp_path: Path, text: str, pr
 
 
 def test_a_record_nested_without_end_is_a_bad_one() -> None:
-    with pytest.raises(BadManifest, match="this is not JSON"):
+    with pytest.raises(BadManifest, match="invalid JSON"):
         Manifest.from_json('{"name": "x", "deep": ' + "[" * 100_000 + "]" * 100_000 + "}")
 
 
@@ -130,7 +130,7 @@ def test_a_command_that_is_no_text_can_be_recorded() -> None:
     ],
 )
 def test_what_could_not_be_read_again_is_not_written(record: Manifest, field: str) -> None:
-    with pytest.raises(BadManifest, match=f"the field '{field}' cannot be"):
+    with pytest.raises(BadManifest, match=f"invalid value of the field '{field}': "):
         record.to_json()
 
 

@@ -178,4 +178,4 @@ def test_hyperparameters_in_names_can_be_searched_for(user, new_visitor):
 def test_a_field_that_is_not_known_is_told_with_those_that_are(user):
     done = user.types("aboard start run23 --template {worksapce}_{run} --no-browser")
     assert (done.code, done.out) == (2, "")
-    assert "there is no field 'worksapce'. Did you mean 'workspace'? Known:" in done.err
+    assert "unknown field 'worksapce'. Did you mean 'workspace'? Known:" in done.err

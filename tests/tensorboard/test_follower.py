@@ -254,8 +254,8 @@ def test_unforeseen_errors_are_reported_once_and_retried_ever_later(
     monkeypatch.setattr(schedule_module, "LOCAL_SECONDS", 0.1)
     followed = following().show(tmp_path)
     (condition,) = until(lambda: followed.follower.conditions("board"))
-    problem = f"{tmp_path}: this cannot be read: ZeroDivisionError: nobody foresaw this."
-    assert condition == f"{problem} It will be tried again; 'aboard --debug' shows more."
+    problem = f"{tmp_path}: reading failed: ZeroDivisionError: nobody foresaw this."
+    assert condition == f"{problem} This is tried again; 'aboard --debug' shows more."
     until(lambda: followed.steps() == {"run": 1})
     # A board that is opened after the first failure does not wait.
     waits = [later - sooner for sooner, later in pairwise(tries[1:4])]
@@ -632,7 +632,7 @@ def test_a_failure_does_not_end_the_following(following, root, tmp_path, monkeyp
     followed.library.add_root(str(tmp_path / "more"))
     assert failing.wait(180)
     until(lambda: "cifar10/run99/train" in followed.steps())
-    assert "tried again" in caplog.text
+    assert "trying again" in caplog.text
 
 
 def test_a_board_that_could_not_be_shown_is_shown_when_it_is_asked_for_again(

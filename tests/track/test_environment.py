@@ -160,7 +160,7 @@ def test_below_aboard_run_the_run_has_its_name_already() -> None:
 @pytest.mark.parametrize(
     ("arguments", "variables", "problem"),
     [
-        ((None, "a/b", None), {}, "the name of the experiment, 'a/b', has the character '/'"),
+        ((None, "a/b", None), {}, "the name of the experiment, 'a/b', contains the character '/'"),
         ((None, None, ".."), {}, "the name of the run, '..', begins with a dot"),
         ((None, None, None), {"ABOARD_RUN": "a/.."}, "the name of the run in ABOARD_RUN, '..'"),
         ((None, None, None), {"ABOARD_RUN": "../a/b"}, "the experiment in ABOARD_RUN, '../a'"),

@@ -165,7 +165,7 @@ def test_a_video_plays_every_frame_exactly():
                 np.testing.assert_array_equal(np.asarray(shown).reshape(frame.shape), frame)
     with pytest.raises(ValueError, match=r"0.02 to 1000 frames a second, not 0"):
         encode.animated_png(list(frames), 0)
-    with pytest.raises(ValueError, match="share one shape"):
+    with pytest.raises(ValueError, match="must have one shape"):
         encode.animated_png([], 4)
 
 

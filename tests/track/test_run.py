@@ -383,7 +383,7 @@ aboard.init('x', 'a', '.', ranks='all').log_metrics({'loss': 1})
 """
     ranks = [start(script, tmp_path, **LAUNCH | {"RANK": str(rank)}) for rank in range(2)]
     (_, refused), (_, alone) = (one.communicate(timeout=100) for one in ranks)
-    assert "there is a run at" in refused.splitlines()[-1]
+    assert "already exists" in refused.splitlines()[-1]
     assert "rank 1 waited 2 s for rank 0 to name its run" in alone.splitlines()[-1]
     assert [path.name for path in (tmp_path / "x/a").iterdir()] == ["run.json"]
 

@@ -39,7 +39,7 @@ def test_counters_go_on_in_every_stage(tmp_path: Path) -> None:
     assert (found["hparams"], found["tags"]) == ({"lr": 1}, {"again": True})
     refused = train(log(), tmp_path)
     assert refused.code == 1
-    assert f"there is a run at {tmp_path}/x/a already." in refused.err.splitlines()[-1]
+    assert f"the run {tmp_path}/x/a already exists." in refused.err.splitlines()[-1]
     assert "already" in train(log("'x', 'a', '.', resume=False"), tmp_path).err
     assert train(log("'x', 'new', '.', resume=True"), tmp_path).out == "new\n"
 

@@ -362,7 +362,9 @@ def test_custom_charts(tmp_path, twice):
     with aboard.SummaryWriter(tmp_path / "more") as writer:
         with pytest.raises(ValueError, match="the margin chart 'untitled' needs three tags"):
             writer.add_custom_scalars_marginchart(["a"])
-        with pytest.raises(ValueError, match="the chart 'x' is 'Multiline' or 'Margin', not 'Bar'"):
+        with pytest.raises(
+            ValueError, match="the chart 'x' must be 'Multiline' or 'Margin', not 'Bar'"
+        ):
             writer.add_custom_scalars({"A": {"x": ["Bar", []]}})
 
 
@@ -432,7 +434,10 @@ def test_the_graph_of_an_onnx_file(twice, tmp_path, monkeypatch):
         (lambda w: w.add_audio("t", [0.5] * 2, 0, 0), "audio 't': expected a rate from 1 to"),
         (lambda w: w.add_scalars("t", {"a": None}), "scalar 't': expected numbers, got a NoneType"),
         (lambda w: w.add_image("t", [[1]]), "image 't': dataformats='CHW' has 3 axes, the shape"),
-        (lambda w: w.add_image("t", np.zeros((5, 2, 2))), "image 't': an image has the shape"),
+        (
+            lambda w: w.add_image("t", np.zeros((5, 2, 2))),
+            "image 't': an image must have the shape",
+        ),
         (
             lambda w: w.add_text("t", 3),
             "text 't': expected a text, or sequences of texts, got a int",

@@ -1,1 +1,1 @@
-"""Why a board would be empty or odd: `examine` a source, and read the findings."""
+"""Finds out why a board would be empty or look wrong: `examine` a source for findings."""

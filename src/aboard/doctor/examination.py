@@ -1,7 +1,7 @@
-"""Why a board would be empty or odd: gathers the facts of a source, and applies the rules.
+"""Examines why a board would be empty or look wrong: gathers facts about a source, applies rules.
 
-A source that cannot be read at all is a finding too. Reading goes through the index; what is read
-beyond that is bounded.
+A source that cannot be read is also a finding. Event files are read through the index; anything
+read beyond that is bounded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aboard.runs.manifest import State
 from aboard.storage import NoSuchPath, PermissionDenied, StorageError, is_remote, join, traffic
 from aboard.system import file_system_of
 
-_LOOKED_AT = 200  # series whose values are read
+_MOST_SERIES = 200  # whose values are read
 _STATS = 5000
 _ENDED = frozenset({State.COMPLETED, State.FAILED, State.KILLED})
 
@@ -44,7 +44,7 @@ class Examination:
     files: int = 0
     bytes: int = 0
     last_write: float | None = None
-    sources: Sequence[str] | None = None  # of a board; each is examined by itself
+    sources: Sequence[str] | None = None  # of a board; each is examined separately
 
 
 def examine(
@@ -86,7 +86,7 @@ def examine(
 
 def drop_repeats(examined: Sequence[Examination]) -> None:
     seen: set[object] = set()
-    for one in reversed(examined):  # the last one knows of all requests
+    for one in reversed(examined):  # the last one has counted all requests
         kept = []
         for finding in one.findings:
             is_total = finding.code == "requests"
@@ -112,7 +112,7 @@ def examine_index(index: Index) -> list[Finding]:
 
 
 def write_seconds(directory: Path) -> float:
-    """Measure a small write that reaches the disk, as each commit to the index needs one."""
+    """Measure a small write that reaches the disk, such as each commit to the index makes."""
     taken = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(3):
@@ -143,7 +143,7 @@ def _gather(index: Index, source: Source, now: float) -> Facts:
 
 
 def _has_ended(index: Index, source: Source, files: Sequence[EventFile], now: float) -> bool:
-    """Return whether records say so of all runs; those in a bucket would cost another listing."""
+    """Return whether all runs have ended; False for a bucket, which would need another listing."""
     if is_remote(source.uri) or not files:
         return False
     library = Library(index)
@@ -178,7 +178,7 @@ def _steps(index: Index, tags: list[Tag]) -> list[Steps]:
         if tag.is_scalar and not part.increasing
     ]
     found = []
-    for tag, part in uneven[:_LOOKED_AT]:
+    for tag, part in uneven[:_MOST_SERIES]:
         steps = index.written_steps(part)
         gaps = np.diff(steps)
         behind = steps[1:][gaps < 0]
@@ -203,12 +203,12 @@ def _not_finite(index: Index, tags: list[Tag]) -> list[NotFinite]:
         tag for tag in tags if tag.last_value is not None and not math.isfinite(tag.last_value)
     ]
     found = []
-    for tag in ended[:_LOOKED_AT]:
+    for tag in ended[:_MOST_SERIES]:
         series = index.series(tag)
         good = np.flatnonzero(np.isfinite(series.values))
         first = int(good[-1]) + 1 if len(good) else 0
         if first >= len(series.steps):
-            continue  # it has gone on, or away, meanwhile
+            continue  # it was continued or deleted meanwhile
         found.append(
             NotFinite(tag.run, tag.name, tag.last_value or 0.0, int(series.steps[first]), not first)
         )
@@ -220,12 +220,12 @@ def _nothing_in(place: str) -> Finding:
     return Finding(
         "no-event-files",
         "error",
-        "there are no event files here or below, so a board would be empty; their names contain"
+        "no event files here or below, so a board would be empty; their names contain"
         f" '{EVENT_FILE}'",
         (place,),
         f"Open {near}, which has some."
         if near
-        else "Check the path, and that the job has written something; often only rank 0 does.",
+        else "Check the path, and that the job has written something; often only rank 0 writes.",
     )
 
 
@@ -238,9 +238,9 @@ def _misnamed(place: str) -> list[Finding]:
         Finding(
             "not-a-file",
             "error" if found[0][0] == place else "warning",
-            f"a {kinds} is named like an event file, but nothing can be read from it",
+            f"a {kinds} is named like an event file, but cannot be read as one",
             named(f"{path} ({kind})" for path, kind in found),
-            f"Let the job write files, and give directories other names: without '{EVENT_FILE}'.",
+            f"Make the job write files, and use names without '{EVENT_FILE}' for directories.",
         )
     ]
 
@@ -255,7 +255,7 @@ def _one_of_several(source: Source, facts: Facts) -> list[Finding]:
         Finding(
             "one-of-several",
             "info",
-            "this is a single run, and there are more next to it",
+            "this is a single run, with others next to it",
             (source.uri,),
             f"Open {Path(source.uri).parent} to see them together.",
         )
@@ -290,7 +290,7 @@ def _missing(place: str, error: StorageError) -> Finding:
     else:
         near = probe.with_events(place)
         advice = f"Open {near}, which has event files." if near else "Check the path."
-    what = f"there is no such file or directory; what exists of its path is {parent}"
+    what = f"no such file or directory; the existing part of the path is {parent}"
     return Finding("path-missing", "error", what, (place,), advice)
 
 

@@ -1,4 +1,4 @@
-"""The surroundings of a path without event files, searched within bounded time."""
+"""Searches the surroundings of a path without event files, in bounded time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PASSED_BY = {"node_modules", "__pycache__", "proc", "sys", "dev"}
 
 
 def with_events(place: str, *, seconds: float = _SECONDS) -> str | None:
-    """Return the nearest directory above or next to a place that has event files in or below it."""
+    """Return the nearest directory above or next to a place with event files in or below it."""
     try:
         if is_remote(place):
             return _remote_with_events(canonical(place))
@@ -42,14 +42,14 @@ def _local_with_events(place: Path, deadline: float) -> str | None:
         name = place.relative_to(above).parts[0]
         for directory in _walk(above, name, deadline):
             if not directory.is_relative_to(place) and _has_event_file(directory):
-                # The child of `above` is what one would open to see all of it.
+                # Opening the child of `above` shows all of it.
                 parts = directory.relative_to(above).parts[:1]
                 return str(above.joinpath(*parts))
     return None
 
 
 def _walk(top: Path, name: str, deadline: float) -> Iterator[Path]:
-    """Yield directories, the nearest first, those with the most similar name before others."""
+    """Yield directories, the nearest first, and among these the most similar names first."""
     level = [top]
     for depth in range(_LEVELS_DOWN):
         below = []
@@ -81,7 +81,7 @@ def _has_event_file(directory: Path) -> bool:
 
 
 def misnamed(place: str, *, seconds: float = _SECONDS) -> list[tuple[str, str]]:
-    """Return what is named like an event file at or below a place but is not one, and its kind."""
+    """Return paths at or below a place that are named like event files but are not, and why."""
     if kind := _mistaken(Path(place)):
         return [(place, kind)]
     deadline = time.monotonic() + seconds
@@ -155,7 +155,7 @@ def existing_parent(path: str) -> str:
 
 
 def similar_names(path: str) -> list[str]:
-    """Return entries of the nearest existing directory named like the path's next part."""
+    """Return similar names in the nearest existing directory, for the first missing part."""
     parent = Path(existing_parent(path))
     name = Path(path).relative_to(parent).parts[0]
     try:

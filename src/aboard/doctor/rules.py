@@ -1,7 +1,7 @@
-"""Facts about a log tree, and the rules that lead from them to findings.
+"""Facts about a log tree, and the rules that derive findings from them.
 
-Each rule is pure; `examination` gathers the facts. A rule makes one finding of many alike, and
-names the first few.
+Each rule is a pure function; `examination` gathers the facts. A rule combines similar findings into
+one, which names the first few places.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from aboard.storage.uri import join
 Severity = Literal["error", "warning", "info"]
 
 SLOW_WRITE_SECONDS = 0.05
-QUICK_POLL, SLOW_POLL = 5, 60  # seconds between two listings of a bucket, if it changes or not
-UNWATCHED = 60  # seconds without a request
+QUICK_POLL, SLOW_POLL = 5, 60  # seconds between two listings of a bucket that changes, or does not
+UNWATCHED = 60  # seconds without a request, after which polling stops
 _SHOWN = 3
 
 
 class Finding(NamedTuple):
-    code: str  # stays the same, for scripts
+    code: str  # stable, for scripts
     severity: Severity
     what: str
     where: tuple[str, ...]  # the first few places, then how many more
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """How the steps of a tag follow each other within one file, if they do not just increase."""
+    """The order of the steps of a tag within one file, if they do not simply increase."""
 
     run: str
     tag: str
@@ -62,13 +62,13 @@ class Facts:
     now: float
     runs: Sequence[str] = ()
     files: Sequence[EventFile] = ()
-    modified: dict[str, float] = field(default_factory=dict)  # by URI, as far as the storage says
+    modified: dict[str, float] = field(default_factory=dict)  # by URI, if the storage tells
     grown: Collection[str] = ()  # URIs of files that grew while they were read
     tags: Sequence[Tag] = ()
     damage: Sequence[Damage] = ()
     steps: Sequence[Steps] = ()
     not_finite: Sequence[NotFinite] = ()
-    ended: bool = False  # according to the records of all runs
+    ended: bool = False  # all runs, according to their records
 
     def run_of(self, file: EventFile) -> str:
         return file.directory[len(self.place.rstrip("/")) + 1 :] or "."
@@ -85,7 +85,7 @@ def slow_index(path: str, seconds: float, file_system: str = "") -> list[Finding
         Finding(
             "slow-index",
             "warning",
-            f"a small write to the index takes {seconds * 1000:,.0f} ms; a local disk needs a few",
+            f"a small write to the index takes {seconds * 1000:,.0f} ms; on a local disk a few ms",
             (f"{path}{disk}",),
             "Set ABOARD_CACHE to a directory on a local disk.",
         )
@@ -93,7 +93,7 @@ def slow_index(path: str, seconds: float, file_system: str = "") -> list[Finding
 
 
 def requests(bucket: str, hours: dict[int, tuple[int, int]], pages: int) -> Finding:
-    """Report the requests made to a bucket, and those of a board whose listing has `pages`."""
+    """Report the requests made to a bucket, and those that a board will make to list `pages`."""
     total = sum(count for count, _ in hours.values())
     size = sum(count for _, count in hours.values())
     most = max((count for count, _ in hours.values()), default=0)
@@ -104,8 +104,8 @@ def requests(bucket: str, hours: dict[int, tuple[int, int]], pages: int) -> Find
         f"{counted(total, 'request')} and {size:,} bytes in the last 24 h, at most {most:,}"
         " requests in an hour",
         (bucket,),
-        f"A board that is looked at will list it {lowest:,} to {highest:,} times an hour, one read"
-        f" more for each file that grew, and not at all after {UNWATCHED} s without a viewer.",
+        f"A board in use will make {lowest:,} to {highest:,} list requests an hour, and one read"
+        f" for each file that grew; it stops {UNWATCHED} s after the last viewer has left.",
     )
 
 
@@ -126,7 +126,7 @@ def named(places: Iterable[str]) -> tuple[str, ...]:
     return (*held[:_SHOWN], *more)
 
 
-SELECTED_RUNS = 500  # of more runs, TensorBoard selects none when it is opened
+SELECTED_RUNS = 500  # if there are more runs, TensorBoard selects none at first
 MANY_TAGS = 2000
 LIVE_SECONDS = 300.0
 AHEAD_SECONDS = 300.0
@@ -148,16 +148,14 @@ def no_values(facts: Facts) -> Iterator[Finding]:
     for file in facts.files:
         by_run[facts.run_of(file)].append(file)
     full = {run for run, held in by_run.items() if any(one.values or one.damaged for one in held)}
-    # A writer of hyperparameters leaves an empty file above the runs it writes.
+    # A writer of hyperparameters leaves a file without values above its runs.
     above = {str(parent) for run in full for parent in PurePosixPath(run).parents}
     bare = {run: held for run, held in by_run.items() if run not in full | above}
     for empty in (True, False):
         runs = [run for run, held in bare.items() if any(one.events for one in held) is not empty]
         if not runs:
             continue
-        what = (
-            "nothing was written" if empty else "only the mark that begins every file was written"
-        )
+        what = "nothing was written" if empty else "only the header was written"
         yield Finding(
             "empty-files" if empty else "no-values",
             "warning" if full else "error",
@@ -179,7 +177,7 @@ def damaged(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "no-good-record",
             "error",
-            f"there is no good record in {counted(len(hopeless), 'file')}",
+            f"no good record in {counted(len(hopeless), 'file')}",
             named(hopeless),
             "It is not an event file, or it was overwritten: restore it from a copy.",
         )
@@ -205,10 +203,10 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "cut-off",
             "warning",
-            f"{counted(len(ends), 'file')} ended in the middle of a record and no longer grew",
+            f"{counted(len(ends), 'file')} ended in the middle of a record and stopped growing",
             named(ends),
             "The writer was killed, or its disk was full. All records before it are shown; if the"
-            " job still runs, check that it can write.",
+            " job is still running, check that it can write.",
         )
 
 
@@ -231,7 +229,7 @@ def freshness(facts: Facts) -> Iterator[Finding]:
             else f"{counted(live, 'file')}{of_all} {'was' if live == 1 else 'were'} written in the"
             " last 5 minutes",
             (where,),
-            "Nothing to do: new data shows within seconds.",
+            "Nothing to do: new data appears within seconds.",
         )
     elif newest <= facts.now:
         yield Finding(
@@ -241,7 +239,7 @@ def freshness(facts: Facts) -> Iterator[Finding]:
             (where,),
             "Nothing to do: the run has ended."
             if facts.ended
-            else "If a job should be writing, check that it runs, and that it flushes its writer.",
+            else "If a job should be writing, check that it is running and flushes its writer.",
         )
 
 
@@ -266,7 +264,7 @@ def two_writers(facts: Facts) -> Iterator[Finding]:
                 f"{directory} ({one.name} and {other.name})"
                 for directory, (one, other) in found.items()
             ),
-            "Log from rank 0 only, or give each process a directory of its own, such as rank-1/.",
+            "Log from rank 0 only, or give each process its own directory, such as rank-1/.",
         )
 
 
@@ -298,15 +296,15 @@ def step_order(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "mixed-steps",
             "warning",
-            f"the steps of {counted(len(mixed), 'tag')} go back or repeat again and again within"
-            " one file: it looks like several ranks write the same file",
+            f"the steps of {counted(len(mixed), 'tag')} go back or repeat many times within"
+            " one file: several ranks probably write the same file",
             named(
                 f"'{one.tag}' in {one.uri} ({one.backwards:,} times back, {one.repeated:,} times"
                 f" the same, of {one.points:,})"
                 for one in mixed
             ),
             "Log from rank 0, or give each rank its own directory; if one process logs several"
-            " values at a step, count steps up for each.",
+            " values at a step, increase the step for each.",
         )
     fixed = [one for one in facts.steps if is_fixed(one)]
     if fixed:
@@ -325,7 +323,7 @@ def is_fixed(one: Steps) -> bool:
 
 
 def is_mixed(one: Steps) -> bool:
-    """Return whether steps go back or repeat so often that no restart explains it."""
+    """Return whether steps go back or repeat more often than restarts could explain."""
     if is_fixed(one):
         return False
     often_back = one.backwards >= 3 and one.backwards * 20 >= one.points
@@ -346,10 +344,10 @@ def restarts(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "restarts",
             "info",
-            f"{counted(len(found), 'run')} went on from an earlier step after a restart; what was"
-            " written from that step on before is not shown",
+            f"{counted(len(found), 'run')} continued from an earlier step after a restart; what was"
+            " written before from that step on is not shown",
             named(f"{run} (step {step:,})" for run, step in found.items()),
-            "Nothing to do, if the job was restarted from a checkpoint.",
+            "Nothing to do if the job was restarted from a checkpoint.",
         )
 
 
@@ -382,8 +380,8 @@ def amount(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "many-runs",
             "warning",
-            f"there are {len(facts.runs):,} runs, and TensorBoard selects none of more than"
-            f" {SELECTED_RUNS} when it is opened: the board looks empty",
+            f"{len(facts.runs):,} runs: with more than {SELECTED_RUNS}, TensorBoard selects none"
+            " when it is opened, and the board looks empty",
             (facts.place,),
             "Open a directory further down, or select runs in the list on the left.",
         )
@@ -397,7 +395,7 @@ def amount(facts: Facts) -> Iterator[Finding]:
             "warning",
             f"{counted(len(large), 'run')} with over {MANY_TAGS:,} tags: the page will be slow",
             named(f"{run} ({count:,} tags)" for run, count in large.items()),
-            "Filter tags on the board, and log fewer: no steps or values in a tag's name.",
+            "Filter tags on the board, and log fewer: do not put steps or values into tag names.",
         )
 
 
@@ -414,11 +412,11 @@ def plugins(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "unknown-plugin",
             "info",
-            f"{counted(len(held), 'tag')} for the plugin '{plugin}', which TensorBoard does not"
-            " bring along",
+            f"{counted(len(held), 'tag')} for the plugin '{plugin}', which is not part of"
+            " TensorBoard",
             named(held),
-            "They show once the package with that plugin is installed, if it works without the"
-            " log directory.",
+            "Install the package with that plugin to see them; the plugin must work without access"
+            " to the log directory.",
         )
     if bare:
         yield Finding(

@@ -1,1 +1,1 @@
-"""The tfevents format: bytes to numbers and back, whatever the bytes come from."""
+"""The tfevents format: bytes to numbers and back, wherever the bytes come from."""

@@ -1,5 +1,5 @@
 /* Scalars in, framed records out: what a training loop logs, encoded in one call.
- * The Python twin is `python_records` in batch.py; the tests hold the two to identical bytes. */
+ * The Python twin is `python_records` in outbox.py; tests check that both return the same bytes. */
 #define Py_LIMITED_API 0x030b0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -82,7 +82,7 @@ static int put_values(output *out, PyObject *tags, PyObject *numbers) {
     return 1;
 }
 
-/* Values are put behind the room that the head of their record may need, then moved up to it. */
+/* Values are written after the room that the head of their record may need, then moved up to it. */
 static int put_record(output *out, PyObject *entry) {
     long long step = PyLong_AsLongLong(PyTuple_GetItem(entry, 2));
     if (step == -1 && PyErr_Occurred()) return 0;

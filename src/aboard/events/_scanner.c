@@ -1,5 +1,5 @@
-/* The scanning core as a Python type. All rules live in scan.h, pack.h and
- * small.h; this file only moves bytes in and chunks out, and lets other threads run meanwhile. */
+/* The scanning core as a Python type. All rules are in scan.h, pack.h and small.h; this file only
+ * passes bytes in and chunks out, and releases the GIL meanwhile. */
 #define Py_LIMITED_API 0x030b0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,7 +12,7 @@
 typedef struct {
     PyObject_HEAD
     scanner core;
-    packed packed; /* of use only within a take; kept, since memory is costly to get */
+    packed packed; /* valid only within a take; kept, since allocation is costly */
     int busy; /* a scanner serves one thread at a time */
 } ScannerObject;
 

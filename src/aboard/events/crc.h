@@ -105,8 +105,8 @@ static uint32_t masked(uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ea
 #define STRIDE 1024
 #endif
 
-/* The states at every STRIDE bytes of a block that begins with the state 0, as far as
- * they were asked for; the room is kept for the next block. */
+/* The states at every STRIDE bytes of a block that begins with the state 0, as far as needed so
+ * far; the memory is kept for the next block. */
 typedef struct {
     uint32_t *at;
     size_t count, room;

@@ -1,9 +1,10 @@
 """CRC32C of many pieces of a block at once, with numpy.
 
-Checksums are serial, so those of many pieces advance together, four bytes per step. A long piece is
-left to google-crc32c or, where that is not installed, cut into lanes that are joined afterwards: a
-checksum is linear. For the same reason the checksum of any piece follows from those of the bytes
-before its two ends, which `Marks` keeps: pieces that overlap cost no more than others.
+Computing a checksum is serial, so those of many pieces advance together, four bytes per step. A
+long piece is passed to google-crc32c or, if that is not installed, cut into lanes whose results are
+combined, since a checksum is linear. For the same reason the checksum of any piece follows from
+those of the bytes before its start and its end, which `Marks` keeps; so overlapping pieces cost no
+more than others.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ Octets = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
 _library = library_crc32c()
-_LONG = 256 if _library else 2048  # from this length on, one by one is faster
+_LONG = 256 if _library else 2048  # pieces from this length on are faster one by one
 _STRIDE = 64  # between the marks of a block
 
 
 def everywhere(block: bytes | Octets, kind: str) -> npt.NDArray[Any]:
-    """View the number of a type at each place of a block, aligned or not."""
+    """Return a view of a block as overlapping numbers, one at each byte."""
     count = len(block) - np.dtype(kind).itemsize + 1
     return np.ndarray((max(0, count),), kind, block, strides=(1,))
 
 
 @functools.cache
 def _tables() -> tuple[U32, U32, U32]:
-    """Return what one byte does to a checksum, and what the halves of four bytes do."""
+    """Return the effect on a checksum of one byte, and of the halves of four bytes."""
     one = np.array(CRC_TABLE, np.uint32)
     by_bytes = [one]
     for _ in range(3):
@@ -55,7 +56,7 @@ def _advance(states: U32, block: bytes | Octets, starts: Ints, lengths: Ints) ->
     starts, lengths, states = starts[order], lengths[order], states[order]
     words, octets, one = everywhere(block, "<u4"), everywhere(block, "u1"), _tables()[0]
     steps = int(lengths[0]) // 4 if len(lengths) else 0
-    # The longest come first, so that a step concerns the first of them.
+    # The longest come first, so that each step advances a prefix of them.
     concerned = np.searchsorted(-lengths, np.arange(-4, -4 * steps - 1, -4), side="right")
     for step, count in enumerate(concerned.tolist()):
         states[:count] = _four_more(states[:count], words[starts[:count] + 4 * step])
@@ -79,7 +80,7 @@ def _masked(states: U32) -> U32:
 
 @functools.cache
 def _zeros(power: int) -> U32:
-    """Return what 2 ** `power` zero bytes make of each octet of a state; a state is their sum."""
+    """Return the effect of 2 ** `power` zero bytes on each octet of a state; effects add up."""
     octets = np.arange(256, dtype=np.uint32) << (8 * np.arange(4, dtype=np.uint32)[:, None])
     if power:
         return _after_zeros(_after_zeros(octets, power - 1), power - 1)
@@ -105,7 +106,7 @@ def _moved(states: U32, lengths: Ints) -> U32:
 
 
 class Marks:
-    """The checksums, from nothing, of all that is before evenly spaced places of a block."""
+    """The checksums of everything before evenly spaced places of a block."""
 
     def __init__(self, block: bytes) -> None:
         self._block = block
@@ -117,7 +118,7 @@ class Marks:
         states = _advance(
             np.zeros(count, np.uint32), self._block, np.arange(count) * _STRIDE, lengths
         )
-        # Each is joined with the one before, then the two with the two before, and so on.
+        # Join each with the one before, then pairs with the pairs before, and so on.
         for doubling in range(max(0, count - 1).bit_length()):
             reach = 1 << doubling
             power = doubling + _STRIDE.bit_length() - 1
@@ -152,7 +153,7 @@ def of_long_piece(data: bytes) -> int:
 
 
 def verify(block: bytes, bounds: Ints) -> int:
-    """Return how many records are good before the first bad one; `bounds` also has their end."""
+    """Return how many records come before the first bad one; `bounds` includes the last end."""
     starts, lengths = bounds[:-1], np.diff(bounds) - OVERHEAD
     of_data = _fresh(len(starts))
     is_long = lengths >= _LONG
@@ -188,7 +189,7 @@ def _good_until(good: Bools) -> int:
 
 
 def headers(block: bytes, start: int, stop: int) -> Ints:
-    """Return every place from `start` to `stop` where the header of a record may stand."""
+    """Return every place from `start` to `stop` where the header of a record may begin."""
     words = everywhere(block, "<u4")
     stop = min(stop, len(block) - HEADER + 1)
     low, high, stored = (words[start + shift : stop + shift] for shift in (0, 4, 8))
@@ -199,6 +200,6 @@ def headers(block: bytes, start: int, stop: int) -> Ints:
 
 
 def running(state: int, data: bytes) -> int:
-    """Add bytes to a checksum that is still being computed; it begins with all bits set."""
+    """Add bytes to an unfinished checksum, which begins with all bits set."""
     state_of_zeros = _moved(np.array([state ^ 0xFFFFFFFF], np.uint32), np.array([len(data)]))
     return int(state_of_zeros[0]) ^ of_long_piece(data) ^ 0xFFFFFFFF

@@ -1,7 +1,7 @@
-"""One record in, typed values out, through the migrations with which TensorBoard reads old files.
+"""Decodes a record into typed values, with the migrations that TensorBoard applies to old files.
 
-Whatever form a value was written in, it comes out as a tensor that belongs to a plugin and has a
-class of data. Finding records is left to `scanner`, which also reads plain scalars by itself.
+In whatever form a value was written, it is returned as a tensor with a plugin and a data class.
+`scanner` finds records, and reads plain scalars itself.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from aboard.events.tensors import array
 DATA_CLASSES = ("", "scalar", "tensor", "blob_sequence")
 
 _NOT_WHAT_IT_SAYS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What TensorBoard's own conversions raise for a message that makes no sense."""
+"""The errors that TensorBoard's conversions raise for an invalid message."""
 
 
 class DecodeError(ValueError):
-    """Bytes that are not an event, or a tensor that contradicts itself."""
+    """Bytes that are not an event, or an inconsistent tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class Value:
     wall_time: float
     plugin: str
     data_class: str
-    """`scalar`, `tensor` or `blob_sequence`; empty if neither file nor plugin says."""
+    """`scalar`, `tensor` or `blob_sequence`; empty if neither file nor plugin defines it."""
     metadata: bytes
-    """The serialized `SummaryMetadata` of the tag, its class of data filled in."""
+    """The serialized `SummaryMetadata` of the tag, with its data class filled in."""
     tensor_proto: Any = field(repr=False)
 
     @property
     def tensor(self) -> npt.NDArray[Any]:
-        """The value as an array, a new one at each call; text as bytes, bfloat16 as float32."""
+        """The value as a new array; text as bytes, bfloat16 as float32."""
         try:
             return array(self.tensor_proto)
         except _NOT_WHAT_IT_SAYS as error:
@@ -50,7 +50,7 @@ class Value:
 
     @property
     def blobs(self) -> list[bytes]:
-        """The members of a blob sequence: images with their size first, audio clips, graphs."""
+        """The members of a blob sequence: images (after their size), audio clips or graphs."""
         if self.tensor_proto.dtype != DT_STRING:
             raise self._unreadable("blobs", f"its type {self.tensor_proto.dtype} is not text")
         return list(self.tensor.ravel())
@@ -60,10 +60,10 @@ class Value:
 
 
 def decode(data: bytes, metadata: Mapping[str, bytes] | None = None) -> list[Value]:
-    """Decode one serialized `Event`; an event that holds no values gives none.
+    """Decode a serialized `Event` into its values, which may be none.
 
     `metadata` maps a tag to the serialized `SummaryMetadata` of its first value in the run, as
-    written or as `Value.metadata` gave it, because later values omit it.
+    written or from `Value.metadata`, because later values omit it.
     """
     tensorboard = protos.load()
     try:
@@ -81,7 +81,7 @@ def decode(data: bytes, metadata: Mapping[str, bytes] | None = None) -> list[Val
 
 @lru_cache(maxsize=4096)
 def migrated_metadata(metadata: bytes) -> bytes:
-    """Fill in the class of data in the `SummaryMetadata` of a plugin that TensorBoard knows."""
+    """Fill in the data class in the `SummaryMetadata` of a plugin that TensorBoard knows."""
     tensorboard = protos.load()
     event = tensorboard.event_pb2.Event()
     event.summary.value.add().metadata.ParseFromString(metadata)
@@ -90,10 +90,10 @@ def migrated_metadata(metadata: bytes) -> bytes:
 
 
 def _first_metadata(event: Any, metadata: Mapping[str, bytes]) -> dict[str, Any]:
-    """Parse the metadata the event's tags began with, in the form the migration expects.
+    """Parse the first metadata of the event's tags, in the form the migration expects.
 
-    It migrates a value whose class of data is missing, so a class that was filled in is taken
-    out again. Metadata without a plugin belongs to an old value, which brings its plugin along.
+    The migration handles values whose data class is missing, so a class that was filled in is
+    removed again. Metadata without a plugin belongs to an old value, which implies its plugin.
     """
     summary_metadata = protos.load().summary_pb2.SummaryMetadata
     first = {}

@@ -1,8 +1,8 @@
-"""Values in, bytes of `Event` protobufs out, encoded by hand so that a training loop pays little.
+"""Encodes values as `Event` protobufs, by hand, so that a training loop pays little.
 
 A builder (`scalar`, `text`, `images`, ...) makes an `EncodedValue`: one value of one tag, with the
-metadata its tag needs once per file. `event` puts values at a step. `png`, `animated_png` and `wav`
-encode what images and audio hold.
+metadata that its tag needs once per file. `event` puts values at a step. `png`, `animated_png` and
+`wav` encode images and audio.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ HParam = bool | int | float | str
 class EncodedValue(NamedTuple):
     """One value of one tag, not yet at a step.
 
-    `metadata` is a serialized `SummaryMetadata`, or empty. Readers look for it on the first
-    value of a tag in a run, so a writer leaves it out of later ones: `bare`.
+    `metadata` is a serialized `SummaryMetadata`, or empty. Readers expect it on the first value of
+    a tag in a run; `bare` removes it from later ones.
     """
 
     tag: str
@@ -84,7 +84,7 @@ def tagged_run_metadata(wall_time: float, step: int, tag: str, run_metadata: byt
 
 
 def session_start(wall_time: float, step: int) -> bytes:
-    """Encode the start of a session, at which readers drop what they have from that step on."""
+    """Encode the start of a session: readers drop earlier points from that step on."""
     return _event(wall_time, step, 7, integer_field(1, 1))
 
 
@@ -92,7 +92,8 @@ def step_number(step: SupportsIndex) -> int:
     try:
         number = index(step)
     except TypeError:
-        raise TypeError(f"step is an integer, not a {type(step).__name__}: {step!r:.60}") from None
+        problem = f"step must be an integer, not {type(step).__name__}: {step!r:.60}"
+        raise TypeError(problem) from None
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"the step {number} does not fit in 64 bits")
     return number
@@ -117,7 +118,7 @@ def metadata(
     display_name: str = "",
     description: str = "",
 ) -> bytes:
-    """Encode a `SummaryMetadata`; readers derive the class of the plugins they know."""
+    """Encode a `SummaryMetadata`; readers know the data class of standard plugins."""
     plugin_data = text_field(1, plugin) + (delimited(2, content) if content else b"")
     return (
         (delimited(1, plugin_data) if plugin_data else b"")
@@ -131,10 +132,10 @@ def metadata(
 
 
 def scalar(tag: str, number: float) -> EncodedValue:
-    """Build a scalar in the oldest and shortest form, which keeps 32 bits and needs no metadata."""
+    """Build a scalar in the oldest and shortest form: 32 bits, without metadata."""
     try:
         return EncodedValue(tag, _tag(tag) + _simple_value(0x15, number))
-    except OverflowError:  # beyond float32: what a cast makes of it
+    except OverflowError:  # beyond float32: infinite, as after a cast
         return EncodedValue(tag, _tag(tag) + _simple_value(0x15, np.inf if number > 0 else -np.inf))
 
 
@@ -168,7 +169,7 @@ def tensor(
 
 
 def _known(tag: str, plugin: str, array: npt.ArrayLike, content: bytes = b"") -> EncodedValue:
-    """Build a tensor of a plugin whose class of data every reader knows."""
+    """Build a tensor of a plugin whose data class every reader knows."""
     return tensor(tag, array, plugin=plugin, plugin_content=content, data_class="")
 
 
@@ -180,18 +181,18 @@ def histogram(tag: str, buckets: npt.ArrayLike) -> EncodedValue:
     """Build a histogram of rows `left edge, right edge, count`; see `histogram_buckets`."""
     rows = np.asarray(buckets, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != 3:
-        raise ValueError(f"a histogram has three columns, not the shape {rows.shape}")
+        raise ValueError(f"a histogram must have three columns, not the shape {rows.shape}")
     return _known(tag, "histograms", rows)
 
 
 def histogram_buckets(numbers: npt.ArrayLike, count: int = 30) -> npt.NDArray[np.float64]:
     """Sort the finite numbers into buckets of equal width.
 
-    Numbers that are all the same fall into the last of `count` buckets without width, as
-    TensorFlow does it; no numbers give no buckets.
+    As in TensorFlow, equal numbers all go into the last of `count` buckets of zero width. Without
+    numbers there are no buckets.
     """
     if count < 1:
-        raise ValueError(f"buckets is at least 1, not {count}")
+        raise ValueError(f"buckets must be at least 1, not {count}")
     finite = np.asarray(numbers, dtype=np.float64).ravel()
     finite = finite[np.isfinite(finite)]
     if not finite.size:
@@ -240,7 +241,7 @@ def torch_histogram(
     filled = np.flatnonzero(counts)
     if filled.size:
         first, last = int(filled[0]), int(filled[-1])
-        # An empty bucket in front tells where the first one begins.
+        # An empty bucket before the first marks where the first one begins.
         counts = np.concatenate([[0], counts[first : last + 1]])
         limits = limits[first : last + 2]
     else:  # all numbers lie beyond the buckets
@@ -276,10 +277,11 @@ def audio(tag: str, wavs: Sequence[bytes], labels: Sequence[str] | None = None) 
 
 
 def pr_curve(tag: str, curve: npt.ArrayLike) -> EncodedValue:
-    # One column per threshold; true and false positives, the same of negatives, precision, recall.
+    # One column per threshold; rows: true and false positives, true and false negatives, precision,
+    # recall.
     rows = np.asarray(curve, dtype=np.float32)
     if rows.ndim != 2 or rows.shape[0] != 6:
-        raise ValueError(f"a precision-recall curve has six rows, not the shape {rows.shape}")
+        raise ValueError(f"a precision-recall curve must have six rows, not the shape {rows.shape}")
     return _known(tag, "pr_curves", rows, integer_field(2, rows.shape[1]))
 
 
@@ -293,14 +295,14 @@ def mesh(
     colors: npt.ArrayLike | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> list[EncodedValue]:
-    """Build a batch of meshes: a value each for vertices, faces and colors, all `[batch, n, 3]`."""
+    """Build a batch of meshes: values for vertices, faces and colors, each `[batch, n, 3]`."""
     given = zip(_MESH_PARTS, (vertices, faces, colors), strict=True)
     parts = [(name, np.asarray(part)) for name, part in given if part is not None]
     components = sum(1 << _MESH_PARTS[name][0] for name, _ in parts)
     values = []
     for name, part in parts:
         if part.ndim != 3 or part.shape[2] != 3:
-            raise ValueError(f"a mesh part has the shape [batch, n, 3], not {part.shape}")
+            raise ValueError(f"a mesh part must have the shape [batch, n, 3], not {part.shape}")
         number, dtype = _MESH_PARTS[name]
         content = (
             text_field(2, tag)
@@ -322,11 +324,11 @@ def keras_graph(model_json: str, tag: str = "keras") -> EncodedValue:
 
 
 def trace(tag: str, run_metadata: bytes) -> EncodedValue:
-    """Build a traced step with its graph, a serialized `RunMetadata`, as TensorFlow 2 does."""
+    """Build a traced step with its graph from a serialized `RunMetadata`, as TensorFlow 2 does."""
     return _known(tag, "graph_run_metadata_graph", run_metadata, b"1")
 
 
-# Hyperparameters live in the metadata; the tensor is empty.
+# Hyperparameters are in the metadata; the tensor is empty.
 
 
 def hparam_info(
@@ -351,7 +353,7 @@ def hparam_info(
 def metric_info(
     tag: str, *, group: str = "", display_name: str = "", description: str = ""
 ) -> bytes:
-    """Describe a metric to show with hyperparameters: a scalar tag, in a run below `group`."""
+    """Describe a metric to show with hyperparameters: a scalar tag, in a subdirectory `group`."""
     name = text_field(1, group) + text_field(2, tag)
     return delimited(1, name) + text_field(3, display_name) + text_field(4, description)
 
@@ -448,7 +450,7 @@ def _tag(tag: str) -> bytes:
     return delimited(1, tag.encode())
 
 
-# Parts of what PyTorch writes.
+# Parts of the graphs and layouts that PyTorch writes.
 
 _PRODUCER = 22  # the version of TensorFlow's graphs that PyTorch claims
 
@@ -468,11 +470,11 @@ def _chart(title: str, kind: str, tags: Sequence[str]) -> bytes:
     if kind == "Margin":
         if len(tags) != 3:
             needs = "three tags, of a value, its lower and its upper bound"
-            raise ValueError(f"the margin chart {title!r} needs {needs}, not {len(tags)}")
+            raise ValueError(f"the margin chart {title!r} needs {needs}, not {len(tags)} tags")
         series = b"".join([text_field(field, tag) for field, tag in enumerate(tags, 1)])
         return delimited(3, delimited(1, series))
     if kind != "Multiline":
-        raise ValueError(f"the chart {title!r} is 'Multiline' or 'Margin', not {kind!r}")
+        raise ValueError(f"the chart {title!r} must be 'Multiline' or 'Margin', not {kind!r}")
     return delimited(2, b"".join([delimited(1, tag.encode()) for tag in tags]))
 
 
@@ -512,8 +514,8 @@ _PNG_COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 def png(pixels: npt.ArrayLike) -> bytes:
     """Encode `[height, width]` or `[height, width, channels]` pixels, one to four channels.
 
-    Integers are levels from 0 to 255; floats and booleans span 0 to 1. What lies outside is
-    clipped, and NaN is black.
+    Integers range from 0 to 255, floats and booleans from 0 to 1. Values outside are clipped, and
+    NaN is black.
     """
     shades = _channels_last(levels(np.asarray(pixels)), np.shape(pixels))
     return (
@@ -528,9 +530,9 @@ def animated_png(frames: Sequence[npt.ArrayLike], rate: float) -> bytes:
     """Encode frames of one size, each as `png` takes it, shown `rate` a second in a loop."""
     sizes = {np.shape(frame) for frame in frames}
     if len(sizes) != 1:
-        raise ValueError(f"the frames of a video share one shape, not {sorted(sizes)}")
+        raise ValueError(f"the frames of a video must have one shape, not {sorted(sizes)}")
     if not 0.02 <= rate <= 1000:
-        raise ValueError(f"a video shows 0.02 to 1000 frames a second, not {rate}")
+        raise ValueError(f"a video must have 0.02 to 1000 frames a second, not {rate}")
     pictures = [_channels_last(levels(np.asarray(frame)), np.shape(frame)) for frame in frames]
     height, width, _ = pictures[0].shape
     pause = Fraction(1 / rate).limit_denominator(1000)  # 50 seconds still fit 16 bits
@@ -552,20 +554,20 @@ def animated_png(frames: Sequence[npt.ArrayLike], rate: float) -> bytes:
 def wav(samples: npt.ArrayLike, rate: int) -> bytes:
     """Encode `[frames]` or `[frames, channels]` samples as 16-bit PCM.
 
-    Floats span -1 to 1, and what lies outside is clipped; `int16` is taken as it is.
+    Floats range from -1 to 1 and are clipped; `int16` samples are unchanged.
     """
     if rate < 1:
-        raise ValueError(f"rate is at least 1, not {rate}")
+        raise ValueError(f"rate must be at least 1, not {rate}")
     frames = np.asarray(samples)
     if frames.ndim == 1:
         frames = frames[:, None]
     if frames.ndim != 2 or not frames.shape[1]:
         shape = np.shape(samples)
-        raise ValueError(f"audio has the shape [frames] or [frames, channels], not {shape}")
+        raise ValueError(f"audio must have the shape [frames] or [frames, channels], not {shape}")
     if frames.dtype.kind == "f":
         frames = np.round(np.clip(np.nan_to_num(frames, nan=0.0), -1, 1) * 0x7FFF)
     elif frames.dtype != np.int16:
-        raise TypeError(f"audio is made of floats or int16, not {frames.dtype}")
+        raise TypeError(f"audio samples must be floats or int16, not {frames.dtype}")
     clip = io.BytesIO()
     with wave.open(clip, "wb") as out:
         out.setnchannels(frames.shape[1])
@@ -583,7 +585,7 @@ def levels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         return pixels.astype(np.uint8) * np.uint8(255)
     if pixels.dtype.kind in "iu":
         return np.asarray(np.clip(pixels, 0, 255), np.uint8)
-    raise TypeError(f"an image is made of numbers, not {pixels.dtype}")
+    raise TypeError(f"pixels of an image must be numbers, not {pixels.dtype}")
 
 
 def _channels_last(shades: npt.NDArray[np.uint8], given: tuple[int, ...]) -> npt.NDArray[np.uint8]:
@@ -591,7 +593,7 @@ def _channels_last(shades: npt.NDArray[np.uint8], given: tuple[int, ...]) -> npt
         shades = shades[:, :, None]
     if shades.ndim != 3 or shades.shape[2] not in _PNG_COLOR_TYPES or not shades.size:
         raise ValueError(
-            f"an image has the shape [height, width] or [height, width, 1 to 4 channels], "
+            "an image must have the shape [height, width] or [height, width, 1 to 4 channels], "
             f"not {given}"
         )
     return shades

@@ -1,9 +1,9 @@
-"""The scanning core in Python and numpy, for where the C core was not compiled.
+"""The scanning core in Python and numpy, used if the C core was not compiled.
 
-It follows scan.h and pack.h, which define the terms, rule for rule. The checksums of a whole block
-are computed together, and records that differ from an earlier one only in time, step and value are
-recognised and read together, without parsing. The *head* of an event is its wall time and its step
-as most writers put them: in front, a step of zero left out, and the summary right behind.
+It follows the rules of scan.h and pack.h, which define the terms. All checksums of a block are
+computed together, and records that differ from an earlier one only in time, step and value are
+recognized and read together, without parsing. The *head* of an event is its wall time and step as
+most writers write them: first, without a step of zero, and directly followed by the summary.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from aboard.events.sketch import Sketch
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<f")
 _PROBES = (-1234.5, 777.25)
-_FIRST_SLAB, _SLAB = 1 << 8, 1 << 16  # bytes that are searched for headers at once: ever more
+_FIRST_SLAB, _SLAB = 1 << 8, 1 << 16  # bytes searched for headers at once, increasing
 _MOST_SHAPES, _MAX_SHAPE = 4, 4096  # of a series; the size of one
 Floats = npt.NDArray[np.float64]
 _ROWS = {ORIGIN_IMAGE: 3, ORIGIN_AUDIO: 1}
@@ -160,7 +160,7 @@ class PythonCore:
         return self._scan_warily(block, at, offset, end)
 
     def _scan_good(self, block: bytes, base: int) -> int:
-        """Scan the good records that follow each other from the start; return where they end."""
+        """Scan consecutive good records from the start; return where they end."""
         bounds = np.array(_bounds(block, self._max_unverified, self._verified - base), np.int64)
         good = verify(block, bounds)
         if good:
@@ -168,10 +168,10 @@ class PythonCore:
         return int(bounds[good])
 
     def _scan_warily(self, block: bytes, at: int, base: int, end: int) -> int:
-        """Scan a block in which anything may follow; return where the next one starts.
+        """Scan a block with damage; return where the next block starts.
 
-        The damage may be crafted to cost time. So the headers of a stretch are looked at
-        together, at a cost that does not depend on what they claim.
+        The damage may be crafted to cost time, so the headers of a span are verified together, at
+        a cost that does not depend on the lengths that they claim.
         """
         marks = Marks(block)
         words = everywhere(block, "<u4")
@@ -202,10 +202,10 @@ class PythonCore:
     def _follow(
         self, headers: Iterable[tuple[int, int, bool, bool]], at: int, base: int, end: int
     ) -> tuple[list[tuple[int, int]], int, int]:
-        """Follow headers from `at` on: their place, their record's size, if it is whole, if good.
+        """Follow headers from `at` on: place, size of the record, whether it is complete and good.
 
-        Return where good records start and end, where the last one ends, and where the record
-        begins that stops the search; -1 if none does.
+        Return the starts and ends of good records, the end of the last one, and the start of the
+        record that stops the search, or -1.
         """
         good: list[tuple[int, int]] = []
         for place, total, is_whole, is_good in headers:
@@ -230,7 +230,7 @@ class PythonCore:
         return good, at, -1
 
     def _stop_at(self, block: bytes, at: int, base: int, end: int) -> int:
-        """Go on with a record that is not whole in the block, or long."""
+        """Handle a record that is long or not complete in the block; return where to continue."""
         offset = base + at
         total = int(everywhere(block, "<u4")[at]) + OVERHEAD
         if total > self._max_unverified and offset != self._verified:
@@ -272,7 +272,7 @@ class PythonCore:
         return long.end
 
     def _scan_records(self, block: bytes, starts: Ints, ends: Ints, base: int) -> None:
-        """Scan good records: parse those of unknown shape, in order, and recognise the others."""
+        """Scan good records: parse those of unknown shape, in order, and recognize the others."""
         self._add_to_digest(base + starts, everywhere(block, "<u4")[ends - 4])
         if self._digest_only:
             self._events += len(starts)
@@ -288,7 +288,7 @@ class PythonCore:
                 self._record(block[start:last], int(offsets[place]), shape)
         some = np.flatnonzero(known >= 0)
         self._events += len(some)
-        with np.errstate(invalid="ignore"):  # which a signalling NaN is said to be
+        with np.errstate(invalid="ignore"):  # raised for a signaling NaN
             values = everywhere(block, "<f4")[ends[some] - 4].astype(np.float64)
         columns = offsets[some], known[some], steps[some], walls[some], values
         self._recognised.append(Values(*columns))
@@ -375,12 +375,12 @@ class PythonCore:
         return number
 
     def _learn(self, data: bytes, event: Event, shape: bytes) -> None:
-        """Remember the shape of a record if changing its last four bytes changes its only value."""
+        """Remember the shape of a record if its last four bytes are its only value."""
         tag = event.values[0].tag
         if len(shape) > _MAX_SHAPE or len(self._series[self._numbers[tag]].shapes) == _MOST_SHAPES:
             return
         if not shape or not is_one_field(shape + data[-4:]):
-            return  # what follows the summary may be what counts
+            return  # a field after the summary might override it
         for probe in _PROBES:
             changed = parse_event(data[:-4] + _FLOAT.pack(probe))
             if changed.malformed or len(changed.values) != 1:
@@ -421,9 +421,9 @@ def _class_of(metadata: bytes) -> int:
 
 
 def _bounds(block: bytes, most: int, verified: int) -> list[int]:
-    """Return where records start as their lengths claim, unverified, and where the last ends.
+    """Return where records start according to their unverified lengths, and where the last ends.
 
-    Stops at a record that is not whole, or larger than `most` and not at `verified`.
+    Stops at a record that is not complete, or larger than `most` and not at `verified`.
     """
     at = 0
     found = [at]
@@ -445,7 +445,7 @@ _LEAST = 16  # the length of a record with a head, a shape and a value
 
 
 def _heads(block: bytes, starts: Ints, ends: Ints) -> tuple[Floats, Ints, Ints]:
-    """Return wall times, steps, and where the heads end: with the record, if it has no head."""
+    """Return wall times, steps and the ends of heads: the end of the record if it has no head."""
     octets = everywhere(block, "u1")
     walls, steps = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
     some = np.flatnonzero((ends - starts >= _LEAST) & (octets[starts] == WALL_KEY))
@@ -453,7 +453,7 @@ def _heads(block: bytes, starts: Ints, ends: Ints) -> tuple[Floats, Ints, Ints]:
     at = starts + 9
     unread = some[octets[at[some]] == STEP_KEY]
     at[unread] += 1
-    for shift in range(0, 63, 7):  # a longer number is negative, and left to the parser
+    for shift in range(0, 63, 7):  # a longer number is negative; the parser handles it
         if not len(unread):
             break
         digits = octets[at[unread]].astype(np.int64)
@@ -485,7 +485,7 @@ def joined(values: Iterable[Values]) -> Values:
 
 
 def pack(values: Values, wide: Collection[int]) -> list[Part]:
-    """Return the parts of values, by series; points of those not in `wide` take 32 bits each."""
+    """Return the values as one part per series; points take 32 bits, in `wide` series 64."""
     ordered = _some(values, np.lexsort((values.offsets, values.series)))
     series = ordered.series
     cuts = np.flatnonzero(series[1:] != series[:-1]) + 1
@@ -585,7 +585,7 @@ def _first(kind: npt.NDArray[np.bool_], steps: Ints, walls: Floats) -> tuple[int
 
 
 def _total(values: Floats, places: Ints) -> float:
-    """Add values in the order in which pack.h does."""
+    """Add values in the same order as pack.h."""
     with np.errstate(over="ignore", invalid="ignore"):
         sums = [
             np.add.accumulate(np.append(0.0, values[places % 4 == lane][::-1]))[-1]
@@ -595,7 +595,7 @@ def _total(values: Floats, places: Ints) -> float:
 
 
 def _shortened(steps: Ints) -> Ints:
-    """Return the first of steps that rise evenly, and their stride; others as they are."""
+    """Return first step and stride of evenly spaced steps; other steps unchanged."""
     if len(steps) < 3:
         return steps
     strides = np.diff(steps)

@@ -1,8 +1,8 @@
-"""Event files: their names, and the files that one writer makes one after another.
+"""Event files: their names, and the sequence of files of one writer.
 
-Records come framed and leave for the disk whole or not at all. Where a file system shows a file
-only once it is closed, as mounted buckets do, it is closed after each write and opened again to
-append; where that is refused, each write makes a file. `writer` decides when to write.
+Framed records are written completely or not at all. On a file system that shows a file only after
+it is closed, such as a mounted bucket, the file is closed after each write and opened again to
+append; if that is refused, each write makes a new file. `writer` decides when to write.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from aboard.events.records import ends
 EVENT_FILE = "tfevents"  # in the name of every event file, as in TensorBoard
 STAMPED = re.compile(rf"{EVENT_FILE}\.\d")  # a directory called "tfevents" has no time
 MADE_BY = re.compile(rf"{EVENT_FILE}\.(?P<second>\d{{9,11}})\.(?P<rest>.*)")
-"""When a file was made; the rest of its name mostly tells where, and often by which process."""
+"""The time at which a file was made; the rest of its name often has the host and the process."""
 ADOPTED = ".adopted"
-"""The end of the name of a copy: `aboard run` copies event files that a program writes elsewhere
-into its run. Where the original is found too, the copy is shown instead of it."""
+"""The suffix of an adopted copy: `aboard run` copies event files that a program writes elsewhere
+into its run. If the original is found too, only the copy is shown."""
 _UNIQUE = re.compile(r"(?:^|\.)[^.\d][^.]*\.\d+\.\d+")  # host, process and count
 
-# What file systems answer that let nothing be appended to a file that is there.
+# Errors of file systems that cannot append to an existing file.
 _REFUSED = {errno.EACCES, errno.EBADF, errno.EEXIST, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 _REFUSED |= {errno.EPERM, errno.EROFS, errno.ESPIPE}
 _GONE = {errno.ENOENT, errno.ESTALE}
@@ -49,7 +49,7 @@ def newest_second(names: Iterable[str]) -> int:
 
 
 def adopted_name(name: str) -> str:
-    """Return the name of an event file's copy; unmarked, if other files may have the same name."""
+    """Return the name of an event file's copy; without the suffix if the name is not unique."""
     made = MADE_BY.search(name)
     return f"{name}{ADOPTED}" if made and _UNIQUE.search(made["rest"]) else name
 
@@ -59,7 +59,7 @@ def adopted_originals(names: Iterable[str]) -> set[str]:
 
 
 class _Progress(NamedTuple):
-    """How far the files are. Replaced as a whole, so that an interrupt sees no write half done."""
+    """The state of the files. Replaced, never changed: an interrupt sees no partial write."""
 
     path: Path | None
     descriptor: int | None
@@ -68,12 +68,12 @@ class _Progress(NamedTuple):
 
 
 class EventFiles:
-    """The files of one writer, each opened with the record that `header` makes.
+    """The files of one writer, each beginning with the record that `header` makes.
 
-    An interrupt leaves what was being written as not taken: the next write writes it again, to the
-    same place. With `closes`, a file is closed after each write. All names sort behind those of the
-    event files that the directory holds, and of those made until the second `after`, whatever the
-    clock says: readers take the order of the names for the order of the attempts at a run.
+    After an interrupt, the next write writes the interrupted records again, to the same place. With
+    `closes`, a file is closed after each write. All names sort after those of the event files in
+    the directory, and after any made until the second `after`, whatever the clock says: readers
+    take the order of the names as the order of the attempts at a run.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class EventFiles:
     ) -> None:
         self._progress = _Progress(None, None, 0, 0)
         self.closes = closes
-        self.appends = True  # to a file that was closed, as far as known
-        self.doing = ""  # for the message of an error
+        self.appends = True  # whether a closed file can be appended to, as far as known
+        self.doing = ""  # for error messages
         self._directory = directory
         self._suffix = suffix
         self._header = header
@@ -104,7 +104,7 @@ class EventFiles:
 
     @property
     def taken(self) -> int:
-        """How many bytes of records all files have taken, those that open them aside."""
+        """The bytes of records in all files, without their headers."""
         return self._progress.taken
 
     @property
@@ -117,7 +117,7 @@ class EventFiles:
             return error.errno in _GONE
 
     def open(self) -> None:
-        """Find out whether writing will do: make a file, or the directory where files close."""
+        """Check that files can be written: create a file, or with `closes` only the directory."""
         self.doing = f"create an event file in {self._directory}"
         if self.closes:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -125,14 +125,14 @@ class EventFiles:
             self.write(bytearray(), 0, 0)
 
     def write(self, records: bytearray, start: int, stop: int) -> None:
-        """Write the records from `start` to `stop`; after an OSError `taken` counts whole ones."""
+        """Write the records from `start` to `stop`; after an OSError, see `taken`."""
         if not self.closes:
             self._write_open(records, start, stop)
         elif not (self.size and self.appends and self._append(records, start, stop)):
             self._write_new(records, start, stop)
 
     def finish(self) -> None:
-        """Let the next write begin another file."""
+        """Close the file; the next write begins another one."""
         progress = self._progress
         self._progress = progress._replace(descriptor=None, size=0)
         if progress.descriptor is not None:
@@ -140,7 +140,7 @@ class EventFiles:
             os.close(progress.descriptor)
 
     def forget(self) -> None:
-        """Leave the file to the process that this one was forked from."""
+        """Close the file of the parent process after a fork, without touching its content."""
         with contextlib.suppress(OSError):
             self.finish()
         self._progress = self._progress._replace(path=None)
@@ -172,7 +172,7 @@ class EventFiles:
     def _extend(
         self, descriptor: int, records: bytes | bytearray, start: int, stop: int
     ) -> tuple[int, OSError | None]:
-        """Write at the end; return how many bytes of whole records got there, and what failed."""
+        """Write at the end; return the bytes of complete records written, and the error if any."""
         at = start
         try:
             while at < stop:
@@ -193,7 +193,7 @@ class EventFiles:
     # A file that is closed after each write.
 
     def _append(self, records: bytearray, start: int, stop: int) -> bool:
-        """Append to the file; False if it must be left as it is."""
+        """Append to the file; False if it cannot be appended to."""
         assert self.path  # noqa: S101 - it has a size
         self.doing = f"append to {self.path}"
         try:
@@ -202,7 +202,7 @@ class EventFiles:
                 there = os.fstat(descriptor).st_size
                 if there < self.size:
                     return False
-                if there > self.size:  # of a write that failed as the file was closed
+                if there > self.size:  # from a write that failed when the file was closed
                     os.ftruncate(descriptor, self.size)
                 _write_all(descriptor, records, start, stop)
             except BaseException:
@@ -258,10 +258,10 @@ class EventFiles:
         return self._directory / name
 
     def _latest(self) -> str:
-        """Return the last name that has a time where ours have it."""
+        """Return the last name in the directory with a time at the same position as ours."""
         try:
             names = [path.name for path in self._directory.iterdir()]
-        except OSError:  # it may be written to, but not listed
+        except OSError:  # writable, but not listable
             return ""
         ours = (name for name in names if name.startswith(_PREFIX) and _SECOND.search(name))
         return max(ours, default="")

@@ -1,8 +1,8 @@
-"""Protobuf messages in plain Python: fields to bytes, and what the scanner needs of an `Event`.
+"""Protobuf messages in plain Python: writes fields, parses what the scanner needs of an `Event`.
 
-Neither direction imports protobuf. The reader follows scan.h and wire.h: of a repeated number or
-text the last one counts, the pieces of a message are joined, a field of the wrong wire type is
-unknown, and a message that cannot be walked to its end is malformed.
+Does not import protobuf. The parser follows scan.h and wire.h: of a repeated number or text the
+last one counts, the pieces of a message are joined, a field of the wrong wire type is unknown, and
+a message that cannot be parsed to its end is malformed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 # The field of Summary.Value that holds a value; the numbers are those of scan.h.
 ORIGIN_NONE = 0
 ORIGIN_SIMPLE, ORIGIN_IMAGE, ORIGIN_HISTOGRAM, ORIGIN_AUDIO, ORIGIN_TENSOR = 2, 4, 5, 6, 8
-ORIGIN_GRAPH, ORIGIN_RUN_METADATA = 104, 108  # kinds of event that become a tag of their own
+ORIGIN_GRAPH, ORIGIN_RUN_METADATA = 104, 108  # kinds of event that become a separate tag
 
 CLASS_UNKNOWN, CLASS_SCALAR, CLASS_OTHER = 0, 1, 2  # by a tag's metadata; as in scan.h
 
@@ -25,11 +25,11 @@ _U64 = (1 << 64) - 1
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
 
-# Writing. Text and integers are left out where they are empty or zero.
+# Writing. Empty text and zero integers are left out.
 
 
 def varint(number: int) -> bytes:
-    """Encode an integer in base 128; a negative one as its 64-bit two's complement."""
+    """Encode an integer in base 128; a negative one as 64-bit two's complement."""
     if 0 <= number < 0x80:
         return _ONE_BYTE[number]
     if not -(1 << 63) <= number < 1 << 64:
@@ -88,28 +88,28 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & _U64, at
         shift += 7
-    raise Malformed("a number is cut off")
+    raise Malformed("truncated number")
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """Yield the fields of a message in order, without groups; raise `Malformed` where it breaks."""
+    """Yield the fields of a message in order, without groups; raise `Malformed` at an error."""
     groups: list[int] = []
     for field in _tokens(data):
         if field.wire == GROUP:
             if len(groups) == _MAX_GROUPS:
-                raise Malformed("there are too many groups in each other")
+                raise Malformed("groups are nested too deep")
             groups.append(field.number)
         elif field.wire == GROUP_END:
             if not groups or groups.pop() != field.number:
-                raise Malformed("a group ends that did not begin")
+                raise Malformed("unexpected end of a group")
         elif not groups:
             yield field
     if groups:
-        raise Malformed("a group does not end")
+        raise Malformed("missing end of a group")
 
 
 def is_one_field(data: bytes) -> bool:
-    """Tell whether a message is one field and nothing else, not even a group."""
+    """Return whether a message consists of a single field that is not a group."""
     return sum(1 for _ in _tokens(data)) == 1
 
 
@@ -123,7 +123,7 @@ def _tokens(data: bytes) -> Iterator[Field]:
         key, at = _varint(data, at)
         number, wire = key >> 3, key & 7
         if not number:
-            raise Malformed("a field has no number")
+            raise Malformed("field without a number")
         if wire == VARINT:
             value, at = _varint(data, at)
             yield Field(number, wire, value, b"")
@@ -136,9 +136,9 @@ def _tokens(data: bytes) -> Iterator[Field]:
         elif wire in (FIXED32, FIXED64):
             size = 4 if wire == FIXED32 else 8
         else:
-            raise Malformed("a field has an unknown type")
+            raise Malformed("unknown wire type")
         if size > len(data) - at:
-            raise Malformed("a field is cut off")
+            raise Malformed("truncated field")
         octets = data[at : at + size]
         at += size
         yield Field(number, wire, 0 if wire == BYTES else int.from_bytes(octets, "little"), octets)
@@ -183,7 +183,7 @@ def parse_metadata(*pieces: bytes) -> Metadata:
 
 class ElementType(NamedTuple):
     number: int
-    field: int  # holds the elements unless `tensor_content` does
+    field: int  # of the elements, unless they are in `tensor_content`
     code: str  # of the stored bits, for struct and numpy; bfloat16 is stored as its upper half
     wide: bool = False  # a value needs more than a 32-bit float
 
@@ -253,7 +253,7 @@ def _typed(pieces: Iterable[bytes], field: int) -> Iterator[int]:
                 if own == VARINT:
                     value, at = _varint(f.octets, at)
                 elif len(f.octets) - at < width:
-                    raise Malformed("a number is cut off")
+                    raise Malformed("truncated number")
                 else:
                     value = int.from_bytes(f.octets[at : at + width], "little")
                     at += width
@@ -284,13 +284,13 @@ def parse_tensor(*pieces: bytes) -> Tensor:
     stored = list(_typed(pieces, kind.field))
     if len(stored) > 1:
         return tensor
-    # As TensorFlow does: an element that is not stored is zero.
+    # As in TensorFlow, an element that is not stored is zero.
     return tensor._replace(single=_number(kind, stored[0] if stored else 0))
 
 
 class Value(NamedTuple):
     tag: bytes = b""
-    origin: int = 0  # the number of the field that holds the value
+    origin: int = 0  # the number of the field with the value
     metadata: bytes | None = None
     simple: float = 0.0
     tensor: Tensor | None = None
@@ -311,7 +311,7 @@ def parse_value(data: bytes) -> Value:
                 if f.number != what:
                     what, content = f.number, []
                 content.append(f.octets)
-    # A histogram of the oldest kind is not read, but takes the place of another value.
+    # A histogram of the oldest kind is not read, but replaces another value.
     value = Value(tag or node, 0 if what == 3 else what)
     if metadata:
         parse_metadata(*metadata)
@@ -324,18 +324,18 @@ def parse_value(data: bytes) -> Value:
 
 
 class Event(NamedTuple):
-    """One Event; `what` is the number of the field that is set, 0 for none."""
+    """An Event; `what` is the number of the field that is set, or 0."""
 
     wall: float
     step: int
     what: int
     values: list[Value]
     tag: bytes  # of a tagged_run_metadata
-    malformed: bool  # a value was; those before it are in `values`
+    malformed: bool  # a value is; those before it are in `values`
 
 
 def parse_event(data: bytes) -> Event:
-    """Parse an Event; raise `Malformed` if not even its own fields can be read."""
+    """Parse an Event; raise `Malformed` if its top-level fields cannot be read."""
     wall, step, what, pieces = 0.0, 0, 0, list[bytes]()
     for f in fields(data):
         match f.number, f.wire:
@@ -369,7 +369,7 @@ HParam = bool | int | float | str
 def parse_hparams(content: bytes) -> dict[str, HParam]:
     """Parse the hyperparameters of a run as TensorBoard's hparams plugin stores them.
 
-    `content` is that of the metadata of the tag `SESSION_START`. The plugin has floats alone.
+    `content` is from the metadata of the tag `SESSION_START`. All numbers are floats there.
     """
     found: dict[str, HParam] = {}
     for session in fields(content):

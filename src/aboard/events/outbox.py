@@ -1,8 +1,8 @@
-"""Between a writer's queue and its files: entries to encode, and records to write.
+"""Between a writer's queue and its files: encodes entries, and writes records.
 
-The C core or its Python twin encodes a run of scalars in one call. The outbox cuts the stream into
-files of a size, and keeps what the disk does not take, up to a bound; then the newest records are
-dropped, so that there are no gaps. An interrupt at any point loses nothing and repeats nothing.
+The C core or its Python twin encodes consecutive scalars in one call. The outbox splits the stream
+into files by size, and keeps records that cannot be written, up to a bound; then it drops the
+newest ones, so that there are no gaps. An interrupt at any point loses and repeats nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Values(NamedTuple):
     wall_time: float
 
 
-Entry = Scalars | Values | bytes  # one record to be; bytes are a serialized `Event`
+Entry = Scalars | Values | bytes  # becomes one record; bytes are a serialized `Event`
 
 
 def python_records(entries: Sequence[object], start: int, /) -> tuple[bytes, int]:
-    """Frame the scalars from `start` to the next entry of another kind; return its place too."""
+    """Frame the scalars from `start` to the next entry of another kind; return also its index."""
     records = []
     stop = start
     for entry in entries[start:]:
@@ -53,7 +53,7 @@ scalar_records: Callable[[Sequence[object], int], tuple[bytes, int]] = (
 
 
 def values_record(entry: Values, described: Container[str]) -> tuple[bytes, set[str]]:
-    """Frame values, with metadata where a tag is not `described`; return the tags that now are."""
+    """Frame values, with metadata of tags not in `described`; return also the new such tags."""
     now: set[str] = set()
     once = []
     for value in entry.values:
@@ -67,7 +67,7 @@ _NO_ENTRY = object()
 
 
 class _Stock(NamedTuple):
-    """Where things stand. Replaced as a whole, so that an interrupt sees no step half done."""
+    """The state of the outbox. Replaced, never changed: an interrupt sees no partial step."""
 
     entries: list[Entry]  # taken from the queue; before `at` they are encoded
     at: int
@@ -82,12 +82,12 @@ class _Stock(NamedTuple):
 class Outbox:
     def __init__(self, files: EventFiles, max_bytes: int | None, keep_bytes: int) -> None:
         self._files = files
-        self._max_bytes = max_bytes  # after this another file follows; a failure may make it longer
+        self._max_bytes = max_bytes  # then another file follows; a failure may make it longer
         self._keep_bytes = keep_bytes  # while nothing can be written
         self._stock = _Stock([], 0, bytearray(), files.taken, files.taken, 0, 0, False)
         self._written = (files.taken, 0)
-        """A place in the stream, at or before what is written, and how many records are there."""
-        self._described: set[str] = set()  # tags whose metadata is in the file, or kept for it
+        """A position in the stream, at or before what is written, and the records before it."""
+        self._described: set[str] = set()  # tags whose metadata is in the file, or will be
 
     def __len__(self) -> int:
         stock = self._stock
@@ -102,11 +102,11 @@ class Outbox:
         return self._stock.dropping and self._left() > 0
 
     def take(self, queue: deque[Entry]) -> None:
-        # One call without a line of Python in it: an entry is always in one place or the other.
+        # One atomic call: each entry is always in one place or the other.
         self._stock.entries.extend(islice(iter(queue.popleft, _NO_ENTRY), len(queue)))
 
     def post(self) -> None:
-        """Encode what was taken and write it after what is kept; keep or drop it on an OSError."""
+        """Encode what was taken and write it after what is kept; on an OSError, keep or drop it."""
         is_gone = self._files.is_gone
         if is_gone or self._files.closes:
             self._described.clear()  # the next records may begin a file
@@ -124,7 +124,7 @@ class Outbox:
             raise failed
 
     def _encode(self, room: int | None) -> None:
-        """Keep the records of the next entries, or drop those for which there is no room."""
+        """Encode the next entries; drop those for which there is no room."""
         stock = self._stock
         entry = stock.entries[stock.at]
         described: set[str] = set()

@@ -67,8 +67,8 @@ static void packed_close(packed *p) {
     free(p->payload.at);
 }
 
-/* Lay out the parts of values one behind the other, by series: `packing` of a series holds
- * how many values it got, and then the number of its part. Memory once taken is used again. */
+/* Lay out the parts of values one after the other, by series: `packing` of a series is first the
+ * number of its values, then the number of its part. Memory is reused. */
 static int place_parts(packed *p, scanner *s, size_t orphans, size_t values, size_t room) {
     size_t start = orphans;
     p->room = room;
@@ -143,14 +143,14 @@ static double sketched_value(const point_columns *c, size_t place) {
     return isnan(value) ? NAN : value; /* of one kind */
 }
 
-/* What is looked for: counts, sums and places. */
+/* The result of a search: counts, sums and places. */
 typedef struct {
     int64_t size, nans, ups, downs;
     double totals[4], low, high; /* four sums, so that one need not wait for the other */
     size_t first, low_at, high_at, nan_at, up_at, down_at;
 } search;
 
-/* Points in any order: from the last to the first, as it is later steps that make a point void. */
+/* Points in any order: from the last to the first, since later steps supersede a point. */
 static inline void search_any(const point_columns *c, size_t width, search *found) {
     int64_t below = 0;
     search f = {.low = INFINITY, .high = -INFINITY};
@@ -303,7 +303,7 @@ static int pack_pointers(scanner *s, packed *p) {
     return 1;
 }
 
-/* Whether steps rise evenly, or not at all: then the first and the stride tell them. */
+/* Whether steps are evenly spaced or equal: then the first and the stride define them. */
 static int rise_evenly(const int64_t *steps, size_t n, int64_t *stride) {
     if (n < 3) return 0;
     uint64_t gap = (uint64_t)steps[1] - (uint64_t)steps[0];

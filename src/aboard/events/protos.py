@@ -1,8 +1,8 @@
-"""TensorBoard's own protobufs and migrations, imported when first used and without TensorFlow.
+"""TensorBoard's protobufs and migrations, imported on first use and without TensorFlow.
 
-Where TensorFlow is installed, TensorBoard would import it: several seconds and half a gigabyte.
-Every import of TensorBoard in this package goes through here. None of these modules is a public
-interface: `make compat` checks them with the TensorBoards from 2.15 on.
+If TensorFlow is installed, TensorBoard would import it, which takes several seconds and half a
+gigabyte. Every import of TensorBoard in this package goes through here. None of these modules is a
+public interface; `make compat` tests them with TensorBoard 2.15 and later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Protos(NamedTuple):
 
 
 def keep_tensorflow_out() -> None:
-    """Make `tensorboard.compat`, which looks for this module, take TensorFlow for absent."""
+    """Make `tensorboard.compat`, which looks for this module, treat TensorFlow as missing."""
     require("tensorboard")
     name = "tensorboard.compat.notf"
     sys.modules.setdefault(name, ModuleType(name))
@@ -35,7 +35,7 @@ def keep_tensorflow_out() -> None:
 
 @cache
 def _check_versions() -> None:
-    """Raise ImportError for what old TensorBoards install with and do not work with."""
+    """Raise ImportError for versions that old TensorBoards allow but do not work with."""
     from google import protobuf
     from numpy import __version__ as numpy_version
     from tensorboard import version
@@ -59,10 +59,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @cache
 def static_plugins() -> list[Any]:
-    """Return the plugins that TensorBoard brings.
+    """Return TensorBoard's own plugins.
 
-    Their module imports `pkg_resources` before TensorBoard 2.21, to find the plugins of other
-    packages, for which it is not used here. Setuptools 82 has no such module.
+    Before TensorBoard 2.21 their module imports `pkg_resources`, which setuptools 82 removed. It is
+    only used to find plugins of other packages, which is not needed here.
     """
     keep_tensorflow_out()
     try:
@@ -82,7 +82,7 @@ def static_plugins() -> list[Any]:
 
 @cache
 def load() -> Protos:
-    """Import what reads an event; the first call takes a good part of a second."""
+    """Import the modules that read an event; the first call takes most of a second."""
     keep_tensorflow_out()
     from google.protobuf.message import DecodeError
     from tensorboard import data_compat, dataclass_compat

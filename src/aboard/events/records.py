@@ -1,7 +1,7 @@
-"""The framing of event files: how one record follows another.
+"""The framing of records in event files.
 
-A record is `u64le length | u32le crc(length) | data | u32le crc(data)`, each checksum a CRC32C that
-is rotated and offset ("masked") so that a record inside a record does not verify by accident.
+A record is `u64le length | u32le crc(length) | data | u32le crc(data)`. Each checksum is a CRC32C,
+rotated and offset ("masked") so that a record inside a record does not verify by accident.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 HEADER = 12
 OVERHEAD = 16
-MAX_LENGTH = 2**31 - 1  # protobuf cannot serialize more: a longer record is damage
+MAX_LENGTH = 2**31 - 1  # protobuf cannot serialize more; a longer record is damage
 
 _POLYNOMIAL = 0x82F63B78
 _LONG = 4096  # from this length on numpy is faster than a loop over bytes
@@ -35,7 +35,7 @@ CRC_TABLE = _byte_table()
 
 def _crc32c_python(data: bytes) -> int:
     if len(data) >= _LONG:
-        from aboard.events.crc import of_long_piece  # here, since it imports this
+        from aboard.events.crc import of_long_piece  # a circular import
 
         return of_long_piece(data)
     crc = 0xFFFFFFFF
@@ -82,7 +82,7 @@ def unframe(record: bytes) -> bytes:
     if mask(crc32c(record[:8])) != length_crc:
         raise ValueError("the checksum of the record's length does not match")
     if length != len(record) - OVERHEAD:
-        raise ValueError("the record's length is not what its header says")
+        raise ValueError("the length of the record does not match its header")
     data = record[HEADER:-4]
     if mask(crc32c(data)) != int.from_bytes(record[-4:], "little"):
         raise ValueError("the checksum of the record's data does not match")

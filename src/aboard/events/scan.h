@@ -1,8 +1,8 @@
 /* The scanning core: a block of an event file in, columns out.
  *
- * Knows nothing of Python, files or memory limits, so that it can be fuzzed
- * alone. The Python twin of every rule in here is fallback.py; the tests hold
- * the two to identical results.
+ * Independent of Python, files and memory limits, so that it can be fuzzed
+ * alone. The Python twin is fallback.py; tests check that both return the
+ * same results.
  *
  * Terms. A *record* is a framed Event: u64 length | u32 masked crc of the
  * length | data | u32 masked crc of the data. A *series* is a tag of this
@@ -19,13 +19,13 @@
 #define OVERHEAD 16
 /* Protobuf cannot serialize a message of 2 GiB or more: such a length is damage. */
 #define MAX_LENGTH 0x7fffffffu
-/* Of records up to this length the checksum is soon computed. */
+/* Checksums of records up to this length are quickly computed. */
 #ifndef LONG_LENGTH
 #define LONG_LENGTH 4096
 #endif
-/* A longer record is held in memory only once its checksum, computed piece by piece, was right. */
+/* A longer record is held in memory only after its checksum, computed piece by piece, is verified. */
 #define MAX_UNVERIFIED (16 << 20)
-/* A longer one is never held: it is passed over, and counts as damage. */
+/* A longer one is never held: it is skipped, and counts as damage. */
 #define MAX_RECORD (256 << 20)
 /* Longer shapes are not remembered; see `learn`. */
 #define MAX_SHAPE 4096
@@ -88,10 +88,10 @@ typedef struct {
     int64_t hold; /* the first record of the search that runs past the end, or -1 */
     int64_t want; /* bytes the next block must hold to make progress */
     crc_marks marks; /* of this block, once there is damage in it */
-    int distrusts;   /* whether there is: who damaged it may mean to keep us busy */
+    int distrusts;   /* whether there is: the damage may be crafted to cost time */
     int has_damage;  /* whether there was any in the file, so far */
     uint64_t digest; /* of the places and checksums of all good records */
-    int digest_only; /* whether that is all that is asked for */
+    int digest_only; /* whether only the digest is needed */
     int again;       /* whether to go on from what was returned, even from the end of the file */
     int64_t max_unverified, max_record;
     /* The long record that is being verified, or -1; its end, and the state of its checksum. */
@@ -102,7 +102,7 @@ typedef struct {
     int64_t doubted;  /* before here, in a bad long record, no other one is looked for */
 } scanner;
 
-/* Few: of the many small files that are scanned in one call, each has lists of its own. */
+/* Small, since each of many small files that are scanned in one call has its own lists. */
 #define FIRST_ROOM 16
 
 /* Make room for `more` elements; memory only ever doubles, never per record. */
@@ -632,9 +632,9 @@ static int end_damage(scanner *s, int64_t offset, uint32_t checksum) {
  *
  * A header may claim any length. What a long record claims to hold is read in blocks of
  * the usual size, of which only the checksum is kept. If it is right, the record is read
- * once more, as a whole. If it is wrong, the search for the next good record goes on
- * behind the header; within the claimed length it passes over other long records, so
- * that nothing is read more than a few times. */
+ * again, completely. If it is wrong, the search for the next good record continues
+ * after the header; within the claimed length it skips other long records, so that
+ * nothing is read more than a few times. */
 
 static void begin_long(scanner *s, int64_t offset, int64_t total) {
     s->long_start = offset;
@@ -707,7 +707,7 @@ static int64_t scan_block(scanner *s, const uint8_t *block, size_t n, int64_t ba
                 }
             } else if ((uint64_t)total > n - at) {
                 s->want = total;
-                /* Lest each of many bad headers has its own block read. */
+                /* Otherwise each of many bad headers would cause another read. */
                 if (s->has_damage && offset != s->verified) {
                     s->want *= 2;
                     if (s->want > end - offset) s->want = end - offset;

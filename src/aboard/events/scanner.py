@@ -1,9 +1,9 @@
-"""Event files to columns: the scalars of a block of bytes, and where the rest is.
+"""Scans event files into columns: scalars, and pointers to all other values.
 
 A *series* is a tag of one file, numbered in the order in which tags appear. A *point* is one scalar
-of a series; every other value is a *pointer* to the record that holds it. The C core does the work,
-or its twin in `fallback` where the core was not compiled (or ABOARD_PURE_PYTHON is set); both
-follow scan.h and pack.h. Columns are handed out as bytes, so that nothing here needs numpy.
+of a series; every other value is a *pointer* to its record. The C core does the work, or its twin
+in `fallback` if the core was not compiled or ABOARD_PURE_PYTHON is set; both follow scan.h and
+pack.h. Columns are returned as bytes, so that nothing here needs numpy.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from aboard.events.records import compiled
 
 CHUNK_VALUES = 4096
 _CORE_VERSION = 5
-MAX_UNVERIFIED = 16 << 20  # a longer record is held in memory only after its checksum was right
-MAX_RECORD = 256 << 20  # a longer one is passed over, and counts as damage; both as in scan.h
+MAX_UNVERIFIED = 16 << 20  # a longer record is held in memory only after its checksum is verified
+MAX_RECORD = 256 << 20  # a longer one is skipped, and counts as damage; both as in scan.h
 
 
 class Chunk(NamedTuple):
-    """Up to 4,096 values of a series that follow each other, as arrays of this machine's order.
+    """Up to 4,096 consecutive values of a series, as arrays in this machine's byte order.
 
-    Steps are 64-bit integers; of three or more that rise evenly, or not at all, only the first and
-    the stride are there. Wall times are 64-bit floats, and so are the values of points if the
-    series is wide, else 32-bit ones. A pointer is three 64-bit integers: the record's offset, the
-    length of its data, and the first dimension of its tensor. See `sketch` for what is known of
-    points without looking at them; pointers have none.
+    Steps are 64-bit integers; of three or more evenly spaced or equal steps, only the first and the
+    stride are stored. Wall times are 64-bit floats. Values of points are 64-bit floats if the
+    series is wide, else 32-bit floats. A pointer is three 64-bit integers: the record's offset, the
+    length of its data, and the first dimension of its tensor. `sketch` summarizes points; it is
+    empty for pointers.
     """
 
     size: int
@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a series got since the last take, in file order."""
+    """The values of a series since the last take, in file order."""
 
     series: int  # -1 for records that belong to no tag: file versions, session logs
     size: int
@@ -47,9 +47,9 @@ class Part(NamedTuple):
     last_step: int
     min_step: int
     max_step: int
-    rising: bool  # every step is greater than the one before
+    rising: bool  # every step is greater than the previous one
     last_wall: float
-    max_wall: float  # minus infinity where no wall time is a number
+    max_wall: float  # minus infinity if no wall time is a number
     last_value: float | None  # None for pointers
     rows: int  # the largest of its pointers
     chunks: list[Chunk]
@@ -72,10 +72,10 @@ class Taken(NamedTuple):
 class Series(NamedTuple):
     tag: bytes
     metadata: bytes | None  # the serialized SummaryMetadata of the first value that has one
-    origin: int  # the field of Summary.Value that holds its values, or an ORIGIN_ constant
-    kind: int  # a CLASS_ constant: what the metadata says
+    origin: int  # the field of Summary.Value with its values, or an ORIGIN_ constant
+    kind: int  # a CLASS_ constant, from the metadata
     wide: bool  # a value needs more than a 32-bit float
-    unsure: bool  # a single number was read before it was known what the series is
+    unsure: bool  # a single number was read before the class was known
 
 
 Block = bytes | bytearray | memoryview
@@ -132,15 +132,15 @@ def _python_core(*args: Any, **options: Any) -> Core:
 def cores() -> dict[str, CoreFactory]:
     """Return the available implementations, the preferred one first."""
     core = compiled("aboard.events._scanner")
-    if getattr(core, "VERSION", 0) != _CORE_VERSION:  # it was compiled from other sources
+    if getattr(core, "VERSION", 0) != _CORE_VERSION:  # compiled from other sources
         core = None
     return ({"c": core.Scanner} if core else {}) | {"python": _python_core}
 
 
 class SmallScan(NamedTuple):
-    """A small file that was scanned whole, and has nothing but good records."""
+    """The scan of a complete small file that has only good records."""
 
-    taken: Taken  # but for records that belong to no tag
+    taken: Taken  # without records that belong to no tag
     series: list[Series]  # by number
     reached: int
     digest: int
@@ -151,8 +151,8 @@ class SmallScan(NamedTuple):
 def scan_small_files(files: list[tuple[bytes, int]]) -> list[SmallScan | None]:
     """Read many small local files, by path and size, in one call into the C core.
 
-    None stands for a file that cannot be read, has damage, or is special in any other way; and for
-    every file where there is no C core.
+    None stands for a file that cannot be read, is damaged or unusual; without the C core, for every
+    file.
     """
     if "c" not in cores():
         return [None] * len(files)
@@ -169,7 +169,7 @@ def _small_scan(raw: RawScan) -> SmallScan:
 
 
 def sketch(size: int, steps: bytes, walls: bytes, payload: bytes) -> bytes:
-    """Return the sketch of points in the columns of a chunk; there may be more than in one."""
+    """Return the sketch of points in columns as of a chunk, but of any length."""
     if "c" in cores():
         from aboard.events._scanner import sketch as compiled_sketch
 
@@ -186,10 +186,10 @@ def core_name() -> Literal["c", "python"]:
 class Scanner:
     """Scans one file, block by block, from any place where a record starts.
 
-    The first block continues damage that began at `damage_start`, unless that is -1; `known` are
-    the tags with the CLASS_ that an earlier part of the run gave them. `digest` is that of the
-    records before the first block; with `digest_only` no record is parsed. `limits` are the sizes
-    of the longest record that is held unverified, and of the longest that is held at all.
+    The first block continues damage that began at `damage_start`, unless that is -1. `known` has
+    tags with the CLASS_ known from an earlier part of the run. `digest` is that of the records
+    before the first block; with `digest_only` no record is parsed. `limits` are the sizes of the
+    longest record that is held unverified, and of the longest that is held at all.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Scanner:
 
     @property
     def digest(self) -> int:
-        """A number that tells the good records so far, by place and checksum, from any others."""
+        """A digest of the places and checksums of all good records so far."""
         return self._core.digest
 
     @property
@@ -250,11 +250,11 @@ class Scanner:
         return Taken(list(map(_part, points)), list(map(_part, pointers)), spans, events)
 
     def series(self) -> list[Series]:
-        """Return every series so far; its place in the list is its number."""
+        """Return every series so far, in the order of their numbers."""
         return [Series(*one) for one in self._core.series()]
 
     def series_of(self, taken: Taken) -> dict[int, Series]:
-        """Return the series that got values, by number."""
+        """Return the series with values in `taken`, by number."""
         parts = (*taken.points, *taken.pointers)
         numbers = sorted({part.series for part in parts if part.series >= 0})
         return dict(zip(numbers, map(Series._make, self._core.series(numbers)), strict=True))
@@ -266,9 +266,9 @@ def _part(raw: RawPart) -> Part:
 
 class Scanned(NamedTuple):
     start: int
-    content: memoryview  # of use until the next block is read
+    content: memoryview  # valid until the next block is read
     reached: int
-    """Where the next block starts; at the end of the file, what is behind it is not yet whole."""
+    """Where the next block starts; at the end of the file, an incomplete record follows it."""
     at_end: bool
 
     @property
@@ -276,7 +276,7 @@ class Scanned(NamedTuple):
         return self.start + len(self.content)
 
 
-_large = threading.Lock()  # one record that is larger than its reader's buffer at a time
+_large = threading.Lock()  # held by the reader of a record that is larger than its buffer
 
 
 def scan_blocks(
@@ -286,10 +286,10 @@ def scan_blocks(
     end: int,
     buffer: bytearray,
 ) -> Iterator[Scanned]:
-    """Drive a scanner over bytes `start` to `end` of a file; yield after every block.
+    """Scan the bytes from `start` to `end` of a file; yield after every block.
 
-    A single larger record gets a buffer of its own; of all threads, one has such a buffer at a
-    time. A shorter file is scanned as far as it goes.
+    A record larger than the buffer gets its own buffer, which only one thread at a time may have.
+    If the file is shorter than `end`, the scan stops at its end.
     """
     at_end = False
     while not at_end:

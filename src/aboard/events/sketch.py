@@ -1,6 +1,6 @@
-"""A few numbers that summarize the points of a chunk, so that a window need not read them all.
+"""Sketches: a few numbers that summarize the points of a chunk, so that they need not be read.
 
-A sketch is made where values are decoded, by the C core or its twin, and handed out as bytes.
+A sketch is computed when values are decoded, by the C core or its twin, and returned as bytes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from math import isnan
 from typing import NamedTuple
 
 _TOTALS = "qqqddddqdqdqq"
-CODES = _TOTALS + "qqddd" + "qd" * 3  # of a sketch's fields, as `struct` and numpy know them
+CODES = _TOTALS + "qqddd" + "qd" * 3  # of a sketch's fields, for `struct` and numpy
 _LAYOUT, _HEAD = struct.Struct(CODES), struct.Struct(_TOTALS)
 
 
 class Totals(NamedTuple):
-    """Of points whose steps rise: numbers that can be added to those of the points behind them.
+    """Totals of points with increasing steps, which can be added to those of later points.
 
-    `low` and `high` are the smallest and the largest finite value, each at its first step; NaN
-    without any.
+    `low` and `high` are the smallest and the largest finite value, each at its first step; NaN if
+    there is none.
     """
 
     size: int
@@ -40,7 +40,7 @@ class Totals(NamedTuple):
         return cls._make(_HEAD.unpack_from(sketch))
 
     def followed_by(self, after: Totals) -> Totals | None:
-        """Add the totals of what was written later; None if that makes some of the points void."""
+        """Add the totals of later points; None if these supersede some of the points."""
         if after.first_step <= self.first_step:
             return after
         if after.first_step <= self.last_step:
@@ -69,10 +69,11 @@ class Totals(NamedTuple):
 
 
 class Sketch(NamedTuple):
-    """Of the points that a restart within a chunk leaves; `sketch` in pack.h, field by field.
+    """A sketch of the points of a chunk that no restart within it superseded.
 
-    A point is left if no step at or below its own comes after it, so their steps rise. The totals
-    come first. `nan`, `up` and `down` (infinities) are the first of theirs; of no meaning without.
+    These are the points without an equal or smaller step after them, so their steps increase. The
+    fields are those of `sketch` in pack.h, the totals first. `nan`, `up` and `down` (infinities)
+    are the first of their kind, without meaning if there is none.
     """
 
     size: int

@@ -1,5 +1,5 @@
-/* A small file, read whole and scanned in one go. Many of them take one call from Python, and no
- * scanner of a file that grows. */
+/* A small file, read and scanned at once. Many of them take one call from Python, without the
+ * scanner for files that grow. */
 #ifndef ABOARD_SMALL_H
 #define ABOARD_SMALL_H
 
@@ -25,7 +25,7 @@ typedef struct {
 static int read_whole(const char *path, uint8_t *room, size_t size, size_t *got) {
     int good = 0;
     struct stat status;
-    /* Without O_NONBLOCK a named pipe in a log directory would block without end. */
+    /* Without O_NONBLOCK a named pipe in a log directory would block forever. */
     int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (descriptor < 0) return 0;
     if (!fstat(descriptor, &status) && S_ISREG(status.st_mode)) {

@@ -1,4 +1,4 @@
-"""Tensors: arrays to bytes of `TensorProto` and back, in any element type of event files."""
+"""Tensors: converts arrays to `TensorProto` and back, for all element types of event files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def tensor_proto(
 ) -> bytes:
     """Encode any array of numbers, text or bytes as a `TensorProto`.
 
-    `dtype` names the element type where it is not the array's own, also `bfloat16`. `content`
-    chooses raw `tensor_content` over the typed field; by default single elements take the typed
-    field, which is shorter, where TensorBoard can read it back.
+    `dtype` is the element type if it differs from the array's, which may be `bfloat16`. `content`
+    selects raw `tensor_content` instead of the typed field; by default single elements use the
+    typed field, which is shorter, if TensorBoard can read it back.
     """
     elements = np.asarray(array)
     if dtype is None and elements.dtype.kind in "SUTO":
@@ -59,13 +59,13 @@ def tensor_proto(
 
 
 def single(tag: str, number: npt.ArrayLike, dtype: str | None) -> npt.NDArray[Any]:
-    """Return the one number that a scalar is, or raise if its type cannot hold it.
+    """Return a scalar as an array of one number, or raise if its type cannot represent it.
 
-    A float may lose digits, and is infinite where it is too large, as a cast makes it.
+    As in a cast, a float may lose digits, and becomes infinite if it is too large.
     """
     elements = np.asarray(number)
     if elements.size != 1:
-        raise ValueError(f"the value of {tag!r} is not one number, but {elements.size}")
+        raise ValueError(f"the value of {tag!r} must be one number, not {elements.size}")
     element, name = elements.item(), dtype or elements.dtype.name
     if isinstance(element, str | bytes) or not isinstance(element, Number):
         raise TypeError(f"the value of {tag!r} is not a number: {element!r:.60}")

@@ -1,8 +1,8 @@
-"""The event writer: what a training loop logs is queued at once and written in the background.
+"""The event writer: queues what a training loop logs, and writes it in the background.
 
-`outbox` encodes, and `files` writes records that no failure tears. One thread per process flushes
-every writer in time, and never keeps the process alive. At exit all writers are closed, and a
-forked child starts without its parent's records.
+`outbox` encodes records, and `files` writes them atomically. One thread per process flushes every
+writer in time, and never keeps the process alive. At exit all writers are closed, and a forked
+child starts without its parent's records.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ _FUSE_MAX_BYTES = 16 * MIB
 _SECONDS_PER_FILE = 10.0
 _RETRY_SECONDS = 1.0
 _MAX_RETRY_SECONDS = 30.0
-_SCALAR_BYTES = 48  # about, in a file
-_QUEUED_BYTES = 256  # about, while it is queued
+_SCALAR_BYTES = 48  # approximately, in a file
+_QUEUED_BYTES = 256  # approximately, in the queue
 _MIN_STEP, _MAX_STEP = -(1 << 63), (1 << 63) - 1
 
 
 class EventWriteError(OSError):
-    """An event file that could not be written; the records are kept for the next flush."""
+    """An event file could not be written; the records are kept for the next flush."""
 
 
 class EventWriter:
-    """Append events to a file of its own in a log directory.
+    """Append events to a new file in a log directory.
 
-    A background thread, one for all writers of the process, writes what was logged: within
-    `flush_secs` (0: each call writes for itself), or as soon as there are about `buffer_bytes`.
-    So this is all that a process loses when it is killed; one that ends closes its writers. A
-    file that reaches `max_bytes` is followed by another, whose name sorts after it and which can
-    be read without it: the first value of each tag repeats its metadata. Safe to share between
-    threads. A forked child that logs with a writer of its parent's gets a file of its own.
+    A background thread, shared by all writers of the process, writes what was logged within
+    `flush_secs` (0: each call writes itself), or as soon as about `buffer_bytes` are queued. A
+    process that is killed loses no more than that; one that exits closes its writers. A file that
+    reaches `max_bytes` is followed by another, whose name sorts after it and which can be read
+    without it: the first value of each tag repeats its metadata. Writers are thread-safe. A forked
+    child that logs with a writer of its parent gets its own file.
 
-    When a file cannot be written, the records are kept and tried again, in the background too
-    (after a second, then ever more seldom, but every 30 seconds at least): up to about
-    `keep_bytes`, then the newest are dropped until there is room. The error is raised by the call
-    that met it or, if that was the background, by the next. With `on_error` no call raises it.
-    Instead `on_error` is called with it, from whichever thread met it: when a problem begins,
-    turns into another, or begins to cost records; `on_recovered` is called with the number of
-    dropped records once there is a file, and all that was kept is written. `close` then returns
-    too, and what is kept is tried until the process ends.
+    If a file cannot be written, the records are kept and written later, also in the background
+    (after a second, then with increasing delays of up to 30 seconds). More than about `keep_bytes`
+    are not kept: then the newest are dropped. The error is raised by the call that met it or, if it
+    occurred in the background, by the next call. With `on_error` no call raises it. Instead
+    `on_error` is called with it, in the thread that met it, when a problem begins, changes, or
+    begins to cost records; `on_recovered` is called with the number of dropped records after all
+    kept records are written. `close` then returns even if writing fails, and the background keeps
+    trying until the process exits.
 
-    Mounted buckets (a FUSE file system) show a file only when it is closed: there it is closed
-    after each flush and opened again to append, and `max_bytes` is 16 MiB by default, since many
-    upload the whole file each time. If the mount refuses to append, each flush makes a file that
-    stands alone, and the background makes one every 10 seconds at most. `close_after_flush`
-    decides instead of what the mount looks like.
+    Mounted buckets (FUSE file systems) show a file only once it is closed. It is closed there after
+    each flush and opened again to append, and `max_bytes` is 16 MiB by default, since many upload
+    the complete file each time. If the mount refuses to append, each flush makes a separate file,
+    and the background makes one at most every 10 seconds. `close_after_flush` overrides the
+    detection of such mounts.
 
-    `purge_step` is where an interrupted run takes up again: TensorBoard drops the points that the
-    interrupted one had from this step on. The names of the files sort behind those that the
-    directory holds, and behind any that were made until the second `after`.
+    `purge_step` is the step from which an interrupted run continues: TensorBoard drops its earlier
+    points from this step on. The names of the files sort after those in the directory, and after
+    any made until the second `after`.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class EventWriter:
         self._on_recovered = on_recovered
         self._tags: set[str] = set()
         self._closed = False  # nothing more can be logged
-        self._sealed = False  # no more is taken from the queue
-        self._done = False  # all is written, too
+        self._sealed = False  # nothing more is taken from the queue
+        self._done = False  # everything is written
         self._begin()
         try:
             self._files.open()
@@ -122,7 +122,7 @@ class EventWriter:
             failure = self._failure(error)
             if not on_error:
                 raise failure from error
-            self._troubled(error, failure)
+            self._report_failure(error, failure)
         _writers.add(self)
         _close_at_exit()
         if purge_step is not None:
@@ -131,39 +131,39 @@ class EventWriter:
     def _begin(self) -> None:
         self._lock = threading.RLock()
         self._queue: deque[Entry] = deque()
-        self._weight = 0  # about, of the bytes queued that are not single scalars
+        self._weight = 0  # approximate bytes queued, without single scalars
         self._trigger = 0 if self._closed else 1
-        self._weight_trigger = self._buffer_bytes  # at either trigger, `_arrange` is called
+        self._weight_trigger = self._buffer_bytes  # at either trigger, `_schedule_flush` is called
         self._outbox = Outbox(self._files, self._max_bytes, self._keep_bytes)
         self._busy = False
         self._failed: EventWriteError | None = None  # in the background; the next call raises it
         self._problem: tuple[int | None, bool] | None = None  # errno, whether dropping
         self._dropped_before = 0
-        self._retry_secs = 0.0  # 0 while nothing is wrong
+        self._retry_secs = 0.0  # 0 without a problem
 
     @property
     def path(self) -> Path | None:
-        """The file that is written now; none before the first could be created."""
+        """The current file; None before the first one is created."""
         return self._files.path
 
     @property
     def dropped(self) -> int:
-        """How many records were dropped because nothing could be written for too long."""
+        """The number of records dropped because nothing could be written for too long."""
         return self._outbox.dropped
 
     @property
     def waiting(self) -> int:
-        """How many records are not in the file yet."""
+        """The number of records not yet in a file."""
         return len(self._outbox) + len(self._queue)
 
     def write(self, event: bytes) -> None:
-        """Append one serialized `Event` as it is; what metadata it carries is up to the caller."""
+        """Append a serialized `Event` unchanged; the caller adds the metadata of tags."""
         self._enqueue(bytes(event), len(event))
 
     def add(
         self, values: Iterable[EncodedValue], step: int, *, wall_time: float | None = None
     ) -> None:
-        """Append values at a step, each tag's metadata only with its first value in the file."""
+        """Append values at a step; a tag's metadata is written with its first value in the file."""
         entry = Values(list(values), encode.step_number(step), _or_now(wall_time))
         self._enqueue(entry, sum([len(value.fields) for value in entry.values]))
 
@@ -181,7 +181,7 @@ class EventWriter:
             if self._done or self._busy:
                 return
             self.flush()
-            self._closed = True  # to other threads, whose last records are written below
+            self._closed = True  # for other threads, whose last records are written below
             self.flush()
             self._sealed = True
             if len(self._outbox):
@@ -206,7 +206,7 @@ class EventWriter:
         dtype: str | None = None,
         wall_time: float | None = None,
     ) -> None:
-        """Append a number; 32 bits of it unless `dtype` names another type."""
+        """Append a number, as float32 unless `dtype` is given."""
         if dtype:
             value = encode.scalar_tensor(tag, cast(npt.ArrayLike, number), dtype)
             self.add([value], step, wall_time=wall_time)
@@ -221,7 +221,7 @@ class EventWriter:
         queue = self._queue
         queue.append((tag, number, step, now))
         if len(queue) >= self._trigger:
-            self._arrange()
+            self._schedule_flush()
 
     def scalars(
         self, numbers: Mapping[str, SupportsFloat], step: int, *, wall_time: float | None = None
@@ -241,12 +241,12 @@ class EventWriter:
         entry = (tags, floats, encode.step_number(step), _or_now(wall_time))
         self._enqueue(entry, _SCALAR_BYTES * len(tags))
 
-    # The queue. Other threads append to it at any time, without the lock.
+    # The queue. Other threads append to it at any time without the lock.
 
     def _learn(self, tag: str) -> None:
-        """Accept a tag, or raise: a queued one cannot be refused any more."""
+        """Check a new tag before it is queued; later it could not be refused."""
         if not isinstance(tag, str):
-            raise TypeError(f"a tag is a string, not a {type(tag).__name__}: {tag!r:.60}")
+            raise TypeError(f"tag must be a string, not {type(tag).__name__}: {tag!r:.60}")
         tag.encode()
         self._tags.add(tag)
 
@@ -254,10 +254,10 @@ class EventWriter:
         self._queue.append(entry)
         self._weight += weight
         if len(self._queue) >= self._trigger or self._weight >= self._weight_trigger:
-            self._arrange()
+            self._schedule_flush()
 
-    def _arrange(self) -> None:
-        """Schedule a flush: the queue has its first entry, or is full, or an error is due."""
+    def _schedule_flush(self) -> None:
+        """Schedule a flush: the queue has its first entry or is full, or raise a pending error."""
         if self._closed:
             with self._lock:
                 self._queue.clear()
@@ -269,22 +269,22 @@ class EventWriter:
             self.flush()
             return
         is_full = count >= full or weight >= self._buffer_bytes
-        # First these: the flush resets them.
+        # Set these first, since the flush resets them.
         self._trigger = flood if is_full else full
         self._weight_trigger = self._keep_bytes if is_full else self._buffer_bytes
         try:
-            patience = self._patience(0.0 if is_full else self._flush_secs)
-            appointed = _appoint(self, patience)
+            delay = self._delay(0.0 if is_full else self._flush_secs)
+            scheduled = _schedule(self, delay)
         except BaseException:  # an interrupt: the next entry tries again
             self._trigger = 1
             raise
-        if not appointed:
+        if not scheduled:
             self.flush()
         error, self._failed = self._failed, None
         if error:
             raise error
 
-    def _patience(self, seconds: float) -> float:
+    def _delay(self, seconds: float) -> float:
         seconds = max(seconds, self._retry_secs)
         return seconds if self._files.appends else max(seconds, _SECONDS_PER_FILE)
 
@@ -305,20 +305,20 @@ class EventWriter:
     # From the queue to the files, under the lock.
 
     def _post(self) -> None:
-        # First these: what is queued from here on needs a flush of its own.
+        # Reset these first: what is queued from now on needs another flush.
         self._trigger = 0 if self._closed else 1
         self._weight_trigger = self._buffer_bytes
         if not self._sealed:
             self._outbox.take(self._queue)
         self._weight = 0
         if self._problem and not (self.path or len(self._outbox)):
-            self._files.open()  # is there still a problem?
+            self._files.open()  # check whether the problem persists
         else:
             self._outbox.post()
 
     def _attempt(self, action: Callable[[], None]) -> EventWriteError | None:
-        """Do something with the files; report what went wrong to the callbacks, and return it."""
-        if self._busy:  # a signal handler has interrupted this very thread
+        """Run an action on the files; report an error to the callbacks, and return it."""
+        if self._busy:  # a signal handler has interrupted this thread
             return None
         self._busy = True
         try:
@@ -326,22 +326,22 @@ class EventWriter:
         except OSError as error:
             failure = self._failure(error)
             failure.__cause__ = error
-            self._troubled(error, failure)
+            self._report_failure(error, failure)
             return failure
         finally:
             self._busy = False
         self._retry_secs = 0.0
-        if self._problem and self.path:  # a directory alone, or a writer that ends, is no file
+        if self._problem and self.path:  # a directory without a file proves nothing
             self._problem = None
             lost, self._dropped_before = self.dropped - self._dropped_before, self.dropped
             if self._on_recovered:
                 self._on_recovered(lost)
         return None
 
-    def _troubled(self, error: OSError, failure: EventWriteError) -> None:
+    def _report_failure(self, error: OSError, failure: EventWriteError) -> None:
         self._retry_secs = max(self._retry_secs, _RETRY_SECONDS)
         if not self._done:
-            _appoint(self, self._patience(self._flush_secs))
+            _schedule(self, self._delay(self._flush_secs))
         problem = (error.errno, self._outbox.dropping)
         is_new, self._problem = problem != self._problem, problem
         if is_new and self._on_error:
@@ -357,7 +357,7 @@ class EventWriter:
 
 
 def _checked(directory: str | os.PathLike[str]) -> Path:
-    """Refuse a URI, which would become a directory `s3:`; a Path of one has a single slash."""
+    """Refuse a URI, which would become a directory `s3:`; a Path of a URI has a single slash."""
     text = os.fspath(directory)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
         hint = "aboard.init and aboard.SummaryWriter write to buckets"
@@ -368,14 +368,14 @@ def _checked(directory: str | os.PathLike[str]) -> Path:
 def _check_least(least: int, **options: float) -> None:
     for name, value in options.items():
         if not value >= least:
-            raise ValueError(f"{name} is at least {least}, not {value}")
+            raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
 def _number(tag: str, number: SupportsFloat) -> float:
     try:
         if not isinstance(number, str | bytes | bytearray):
             return float(number)
-    except OverflowError:  # an integer beyond float64: what a cast makes of it
+    except OverflowError:  # an integer beyond float64: infinite, as after a cast
         return math.inf if number > 0 else -math.inf  # type: ignore[operator]
     except (TypeError, ValueError):
         pass
@@ -386,23 +386,23 @@ def _or_now(wall_time: float | None) -> float:
     return time.time() if wall_time is None else float(wall_time)
 
 
-# The thread that flushes every writer in time, and the end of the process.
+# The thread that flushes every writer in time, and the exit of the process.
 
 
 class _Flusher:
-    """The thread and its appointments, of which each writer has at most one."""
+    """The thread, and when to flush which writer."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # re-entrant: a signal handler may log as well
-        self._appointments: dict[EventWriter, float] = {}
+        self._deadlines: dict[EventWriter, float] = {}
         self._thread: threading.Thread | None = None
 
-    def appoint(self, writer: EventWriter, seconds: float) -> bool:
+    def schedule(self, writer: EventWriter, seconds: float) -> bool:
         at = time.monotonic() + seconds
         with self._changed:
-            if at < self._appointments.get(writer, float("inf")):
-                self._changed.notify()  # first: an interrupt behind a note would leave it unseen
-                self._appointments[writer] = at
+            if at < self._deadlines.get(writer, float("inf")):
+                self._changed.notify()  # first: an interrupt after the entry would leave it unseen
+                self._deadlines[writer] = at
             if self._thread is None:
                 return self._start()
         return True
@@ -411,8 +411,8 @@ class _Flusher:
         thread = threading.Thread(target=self._run, name="aboard-flush", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is ending, or there are too many threads
-            self._appointments.clear()
+        except RuntimeError:  # the interpreter is shutting down, or there are too many threads
+            self._deadlines.clear()
             return False
         self._thread = thread
         return True
@@ -421,22 +421,22 @@ class _Flusher:
         try:
             while True:
                 self._next()._flush_in_background()
-        finally:  # a callback of the user's has raised; the other writers go on
+        finally:  # a user's callback has raised; continue with the other writers
             with self._changed:
                 self._thread = None
-                if self._appointments:
+                if self._deadlines:
                     self._start()
 
     def _next(self) -> EventWriter:
         with self._changed:
             while True:
-                if not self._appointments:
+                if not self._deadlines:
                     self._changed.wait()
                     continue
-                writer, at = min(self._appointments.items(), key=lambda item: item[1])
+                writer, at = min(self._deadlines.items(), key=lambda item: item[1])
                 remaining = at - time.monotonic()
                 if remaining <= 0:
-                    del self._appointments[writer]
+                    del self._deadlines[writer]
                     return writer
                 self._changed.wait(remaining)
 
@@ -446,21 +446,21 @@ _writers: weakref.WeakSet[EventWriter] = weakref.WeakSet()
 _closing_in: int | None = None  # the process that closes its writers at exit
 
 
-def _appoint(writer: EventWriter, seconds: float) -> bool:
+def _schedule(writer: EventWriter, seconds: float) -> bool:
     """Flush a writer in the background within `seconds`; False if no thread can be started."""
     _close_at_exit()
-    return _flusher.appoint(writer, seconds)
+    return _flusher.schedule(writer, seconds)
 
 
 def _close_at_exit() -> None:
-    """Close all writers also in a child of `multiprocessing`, which ends without `atexit`."""
+    """Close all writers at exit, also in a child of `multiprocessing`, which skips `atexit`."""
     global _closing_in  # noqa: PLW0603 - a fact about the process, as are the writers
     if _closing_in == os.getpid():
         return
     _closing_in = os.getpid()
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing and multiprocessing.parent_process():
-        # Not documented; checked with Python 3.11, and a test ends such a child.
+        # Undocumented; checked with Python 3.11, and covered by a test.
         from multiprocessing.util import Finalize
 
         Finalize(None, _close_all, exitpriority=0)

@@ -1,4 +1,4 @@
-"""The cache of everything ever read from event files; see `Index`."""
+"""The index: a cache of everything read from event files; see `Index`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is used; most of it needs numpy, which takes a tenth of a second."""
+    """Import a name on first use: most modules need numpy, which takes 0.1 seconds to import."""
     if name in _MODULES:
         from importlib import import_module
 

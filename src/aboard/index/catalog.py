@@ -1,8 +1,8 @@
-"""The catalog: which runs lie below a root, remembered so that the next refresh is quick.
+"""The catalog: which runs are below a root, stored so that the next refresh is quick.
 
 A refresh reads only the records that changed and, on a disk, only the directories that changed.
-A record that cannot be parsed leaves the run as a raw directory, and is reported on each refresh.
-Every change has a number, so that whoever knows the runs as of one reads only what came after it.
+A run whose record cannot be parsed is listed as a raw directory, and each refresh reports it.
+Changes are numbered: a caller that knows the runs as of one change reads only the later ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from aboard.storage import (
 from aboard.storage.local import Folder, Folders, LocalStorage
 
 _READERS = 32
-_HOST = re.compile(r"(.*?)(?:\.\d+\.\d+.*)?")  # behind it often process and count
+_HOST = re.compile(r"(.*?)(?:\.\d+\.\d+.*)?")  # often followed by process and count
 _LEVELS = 4  # from a directory of event files up to that of the record
 _refreshed: dict[str, float] = {}  # when this process last refreshed a root
 _UNREAD = ""  # version of a record that could not be read; no record has it
@@ -58,7 +58,7 @@ _UPSERT = (
     f"INSERT INTO run ({', '.join(_STORED)}) VALUES ({', '.join('?' for _ in _STORED)})"
     " ON CONFLICT (root, directory) DO UPDATE SET version = excluded.version, "
     + ", ".join(f"{name} = excluded.{name}" for name in _CONTENT)
-    # Only a change of what is known of it is one.
+    # The number of the change is kept if the content is the same.
     + f", changed = CASE WHEN ({', '.join(_CONTENT)}) IS"
     f" ({', '.join(f'excluded.{name}' for name in _CONTENT)})"
     " THEN changed ELSE excluded.changed END"
@@ -69,10 +69,10 @@ CHUNK_SHIFT = 14  # the chunk of a run in columns is its id shifted by this; als
 
 @dataclass(slots=True)
 class CatalogReport:
-    """What a refresh found.
+    """The result of a refresh.
 
-    `marks` has a value for each run's directory that changes when its event files do. It can be
-    compared only with another one of this process.
+    `marks` maps each run's directory to a value that changes when its event files change. Marks
+    are comparable only within one process.
     """
 
     problems: list[Exception] = field(default_factory=list)
@@ -83,16 +83,16 @@ class CatalogReport:
 def refresh_catalog(
     connection: sqlite3.Connection, root: str, *, marks: bool = True
 ) -> CatalogReport:
-    """Bring what is known of a root up to date; the marks need a look at every event file.
+    """Update the catalog of a root. Computing the marks needs a `stat` of every event file.
 
     Raises:
         StorageError: the root itself cannot be listed.
     """
     storage = open_storage(root)
     unlisted: list[StorageError] = []
-    folders: _Remembered | None = None
+    folders: _StoredFolders | None = None
     if isinstance(storage, LocalStorage):
-        folders = _Remembered(connection, storage, marks=marks)
+        folders = _StoredFolders(connection, storage, marks=marks)
         found = find_runs(folders.list(on_error=unlisted.append))
     else:
         found = find_runs(storage.list(on_error=unlisted.append))
@@ -123,7 +123,7 @@ def refresh_catalog(
         for directory, one in known.items()
         if one.problem and directory in found and directory not in changed
     ]
-    # What a failed listing did not show may still be there.
+    # Runs below a directory that could not be listed may still exist.
     gone = [
         (storage.uri, directory)
         for directory in known.keys() - found.keys()
@@ -146,7 +146,7 @@ class _Known(NamedTuple):
 
 
 def _seen(run: KnownRun, known: _Known | None, now: float, since: float) -> KnownRun:
-    """Note when a heartbeat came in, if the last look was recent enough to tell.
+    """Set when a heartbeat arrived, by the clock of this machine, if the last refresh was recent.
 
     The clock of the run's host may be wrong.
     """
@@ -161,9 +161,9 @@ def _is_in_doubt(directory: str, unlisted: Iterable[StorageError]) -> bool:
 
 
 def known_runs(connection: sqlite3.Connection, roots: Sequence[str]) -> list[KnownRun]:
-    """Return the runs below some roots, as of their last refresh, in natural order.
+    """Return the runs below the roots, as of their last refresh, in natural order.
 
-    A run that lies below two of the roots is returned once, as of the first.
+    A run below two of the roots is returned once, for the first of them.
     """
     runs: list[KnownRun] = []
     for root in sorted(set(roots)):
@@ -199,7 +199,7 @@ def runs_by_id(connection: sqlite3.Connection, ids: Sequence[int]) -> dict[int, 
 def ids_of(
     connection: sqlite3.Connection, root: str, directories: Collection[str]
 ) -> dict[str, int]:
-    """Return the ids of those of some directories below a root that are runs."""
+    """Return the ids of the runs among `directories`, by directory."""
     rows = connection.execute(
         "SELECT directory, id FROM run WHERE root = ?"
         " AND directory IN (SELECT value FROM json_each(?))",
@@ -211,7 +211,7 @@ def ids_of(
 def named_runs(
     connection: sqlite3.Connection, name: str, experiments: Collection[str]
 ) -> list[int]:
-    """Return the ids of the runs of a name in some experiments."""
+    """Return the ids of the runs with a name in any of the experiments."""
     rows = connection.execute(
         "SELECT id FROM run WHERE experiment IN (SELECT value FROM json_each(?)) AND name = ?",
         (json.dumps(list(experiments)), name),
@@ -220,9 +220,9 @@ def named_runs(
 
 
 def repeated_runs(connection: sqlite3.Connection, root: str, inner: str) -> list[tuple[int, int]]:
-    """Return the runs that are known below a root and also below another one inside of it.
+    """Return the runs listed both below `root` and below `inner`, a root inside it.
 
-    Each has the id below `root` and that below `inner`.
+    Each is a pair of its id below `root` and its id below `inner`.
     """
     below = inner[len(root.rstrip("/")) + 1 :]
     return connection.execute(
@@ -237,7 +237,7 @@ def repeated_runs(connection: sqlite3.Connection, root: str, inner: str) -> list
 def put_record(
     connection: sqlite3.Connection, root: str, directory: str, record: Manifest
 ) -> KnownRun:
-    """Store what this process wrote into the record of a run; the next refresh reads it again."""
+    """Store a record that this process just wrote; the next refresh reads it again."""
     known = known_run(connection, root, directory)
     run = KnownRun.of_record(root, directory, record)
     run = run if known is None else run._replace(seen=known.seen)
@@ -246,9 +246,9 @@ def put_record(
 
 
 def describe_raw_runs(connection: sqlite3.Connection, directories: Collection[str]) -> None:
-    """Store what event files say of the runs without a record that some directories are part of.
+    """Store hyperparameters and metrics of the raw runs that contain the directories.
 
-    These have hyperparameters and metrics in columns then, as other runs do from their records.
+    They come from event files, and fill the same columns as those from records of other runs.
     """
     for (root,) in connection.execute("SELECT uri FROM root").fetchall():
         start = len(root.rstrip("/")) + 1
@@ -262,16 +262,16 @@ def describe_raw_runs(connection: sqlite3.Connection, directories: Collection[st
         if not raw:
             continue
         below = _runs_below(connection, root, [run.directory for run in raw.values()])
-        said = describe(connection, raw, {join(root, one) for one in below})
+        described = describe(connection, raw, {join(root, one) for one in below})
         now = []
         for uri, run in raw.items():
-            found_in = said.get(uri, Described({}, {}))
+            found_in = described.get(uri, Described({}, {}))
             now.append(run.described(found_in.hparams, found_in.metrics))
         _store_described(connection, root, [one for one in now if one != raw[one.uri]], raw)
 
 
 def _runs_below(connection: sqlite3.Connection, root: str, directories: Sequence[str]) -> list[str]:
-    """Return the runs that lie below some directories, which are not among them."""
+    """Return the runs below the directories, without the directories themselves."""
     rows = connection.execute(
         "SELECT DISTINCT directory FROM json_each(?) AS given CROSS JOIN run WHERE run.root = ?"
         " AND directory > CASE given.value WHEN '' THEN '' ELSE given.value || '/' END"
@@ -296,7 +296,7 @@ def _store_described(
             " WHERE root = ? AND directory = ? AND recorded_state = ''",
             [(run.hparams_json, run.metrics_json, change, *run[:2]) for run in runs],
         )
-        # Values alone come with every point, and change no selection that does not read points.
+        # New values arrive with every point; they only affect selections that read points.
         if any(
             run.hparams_json != before[run.uri].hparams_json
             or run.metrics.keys() != before[run.uri].metrics.keys()
@@ -312,7 +312,7 @@ def forget_run(connection: sqlite3.Connection, root: str, directory: str) -> Non
 
 
 class CatalogChanges(NamedTuple):
-    """What has changed since a change: runs that are new, changed and gone; and its number now."""
+    """The runs added, changed and removed since a change, and the number of the last change."""
 
     change: tuple[int, int]
     new: list[KnownRun]
@@ -323,7 +323,7 @@ class CatalogChanges(NamedTuple):
 def changes_since(
     connection: sqlite3.Connection, since: tuple[int, int] | None, roots: Collection[str]
 ) -> CatalogChanges | None:
-    """Return what happened to the runs of some roots; None if it cannot be known."""
+    """Return the changes to the runs of the roots; None if `since` is of another index."""
     epoch, number = last_change(connection)
     if since is None or since[0] != epoch:
         return None
@@ -353,7 +353,7 @@ def changes_since(
 
 
 def last_change(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return which index this is, and the number of the last change to its runs. Cheap."""
+    """Return the epoch of the index and the number of the last change to its runs. Cheap."""
     epoch, change = connection.execute("SELECT epoch, change FROM catalog").fetchone()
     return epoch, change
 
@@ -399,7 +399,7 @@ def _read_runs(
                 problems.append(BadManifest(answer.problem))
             yield version, answer
             continue
-        if not isinstance(answer, NoSuchPath):  # or it was deleted just now
+        if not isinstance(answer, NoSuchPath):  # deleted since it was listed
             problems.append(answer)
         if directory not in held:
             yield _UNREAD, KnownRun.of_path(storage.uri, directory)
@@ -426,8 +426,8 @@ def _manifest(content: bytes, where: str) -> Manifest:
     return Manifest.from_document(document, where)
 
 
-class _Remembered:
-    """The directories of a root on a disk, as the index remembers them."""
+class _StoredFolders:
+    """The directories of a root on a disk, as stored in the index."""
 
     def __init__(
         self, connection: sqlite3.Connection, storage: LocalStorage, *, marks: bool
@@ -463,7 +463,7 @@ def store_runs(
     rows: Sequence[Row],
     gone: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Store runs below a root with the versions of their records, and forget others."""
+    """Store runs below a root with the versions of their records, and delete those in `gone`."""
     is_linked = _link_finder(root)
     with transaction(connection):
         change = next_change(connection)
@@ -494,7 +494,7 @@ def _fold_if_due(connection: sqlite3.Connection) -> None:
 
 
 def _link_finder(root: str) -> Callable[[str], bool]:
-    """Return what tells whether a symbolic link below a root leads to a directory of it."""
+    """Return a function that tells whether a directory below the root is behind a symbolic link."""
     if is_remote(root):
         return lambda _: False
     known = {"": False}
@@ -515,14 +515,14 @@ def _is_link(path: str) -> bool:
         return False
 
 
-# Rows and columns. The rows of runs are what is known; columns over them are made by `columns`, a
-# chunk at a time, and what has changed since is taken from the rows.
+# Rows and columns. The rows of runs are the source of truth; `columns` builds columns from them, a
+# chunk at a time, and reads later changes from the rows.
 
 _UNFOLDED, _UNFOLDED_SHARE = 4096, 128
 
 
 def _most_unfolded(connection: sqlite3.Connection) -> int:
-    """Return how many rows may be newer than their columns: reading one takes 20 microseconds."""
+    """Return how many rows may be newer than their columns; reading a row takes 20 microseconds."""
     return _UNFOLDED + last_id(connection) // _UNFOLDED_SHARE
 
 
@@ -544,15 +544,15 @@ def count_unfolded(connection: sqlite3.Connection) -> dict[int, int]:
 
 
 Values = dict[str, Any]  # of a run, by the names of columns
-Parts = dict[str, tuple[list[int], list[Any]]]  # of columns: the rows that have a value, and these
+Parts = dict[str, tuple[list[int], list[Any]]]  # by column: the rows with a value, and the values
 
 
 def changed_rows(
     connection: sqlite3.Connection, since: Callable[[int], int]
 ) -> Iterator[tuple[int, int, Values | None]]:
-    """Yield the runs that changed since a change of their chunk: id, change and values.
+    """Yield id, change and values of each run changed after `since` of its chunk.
 
-    A run that is gone has none.
+    The values of a deleted run are None.
     """
     for chunk in chunks(connection):
         after = since(chunk)
@@ -572,7 +572,7 @@ def changed_rows(
 
 
 def parts_of_chunk(connection: sqlite3.Connection, chunk: int) -> Parts:
-    """Return what columns hold of the runs of a chunk."""
+    """Return the column values of the runs of a chunk."""
     first = chunk << CHUNK_SHIFT
     where = "id >= ? AND id < ? ORDER BY id"
     return _parts_where(connection, where, first, first + (1 << CHUNK_SHIFT))[2]
@@ -600,9 +600,9 @@ _FALSE_IF_EMPTY = (
 def _parts(
     rows: Sequence[int], fields: Mapping[str, Sequence[Any]], linked: Sequence[int]
 ) -> Parts:
-    """Return what columns hold of runs, given their fields; nothing for what is empty.
+    """Return the column values of runs, given their fields, without empty values.
 
-    Thousands of runs are folded at once, so whole columns are taken where that is possible.
+    Works on columns where possible, because thousands of runs are folded at once.
     """
     found: Parts = {}
 
@@ -643,7 +643,7 @@ def _scalar(value: Any) -> str | bool | int | float | None:
 
 
 def _metric(value: object) -> float | None:
-    """Return the last value of a metric in a record; what JSON has no number for is a text."""
+    """Return the last value of a metric in a record; JSON has NaN and infinities as text."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -655,7 +655,7 @@ def _metric(value: object) -> float | None:
 
 
 def column_names(connection: sqlite3.Connection, group: str, roots: Collection[str]) -> list[str]:
-    """Return the names of the hyperparameters, tags or metrics in the records of some roots."""
+    """Return the names of the hyperparameters, tags or metrics in the records of the roots."""
     found = {
         name[len(group) + 1 :]
         for name, of_roots in connection.execute(
@@ -678,9 +678,9 @@ def column_names(connection: sqlite3.Connection, group: str, roots: Collection[s
 def experiments_like(
     connection: sqlite3.Connection, start: str, roots: Collection[str]
 ) -> list[str]:
-    """Return the experiments that begin with a text, in their order."""
+    """Return the experiments that begin with `start`, sorted."""
     rows = connection.execute(
-        # One step along the index for each experiment, however many runs it has.
+        # One lookup in the index for each experiment, however many runs it has.
         "WITH RECURSIVE found (experiment) AS ("
         " SELECT min(experiment) FROM run WHERE experiment >= ?1"
         " UNION ALL SELECT (SELECT min(experiment) FROM run WHERE experiment > found.experiment)"
@@ -694,7 +694,7 @@ def experiments_like(
 def labels_of(
     connection: sqlite3.Connection, experiment: str, roots: Collection[str], most: int
 ) -> list[str]:
-    """Return the labels of runs of an experiment, in natural order."""
+    """Return the labels of up to `most` runs of an experiment, in natural order."""
     rows = connection.execute(
         "SELECT DISTINCT name FROM run WHERE experiment = ?"
         " AND root IN (SELECT value FROM json_each(?)) LIMIT ?",
@@ -707,13 +707,13 @@ def roots_in(text: str) -> frozenset[str]:
     return frozenset(json.loads(text))
 
 
-# Which attempt at a run made an event file, where its name does not tell. Names begin with a time,
-# so their order is that of the attempts as long as the clocks of all hosts agree. Where a directory
-# has files of several hosts, the run's record decides.
+# Which attempt at a run wrote an event file. Names begin with a time, so they sort in the order of
+# the attempts if the clocks of all hosts agree. If a directory has files of several hosts, the
+# run's record decides.
 
 
 def number_attempts(connection: sqlite3.Connection, directories: Collection[str]) -> None:
-    """Store the attempt of each event file in these directories; 0 where the name tells enough."""
+    """Store the attempt of each event file in the directories; 0 if sorting by name is enough."""
     changes = []
     records: dict[str, list[Attempt] | None] = {}  # each is read once
     for directory in directories:
@@ -732,7 +732,7 @@ def number_attempts(connection: sqlite3.Connection, directories: Collection[str]
 
 
 def attempt_of(name: str, attempts: Sequence[Attempt]) -> int:
-    """Return the number of the attempt that made a file; times are compared only on one host."""
+    """Return the number of the attempt that wrote a file; compares only times of one host."""
     made = MADE_BY.search(name)
     if made is None:
         return 0

@@ -1,12 +1,12 @@
 """The columns of all runs in the index: how they are stored, loaded and kept up to date.
 
-The id of a run is its row in every column. The rows of runs are what is known; their columns derive
-from them. A *fold* makes the columns of a chunk of 16,384 rows and stores them with the number of
-the last change, in one transaction: so a crash leaves the columns of before or those of after, and
-a fold may come late, since whatever changed after it is read from the rows.
+The id of a run is its row in every column. The rows of runs are the source of truth; columns derive
+from them. A *fold* builds the columns of a chunk of 16,384 rows and stores them with the number of
+the last change, in one transaction. A crash leaves either the old columns or the new ones, and a
+fold can wait: later changes are read from the rows.
 
-`Columns` has those that were asked for in memory, and brings them up to date at the cost of what
-has changed. What a field of a question is made of is left to `table`.
+`Columns` keeps the columns in use in memory; an update costs as much as has changed. `table` maps
+the fields of a question to columns.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Bits = npt.NDArray[np.uint16]
 CHUNK = 1 << CHUNK_SHIFT
 _HEAD = struct.Struct("<BIIII")  # flags, rows, numbers, words in rows, bytes of the dictionary
 _WHOLE, _JSON = 1, 2
-_MANY_WORDS = 4096  # of a chunk: whether other chunks have the same ones is not looked at
+_MANY_WORDS = 4096  # in a chunk: more are not compared with those of other chunks
 _MOST_BYTES = 384 << 20  # of columns in memory
 _WORD_BYTES = 70
 _ORDER, _OF_ALL = "", -1  # the name and the chunk under which the order of all runs is stored
@@ -61,7 +61,7 @@ _MOST_MOVED = 20_000  # runs that are put into the order one by one
 class Cells:
     """The values of a column: a number where `has` is true, else a word where its code is not -1.
 
-    Arrays are not changed once they are here; `patched` makes others.
+    Arrays are never changed in place; `patched` makes new ones.
     """
 
     numbers: Floats
@@ -94,7 +94,7 @@ class Cells:
             return words
         if not any(type(one) is int for one in self.words):
             return Mixed(Numbers(self.numbers, ~self.has, self.whole), words)
-        # Integers that are no floats: every number is compared as the one that it is.
+        # Some integers are not exact as floats: compare each number as an object.
         codes = self.codes.copy()
         codes[self.has] = len(self.words) + np.arange(np.count_nonzero(self.has))
         numbers = Numbers(self.numbers, None, self.whole)
@@ -114,7 +114,7 @@ class Cells:
         return type(held) is type(value) and held == value
 
     def patched(self, size: int, items: Sequence[tuple[int, Held | None]]) -> Cells:
-        """Return cells of another size with other values in some rows."""
+        """Return a copy of another size, with the values in `items` replaced."""
         if size == len(self.codes):
             items = [(row, value) for row, value in items if not self._holds(row, value)]
             if not items:
@@ -161,9 +161,9 @@ def _resized(array: npt.NDArray[Any], size: int, fill: Any) -> npt.NDArray[Any]:
 
 
 def _encode(offsets: Sequence[int], values: Sequence[Held]) -> bytes:
-    """Return the values of a column in some rows of a chunk as bytes."""
+    """Encode the values of a column in a chunk, at offsets from its first row."""
     kinds = set(map(type, values))
-    if kinds == {float} or kinds.isdisjoint({int, float}):  # as most columns are
+    if kinds == {float} or kinds.isdisjoint({int, float}):  # true for most columns
         are_numbers = [kinds == {float}] * len(values)
     else:
         are_numbers = [_is_number(one) for one in values]
@@ -195,7 +195,7 @@ def _encode(offsets: Sequence[int], values: Sequence[Held]) -> bytes:
 
 
 class _Part(NamedTuple):
-    """What `_encode` encoded."""
+    """A decoded result of `_encode`."""
 
     numbered: npt.NDArray[np.uint16]
     numbers: Floats
@@ -223,7 +223,7 @@ def _decode(data: bytes) -> _Part:
 
 
 def _load(connection: sqlite3.Connection, name: str, size: int) -> Cells:
-    """Return a column as of the folds of its chunks."""
+    """Return a column as of the last folds of its chunks."""
     cells = Cells.empty(size)
     places: dict[tuple[type, Held], int] = {}
     rows = connection.execute(
@@ -266,7 +266,7 @@ def _load_presence(connection: sqlite3.Connection, size: int) -> dict[str, Bits]
 
 
 def _places(offsets: npt.NDArray[np.uint16], base: int) -> slice | Ints:
-    """Return where to put values: a slice if they are one behind the other, which is quicker."""
+    """Return where to put values: a slice if they are contiguous, which is faster."""
     first, last = int(offsets[0]) + base, int(offsets[-1]) + base
     if last - first + 1 == len(offsets):
         return slice(first, last + 1)
@@ -274,7 +274,7 @@ def _places(offsets: npt.NDArray[np.uint16], base: int) -> slice | Ints:
 
 
 def fold(connection: sqlite3.Connection, most: int) -> None:
-    """Make the columns of the chunks with the most rows that are newer, until `most` are left."""
+    """Fold chunks, those with most unfolded rows first, until `most` unfolded rows are left."""
     unfolded = count_unfolded(connection)
     left = sum(unfolded.values())
     for chunk in sorted(unfolded, key=unfolded.__getitem__, reverse=True):
@@ -309,7 +309,7 @@ def fold_chunk(connection: sqlite3.Connection, chunk: int) -> None:
 
 
 def _bits(rows: Sequence[int] | Ints, size: int) -> Bits:
-    """Return a bit for each of so many rows, which is set for some of them."""
+    """Return `size` bits, of which those of `rows` are set."""
     flags = np.zeros(size, np.bool_)
     flags[rows] = True
     return np.packbits(flags).view(np.uint16)
@@ -320,7 +320,7 @@ def _count_bits(bits: Bits) -> int:
 
 
 _ONES = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8))
-_ONES = _ONES.reshape(-1, 16).sum(1, dtype=np.uint8)  # how many bits of a number are set
+_ONES = _ONES.reshape(-1, 16).sum(1, dtype=np.uint8)  # bits set in each number
 
 
 def _store_order(connection: sqlite3.Connection) -> None:
@@ -338,11 +338,11 @@ def _store_order(connection: sqlite3.Connection) -> None:
 
 
 class _Order(NamedTuple):
-    """All runs in natural order of their labels, and what these are made of."""
+    """All runs in natural order of their labels, and the columns that labels consist of."""
 
     change: int
     rows: Ints
-    labels: _Labels | None  # None until one of them is needed
+    labels: _Labels | None  # None until needed
 
 
 class _Labels(NamedTuple):
@@ -363,7 +363,7 @@ class _Labels(NamedTuple):
 
 
 class Columns:
-    """The columns of an index; `ask` calls a function with a connection to it. Thread-safe."""
+    """The columns of an index; `ask` runs a function on a connection to it. Thread-safe."""
 
     def __init__(self, ask: Ask[Any]) -> None:
         self._ask = ask
@@ -373,13 +373,13 @@ class Columns:
         self._change = -1
         self._size = 0
         self._recent: dict[int, tuple[int, Values | None]] = {}  # rows newer than their columns
-        self._cells: dict[str, tuple[int, Cells]] = {}  # the last used at the end
+        self._cells: dict[str, tuple[int, Cells]] = {}  # least recently used first
         self._order: _Order | None = None
-        self._presence: dict[str, Bits] | None = None  # as of the folds; None until it is needed
-        self._counts: tuple[int, Ints, dict[str, int]] | None = None  # of which change and rows
+        self._presence: dict[str, Bits] | None = None  # as of the folds; None until needed
+        self._counts: tuple[int, Ints, dict[str, int]] | None = None  # by change and rows
 
     def cells(self, name: str) -> Cells:
-        """Return a column as it is now."""
+        """Return a column, up to date."""
         return self._at_one_moment(lambda connection: self._current(connection, name))
 
     def order(self) -> Ints:
@@ -387,25 +387,25 @@ class Columns:
         return self._at_one_moment(self._ordered)
 
     def counts(self, rows: Ints) -> dict[str, int]:
-        """Return in how many of some rows each column has a value; no column is loaded for it."""
+        """Return in how many of the rows each column has a value, without loading columns."""
         return self._at_one_moment(lambda connection: self._counted(connection, rows))
 
     def named(self, name: str, experiments: Iterable[str]) -> Ints:
-        """Return the rows of the runs of a name in some experiments."""
+        """Return the rows of the runs with a name in any of the experiments."""
         found = self._ask(lambda connection: named_runs(connection, name, list(experiments)))
         return np.array(found, np.int64)
 
     def _at_one_moment(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def asked(connection: sqlite3.Connection) -> T:
+        def locked(connection: sqlite3.Connection) -> T:
             with self._lock, at_one_moment(connection):
                 self._advance(connection)
                 return work(connection)
 
-        found: T = self._ask(asked)
+        found: T = self._ask(locked)
         return found
 
     def _advance(self, connection: sqlite3.Connection) -> None:
-        """Take in what has changed since the last time."""
+        """Read the rows that changed since the last call."""
         epoch, change = last_change(connection)
         if (epoch, change) == (self._epoch, self._change):
             return
@@ -498,7 +498,7 @@ class Columns:
         return rows
 
     def _stored_order(self, connection: sqlite3.Connection) -> tuple[Ints | None, list[int]]:
-        """Return the order as it was stored, and the rows that have changed since."""
+        """Return the stored order, and the rows that have changed since."""
         stored = connection.execute(
             "SELECT data FROM run_column WHERE name = ? AND chunk = ?", (_ORDER, _OF_ALL)
         ).fetchone()
@@ -525,7 +525,7 @@ def _sorted(connection: sqlite3.Connection, labels: _Labels) -> Ints:
 
 
 def _moved(rows: Ints, moved: Sequence[int], labels: _Labels) -> Ints:
-    """Return rows in their order after the labels of some of them have changed."""
+    """Return rows in their new order after the labels of `moved` have changed."""
     is_moved = np.zeros(len(labels.names.codes), np.bool_)
     is_moved[list(moved)] = True
     left = rows[~is_moved[rows]]

@@ -1,7 +1,7 @@
 """Two groups of runs side by side: hyperparameters and metrics that differ.
 
-A group may be one run. What a metric is in a group is the mean of its runs, and Welch's test tells
-whether the means differ by more than chance. Reading the values is left to the caller.
+A group may be one run. The value of a metric in a group is the mean over its runs; Welch's test
+tells whether two means differ by more than chance. The caller reads the values.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class MetricRow:
 
     @property
     def difference(self) -> float | None:
-        """How much more it is in the second group; None if a group does not have it."""
+        """The mean of the second group minus that of the first; None if a group has no values."""
         return self.b.mean - self.a.mean if self.a.count and self.b.count else None
 
     @property
     def percent(self) -> float | None:
-        """The difference in percent of the first group's."""
+        """The difference in percent of the first group's mean."""
         if self.difference is None:
             return None
         if self.a.mean:
@@ -79,7 +79,7 @@ class MetricRow:
 
     @cached_property
     def p(self) -> float | None:
-        """Welch's test: how likely such a difference is by chance; None for single runs."""
+        """The p-value of Welch's test; None for single runs and for values that are not finite."""
         values = (*self.a.values, *self.b.values)
         if not all(map(math.isfinite, values)):
             return None
@@ -100,7 +100,7 @@ def metric_rows(fields: Sequence[Field], a: Values, b: Values) -> list[MetricRow
 
 
 def differing(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> list[HparamRow]:
-    """Return the hyperparameters whose values are not the same in both groups."""
+    """Return the hyperparameters whose values differ between the groups."""
     names = dict.fromkeys(name for hparams in (*a, *b) for name in hparams)
     rows = [HparamRow(name, _distinct(name, a), _distinct(name, b)) for name in names]
     return [row for row in rows if set(map(repr, row.a)) != set(map(repr, row.b))]
@@ -113,7 +113,7 @@ def _distinct(name: str, group: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Condition:
-    """What must not be: a difference beyond an amount, in percent of the first group's or not."""
+    """A limit on a difference; a relative one is in percent of the first group's mean."""
 
     text: str
     field: Field
@@ -126,11 +126,11 @@ class Condition:
         """Parse `metrics["eval/acc"].max < -0.5%`.
 
         Raises:
-            BadQuestion: it is something else.
+            BadQuestion: the text is not a condition.
         """
         parts = _CONDITION.fullmatch(text)
         if parts is None:
-            raise BadQuestion("a condition has one of the signs <, <=, >, >=.", _EXAMPLE, text=text)
+            raise BadQuestion("a condition needs one of <, <=, >, >=.", _EXAMPLE, text=text)
         found = parse_field(parts[1])
         if found.group != "metrics":
             raise BadQuestion(
@@ -139,7 +139,7 @@ class Condition:
         amount = _AMOUNT.fullmatch(parts[3])
         if amount is None:
             raise BadQuestion(
-                "after the sign comes a number, or one with %.",
+                "expected a number or a percentage after the sign.",
                 _EXAMPLE,
                 text=text,
                 at=Place(parts.start(3), max(parts.end(3), parts.start(3) + 1)),
@@ -147,7 +147,7 @@ class Condition:
         return cls(text.strip(), found, parts[2], float(amount[1]), bool(amount[2]))
 
     def holds(self, row: MetricRow) -> bool:
-        """Return whether a difference is beyond the amount; one that is not a number is."""
+        """Return whether the condition is true of a difference; it is if there is none, or NaN."""
         change = row.percent if self.relative else row.difference
         return change is None or math.isnan(change) or _SIGNS[self.sign](change, self.amount)
 
@@ -156,18 +156,17 @@ class Condition:
 
 
 class Welch(NamedTuple):
-    """Welch's t-test of whether two groups have the same mean, which may vary differently."""
+    """Welch's t-test for equal means of two groups, whose variances may differ."""
 
     t: float
     freedom: float
-    p: float  # how likely so large a difference is if they have
+    p: float  # probability of a difference at least this large if the means are equal
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> Welch | None:
-    """Return the test of the second group against the first; None if it cannot be computed.
+    """Test the second group against the first; None if the test cannot be computed.
 
-    Both need two values. The means of groups in which nothing varies are the same (p is 1) or not
-    (p is 0).
+    Both need at least two values. Without variance in both groups, p is 1 for equal means, else 0.
     """
     if min(len(one), len(other)) < 2:
         return None

@@ -1,7 +1,7 @@
-"""Curves computed from curves: smoothed, over another axis, and one for a group of runs.
+"""Curves computed from curves: smoothed, over another axis, or aggregated over a group of runs.
 
-All but `GroupCurves` are pure functions of arrays. A curve is smoothed over all of its points
-before it is sampled, so that what is shown does not depend on how many points are shown.
+All but `GroupCurves` are pure functions of arrays. Curves are smoothed before they are sampled, so
+the result does not depend on the number of samples.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from aboard.index.series import Floats, Ints, Series, downsample, read_series
 from aboard.index.tags import GroupTag, Tag
 from aboard.runs.groups import Band, Line
 
-MOST_POINTS = 4_000_000  # that are read for a curve of a group; of more, members are sampled
-KEPT_POINTS = 32_768  # of a curve
+MOST_POINTS = 4_000_000  # read for a curve of a group; with more, members are sampled
+KEPT_POINTS = 32_768  # of a computed curve
 _KEPT_CURVES = 16
 _BLOCK_VALUES = 1 << 18
 
@@ -30,14 +30,14 @@ _BLOCK_VALUES = 1 << 18
 
 
 def smooth(values: Floats, weight: float) -> Floats:
-    """Return the exponential moving average of TensorBoard's page: 0 changes nothing.
+    """Return the exponential moving average as TensorBoard computes it; weight 0 changes nothing.
 
-    Each value counts `weight` times as much as the one after it, and the average of the first
-    values is not drawn towards zero. A value that is not a finite number stays as it is, and does
-    not count. So does a constant curve, which rounding would disturb.
+    Each value counts `weight` times as much as the next one, without a bias towards zero at the
+    start. Values that are not finite are ignored and kept. A constant curve is returned unchanged,
+    without rounding errors.
     """
     if not 0 <= weight < 1:
-        raise ValueError(f"cannot smooth with a weight of {weight}")
+        raise ValueError(f"weight must be at least 0 and less than 1, not {weight}")
     if weight == 0 or not len(values) or (values == values[0]).all():
         return values
     smoothed = values.copy()
@@ -57,15 +57,15 @@ def smooth(values: Floats, weight: float) -> Floats:
     return smoothed
 
 
-_BLOCK = 1 << 16  # values that fit into a processor's cache
-_NOTHING = 1e-18  # beside 1
+_BLOCK = 1 << 16  # values that fit into the processor's cache
+_NOTHING = 1e-18  # negligible compared with 1
 
 
 def _accumulate(values: Floats, weight: float, inherited: float) -> Floats:
-    """Return the sums in which each value counts `weight` times as much as the one after it.
+    """Return the running sums in which each value counts `weight` times as much as the next one.
 
-    The values are the rows of a square, whose columns are added one after the other; what each row
-    inherits from the one before it follows. It takes as many steps as a row has values.
+    The values are laid out as rows of a square and summed column by column; then each row adds the
+    sum of the row before it. This takes as many numpy operations as a row has values.
     """
     width = math.isqrt(len(values) - 1) + 1
     rows = -(-len(values) // width)
@@ -84,13 +84,12 @@ def _accumulate(values: Floats, weight: float, inherited: float) -> Floats:
 
 
 def smooth_window(values: Floats, width: int) -> Floats:
-    """Return the mean of the `width` points around each point; an even width is one wider.
+    """Return the mean of the `width` points around each point; an even width is increased by one.
 
-    Near the ends the window is cut off. A value that is not a finite number stays as it is, and
-    does not count.
+    The window is cut off at the ends. Values that are not finite are ignored and kept.
     """
     if width < 1:
-        raise ValueError(f"cannot smooth over {width} points")
+        raise ValueError(f"width must be at least 1, not {width}")
     half = min(width // 2, len(values))
     if half == 0 or (values == values[0]).all():
         return values
@@ -109,10 +108,10 @@ def smooth_window(values: Floats, width: int) -> Floats:
 
 
 def _window_sums(values: Floats, half: int) -> Floats:
-    """Return the sum of each value and `half` on both of its sides.
+    """Return the sum of each value and its `half` neighbors on both sides.
 
-    Where values are cut into blocks of the width of a window, a window is the end of one block and
-    the beginning of the next. Differences of sums over all values would lose digits.
+    With the values cut into blocks as wide as a window, each window is the end of one block and the
+    beginning of the next. Differences of cumulative sums would lose digits.
     """
     width = 2 * half + 1
     blocks = -(-(len(values) + 2 * half) // width)
@@ -121,7 +120,7 @@ def _window_sums(values: Floats, half: int) -> Floats:
     rows = padded.reshape(blocks, width)
     beginnings = np.cumsum(rows, axis=1).ravel()[width - 1 :][: len(values)]
     ends = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1].ravel()[: len(values)]
-    beginnings[::width] = 0.0  # such a window is one block
+    beginnings[::width] = 0.0  # these windows are exactly one block
     return beginnings + ends
 
 
@@ -129,12 +128,12 @@ def _window_sums(values: Floats, half: int) -> Floats:
 
 
 class Axis(StrEnum):
-    """What a curve is drawn over."""
+    """The x-axis of a curve."""
 
     STEP = "step"
     WALL = "wall_time"
     RELATIVE = "relative_time"  # seconds since the first point of the curve
-    METRIC = "metric"  # the values of another one at the same steps
+    METRIC = "metric"  # the values of another metric at the same steps
 
 
 class Curve(NamedTuple):
@@ -144,7 +143,7 @@ class Curve(NamedTuple):
     y: Floats
 
     def within(self, start: float | None, stop: float | None) -> Curve:
-        """Return the points whose x is in a range that includes its ends."""
+        """Return the points with `x` from `start` to `stop`, both included."""
         if start is None and stop is None:
             return self
         kept = np.ones(len(self.x), np.bool_)
@@ -164,7 +163,7 @@ def over(series: Series, axis: Axis) -> Curve:
 
 
 def over_metric(series: Series, metric: Series) -> Curve:
-    """Return a series over the values of another; a point at which that has none is left out."""
+    """Return a series over the values of a metric, without points where the metric has none."""
     x = interpolate(metric, series.steps)
     kept = np.isfinite(x)
     return Curve(x[kept], series.values[kept])
@@ -172,7 +171,7 @@ def over_metric(series: Series, metric: Series) -> Curve:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a curve is wanted: over what, which part, how smooth, and in how many points.
+    """How to derive a curve: axis, range, smoothing and number of samples.
 
     `smoothing` is the weight of `smooth`, `window` the width of `smooth_window`.
     """
@@ -186,11 +185,11 @@ class Shape:
 
     @property
     def needs_all(self) -> bool:
-        """Whether points outside of the range, or beside those that are sampled, matter."""
+        """Whether the curve depends on points outside the range or between the samples."""
         return self.axis is not Axis.STEP or self.smoothing > 0 or self.window > 1
 
     def derive(self, series: Series, metric: Series | None = None) -> Curve:
-        """Return the curve of a series, over another one if there is a `metric`."""
+        """Return the curve of a series, over `metric` if given."""
         values = smooth_window(smooth(series.values, self.smoothing), self.window)
         smoothed = series._replace(values=values)
         curve = over(smoothed, self.axis) if metric is None else over_metric(smoothed, metric)
@@ -205,7 +204,7 @@ class Shape:
 
 
 def interpolate(series: Series, steps: Ints) -> Floats:
-    """Return the values of a series at some steps, NaN before its first and after its last."""
+    """Return the values of a series at `steps`; NaN before its first and after its last step."""
     if not len(series.steps):
         return np.full(len(steps), np.nan)
     if np.array_equal(series.steps, steps):
@@ -214,7 +213,7 @@ def interpolate(series: Series, steps: Ints) -> Floats:
 
 
 def common_steps(members: Iterable[Ints], most: int) -> Ints:
-    """Return all steps of the members of a group; where these are too many, `most` of them."""
+    """Return all steps of the members of a group, at most `most`, evenly chosen."""
     steps = np.empty(0, np.int64)
     for one in members:
         if not np.array_equal(one, steps):
@@ -226,10 +225,10 @@ def common_steps(members: Iterable[Ints], most: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What the values of a group's members are at each of some steps.
+    """Statistics over the members of a group, at each step.
 
-    A member counts at a step if it has a finite value there. Where none does, the statistics are
-    NaN; so are deviation and error where only one does. The deviation is that of a sample.
+    A member counts at a step if it has a finite value there. Without members the statistics are
+    NaN; with one, `std` and `sem` are. `std` is the sample standard deviation.
     """
 
     count: Ints
@@ -244,10 +243,10 @@ class Statistics:
 
 
 def statistics(rows: Floats) -> Statistics:
-    """Return the statistics of members that each have a row of values, at the same steps."""
+    """Return the statistics of members, one row of values each, at the same steps."""
     finite = np.isfinite(rows)
     count = finite.sum(axis=0)
-    with np.errstate(all="ignore"):  # of no values, and of very large ones
+    with np.errstate(all="ignore"):  # no values, or very large ones
         mean = np.where(finite, rows, 0.0).sum(axis=0) / count
         squares = np.where(finite, rows - mean, 0.0) ** 2
         std = np.sqrt(squares.sum(axis=0) / (count - 1))
@@ -268,7 +267,7 @@ def statistics(rows: Floats) -> Statistics:
 
 
 def _quantile(ordered: Floats, count: Ints, part: float) -> Floats:
-    """Return a quantile of each column's first `count` values, as numpy interpolates it."""
+    """Return a quantile of the first `count` values of each column, interpolated as in numpy."""
     columns = np.arange(ordered.shape[1])
     place = part * np.maximum(count - 1, 0)
     below = np.floor(place).astype(np.int64)
@@ -281,10 +280,10 @@ def _quantile(ordered: Floats, count: Ints, part: float) -> Floats:
 
 
 def mean_times(members: Sequence[Series], steps: Ints) -> Floats:
-    """Return when a group reached some steps: the mean time since its members' starts.
+    """Return when a group reached the steps: the mean time since each member's start.
 
-    It counts from the start of the earliest member, so that a curve over time is comparable with
-    those of the members. Where no member has a time, the one before holds.
+    The mean is added to the start of the earliest member, so that the curve is comparable with
+    those of the members over time. A step without a time gets the time of the step before.
     """
     total, count = np.zeros(len(steps)), np.zeros(len(steps))
     starts = []
@@ -307,7 +306,7 @@ class _Computed(NamedTuple):
     statistics: Statistics
 
     def line(self, band: Band, line: Line) -> Series:
-        """Return a curve of the group; where it is not defined, it has no points."""
+        """Return a curve of the group, with points only where it is defined."""
         found = self.statistics
         if line is Line.COUNT:
             return Series(self.steps, self.wall_times, found.count.astype(np.float64))
@@ -327,7 +326,7 @@ class _Computed(NamedTuple):
 
 
 class GroupCurves:
-    """Reads the tags of groups; their curves have the same members, so the last ones are kept."""
+    """Reads curves of groups. Caches recent statistics: a group's curves share their members."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -353,7 +352,7 @@ def _read_members(connection: sqlite3.Connection, tags: Sequence[Tag]) -> list[S
 
 
 def compute(members: Sequence[Series]) -> _Computed:
-    """Return the statistics of members at all of their steps, or those that represent them."""
+    """Return the statistics of members at all their steps, sampled if there are too many."""
     steps = common_steps([one.steps for one in members], most=MOST_POINTS)
     same = [np.array_equal(one.steps, steps) for one in members]
     block = max(1, _BLOCK_VALUES // max(1, len(members)))

@@ -1,9 +1,9 @@
-"""One index of everything read so far, for many threads and many processes.
+"""The index of everything read so far, shared by threads and processes.
 
-`Index` has the verbs; `sources` plans what to read, `reader` reads it, `store` stores it and
-`query` answers questions. Sources are refreshed side by side; what two threads or processes read
-at once is stored once. An index that is damaged is replaced, and one that cannot be written moves
-into memory.
+`Index` is the interface; `sources` plans what to read, `reader` reads it, `store` stores it and
+`query` queries it. Sources can be refreshed concurrently: bytes that two threads or processes read
+at the same time are stored once. A damaged index is replaced; one that cannot be written moves into
+memory.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ T = TypeVar("T")
 MetricKey = tuple[str, str]
 Place = tuple[Source, str]  # a source, and the directory of a run of it
 _MANY_TAGS = 100_000  # read at once
-_LARGE_RUN = 200  # tags of a run, for which a query of its own is worth while
+_LARGE_RUN = 200  # tags of a run that is worth its own query
 _ATTEMPTS = 5
-_KEPT = 8  # idle connections; each has a cache of its own
+_MOST_IDLE = 8  # connections; each has its own cache
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ Progress = Callable[[Report], None]
 
 
 class IndexProblem(NamedTuple):
-    """Why the index is not where, or not what, it should be; and what to do."""
+    """Why the index is not stored where it should be, or is not as small as it could be."""
 
     message: str
     hint: str
@@ -96,9 +96,9 @@ class IndexProblem(NamedTuple):
 
 
 class Index:
-    """The index at `path`, or of this user and machine.
+    """The index at `path`, by default in the user's cache on this machine.
 
-    One that is `read_only` changes nothing: if it is damaged or not there, its methods raise.
+    A `read_only` index is never changed: if it is damaged or missing, its methods raise.
     """
 
     def __init__(self, path: Path | None = None, *, read_only: bool = False) -> None:
@@ -129,7 +129,7 @@ class Index:
         return None if self.path is None else schema.size(self.path)
 
     def copy_memory(self, known: int = -1) -> tuple[int, bytes]:
-        """Return how often an index in memory was changed, and its bytes unless that is known."""
+        """Return the change count of an index in memory; and its bytes, unless that is `known`."""
         with self._connections.lend() as connection:
             changes = connection.total_changes
             return changes, b"" if changes == known else connection.serialize()
@@ -151,7 +151,7 @@ class Index:
         progress: Progress | None = None,
         part: Source | None = None,
     ) -> Report:
-        """Bring the index up to date with a source, or only with a part of it."""
+        """Update the index from a source, or only from a part of it; `anew` reads it all again."""
         self._sources[source] = None
         place = source if part is None else part
         try:
@@ -166,11 +166,11 @@ class Index:
         return self._ask(lambda connection: query.runs(connection, source))
 
     def tags(self, source: Source, *, most: int | None = None) -> list[Tag]:
-        """Return the tags of a source by run and name, the first `most` of them."""
+        """Return the first `most` tags of a source, sorted by run and name."""
         return self._ask(lambda connection: list(islice(query.tags(connection, source), most)))
 
     def stamp(self) -> int:
-        """Return a number that changes whenever the mark of any run does. Cheap."""
+        """Return a number that changes whenever the mark of any run changes. Cheap."""
         return self._ask(query.stamp)
 
     def marks(self, sources: Sequence[Source]) -> list[Marks]:
@@ -179,12 +179,12 @@ class Index:
     def tags_of(
         self, places: Collection[Place], *, most: int
     ) -> tuple[dict[Place, Tags], dict[str, int]]:
-        """Return the tags of runs, the first `most` of each; and how many the others have.
+        """Return the first `most` tags of each run; and the number of tags of runs with more.
 
-        If there are very many, those of large runs are read when they are needed.
+        If there are very many, the tags of large runs are read on demand.
         """
 
-        def question(connection: sqlite3.Connection) -> tuple[dict[Place, Tags], dict[str, int]]:
+        def read(connection: sqlite3.Connection) -> tuple[dict[Place, Tags], dict[str, int]]:
             found: dict[Place, Tags] = {}
             with query.at_one_moment(connection):
                 counts = query.segment_counts(connection, {one for _, one in places})
@@ -204,13 +204,13 @@ class Index:
                     found[place] = LaterTags(about, reader)
             return found, {directory: one.tags for directory, one in beyond.items()}
 
-        return self._ask(question)
+        return self._ask(read)
 
     def find_tag(self, source: Source, run: str, tag: str) -> Tag | None:
         return self._ask(lambda connection: query.find_tag(connection, source, run, tag))
 
     def metrics(self, runs: Collection[Source], names: Collection[str]) -> dict[MetricKey, Tag]:
-        """Return the scalar tags of runs that have some names, by the run's URI and the name."""
+        """Return the scalar tags of the runs with the given names, by URI of the run and name."""
         return self._ask(lambda connection: query.metrics(connection, runs, names))
 
     def scalar_names(self, source: Source) -> list[tuple[str, str]]:
@@ -228,13 +228,13 @@ class Index:
         start: int | None = None,
         stop: int | None = None,
     ) -> Series:
-        """Return the points of a scalar tag, all of them by default.
+        """Return the points of a scalar tag, with steps from `start` to `stop`, both included.
 
-        Otherwise those with steps from `start` to `stop`, both included; and of more than `samples`
-        so many, the first, last, smallest and largest among them.
+        With `samples`, return at most that many points, which include the first, the last, the
+        smallest and the largest.
 
         Raises:
-            UnknownName: the tag is gone since it was listed.
+            UnknownName: the tag was deleted since it was listed.
         """
         return self._read(tag, partial(self._points, samples=samples, start=start, stop=stop))
 
@@ -247,9 +247,9 @@ class Index:
         stop: int | None = None,
         together: bool = False,
     ) -> list[Series | None]:
-        """Return the points of many scalar tags, as `series` does; None for a tag that is gone.
+        """Return the points of many scalar tags, as `series` does; None for a deleted tag.
 
-        Tags of a run that are drawn `together` keep the same steps.
+        With `together`, all tags are sampled at the same steps.
         """
         from aboard.index.series import sample_together
 
@@ -282,16 +282,16 @@ class Index:
         return series if samples is None else series.sample(samples)
 
     def summaries(self, tags: Sequence[Tag]) -> list[Summary | None]:
-        """Return the summaries of scalar tags; None for a tag that is gone, or not a scalar."""
+        """Return the summaries of tags; None for a tag that was deleted or is not a scalar."""
         from aboard.index.summary import read_summaries
 
         return self._of_many(tags, read_summaries)
 
     def pointers(self, tag: Tag, *, step: int | None = None) -> list[Pointer]:
-        """Return where the values of a tag other than a scalar are stored: all, or of one step.
+        """Return where the values of a tag that is not a scalar are stored: all, or of one step.
 
         Raises:
-            UnknownName: the tag is gone since it was listed.
+            UnknownName: the tag was deleted since it was listed.
         """
         from aboard.index.series import read_pointers
 
@@ -334,7 +334,6 @@ class Index:
 
     @property
     def columns(self) -> Columns:
-        """The columns of all runs."""
         from aboard.index.columns import Columns
 
         with self._columns_lock:
@@ -343,48 +342,47 @@ class Index:
             return self._columns
 
     def runs_of(self, ids: Sequence[int]) -> list[KnownRun]:
-        """Return the runs of some ids, as they are now, in this order; those gone are left out."""
+        """Return the runs with the ids, in this order, without deleted ones."""
         found = self.runs_by_id(ids)
         return [found[one] for one in ids if one in found]
 
     def runs_by_id(self, ids: Sequence[int]) -> dict[int, KnownRun]:
-        """Return the runs of some ids, as they are now, by their id."""
         from aboard.index.catalog import runs_by_id
 
         return self._do(lambda connection: runs_by_id(connection, ids))
 
     def ids_of(self, root: str, directories: Collection[str]) -> dict[str, int]:
-        """Return the ids of those of some directories below a root that are runs."""
+        """Return the ids of the runs among `directories`, by directory."""
         from aboard.index.catalog import ids_of
 
         return self._do(lambda connection: ids_of(connection, root, directories))
 
     def repeated_runs(self, root: str, inner: str) -> list[tuple[int, int]]:
-        """Return the ids of the runs that are known below a root and below one inside of it."""
+        """Return the ids of the runs listed both below `root` and below `inner`, a root inside."""
         from aboard.index.catalog import repeated_runs
 
         return self._do(lambda connection: repeated_runs(connection, root, inner))
 
     def column_names(self, group: str, roots: Collection[str]) -> list[str]:
-        """Return the names of the hyperparameters, tags or metrics in the records of some roots."""
+        """Return the names of the hyperparameters, tags or metrics in the records of the roots."""
         from aboard.index.catalog import column_names
 
         return self._do(lambda connection: column_names(connection, group, roots))
 
     def experiments_like(self, start: str, roots: Collection[str]) -> list[str]:
-        """Return the experiments of some roots that begin with a text."""
+        """Return the experiments of the roots that begin with `start`, sorted."""
         from aboard.index.catalog import experiments_like
 
         return self._do(lambda connection: experiments_like(connection, start, roots))
 
     def labels_of(self, experiment: str, roots: Collection[str], most: int) -> list[str]:
-        """Return the labels of runs of an experiment, in natural order."""
+        """Return the labels of up to `most` runs of an experiment, in natural order."""
         from aboard.index.catalog import labels_of
 
         return self._do(lambda connection: labels_of(connection, experiment, roots, most))
 
     def last_change(self) -> tuple[int, int]:
-        """Return which index this is, and the number of the last change to its runs. Cheap."""
+        """Return the epoch of the index and the number of the last change to its runs. Cheap."""
         from aboard.index.catalog import last_change
 
         return self._do(last_change)
@@ -392,14 +390,14 @@ class Index:
     def changes_since(
         self, since: tuple[int, int], roots: Collection[str]
     ) -> CatalogChanges | None:
-        """Return what happened to the runs of some roots; None if it cannot be known."""
+        """Return the changes to the runs of the roots; None if `since` is of another index."""
         from aboard.index.catalog import changes_since
 
-        def ask(connection: sqlite3.Connection) -> CatalogChanges | None:
+        def read(connection: sqlite3.Connection) -> CatalogChanges | None:
             with query.at_one_moment(connection):
                 return changes_since(connection, since, roots)
 
-        return self._do(ask)
+        return self._do(read)
 
     def put_record(self, root: str, directory: str, record: Manifest) -> KnownRun:
         from aboard.index.catalog import put_record
@@ -421,7 +419,7 @@ class Index:
         return self._ask(lambda connection: traffic.read(connection, bucket, hours))
 
     def point_counts(self, tags: Sequence[Tag]) -> list[int]:
-        """Return the number of values of each tag, less those that restarts made void."""
+        """Return the number of values of each tag, without those superseded by restarts."""
         restarted = [tag for tag in tags if not tag.in_order]
         if not restarted:
             return [tag.points for tag in tags]
@@ -429,9 +427,9 @@ class Index:
         return [tag.points if tag.in_order else next(left) or 0 for tag in tags]
 
     def value_counts(self, source: Source, kind: Callable[[Tag], str]) -> tuple[int, Counter[str]]:
-        """Return how many tags there are, and how many values by the kind of their tags."""
+        """Return the number of tags, and the number of values by the kind of their tags."""
 
-        def question(connection: sqlite3.Connection) -> tuple[int, Counter[str]]:
+        def count(connection: sqlite3.Connection) -> tuple[int, Counter[str]]:
             tags, values = 0, Counter[str]()
             with query.at_one_moment(connection):
                 for tag in query.tags(connection, source):
@@ -439,7 +437,7 @@ class Index:
                     values[kind(tag)] += _values_left(connection, tag)
             return tags, values
 
-        return self._ask(question)
+        return self._ask(count)
 
     def forget(self, source: Source) -> Forgotten:
         from aboard.index.store import forget
@@ -448,7 +446,7 @@ class Index:
         return self._do(lambda connection: forget(connection, source))
 
     def compact(self) -> None:
-        """Return unused space to the disk; a failure becomes one of the index's problems."""
+        """Return unused space to the disk; a failure is added to `problems`."""
         from aboard.index.store import compact
 
         if self.path is None:
@@ -457,16 +455,16 @@ class Index:
             with self._connections.lend() as connection:
                 compact(connection)
         except sqlite3.Error as error:
-            problem = f"the index {self.path} could not be made smaller ({error})"
-            hint = "It needs as much free space as it takes; free some, or try again."
+            problem = f"the index {self.path} could not be compacted ({error})"
+            hint = "Compacting needs as much free space as the index; free some, or try again."
             self.problems.append(IndexProblem(problem, hint))
 
     def _read(self, tag: Tag, read: Callable[[sqlite3.Connection, Tag], T]) -> T:
         (found,) = self._of_tags([tag], read)
         if found is None:
             raise UnknownName(
-                f"tag {tag.name!r} of run {tag.run!r} is gone from {tag.source.uri}: its files were"
-                " deleted or replaced since it was listed. List the tags again."
+                f"tag {tag.name!r} of run {tag.run!r} is no longer in {tag.source.uri}: its files"
+                " were deleted or replaced since it was listed. List the tags again."
             )
         return found
 
@@ -480,10 +478,10 @@ class Index:
         tags: Sequence[Tag],
         read: Callable[[sqlite3.Connection, Sequence[Tag]], Sequence[T | None]],
     ) -> list[T | None]:
-        """Read from tags as they are now, whatever happened since they were listed."""
-        looked_at: set[Source] = set()
+        """Read from the current state of tags, which may have changed since they were listed."""
+        refreshed: set[Source] = set()
 
-        def question(connection: sqlite3.Connection) -> tuple[list[T | None], set[Source]]:
+        def attempt(connection: sqlite3.Connection) -> tuple[list[T | None], set[Source]]:
             with query.at_one_moment(connection):
                 if query.are_held(connection, tags):
                     return list(read(connection, tags)), set()
@@ -491,20 +489,20 @@ class Index:
                 answers = iter(read(connection, [tag for tag in found if tag is not None]))
                 return (
                     [None if tag is None else next(answers) for tag in found],
-                    (unsure & self._sources.keys()) - looked_at,
+                    (unsure & self._sources.keys()) - refreshed,
                 )
 
         while True:
-            answers, unsure = self._ask(question)
+            answers, unsure = self._ask(attempt)
             if not unsure:
                 return answers
             for source in unsure:
                 with suppress(StorageError):
                     self.refresh(source)
-            looked_at |= unsure
+            refreshed |= unsure
 
-    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        return self._do(question, after_replacing=self._refill)
+    def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return self._do(work, after_replacing=self._refill)
 
     def _do(
         self,
@@ -530,15 +528,13 @@ class Index:
     def _moved_to_memory(self, reason: str, error: Exception) -> None:
         self.problems.append(
             IndexProblem(
-                f"{reason} ({error}), so it is kept in memory and will be gone with this process",
+                f"{reason} ({error}), so it is kept in memory and lost when this process exits",
                 _hint_for(error),
             )
         )
 
 
 class _RunTags:
-    """Reads the tags of a run from an index."""
-
     def __init__(
         self, index: Index, place: Place, beyond: query.Crowded | None, *, are_alike: bool
     ) -> None:
@@ -583,7 +579,7 @@ def _hint_for(error: Exception) -> str:
     no_space = getattr(error, "errno", 0) in {errno.ENOSPC, errno.EDQUOT}
     if no_space or schema.has_no_room(error):
         return "Free some space, or set ABOARD_CACHE to a directory on another disk."
-    return "Set ABOARD_CACHE to a directory of your own on a local disk."
+    return "Set ABOARD_CACHE to your own directory on a local disk."
 
 
 def refresh(
@@ -593,7 +589,7 @@ def refresh(
     anew: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Read what is new in a source and store it; only this thread may write meanwhile.
+    """Read what is new in a source and store it. No other thread may use the connection meanwhile.
 
     Raises:
         StorageError: the source itself cannot be listed.
@@ -619,13 +615,13 @@ def refresh(
             made.update(one.directory for one in corrected.readings)
             _read_and_store(connection, corrected, again, None)
             report.problems += again.problems
-        if not source.only and not plan.problems:  # the listing tells
+        if not source.only and not plan.problems:  # the listing is complete
             made &= plan.shared
         if shared := query.of_many_files(connection, made):
             from aboard.index.catalog import number_attempts
 
             number_attempts(connection, shared)
-        # Another process may be reading the same files: then see what is left to do.
+        # Another process has read some of the same files: plan again.
         if not store.outrun:
             break
         anew = False
@@ -640,7 +636,6 @@ def refresh(
 def _read_and_store(
     connection: sqlite3.Connection, plan: Plan, report: Report, progress: Progress | None
 ) -> Store:
-    """Carry out a plan; the store knows what is left to do."""
     from aboard.index.reader import Batch, reading
     from aboard.index.store import Store
 
@@ -663,7 +658,7 @@ def _read_and_store(
 
 
 class Connections:
-    """The connections to an index; `on_move` is called when the index moves into memory."""
+    """A pool of connections to an index; calls `on_move` when the index moves into memory."""
 
     def __init__(
         self,
@@ -677,8 +672,7 @@ class Connections:
         self._on_move = on_move
         self._read_only = read_only
         self._lock = threading.RLock()
-        # Taken and put back without the lock, each with the generation it is of: every request
-        # needs one.
+        # Each with its generation. Taken and put back without the lock: every request needs one.
         self._idle: deque[tuple[int, sqlite3.Connection]] = deque()
         self._memory: sqlite3.Connection | None = None
         if read_only:
@@ -690,7 +684,7 @@ class Connections:
 
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection; the one to an index in memory goes to one caller at a time."""
+        """Lend a connection. An index in memory has only one, lent to one caller at a time."""
         taken = self._take()
         if taken is None:
             with self._lock:
@@ -715,15 +709,15 @@ class Connections:
             connection.close()
 
     def _put_back(self, generation: int, connection: sqlite3.Connection) -> None:
-        if generation != self.generation or len(self._idle) >= _KEPT:
+        if generation != self.generation or len(self._idle) >= _MOST_IDLE:
             connection.close()
             return
         self._idle.append((generation, connection))
-        if generation != self.generation:  # the index was replaced or closed just now
+        if generation != self.generation:  # the index was replaced or closed meanwhile
             self._close_idle()
 
     def replace(self, error: sqlite3.Error, generation: int) -> None:
-        """Replace a damaged or full index, unless another thread did; raise any other error."""
+        """Replace an index that is damaged or cannot be written; raise any other error."""
         with self._lock:
             if generation != self.generation:
                 return
@@ -741,7 +735,7 @@ class Connections:
             self.generation += 1
 
     def close(self) -> None:
-        """Close the idle connections, and those lent when they come back."""
+        """Close idle connections now, and lent ones when they are put back."""
         with self._lock:
             self.generation += 1
             self._close_idle()

@@ -1,8 +1,8 @@
-"""The library: which runs lie below some roots, and which of them selectors select.
+"""The library: the runs below a set of roots, and which of them selectors select.
 
-One `Library` serves a command, a viewer or a hub. It owns what is known of its roots: their
-last refresh, the runs below them, and the records of runs. A selector is parsed once, by `parse`;
-every other method takes the parsed selectors. When to refresh is left to the caller.
+One `Library` serves a command, a viewer or a hub. It owns the state of its roots: their last
+refresh, the runs below them, and the records of runs. `parse` parses selectors; every other method
+takes parsed ones. The caller decides when to refresh.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ if TYPE_CHECKING:
     from aboard.index.table import Metrics, RunTable
     from aboard.runs.columns import Facet, Ints, Mark
 
-_BUCKET_SECONDS = 5.0  # for which the listing of a bucket is new enough
-_LOGGED = ("hparams", "metrics")  # what event files may hold besides points
-_MOST_ORDERS = 4  # that are kept for deep pages
-_LEVELS_ABOVE = 2  # how far above a source its record may be: a stage or a rank may be opened alone
+_BUCKET_SECONDS = 5.0  # how long the listing of a bucket is considered current
+_LOGGED = ("hparams", "metrics")  # fields that event files may provide
+_MOST_ORDERS = 4  # cached for later pages
+_LEVELS_ABOVE = 2  # how far above a source its record may be: a source may be a stage or a rank
 
 
 class Member(NamedTuple):
-    """A source on a board, and the name before the names of its runs."""
+    """A source on a board, and the prefix of the names of its runs."""
 
     source: Source
     name: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Member:
-        """Parse `NAME=PLACE`, a path or a URI; a text that exists as a path is one."""
+        """Parse `NAME=PLACE`, a path or a URI; text that exists as a path is a path."""
         name, place = split_name(text)
         if name and not Path(text).exists():
             return cls(Source.parse(place), name)
@@ -78,10 +78,10 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A place below which runs lie.
+    """A directory or bucket prefix with runs below it.
 
-    An empty name is derived from the URI; `environment` holds variables for this root alone, such
-    as `AWS_PROFILE`.
+    If the name is empty, one is derived from the URI. `environment` has variables for this root
+    only, such as `AWS_PROFILE`.
     """
 
     uri: str
@@ -90,9 +90,9 @@ class Root:
 
 
 class RootState(NamedTuple):
-    """The outcome of the last refresh of a root.
+    """The result of the last refresh of a root.
 
-    `error` says why the root could not be listed, `problems` what could not be read below it.
+    `error` is why the root could not be listed; `problems` are errors below it.
     """
 
     at: float | None = None
@@ -109,9 +109,9 @@ class RootState(NamedTuple):
 
 
 class RunSet(Sequence[KnownRun]):
-    """Some of the known runs, in their order; the records are read when they are asked for.
+    """A sequence of known runs, whose records are read from the index on first access.
 
-    A run that is deleted meanwhile is left out then.
+    Runs deleted before that are left out.
     """
 
     def __init__(self, library: Library, rows: Ints | None = None) -> None:
@@ -121,12 +121,12 @@ class RunSet(Sequence[KnownRun]):
 
     @property
     def is_all(self) -> bool:
-        """Whether these are all known runs: then rows are not needed to list them."""
+        """Whether these are all known runs, which can be listed without rows."""
         return self._rows is None
 
     @property
     def rows(self) -> Ints:
-        """Their rows in the table of the library."""
+        """The rows of the runs in the table of the library."""
         if self._rows is None:
             self._rows = self._library.table().rows
         return self._rows
@@ -161,7 +161,7 @@ class RunSet(Sequence[KnownRun]):
 
 
 class RunGroup(NamedTuple):
-    """Runs that have the same values of the fields that a question groups by."""
+    """Runs with equal values of the fields that a question groups by."""
 
     values: tuple[Any, ...]
     runs: RunSet
@@ -176,9 +176,9 @@ class RunAnswer(NamedTuple):
 
 
 class RunPage(NamedTuple):
-    """A page of the runs that a question selects, and how many these are.
+    """A page of the runs that a question selects, and the number of all of them.
 
-    It ends before the place `end`, and with `mark`; the last page has none.
+    The next page starts at the offset `end`, after `mark`; the last page has no mark.
     """
 
     runs: RunSet
@@ -188,7 +188,7 @@ class RunPage(NamedTuple):
 
 
 class _HeldOrder(NamedTuple):
-    """All runs that a question selects, in its order, and what that was derived from."""
+    """All runs that a question selects, in its order; a cache entry."""
 
     question: Question
     version: tuple[object, ...]
@@ -197,19 +197,19 @@ class _HeldOrder(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """Which rows of the index are shown, and what that was derived from."""
+    """Which rows of the index are shown; a cache entry."""
 
     key: tuple[object, ...]
     rows: Ints
     size: int
-    held: tuple[object, ...]  # what the key identifies, so that nothing else gets its identity
+    held: tuple[object, ...]  # keeps the objects whose ids are in the key alive
 
 
 class Library:
-    """The runs below some roots; `any_path` allows places below none of them too.
+    """The runs below a set of roots; `any_path` also allows paths and URIs outside them.
 
-    Safe to use from many threads: one lock guards what is remembered, and is never held while a
-    root is listed. The roots are replaced, not changed, and read without it: an event loop does.
+    Thread-safe: one lock guards all state, and is never held while a root is listed. The mapping of
+    roots is replaced, never changed, so that an event loop can read it without the lock.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Library:
         self._states: dict[str, RootState] = {}
         self._shown: _Shown | None = None
         self._metrics: Metrics | None = None
-        self._orders: list[_HeldOrder] = []  # the last used at the end
+        self._orders: list[_HeldOrder] = []  # least recently used first
         self._records: dict[str, tuple[int, dict[str, KnownRun | None]]] = {}
         self._record_roots: dict[Source, str] = {}
         for root in roots:
@@ -242,9 +242,9 @@ class Library:
         return tuple(self._roots.values())
 
     def root_names(self) -> dict[str, str]:
-        """Return the roots' names by URI: the given ones, else the shortest that are distinct.
+        """Return the names of the roots by URI: the given name, else the shortest distinct one.
 
-        `/a/runs` and `s3://bucket/runs` are `a/runs` and `bucket/runs`; one alone is `runs`.
+        `/a/runs` and `s3://bucket/runs` become `a/runs` and `bucket/runs`; a single one `runs`.
         """
         roots = self.roots
         endings = {root.uri: _endings(root.uri) for root in roots}
@@ -260,7 +260,7 @@ class Library:
         return list(self._roots)
 
     def add_root(self, root: Root | str) -> Root:
-        """Add a root, or replace the one of the same URI."""
+        """Add a root, or replace the one with the same URI."""
         added = Root(canonical(root)) if isinstance(root, str) else root
         real = {} if is_remote(added.uri) else {added.uri: os.path.realpath(added.uri)}
         with self._lock:
@@ -271,7 +271,7 @@ class Library:
         return added
 
     def refresh(self, root: str, *, marks: bool = True) -> CatalogReport | None:
-        """Look for runs below a root; None if it cannot be listed, and its state says why."""
+        """Look for runs below a root; None if it cannot be listed, for the reason in its state."""
         try:
             report = self.index.refresh_catalog(root, marks=marks)
         except StorageError as error:
@@ -285,7 +285,7 @@ class Library:
         return report
 
     def look_again(self) -> None:
-        """Look for runs below all roots, except buckets that were listed just now."""
+        """Look for runs below all roots, except buckets that were listed a moment ago."""
         now = self._clock()
         for uri in self.uris:
             listed = self.state(uri).at
@@ -297,10 +297,10 @@ class Library:
             return self._states.get(root) or RootState()
 
     def environment(self, sources: Iterable[Source]) -> dict[str, str]:
-        """Return the variables with which another process reads some sources.
+        """Return the environment variables that another process needs to read the sources.
 
         Raises:
-            BadSelector: they lie below roots whose variables differ.
+            BadSelector: the sources are below roots with different variables.
         """
         found: dict[str, str] = {}
         for source in sources:
@@ -316,7 +316,7 @@ class Library:
         return found
 
     def may_show(self, uri: str) -> bool:
-        """Return whether a place is below a root, and not by a link that leads out."""
+        """Return whether a place is below a root, and not behind a link that leads out of it."""
         if self.any_path:
             return True
         return any(is_below(uri, root) for root in self.uris) and self._stays_inside(uri)
@@ -333,11 +333,11 @@ class Library:
     def parse(texts: Iterable[str], *, exists: Exists | None = None) -> tuple[Selector, ...]:
         """Parse selectors; a comma separates several in one text.
 
-        `exists` says whether a word that could be an experiment is a path of this process. Without
-        it, relative paths are refused: they are another process's.
+        `exists` tells whether a word that could be an experiment is an existing path. Without it,
+        relative paths are refused: they are relative to another process.
 
         Raises:
-            BadSelector: one of them cannot be parsed, or is a relative path of another process.
+            BadSelector: a selector is invalid, or a relative path of another process.
         """
         parsed = parse_all(texts) if exists is None else parse_all(texts, exists=exists)
         return tuple(_with_uri(one, is_local=exists is not None) for one in parsed)
@@ -352,14 +352,14 @@ class Library:
         return known if self.any_path else [run for run in known if self._stays_inside(run.uri)]
 
     def count(self, root: str) -> int:
-        """Return how many of the known runs lie below a root."""
+        """Return the number of known runs below a root."""
         import numpy as np
 
         table = self.table()
         return int(np.count_nonzero(table.column(Field("root")).compare("==", root)[table.rows]))
 
     def places_of_runs(self, uris: Collection[str]) -> set[str]:
-        """Return the known runs that some places are, or are part of."""
+        """Return the known runs that contain any of the URIs, or are one of them."""
         found: set[str] = set()
         for root in self.uris:
             start = len(root.rstrip("/")) + 1
@@ -371,7 +371,7 @@ class Library:
         return {uri for uri in found if self._stays_inside(uri)}
 
     def changes_since(self, change: tuple[int, int]) -> CatalogChanges | None:
-        """Return what has happened to runs since a change; None if it cannot be known."""
+        """Return the changes to runs since a change; None if it is of another index."""
         changes = self.index.changes_since(change, self.uris)
         if changes is None or self.any_path:
             return changes
@@ -382,13 +382,13 @@ class Library:
         return changes._replace(new=new, changed=changed)
 
     def lost(self, now: float) -> frozenset[int]:
-        """Return the rows of the runs that are lost at a time."""
+        """Return the rows of the runs that are lost at the time `now`."""
         table = self.table()
         table.now = now
         return frozenset(table.rows[table.lost[table.rows]].tolist())
 
     def run(self, identity: str) -> KnownRun | None:
-        """Return a known run by its id; None if there is none that may be shown."""
+        """Return a known run by its id; None if it does not exist or may not be shown."""
         for root in self.uris:
             directory = directory_of_id(root, identity)
             if directory is None:
@@ -401,15 +401,15 @@ class Library:
     def find(
         self, selectors: Sequence[Selector] = (), *, unambiguous: bool = False, retry: bool = True
     ) -> RunSet:
-        """Return the known runs that selectors select, all of them if there are no selectors.
+        """Return the known runs that the selectors select; all runs without selectors.
 
-        A path or URI selects the runs in it and below it, if there are any. With `unambiguous`, the
-        name of a run without its experiment must select one run only. With `retry`, the roots are
-        refreshed before a selector counts as matching nothing.
+        A path or URI selects the runs in and below it, which may be none. With `unambiguous`, the
+        name of a run without its experiment must match one run only. With `retry`, the roots are
+        refreshed if a selector matches nothing.
 
         Raises:
             NothingMatches: a selector other than a path matches no run.
-            AmbiguousRun: a name alone matches several.
+            AmbiguousRun: a name without an experiment matches several runs.
         """
         if not selectors:
             return self.runs()
@@ -419,10 +419,10 @@ class Library:
     # Questions.
 
     def to_read(self, question: Question, runs: RunSet, fields: Iterable[Field] = ()) -> RunSet:
-        """Return those of some runs whose event files must be read to answer a question.
+        """Return the runs whose event files must be read to answer a question.
 
-        `fields` are more of which values are needed. Records have hyperparameters and the last
-        values of metrics; of a run without one, event files do.
+        `fields` are further fields to read. Hyperparameters and last values of metrics are in
+        records; for a run without a record, they are in its event files.
         """
         named = [*question.fields, *fields]
         if not any(one.group in _LOGGED for one in named):
@@ -442,7 +442,7 @@ class Library:
         return self._joined(RunSet(self, rows[lacks]), raw)
 
     def _raw(self, question: Question, runs: RunSet) -> RunSet:
-        """Return those of some runs that have no record, as far as a question may select them."""
+        """Return the runs without a record that a question may select."""
         table = self.table()
         is_raw = ~table.stored("recorded_state").present
         if not is_raw[table.rows].any():
@@ -457,7 +457,7 @@ class Library:
         return RunSet(self, np.union1d(some.rows, more.rows)) if len(more) else some
 
     def unread(self, runs: Sequence[KnownRun]) -> int:
-        """Return how many of some runs have event files, as far as known, that were not read."""
+        """Return how many of the runs were never read, but may have event files."""
         if not runs:
             return 0
         known = self.index.marks([Source(run.uri) for run in runs])
@@ -465,13 +465,13 @@ class Library:
         return sum(self.state(run.root).marks.get(run.directory) != 0 for run in left)
 
     def narrow(self, question: Question, runs: RunSet) -> RunSet:
-        """Return those of some runs that a question selects, in its order."""
-        if question == Question():  # to count them all would read their records
+        """Return the runs that a question selects, in its order."""
+        if question == Question():  # selects all; counting them would read their records
             return runs
         return self.answer(question, runs, check=False).runs
 
     def values(self, field: Field, runs: RunSet | Sequence[KnownRun]) -> list[Any]:
-        """Return the value of a field for each of some runs; None where it has none."""
+        """Return the value of a field for each run; None if it has none."""
         table = self.table()
         rows = self.rows_of(runs)
         known = rows[(rows >= 0) & (rows < len(table))]
@@ -481,7 +481,7 @@ class Library:
         return [found.get(row) for row in rows.tolist()]
 
     def rows_of(self, runs: RunSet | Sequence[KnownRun]) -> Ints:
-        """Return the rows of some runs; -1 for one that is not known."""
+        """Return the row of each run; -1 if it is not known."""
         if isinstance(runs, RunSet):
             return runs.rows
         import numpy as np
@@ -493,7 +493,7 @@ class Library:
         return np.array([ids[run.root].get(run.directory, -1) for run in runs], np.int64)
 
     def names(self, group: str, runs: Sequence[KnownRun]) -> list[str]:
-        """Return the names of the hyperparameters, tags or metrics that some runs have."""
+        """Return the names of the hyperparameters, tags or metrics of the runs."""
         table, rows = self.table(), self.rows_of(runs)
         rows = rows[(rows >= 0) & (rows < len(table))]
         fields = {
@@ -502,7 +502,7 @@ class Library:
         return [name for name, one in fields.items() if table.column(one).present[rows].any()]
 
     def table(self) -> RunTable:
-        """Return the known runs as a table; its columns are made when they are asked for."""
+        """Return the known runs as a table, whose columns are loaded on demand."""
         from aboard.index.table import Metrics, RunTable
 
         shown = self._shown_rows()  # without the lock: links are followed, which may hang
@@ -518,7 +518,7 @@ class Library:
         order = columns.order()
         roots, linked = columns.cells("root"), columns.cells("linked")
         uris = self.uris
-        # These are the same objects as long as nothing in them has changed.
+        # These objects stay the same until something in them changes.
         key = (id(order), id(roots), id(linked), *uris)
         held = self._shown
         if held is not None and held.key == key:
@@ -529,7 +529,7 @@ class Library:
         shown[np.isin(roots.codes[:size], wanted)] = True
         if not self.any_path:
             rows = np.flatnonzero(shown & linked.has[:size])
-            shown[rows] = False  # also those that were deleted meanwhile
+            shown[rows] = False  # including those deleted meanwhile
             for row, run in self.index.runs_by_id(rows.tolist()).items():
                 shown[row] = self._stays_inside(run.uri)
         for outer, inner in permutations(uris, 2):
@@ -544,12 +544,11 @@ class Library:
     def answer(self, question: Question, runs: RunSet, *, check: bool = True) -> RunAnswer:
         """Answer a question over some of the known runs.
 
-        What it asks of metrics is answered from what the index has read; the last value is that of
-        a run's record if it is newer. With `check`, the names of hyperparameters, metrics and
-        tags must be those of some run.
+        Metrics come from the index; the last value comes from the run's record if that is newer.
+        With `check`, each hyperparameter, metric and tag in the question must exist in some run.
 
         Raises:
-            BadQuestion: no run has something of a name that the question uses.
+            BadQuestion: no run has a hyperparameter, metric or tag that the question names.
         """
         from aboard.runs.columns import answer
 
@@ -564,7 +563,7 @@ class Library:
         return RunAnswer(RunSet(self, found.rows), found.total, groups)
 
     def check(self, fields: Iterable[Field]) -> None:
-        """Check that some run has each hyperparameter, metric and tag that fields name.
+        """Check that each hyperparameter, metric and tag exists in some run.
 
         Raises:
             BadQuestion: no run has one of them.
@@ -580,9 +579,9 @@ class Library:
         limit: int,
         check: bool = True,
     ) -> RunPage:
-        """Return those of some runs that a question selects, from a place or behind a mark on.
+        """Return a page of the runs that a question selects, from an offset or after a mark.
 
-        The question groups nothing, and its limit does not count; see `answer` for the rest.
+        The question must not group; its limit is ignored. See `answer` for the rest.
         """
         from aboard.runs.columns import answer, mark_of, place_behind
 
@@ -609,7 +608,7 @@ class Library:
     def _ordered(
         self, question: Question, version: tuple[object, ...], table: RunTable, rows: Ints
     ) -> Ints:
-        """Return the rows that a question selects; all pages behind the first are cut from them."""
+        """Return the rows that a question selects; cached, since later pages need them again."""
         import numpy as np
 
         from aboard.runs.columns import answer
@@ -631,7 +630,7 @@ class Library:
         return order
 
     def means(self, field: Field, groups: Iterable[RunSet]) -> list[float | None]:
-        """Return the mean of the finite numbers of a field in each group; None without any."""
+        """Return the mean of the finite numbers of a field in each group; None if it has none."""
         from aboard.runs.columns import mean_of
 
         table = self.table()
@@ -646,18 +645,18 @@ class Library:
         return facet(table.column(field), rows[rows < len(table)], limit)
 
     def recorded_fields(self, runs: RunSet) -> dict[str, int]:
-        """Return how many runs have each of the hyperparameters, metrics and tags of records."""
+        """Return the number of runs with each hyperparameter, metric and tag in their records."""
         counts = self.index.columns.counts(runs.rows)
         starts = tuple(f"{group}." for group in GROUPS)
         return {name: count for name, count in counts.items() if name.startswith(starts)}
 
     def resolve(self, selectors: Sequence[Selector], *, retry: bool = True) -> list[Member]:
-        """Return what selectors select; a path or URI is one member, whatever runs lie below it.
+        """Return what selectors select; a path or URI is one member, with all runs below it.
 
         A job whose record is below a root may have no runs yet.
 
         Raises:
-            BadSelector: a run cannot be left out of a path.
+            BadSelector: a run is excluded from a path, which is not possible.
             NothingMatches: a selector matches no run, or a directory does not exist.
             OutsideRoots: a place may not be shown.
         """
@@ -679,9 +678,9 @@ class Library:
     def members(
         self, selectors: Sequence[Selector], question: Question | None = None
     ) -> list[Member]:
-        """Return what selectors select now; those that match nothing any more are ignored.
+        """Return what selectors select now, ignoring those that match nothing any more.
 
-        With a question, the members are the runs that it selects, also those below a path.
+        With a question, the members are the runs that it selects, including those below a path.
         """
         rows = self._matching(selectors)
         if question is None:
@@ -690,7 +689,7 @@ class Library:
         return [Member(Source(uri), label) for uri, label in self._named(asked)]
 
     def candidates(self, selectors: Sequence[Selector], question: Question | None) -> RunSet | None:
-        """Return the runs whose event files decide what a question selects; None if none do."""
+        """Return the runs whose event files affect the answer to a question; None if none do."""
         if question is None or not any(one.group in _LOGGED for one in question.fields):
             return None
         runs = RunSet(self, self._with_places(selectors, self._matching(selectors)))
@@ -700,12 +699,12 @@ class Library:
         return self._joined(self.narrow(question.prefilter, runs), raw)
 
     def _matching(self, selectors: Sequence[Selector]) -> Ints:
-        if all(one.place for one in selectors):  # no table is needed to know that these match none
+        if all(one.place for one in selectors):  # these match no rows; skips loading the table
             return self.none().rows
         return match(selectors, Known(self.table()))
 
     def _with_places(self, selectors: Sequence[Selector], rows: Ints) -> Ints:
-        """Return rows with those in and below the paths and URIs among selectors."""
+        """Return rows plus those in and below the paths and URIs among the selectors."""
         places = [one.place for one in selectors if one.place]
         if not places:
             return rows
@@ -720,7 +719,7 @@ class Library:
         return table.rows[chosen[table.rows]]
 
     def _rows_below(self, table: RunTable, places: Sequence[str]) -> Ints:
-        """Return the rows of the runs in and below some places."""
+        """Return the rows of the runs in and below the places."""
         import numpy as np
 
         is_inside = _inside(places)
@@ -738,7 +737,7 @@ class Library:
         return np.concatenate(found)
 
     def none(self) -> RunSet:
-        """Return no runs."""
+        """Return an empty set of runs."""
         import numpy as np
 
         return RunSet(self, np.zeros(0, np.int64))
@@ -750,7 +749,7 @@ class Library:
         names = ("root", "directory", "experiment", "name")
         columns = (table.column(Field(one)).values(rows) for one in names)
         for root, directory, experiment, name in zip(*columns, strict=True):
-            if root is not None:  # or it is gone
+            if root is not None:  # None if deleted
                 yield join(root, directory or ""), f"{experiment}/{name}" if experiment else name
 
     def changed(
@@ -758,12 +757,12 @@ class Library:
     ) -> tuple[Selector, ...]:
         """Return selectors with some added and some removed.
 
-        A run that no selector names, but that one of them selects, is left out by a `not:`
-        selector; adding the run again removes that selector.
+        If no selector names a removed run but one selects it, a `not:` selector is added; adding
+        the run again removes that selector.
 
         Raises:
-            NotSelected: they do not select what is to be removed.
-            BadSelector: something cannot be left out, or they would look at too many runs.
+            NotSelected: the selectors do not select what is to be removed.
+            BadSelector: a run cannot be excluded, or the selectors examine too many runs.
         """
         known = Known(self.table(), bounded=True)
 
@@ -771,14 +770,14 @@ class Library:
             return set(match(list(some), known).tolist())
 
         kept = {one.text: one for one in selectors}
-        shown: Ints | None = None  # what those that are kept select
+        shown: Ints | None = None  # the rows that the kept selectors select
         for one in remove:
             if kept.pop(one.text, None) is not None:
                 shown = None
                 continue
             if shown is None:
                 shown = match(tuple(kept.values()), known)
-            known.look(len(shown) // 10)  # at names, which takes less than at patterns
+            known.look(len(shown) // 10)  # names cost less than patterns
             gone_runs = self._removed(one, shown, kept)
             left_out = parse_all(exclusion_of(selector_for(run)) for run in gone_runs)
             kept |= {more.text: more for more in left_out}
@@ -801,7 +800,7 @@ class Library:
         return tuple(changed)
 
     def _removed(self, removed: Selector, rows: Ints, kept: Iterable[str]) -> Sequence[KnownRun]:
-        """Return the runs that a selector removes from those shown, which it may by their names."""
+        """Return the shown runs that a selector removes; raise if names cannot exclude them."""
         shown = RunSet(self, rows)
         gone: Sequence[KnownRun] = ()
         if removed.place:
@@ -819,12 +818,12 @@ class Library:
         for uri, label in self._named(shown):
             if label in labels and uri not in uris:
                 raise BadSelector(
-                    f"{label!r} is below several roots, and one of them cannot be left out.",
+                    f"{label!r} is below several roots, and cannot be excluded from only one.",
                     "Select the others by path instead.",
                 )
         if odd := [text for text in map(selector_for, gone) if is_path(text)]:
             raise BadSelector(
-                f"{odd[0][:200]!r} has no name by which it can be left out.",
+                f"{odd[0][:200]!r} cannot be excluded by name.",
                 "Select the others by name instead.",
             )
         return gone
@@ -872,11 +871,11 @@ class Library:
                 f"The roots are {known}.",
             )
         if not is_remote(uri) and not Path(uri).exists():
-            error = NoSuchPath(uri, "there is no such directory", "Check the path.")
+            error = NoSuchPath(uri, "no such directory", "Check the path.")
             raise NothingMatches(str(error))
 
     def _check_exclusions(self, selectors: Sequence[Selector]) -> None:
-        """Refuse to leave a run out of a path or URI, which is shown as a whole."""
+        """Refuse to exclude a run from a path or URI, which is always shown completely."""
         places = [one.place for one in selectors if one.place]
         if not places or not any(one.excludes for one in selectors):
             return
@@ -885,25 +884,25 @@ class Library:
             for run in RunSet(self, rows):
                 if is_inside(run.uri):
                     raise BadSelector(
-                        f"{run.label!r} cannot be left out of a path or URI that it is part of.",
+                        f"{run.label!r} cannot be excluded from a path or URI that contains it.",
                         "Select runs by name instead of by path.",
                     )
 
     # Records of runs.
 
     def refresh_records(self, source: Source) -> None:
-        """Read the records of a source again, unless it lies below a root of this library."""
+        """Read the records of a source again, unless it is below a root of this library."""
         place = self._record_root(source)
         if place not in self.uris:
             self.index.refresh_catalog(place, marks=False)
 
     def record_marks(self, sources: Iterable[Source]) -> tuple[int, ...]:
-        """Return numbers that change when a record of one of the sources does."""
+        """Return numbers that change when a record of one of the sources changes."""
         places = dict.fromkeys(self._record_root(source) for source in sources)
         return tuple(self.index.catalog_changes(place) for place in places)
 
     def record_of(self, source: Source, directory: str) -> KnownRun | None:
-        """Return the run that a directory of a source is part of, if it has a record."""
+        """Return the run that contains a directory of a source, if it has a record."""
         place = self._record_root(source)
         changes = self.index.catalog_changes(place)
         with self._lock:
@@ -936,8 +935,8 @@ def _with_uri(selector: Selector, *, is_local: bool) -> Selector:
         return selector
     if not is_local and (selector.name or ("://" not in place and not place.startswith("/"))):
         raise BadSelector(
-            f"{selector.text!r}: the hub does not know where you are.",
-            "Write the path from the root of the file system: /data/logs.",
+            f"{selector.text!r}: the hub does not know your working directory.",
+            "Use an absolute path: /data/logs.",
         )
     try:
         return replace(selector, place=canonical(place))
@@ -954,7 +953,7 @@ def _has_file(uri: str, name: str) -> bool:
 
 
 def _run_above(uri: str) -> str | None:
-    """Return the nearest directory above one that has a record, unless it has one itself."""
+    """Return the nearest parent directory that has a record; None if `uri` itself has one."""
     place = uri
     for level in range(_LEVELS_ABOVE + 1):
         if _has_file(place, FILE_NAME):
@@ -972,7 +971,7 @@ def _endings(uri: str) -> list[str]:
 
 
 def _inside(places: Iterable[str]) -> Callable[[str], bool]:
-    """Return what tells whether a URI is one of some places, or below one."""
+    """Return a function that tells whether a URI is one of the places or below one."""
     exact = set(places)
     above = {place.rstrip("/") + "/" for place in exact}
     lengths = sorted({len(place) for place in above})

@@ -31,10 +31,10 @@ class Logs:
     Args:
         source: a directory, a bucket URI, or one event file.
         index: the index to use; the user's own by default.
-        refresh: bring the index up to date first. Without it, what the index
-            already knows is served, without a request to storage.
-        anew: forget what the index knows of this source, and read it all again.
-        progress: is called while there is something to read.
+        refresh: update the index first. If false, everything is served from the
+            index, without a request to storage.
+        anew: drop this source from the index, and read all of it again.
+        progress: called repeatedly while files are read.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Logs:
             raise
 
     def refresh(self, *, anew: bool = False, progress: Progress | None = None) -> Report:
-        """Read what is new; return what was done."""
+        """Read what is new, or with `anew` everything."""
         self.report = self.index.refresh(self.source, anew=anew, progress=progress)
         return self.report
 
@@ -101,7 +101,7 @@ class Logs:
         """Return one tag.
 
         Raises:
-            UnknownName: there is no such run, or no such tag in it.
+            UnknownName: the run does not exist, or does not have the tag.
         """
         found = self.index.find_tag(self.source, run, tag)
         if found is not None:
@@ -134,14 +134,14 @@ class Logs:
         return self.index.series(found, samples=samples, start=start, stop=stop)
 
     def summary(self, run: str, tag: str) -> Summary:
-        """Return what the index knows of a scalar without reading its points.
+        """Return the summary of a scalar, without reading its points.
 
         Raises:
-            UnknownName: there is no such scalar.
+            UnknownName: the run has no such scalar.
         """
         (found,) = self.index.summaries([self._scalar(run, tag)])
         if found is None:
-            raise UnknownName(f"tag {tag!r} of run {run!r} is gone")
+            raise UnknownName(f"tag {tag!r} of run {run!r} was deleted")
         return found
 
     def _scalar(self, run: str, tag: str) -> Tag:
@@ -155,7 +155,7 @@ class Logs:
         return found
 
     def records(self, run: str, tag: str) -> Iterator[Value]:
-        """Read the values of a tag that is not a scalar, one by one from their files."""
+        """Read the values of a tag that is not a scalar, one at a time from their files."""
         from aboard.index.series import read_records
 
         found = self.tag(run, tag)
@@ -179,7 +179,7 @@ class Logs:
                 frames.append(pd.DataFrame({"run": one.run, "tag": one.name, **columns}))
         if not frames:
             row = {"run": "", "tag": "", "step": 0, "wall_time": 0.0, "value": 0.0}
-            return pd.DataFrame([row]).iloc[:0]  # so that its columns have their kinds
+            return pd.DataFrame([row]).iloc[:0]  # no rows, but columns with their types
         return pd.concat(frames, ignore_index=True)
 
 

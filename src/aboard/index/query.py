@@ -1,7 +1,7 @@
 """Queries: the runs, tags, files and damage of a source.
 
-A *run* is a directory with event files; `tags` has what its tags are. Points are left to `series`;
-here nothing imports numpy, so that a list is there at once.
+A *run* is a directory with event files. `tags` defines tags; `series` reads points. Nothing here
+imports numpy, so that lists are quick.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from aboard.storage.uri import join
 
 
 class UnknownName(LookupError):  # noqa: N818 - named by what is wrong
-    """There is no run, or no tag, of that name; or it is gone."""
+    """No run or tag has this name."""
 
 
 class Run(NamedTuple):
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes of a file in which no good record was found."""
+    """A span of bytes without a good record."""
 
     uri: str
     offset: int
@@ -61,19 +61,19 @@ SELECT f.directory, f.name, s.tag, s.id, s.form, s.origin, s.metadata, s.count, 
        s.max_step, s.increasing, s.last_step, s.max_wall, s.last_wall, s.last_value, s.rows
 FROM file AS f JOIN segment AS s ON s.file = f.id
 """
-_MOST_METRICS = 1000  # of a run without a record, whose last values are kept with it
-_RUNS_AT_ONCE = 100  # so that few rows are sorted
+_MOST_METRICS = 1000  # whose last values are stored with a run that has no record
+_RUNS_AT_ONCE = 100  # keeps the sorted results small
 _IN_ORDER = " ORDER BY f.directory, s.tag, f.attempt, f.name, s.form"
 _DAMAGED_BYTES = """(SELECT coalesce(sum(length), 0) FROM damage WHERE damage.file = file.id)
 + CASE WHEN damage_start >= 0 THEN offset - damage_start ELSE 0 END"""
 
 
 def _visible(source: Source) -> tuple[str, tuple[str, ...]]:
-    """Return the SQL condition for the files of a source, less those that have adopted copies."""
+    """Return the SQL condition for the files of a source without originals of adopted copies."""
     where, arguments = within(source)
     if source.only:
         return where, arguments
-    # A query over names alone, which an index covers; it runs once, not for each file.
+    # A subquery on names only, covered by an index; SQLite runs it once.
     copies = (
         f"SELECT substr(name, 1, length(name) - {len(ADOPTED)}) FROM file {where}"
         f" AND substr(name, -{len(ADOPTED)}) = '{ADOPTED}'"
@@ -83,7 +83,7 @@ def _visible(source: Source) -> tuple[str, tuple[str, ...]]:
 
 def runs(connection: sqlite3.Connection, source: Source) -> list[Run]:
     where, arguments = _visible(source)
-    # With min(name), SQLite takes first_wall from the row that has it: the first file.
+    # With min(name), SQLite takes first_wall from the row with the minimum: the first file.
     rows = connection.execute(
         "SELECT directory, count(*), sum(size), sum(events), first_wall,"
         f" sum({_DAMAGED_BYTES}), min(name) FROM file {where}"
@@ -109,18 +109,18 @@ def damages(connection: sqlite3.Connection, source: Source) -> list[Damage]:
 
 
 def stamp(connection: sqlite3.Connection) -> int:
-    """Return a number that changes whenever the mark of any run does. Cheap."""
+    """Return a number that changes whenever the mark of any run changes. Cheap."""
     count: int = connection.execute("SELECT count FROM stamp").fetchone()[0]
     return count
 
 
-Marks = dict[str, tuple[object, ...]]  # a value for each run's directory that changes with the run
+Marks = dict[str, tuple[object, ...]]  # by directory of a run; changes with the run
 
 
 def marks(connection: sqlite3.Connection, sources: Sequence[Source]) -> list[Marks]:
     whole = [source.uri.rstrip("/") for source in sources if not source.only]
     rows: Iterable[tuple[str, str, str, *tuple[object, ...]]] = connection.execute(
-        # '0' is the character after '/': what begins with the source is in between.
+        # '0' is the character after '/': everything below the source is in between.
         "SELECT given.value, directory, name, file.id, offset, attempt, first_wall"
         " FROM json_each(?) AS given CROSS JOIN file"
         " WHERE directory >= given.value AND directory < given.value || '0'"
@@ -150,7 +150,6 @@ def _marks_of_file(connection: sqlite3.Connection, source: Source) -> Marks:
 
 
 def _mark(files: list[tuple[object, ...]]) -> tuple[object, ...]:
-    """Return what changes with a run: the first file as it is, the others in a number."""
     return files[0], len(files), hash(tuple(files))
 
 
@@ -163,7 +162,7 @@ class Crowded(NamedTuple):
     """A run with more tags than are listed."""
 
     tags: int
-    beyond: str  # the first tag, by name, that is not listed
+    beyond: str  # the first tag, by name, that is left out
 
 
 def segment_counts(connection: sqlite3.Connection, directories: Collection[str]) -> dict[str, int]:
@@ -179,7 +178,7 @@ def segment_counts(connection: sqlite3.Connection, directories: Collection[str])
 def crowded(
     connection: sqlite3.Connection, directories: Iterable[str], most: int
 ) -> dict[str, Crowded]:
-    """Return the runs that have more tags than `most`, by directory."""
+    """Return the runs with more than `most` tags, by directory."""
     found = {}
     tags = (
         "SELECT DISTINCT tag FROM file JOIN segment ON segment.file = file.id WHERE directory = ?"
@@ -197,7 +196,7 @@ def crowded(
 def described(
     connection: sqlite3.Connection, directories: Collection[str]
 ) -> dict[str, list[About]]:
-    """Return what the metadata of the tags of runs says, of each run once; at least that."""
+    """Return the distinct metadata of the tags of each run, by directory."""
     rows = connection.execute(
         "SELECT DISTINCT directory, origin, metadata, form FROM file"
         " JOIN segment ON segment.file = file.id"
@@ -215,7 +214,7 @@ def tags_of(
     places: Collection[tuple[Source, str]],
     beyond: Mapping[str, Crowded],
 ) -> Iterator[tuple[tuple[Source, str], TagTable]]:
-    """Yield the tags of each run; of crowded ones, those before the first that is beyond."""
+    """Yield the tags of each run; of crowded runs, only those before `beyond`."""
     by_directory: dict[str, list[Source]] = {}
     for source, directory in places:
         by_directory.setdefault(directory, []).append(source)
@@ -248,9 +247,9 @@ def described_names(
     *,
     are_alike: bool,
 ) -> DescribedNames | None:
-    """Return the names of a run's tags; None if some tag has several segments.
+    """Return the names of a run's tags; None if any tag has several segments.
 
-    If all tags `are_alike`, one of them is looked at.
+    With `are_alike`, all tags have the same metadata, which is read once.
     """
     source, directory = place
     conditions, arguments = ["f.directory = ?"], [directory]
@@ -283,16 +282,16 @@ def find_tag(connection: sqlite3.Connection, source: Source, run: str, tag: str)
 def metrics(
     connection: sqlite3.Connection, runs: Collection[Source], names: Collection[str]
 ) -> dict[tuple[str, str], Tag]:
-    """Return the scalar tags of runs that have some names, by the run's URI and the name.
+    """Return the scalar tags of the runs with the given names, by URI of the run and name.
 
-    A metric in a directory below its run is named `DIRECTORY/TAG`. Where a tag of the run's own
-    directory has that name, it is the one.
+    A metric in a directory below its run is named `DIRECTORY/TAG`. A tag with that name in the
+    run's own directory takes precedence.
     """
     cuts = {name: [place for place, one in enumerate(name) if one == "/"] for name in names}
     stages = {name[:cut] for name, places in cuts.items() for cut in places}
     tags = set(names) | {name[cut + 1 :] for name, places in cuts.items() for cut in places}
     places = {join(source.uri, stage): (source, f"{stage}/") for stage in stages for source in runs}
-    places |= {source.uri: (source, "") for source in runs}  # also one in a directory of another
+    places |= {source.uri: (source, "") for source in runs}  # a run may be inside another
     found: dict[tuple[str, str], Tag] = {}
     where = (
         "WHERE f.directory IN (SELECT value FROM json_each(?))"
@@ -319,7 +318,7 @@ def scalar_names(connection: sqlite3.Connection, source: Source) -> list[tuple[s
 
 
 class Described(NamedTuple):
-    """What event files say of a run: the last values of metrics, and the hyperparameters."""
+    """What event files tell about a run: hyperparameters, and the last values of metrics."""
 
     metrics: dict[str, float]
     hparams: dict[str, messages.HParam]
@@ -328,10 +327,10 @@ class Described(NamedTuple):
 def describe(
     connection: sqlite3.Connection, runs: Collection[str], others: Container[str]
 ) -> dict[str, Described]:
-    """Return what the event files in and below some directories say; nothing of those without.
+    """Read hyperparameters and metrics from the event files in and below the directories.
 
-    `others` are runs below these, with files of their own. Metrics are named as in `metrics`, and
-    only the first ones by name are returned.
+    Directories without event files are left out, and so are files of `others`, which are runs
+    below the directories. Metrics are named as in `metrics`, and only the first by name returned.
     """
     from aboard.runs.catalog import with_parents
 
@@ -377,7 +376,7 @@ def _number(stored: float | None) -> float:
 
 
 def directories_of(connection: sqlite3.Connection, files: Collection[int]) -> set[str]:
-    """Return the directories of some files."""
+    """Return the directories of files, given by id."""
     rows = connection.execute(
         "SELECT DISTINCT directory FROM file WHERE id IN (SELECT value FROM json_each(?))",
         (json.dumps(list(files)),),
@@ -398,11 +397,11 @@ def tag_counts(connection: sqlite3.Connection, source: Source) -> dict[str, int]
 def misread(
     connection: sqlite3.Connection, directories: Collection[str]
 ) -> dict[int, list[tuple[bytes, int]]]:
-    """Return the files to read again, because a run's metadata says what their tags are.
+    """Return the tags to read again, with their correct classes, by id of the file.
 
-    The first metadata of a tag in a run counts for all of its files. Where a file has none, or has
-    it too late, single numbers were taken for scalars or for tensors by their shape. Returns the
-    tags of which that was wrong, with their classes, by the file's id.
+    The first metadata of a tag in a run applies to all files of the run. If a file has no metadata,
+    or has it after the first value, the scanner decides by shape whether a single number is a
+    scalar or a tensor, which may be wrong.
     """
     rows = connection.execute(
         "SELECT f.directory, s.tag, f.id, s.form, s.kind, s.metadata FROM file AS f"
@@ -427,7 +426,7 @@ def misread(
 
 
 def of_many_files(connection: sqlite3.Connection, directories: Collection[str]) -> set[str]:
-    """Return the directories that hold more than one file."""
+    """Return the directories that have more than one file."""
     if not directories:
         return set()
     rows = connection.execute(
@@ -440,7 +439,7 @@ def of_many_files(connection: sqlite3.Connection, directories: Collection[str]) 
 
 @contextmanager
 def at_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Answer several queries from one state of the index."""
+    """Run several queries on one snapshot of the index."""
     if connection.in_transaction:
         yield
         return
@@ -455,10 +454,10 @@ def at_one_moment(connection: sqlite3.Connection) -> Iterator[None]:
 def current(
     connection: sqlite3.Connection, tags: Sequence[Tag]
 ) -> tuple[list[Tag | None], set[Source]]:
-    """Return tags as they are now, None for one that is gone; their files may have been read again.
+    """Return the current state of tags, whose files may have been read again; None if deleted.
 
-    Also returns the sources to refresh before this is certain: such a tag may come back, or is
-    being read.
+    Also return the sources to refresh before a tag counts as deleted: its files may be in the
+    middle of being read.
     """
     found: list[Tag | None] = []
     unsure = set()
@@ -500,7 +499,7 @@ def _grouped(
     connection: sqlite3.Connection, where: str, arguments: Sequence[object]
 ) -> Iterator[list[Segment]]:
     rows = connection.execute(f"{_SEGMENTS} {where} {_IN_ORDER}", arguments)
-    shared: dict[str | bytes, Any] = {}  # directories, file names and metadata, each held once
+    shared: dict[str | bytes, Any] = {}  # directories, file names and metadata, each kept once
     for (_, tag), group in groupby(rows, key=itemgetter(0, 2)):
         yield [
             Segment._make(
@@ -521,7 +520,7 @@ class EventFile(NamedTuple):
     directory: str
     name: str
     size: int
-    incomplete: int  # bytes at its end that are not yet a whole record
+    incomplete: int  # bytes at its end that are not yet a complete record
     damaged: int
     events: int
     values: int

@@ -1,7 +1,7 @@
-"""The reading half of a refresh: files scanned into batches, by many threads.
+"""The reading half of a refresh: threads scan files into batches.
 
-A worker scans one file at a time and hands over batches, so that the number of workers bounds
-memory. A file that cannot be read is handed over as its error. Nothing here touches the index.
+A worker scans one file at a time and yields batches, so that the number of workers bounds memory.
+A file that cannot be read yields its error. Nothing here touches the index.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from aboard.storage.uri import is_remote
 
 BLOCK = 1 << 20
 BATCH_VALUES = 120_000  # roughly 4 MB of columns
-FEW_VALUES = 10_000  # in a batch of a file with more series than this: each is costly
-REMOTE_BATCH_VALUES = 60_000  # more files are read at the same time
-BATCH_BYTES = 64 << 20  # after which there is a batch, however few values are in them
-TAIL_BYTES = 256  # before the offset; unchanged if a file is continued
-COMPARED_BYTES = 1 << 20  # a file that was not longer is compared as a whole when it has grown
+FEW_VALUES = 10_000  # in a batch of a file with more series than this: each series is costly
+REMOTE_BATCH_VALUES = 60_000  # smaller, since more files are read at the same time
+BATCH_BYTES = 64 << 20  # scanned for a batch at most, however few values they have
+TAIL_BYTES = 256  # before the offset; unchanged if a file was appended to
+COMPARED_BYTES = 1 << 20  # up to this size, all that was read is compared when a file has grown
 
 
-SMALL_BYTES = 64 << 10  # of a file that is read whole, in one call with
-SMALL_FILES = 64  # others
+SMALL_BYTES = 64 << 10  # largest file that is read completely, in one call with others
+SMALL_FILES = 64  # files in such a call
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Batch:
 
     reading: Reading
     taken: Taken
-    series: Mapping[int, Series] | Sequence[Series]  # those that got values, by number
+    series: Mapping[int, Series] | Sequence[Series]  # those with values, by number
     start: int
     offset: int  # once this batch is stored, everything before it is in the index
     tail: int
@@ -61,7 +61,7 @@ class Batch:
 
     @property
     def weight(self) -> int:
-        """What it takes in memory, in values: a batch and a series take more than a value does."""
+        """Its memory in units of a value; a batch and a series take more than one."""
         return self.values + 8 * len(self.series) + 200
 
 
@@ -69,9 +69,9 @@ Found = Batch | StorageError
 
 
 class _Download:
-    """The rest of a file in a bucket, in one request, of which blocks are taken in their order.
+    """The rest of a file in a bucket, read in blocks from one request.
 
-    A request that fails after it has brought something is made again from there.
+    If a request fails after it has returned bytes, another one continues from there.
     """
 
     def __init__(self, storage: Storage, name: str, start: int, size: int) -> None:
@@ -80,7 +80,7 @@ class _Download:
         self._size = size
         self._end = start  # of the last block
         self._part = memoryview(b"")
-        self._last = b""  # its last bytes: the next block begins where its last whole record ends
+        self._last = b""  # its last bytes: the next block begins after its last complete record
         self._open(start)
 
     def readinto(self, offset: int, room: memoryview) -> int:
@@ -118,7 +118,7 @@ class _Download:
 
 
 class _Reader:
-    """Reads one file, in one request where little is new."""
+    """Reads one file, with one request if little is new."""
 
     def __init__(self, storage: Storage, name: str, size: int) -> None:
         self._storage = storage
@@ -148,7 +148,7 @@ class _Reader:
         return self._storage.readinto(self._name, offset, room)
 
     def tail_before(self, offset: int, block: Scanned) -> int:
-        """Return the checksum of the bytes before `offset`, without a request if they are here."""
+        """Return the checksum of the bytes before `offset`, without a request if possible."""
         first = max(0, offset - TAIL_BYTES)
         if first >= self._held_start and offset <= self._held_start + len(self._held):
             return zlib.crc32(self._held[first - self._held_start : offset - self._held_start])
@@ -160,10 +160,10 @@ class _Reader:
 def read_file(
     reading: Reading, buffer: bytearray, stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Batch]:
-    """Scan what is new in a file; yield it in batches, at least one.
+    """Scan what is new in a file; yield at least one batch.
 
     Raises:
-        StorageError: the file cannot be read. Batches before that stand.
+        StorageError: the file cannot be read. Earlier batches remain valid.
     """
     reader = _Reader(reading.storage, reading.entry.name, reading.entry.size)
     if not reading.fresh and not _is_continued(reading, reader, buffer):
@@ -204,7 +204,7 @@ def read_file(
 def read_small_files(
     readings: Sequence[Reading], buffer: bytearray, stopped: Callable[[], bool] = lambda: False
 ) -> list[Found]:
-    """Scan files that are small; return their batches, and the errors of those that cannot be."""
+    """Scan small files; return a batch or an error for each."""
     scans = scan_small_files([(os.fsencode(one.uri), one.entry.size) for one in readings])
     found: list[Found] = []
     for reading, scan in zip(readings, scans, strict=True):
@@ -234,14 +234,15 @@ def _small_batch(reading: Reading, scan: SmallScan) -> Batch:
 
 
 def _is_small(reading: Reading) -> bool:
-    """Whether it is a file to read whole, as many at a time as there are."""
     is_new = reading.fresh and not reading.tags
     return is_new and reading.entry.size <= SMALL_BYTES and reading.storage.has_paths
 
 
 def _groups(readings: Sequence[Reading]) -> Iterator[list[Reading]]:
-    """Yield what is read by one worker in one go: the largest first, small ones together."""
-    # So no worker is left alone with a large one at the end.
+    """Yield the files that one worker reads together: small ones in groups, others alone.
+
+    The largest come first, so that no worker starts a large one at the end.
+    """
     small: list[Reading] = []
     for one in sorted(readings, key=lambda one: one.start - one.entry.size):
         if _is_small(one):
@@ -253,12 +254,11 @@ def _groups(readings: Sequence[Reading]) -> Iterator[list[Reading]]:
 
 
 def _is_continued(reading: Reading, reader: _Reader, buffer: bytearray) -> bool:
-    """Return whether what is before the offset is still what was read.
+    """Return whether the bytes before the offset are still the ones that were read.
 
-    The last bytes before it are checked at each growth, in the request that reads on. All of it
-    is compared if it is short, if the file was replaced, was set back in time or has become
-    shorter, and each time its size has reached another power of two: so a file that grows to any
-    size is compared about twice over.
+    The last bytes before it are always checked, in the request that reads what follows. All bytes
+    are compared if they are few, if the file was replaced or truncated or has an older time, and
+    each time its size passes a power of two. So a growing file is compared about twice in total.
     """
     known = reading.known
     if known is None:
@@ -270,7 +270,7 @@ def _is_continued(reading: Reading, reader: _Reader, buffer: bytearray) -> bool:
     if zlib.crc32(tail) != known.tail:
         return False
     storage, entry = reading.storage, reading.entry
-    was_read = known.version != ""  # to its end, and not interrupted
+    was_read = known.version != ""  # to its end, without interruption
     is_doubtful = was_read and (
         storage.was_replaced(known.version, entry.version)
         or entry.size < known.size
@@ -284,16 +284,16 @@ def _is_continued(reading: Reading, reader: _Reader, buffer: bytearray) -> bool:
     return scanner.digest == known.digest
 
 
-_OVERLAP = 64 << 10  # kept of a block, as large as most records
-_INLINE_BYTES = 4 << 20  # less is read by the calling thread: starting others would take longer
+_OVERLAP = 64 << 10  # kept from a block; most records are not larger
+_INLINE_BYTES = 4 << 20  # less is read by the calling thread: starting workers would take longer
 
-_WAITING_VALUES = 180_000  # read and not yet stored, at which workers begin to wait; half if remote
+_WAITING_VALUES = 180_000  # read but not stored, at which workers begin to wait; half if remote
 
 _DOWNLOADS = 16
-_DOWNLOADED_BYTES = 32 << 20  # of files that are read at the same time,
-_FILE_BYTES = 8 << 20  # of which each takes so many at most, in its block and its values
+_DOWNLOADED_BYTES = 32 << 20  # in memory, of all files that are read at the same time
+_FILE_BYTES = 8 << 20  # at most for each file: its block and its values
 
-_GATHER_SECS = 0.05  # for so long, no less than a fourth of what may wait is stored
+_GATHER_SECS = 0.05  # wait for a quarter of the values that may wait, at most this long
 
 
 @contextmanager
@@ -313,7 +313,7 @@ def reading(readings: Sequence[Reading]) -> Iterator[Iterator[list[Found]]]:
 
 
 def _weight(reading: Reading) -> int:
-    """Return how much memory it takes to read a file, roughly, in bytes."""
+    """Return roughly how many bytes of memory reading a file takes."""
     return min(reading.entry.size - reading.start, _FILE_BYTES)
 
 
@@ -346,7 +346,7 @@ def _weight_of(found: Sequence[Found]) -> int:
 
 
 class _Room:
-    """Room for a number of values or bytes; a thread that finds none left waits."""
+    """A budget of values or bytes; a thread waits while it is used up."""
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -370,7 +370,7 @@ class _Room:
 
 
 class _Workers:
-    """Threads that read files from a shared list into a queue of bounded content."""
+    """Threads that read files from a shared list into a bounded queue."""
 
     def __init__(self, readings: Sequence[Reading], count: int, *, remote: bool) -> None:
         self._todo = _groups(readings)

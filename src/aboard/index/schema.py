@@ -1,7 +1,7 @@
-"""The tables of the index, and how a connection to them is opened.
+"""The tables of the index, and how connections to it are opened.
 
-The file carries its schema's version in its name and inside. An index that is older, newer or
-damaged is replaced: everything in it can be read again from the event files.
+The file has the version of its schema in its name and inside. An index that is older, newer or
+damaged is replaced: all its content can be read again from the event files.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ CREATE TABLE traffic (
 ) WITHOUT ROWID;
 """
 
-# The mark of this very schema, so that no change to it can be forgotten.
+# Derived from the text of the schema, so that every change to it, even of a comment, counts.
 _MARKS = {"application_id": _APPLICATION, "user_version": zlib.crc32(_TABLES.encode()) >> 1}
 _CREATE = "".join(f"PRAGMA {name} = {mark};" for name, mark in _MARKS.items()) + _TABLES
 
@@ -225,7 +225,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error means that the index cannot be written where it is."""
+    """Return whether an error means that the file of the index cannot be written."""
     return _code(error) in _UNWRITABLE
 
 
@@ -245,7 +245,7 @@ def open_memory() -> sqlite3.Connection:
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """Open the index at `path`; create or replace it where needed."""
+    """Open the index at `path`; create or replace it if needed."""
     make_private(path.parent)
     with file_lock(path.with_suffix(".lock")):
         if path.exists():
@@ -262,7 +262,7 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def reopen(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open one more connection; return it, and whether a new index had to be created."""
+    """Open another connection; return it, and whether a new index had to be created."""
     if path.exists():
         connection = _connect(path)
         if _is_ours(connection):
@@ -272,9 +272,9 @@ def reopen(path: Path) -> tuple[sqlite3.Connection, bool]:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """Open an index that exists, for queries only."""
+    """Open an existing index for queries only."""
     if not path.exists():
-        raise sqlite3.OperationalError(f"there is no index {path}")
+        raise sqlite3.OperationalError(f"index {path} not found")
     connection = _connect(path)
     connection.execute("PRAGMA query_only = ON")
     return connection
@@ -295,7 +295,7 @@ def size(path: Path) -> int:
 
 
 def discard_damaged(path: Path) -> None:
-    """Delete an index found damaged in use, unless another process has replaced it already."""
+    """Delete a damaged index, unless another process has already replaced it."""
     with file_lock(path.with_suffix(".lock")):
         try:
             connection = _connect(path)
@@ -375,9 +375,9 @@ _ROWS_AT_ONCE = 32
 def insert_rows(
     connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[object]], behind: str = ""
 ) -> int:
-    """Insert whole rows, many with each statement; return how many were inserted.
+    """Insert rows, many with each statement; return how many were inserted.
 
-    Python gives up its lock for each statement, and gets it back late if other threads work.
+    Each statement releases the GIL, which is slow to get back while other threads work.
     """
     if not rows:
         return 0
@@ -394,6 +394,6 @@ def insert_rows(
 
 
 def next_change(connection: sqlite3.Connection) -> int:
-    """Return the number of a change to the catalog that the transaction is about to make."""
+    """Return the number for the change to the catalog that this transaction makes."""
     row = connection.execute("UPDATE catalog SET change = change + 1 RETURNING change").fetchone()
     return int(row[0])

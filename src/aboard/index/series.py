@@ -1,9 +1,9 @@
-"""The points of tags as arrays from the chunks of the index, and records from event files.
+"""Points of tags from the chunks of the index, and records from event files.
 
-A *series* is a tag's points from all files of its run, less what restarts made void. Long ones can
-be sampled. The *outline* of a series are the sketches of its chunks: it tells which of them a
-window needs, what is left of them, and of a long window all that is sampled. A value that is not a
-scalar is a *record*: the index has a pointer to it.
+A *series* is a tag's points from all files of its run, without those superseded by a restart. Long
+ones can be sampled. The *outline* of a series consists of the sketches of its chunks: it tells
+which chunks a window needs and which of their points remain, and a long window is sampled from it
+alone. A value that is not a scalar is a *record*: the index has a pointer to it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def read_series(
     start: int | None = None,
     stop: int | None = None,
 ) -> Series:
-    """Return the points with steps from `start` to `stop`, both included, or so many of them."""
+    """Return the points with steps from `start` to `stop`, both included, sampled if needed."""
     if not tag.is_scalar:
         return _series([])
     is_whole = start is None and stop is None
@@ -99,15 +99,15 @@ def _series(parts: Sequence[Columns]) -> Series:
     return Series(*map(_owned, columns))
 
 
-# Windows, and what the sketches of chunks say without reading them.
+# Windows, and sketches that replace reading chunks.
 
 
-_READ_WHOLE = 1 << 19  # points; so many are read and sampled in a few milliseconds
+_READ_WHOLE = 1 << 19  # points; up to this many are read and sampled in a few milliseconds
 _STEPS = np.iinfo(np.int64)
 _SKETCH = np.dtype(list(zip(Sketch._fields, CODES, strict=True)))
 _SKETCHED = ("first", "last", "low", "high")
 _ODD = {"nan": math.nan, "up": math.inf, "down": -math.inf}
-_FEW = len(_SKETCHED) + len(_ODD)  # points that tell of many what a sketch does
+_FEW = len(_SKETCHED) + len(_ODD)  # points of a sketch
 
 
 class _Window(NamedTuple):
@@ -127,7 +127,7 @@ _EVERYTHING = _Window(None, None)
 
 
 class _Outline(NamedTuple):
-    """The chunks of a tag that have points left, in order; of each, those up to `ends` are."""
+    """The chunks of a tag that have current points, in order; `ends` has their last steps."""
 
     ids: Ints
     sketches: npt.NDArray[Any]
@@ -137,7 +137,7 @@ class _Outline(NamedTuple):
         return _Outline(self.ids[places], self.sketches[places], self.ends[places])
 
     def within(self, window: _Window) -> npt.NDArray[np.bool_]:
-        """Return which chunks lie in a window with all of their points."""
+        """Return which chunks are completely within a window."""
         firsts, lasts = self.sketches["first_step"], self.sketches["last_step"]
         found: npt.NDArray[np.bool_] = lasts <= np.minimum(self.ends, window.last)
         return found & (firsts >= window.first)
@@ -152,7 +152,7 @@ def _outline(connection: sqlite3.Connection, tag: Tag) -> _Outline:
         ids += [chunk for chunk, _ in rows]
         sketches += [stored or _sketch_of(connection, chunk) for chunk, stored in rows]
     whole = np.frombuffer(b"".join(sketches), _SKETCH)
-    # The least step of what is written behind a chunk ends it.
+    # A chunk ends before the smallest step of what was written after it.
     ends = np.full(len(ids), _STEPS.max)
     firsts = whole["first_step"]
     ends[:-1] = np.minimum.accumulate(firsts[:0:-1])[::-1]
@@ -163,7 +163,7 @@ def _outline(connection: sqlite3.Connection, tag: Tag) -> _Outline:
 
 
 def _sketch_of(connection: sqlite3.Connection, chunk: int) -> bytes:
-    """Make the sketch of a chunk that is too small to have one in the index."""
+    """Compute the sketch of a chunk that is too small to have one in the index."""
     columns = "SELECT count, steps, walls, payload FROM chunk WHERE id = ?"
     return sketch(*connection.execute(columns, (chunk,)).fetchone())
 
@@ -188,7 +188,7 @@ def _read_window(
 
 
 def _sampled(parts: Sequence[Columns], limit: int) -> Series:
-    """Sample parts of a series without joining more of them than their values."""
+    """Sample parts of a series; only their values are joined before."""
     if not parts:
         return _series([])
     values = np.concatenate([part.payload for part in parts], dtype=np.float64)
@@ -205,7 +205,7 @@ def _sampled(parts: Sequence[Columns], limit: int) -> Series:
 
 
 def _sketched(sketches: npt.NDArray[Any]) -> Series:
-    """Return the points of sketches, in order, each once."""
+    """Return the distinct points of sketches, in order."""
     parts = []
     for name in _SKETCHED:
         there = sketches[~np.isnan(sketches["low"])] if name in ("low", "high") else sketches
@@ -220,7 +220,7 @@ def _sketched(sketches: npt.NDArray[Any]) -> Series:
 def _read_chunks(
     connection: sqlite3.Connection, outline: _Outline, window: _Window
 ) -> Iterator[Columns]:
-    """Yield what is left in a window of chunks of points."""
+    """Yield the current points of chunks within a window."""
     inner, sizes = outline.within(window), outline.sketches["size"].tolist()
     breaks = np.flatnonzero(np.diff(outline.ids) != 1) + 1
     for span in np.split(np.arange(len(outline.ids)), breaks):
@@ -244,7 +244,7 @@ def _read_chunks(
 
 
 def read_totals(connection: sqlite3.Connection, tag: Tag) -> Totals:
-    """Return the totals of a scalar tag; chunks of which restarts leave a part are read."""
+    """Return the totals of a scalar tag; reads only chunks that a restart superseded partly."""
     outline = _outline(connection, tag)
     parts = [Totals.of(one.tobytes()) for one in outline.sketches]
     for place in np.flatnonzero(~outline.within(_EVERYTHING)).tolist():
@@ -290,12 +290,12 @@ def _chunks(connection: sqlite3.Connection, segment: Segment) -> Iterator[Column
 
 
 def _ids(segment: Segment) -> tuple[int, int]:
-    """Return the first id of a segment's chunks, and the first of the next segment's."""
+    """Return the first id of a segment's chunks, and the first id after them."""
     return segment.id << CHUNK_BITS, (segment.id + 1) << CHUNK_BITS
 
 
 def _owned(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a writable array: one chunk's array is a view of the index's bytes."""
+    """Return a writable array; the array of a single chunk is a view of bytes from the index."""
     return column if column.flags.writeable else column.copy()
 
 
@@ -313,10 +313,10 @@ def count_survivors(connection: sqlite3.Connection, tag: Tag) -> int:
 
 
 def sample_together(series: Sequence[Series], limit: int) -> list[Series]:
-    """Sample series that are drawn together at the same steps.
+    """Sample series that are drawn together, at the same steps.
 
-    Each is sampled alone where they were not logged at the same steps. One may lack the last step:
-    it is being written.
+    Series that were not logged at the same steps are sampled separately. A series may lack the last
+    step, which is still being written.
     """
     counts = [len(one.steps) for one in series]
     count = min(counts)
@@ -330,11 +330,11 @@ def sample_together(series: Sequence[Series], limit: int) -> list[Series]:
 
 
 def downsample(values: Floats, limit: int) -> Ints:
-    """Return the places, in order, of `limit` points that represent `values`, or of all.
+    """Return the positions, in order, of up to `limit` points that represent `values`.
 
-    They hold the first, last, smallest and largest of every bucket of points, and one of each kind
-    of value that is not a finite number. The rest of the limit is spent on the edges of gaps, then
-    evenly. A row of values each for several series selects places that represent all of them.
+    They include the first, last, smallest and largest point of every bucket of points, and one of
+    each kind of value that is not finite. What remains of the limit goes to the edges of gaps, then
+    evenly to other points. With several series, one row each, the positions represent all of them.
     """
     if limit < 1:
         raise ValueError(f"cannot sample a series down to {limit} points")
@@ -366,7 +366,7 @@ def downsample(values: Floats, limit: int) -> Ints:
 
 
 def _in_buckets(pick: Callable[..., Any], row: npt.NDArray[Any], width: int) -> Ints:
-    """Return the place that `pick` finds in each bucket of a row; the last may be shorter."""
+    """Return the position that `pick` finds in each bucket of a row; the last may be shorter."""
     whole = len(row) // width * width
     places: Ints = pick(row[:whole].reshape(-1, width), axis=1)
     places += np.arange(0, whole, width)
@@ -374,7 +374,7 @@ def _in_buckets(pick: Callable[..., Any], row: npt.NDArray[Any], width: int) -> 
 
 
 def _few(rows: Floats) -> list[int]:
-    """Return the most important places: the last, the first, the largest, the smallest."""
+    """Return the most important positions: the last, the first, the largest, the smallest."""
     places = [rows.shape[1] - 1, 0]
     for row in rows:
         missing = np.isnan(row)
@@ -387,7 +387,7 @@ def _few(rows: Floats) -> list[int]:
 
 
 def _edges(odd: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
-    """Return the points on both sides of where a gap begins or ends."""
+    """Return the points on both sides of each beginning and end of a gap."""
     edges = np.zeros(len(odd[0]), np.bool_)
     for row in odd:
         change = row[1:] != row[:-1]
@@ -397,7 +397,7 @@ def _edges(odd: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
 
 
 def _choose(chosen: npt.NDArray[np.bool_], candidates: npt.NDArray[np.bool_], limit: int) -> None:
-    """Choose candidates until there are `limit` points, evenly where there are too many."""
+    """Choose candidates until there are `limit` points, evenly if there are too many."""
     room = limit - int(np.count_nonzero(chosen))
     left = np.flatnonzero(candidates & ~chosen)
     if len(left) > room:
@@ -405,12 +405,12 @@ def _choose(chosen: npt.NDArray[np.bool_], candidates: npt.NDArray[np.bool_], li
     chosen[left] = True
 
 
-# Chunks as arrays, and what restarts leave of them; `scanner.Chunk` says how they are laid out.
+# Chunks as arrays, and what restarts leave of them; `scanner.Chunk` defines their layout.
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Values of one segment: `payload` has one column for scalars, three for pointers."""
+    """Values of a segment; `payload` has one column for scalars, three for pointers."""
 
     steps: Ints
     walls: Floats
@@ -459,10 +459,10 @@ def _unpack_payload(count: int, payload: bytes, form: int) -> Floats | Ints:
 
 
 def survivors(steps: Ints) -> npt.NDArray[np.bool_] | None:
-    """Return which values a restart leaves: those with no step at or below theirs after them.
+    """Return which values restarts leave: those without an equal or smaller step after them.
 
-    A run that restarts from a checkpoint writes some steps again; what it wrote the first time is
-    void from there on. None means that all survive.
+    A run that restarts from a checkpoint writes some steps again, which supersede those that it
+    wrote the first time. None means that all values remain.
     """
     if len(steps) < 2 or (steps[1:] > steps[:-1]).all():
         return None
@@ -473,7 +473,7 @@ def survivors(steps: Ints) -> npt.NDArray[np.bool_] | None:
 
 
 def surviving(parts: Iterable[Columns]) -> Columns | None:
-    """Join the parts of a series in their order, and drop what restarts made void."""
+    """Join the parts of a series in order, without values superseded by restarts."""
     held = [part for part in parts if len(part)]
     if not held:
         return None
@@ -484,7 +484,7 @@ def surviving(parts: Iterable[Columns]) -> Columns | None:
     return Columns(whole.steps[keep], whole.walls[keep], whole.payload[keep])
 
 
-# Records, which are read from the event files that hold them.
+# Records, which are read from their event files.
 
 Unreadable = Callable[[Pointer, Exception], None]
 
@@ -492,11 +492,10 @@ Unreadable = Callable[[Pointer, Exception], None]
 def read_records(
     tag: Tag, pointers: Sequence[Pointer], *, on_error: Unreadable | None = None
 ) -> Iterator[Value]:
-    """Read the value of each record of a tag, in their order; from a bucket, several at a time.
+    """Read the value of each record of a tag, in order; from a bucket, several at a time.
 
-    Of several values in one record the last counts, as it does for scalars. `on_error` is called
-    for each record that is gone or changed, and the others are read; without it, the first one
-    raises.
+    Of several values in one record the last counts, as for scalars. `on_error` is called for each
+    record that was deleted or changed; without it, the first such record raises.
     """
 
     def read(pointer: Pointer) -> list[Value]:
@@ -518,7 +517,7 @@ def read_records(
 def _some_ahead(
     read: Callable[[Pointer], list[Value]], pointers: Sequence[Pointer]
 ) -> Iterator[Value]:
-    """Read in threads, at most as many records ahead of the caller as there are threads."""
+    """Read records in threads, ahead of the caller by at most one record per thread."""
     todo = iter(pointers)
     readers = ThreadPoolExecutor(min(_REMOTE_READERS, len(pointers)))
     try:

@@ -1,6 +1,6 @@
-"""What there is to read: the files of a source compared with what the index knows.
+"""Plans what to read: compares the files of a source with the index.
 
-The comparison costs one listing and one query, whatever the size of the files.
+This costs one listing and one query, however large the files are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aboard.storage.uri import canonical, is_below, is_remote, join, open_storag
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A directory or URI whose runs are read; or one event file in it."""
+    """A directory or URI to read, or only the event file `only` in it."""
 
     uri: str
     only: str = ""
@@ -27,8 +27,8 @@ class Source:
     def parse(cls, text: str) -> Source:
         uri = canonical(text)
         name = uri.rpartition("/")[2]
-        # A bucket has no directories to look at; event files have a time behind the word.
-        # A Path raises where it may not look.
+        # In a bucket, only the name can tell: event files have a time after "tfevents".
+        # A Path raises where access is denied.
         is_file = STAMPED.search(name) if is_remote(uri) else not os.path.isdir(uri)  # noqa: PTH112
         if EVENT_FILE in name and is_file:
             return cls(*split(uri))
@@ -43,7 +43,7 @@ class Source:
 
 
 class Known(NamedTuple):
-    """How far a file was read: a row of the index, of which `head` holds the digest."""
+    """How far a file was read: a row of the index, whose column `head` is the digest."""
 
     id: int
     size: int
@@ -65,7 +65,7 @@ class Reading:
     name: str
     known: Known | None  # the row to continue or, if `fresh`, to replace
     fresh: bool
-    tags: Sequence[tuple[bytes, int]] = ()  # with the classes they have
+    tags: Sequence[tuple[bytes, int]] = ()  # with their classes
 
     @property
     def uri(self) -> str:
@@ -88,7 +88,7 @@ class Plan:
 def needs_reading(entry: Entry, known: Known | None) -> bool | None:
     """Return None if there is nothing to read, True if a file must be read from the start.
 
-    False means that it can be continued, if what is before the offset is still the same.
+    False means that reading can continue, if the bytes before the offset are unchanged.
     """
     if known is None:
         return True
@@ -98,7 +98,7 @@ def needs_reading(entry: Entry, known: Known | None) -> bool | None:
 
 
 def make_plan(connection: sqlite3.Connection, source: Source, *, anew: bool = False) -> Plan:
-    """List a source and compare it with the index.
+    """List a source and compare it with the index; with `anew`, plan to read everything again.
 
     Raises:
         StorageError: the source itself cannot be listed.
@@ -125,7 +125,7 @@ def make_plan(connection: sqlite3.Connection, source: Source, *, anew: bool = Fa
             unchanged += 1
         else:
             readings.append(Reading(storage, entry, directory, name, row, fresh))
-    # What a failed listing did not show may still be there.
+    # Files below a directory that could not be listed may still exist.
     gone = [
         row.id
         for key, row in known.items()
@@ -144,7 +144,7 @@ def _entries(
         return storage.list(containing=EVENT_FILE, on_error=problems.append)
     found = [entry for entry in storage.list(source.only) if entry.name == source.only]
     if not found:
-        raise NoSuchPath(join(source.uri, source.only), "there is no such file", "Check the path.")
+        raise NoSuchPath(join(source.uri, source.only), "no such file", "Check the path.")
     return found
 
 
@@ -169,14 +169,14 @@ def known_tags(connection: sqlite3.Connection, file: int) -> list[tuple[bytes, i
 def reread(
     connection: sqlite3.Connection, source: Source, files: Mapping[int, list[tuple[bytes, int]]]
 ) -> Plan:
-    """Plan to read files of a source again, as far as they were read, with known tags."""
+    """Plan to read files of a source again, up to where they were read, with known tags."""
     storage = open_storage(source.uri)
     readings = []
     for file, tags in files.items():
         row = connection.execute(
             f"SELECT directory, name, {_KNOWN} FROM file WHERE id = ?", (file,)
         ).fetchone()
-        if row is None:  # another process has replaced or forgotten it meanwhile
+        if row is None:  # another process has replaced or removed it meanwhile
             continue
         directory, name, *rest = row
         known = Known(*rest)
@@ -193,11 +193,11 @@ def within(source: Source) -> tuple[str, tuple[str, ...]]:
 
 
 def at_or_below(column: str) -> str:
-    """Return the SQL condition that a place is another one or below it; see `span`."""
+    """Return the SQL condition that a place is equal to or below another; see `span`."""
     return f"({column} = ? OR {column} >= ? AND {column} < ?)"
 
 
 def span(place: str) -> tuple[str, str, str]:
-    """Return the arguments of `at_or_below`: a place, and what those below it are between."""
+    """Return the arguments of `at_or_below`: a place, and the bounds of the places below it."""
     above = place.rstrip("/")
     return place, f"{above}/", f"{above}0"  # '0' is the character after '/'

@@ -1,10 +1,10 @@
-"""The writing half of a refresh: one thread stores batches in transactions; and forgets sources.
+"""The writing half of a refresh: stores batches in transactions, and removes sources.
 
-A batch's values and the offset it takes its file to are committed together, and only if the file's
-row still says what the batch was read against. So a crash between two commits loses nothing and
-repeats nothing, and of two processes that read the same bytes one stores them and the other
-notices. Small chunks are joined and never cut, so that a segment which grows point by point has
-few, and a first reading needs no numpy; `scanner.Chunk` says how a chunk is laid out.
+A batch's values and the new offset of its file are committed together, and only if the file's row
+has not changed since the batch was read. So a crash between two commits loses and repeats nothing,
+and if two processes read the same bytes, one stores them and the other notices. Small chunks are
+joined and never cut, so that a segment that grows point by point has few, and a first reading needs
+no numpy. `scanner.Chunk` defines the layout of a chunk.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LOADED = f"id, count, min_step, max_step, increasing, last_step, max_wall, rows
 
 @dataclass(slots=True)
 class _Segment:
-    """A segment as stored, and the sizes of its last chunks, the last one at the end."""
+    """A segment as stored, and the sizes of its last chunks, in order."""
 
     id: int
     count: int = 0
@@ -96,29 +96,29 @@ class _Segment:
             if not chunk.sketch:
                 return
             one = Totals.of(chunk.sketch)
-            if lowest is None or one.first_step <= lowest:  # it makes all before it void
+            if lowest is None or one.first_step <= lowest:  # it supersedes all before it
                 self.totals, lowest = one, one.first_step
             elif self.totals is not None:
                 self.totals = self.totals.followed_by(one)
 
 
-_SKETCHED = 64  # values, at least, in a chunk whose sketch is kept: fewer are read as soon
-_MOST_OPEN = 20_000  # segments of a file that are kept at hand
+_SKETCHED = 64  # least values of a chunk whose sketch is stored; fewer are read just as fast
+_MOST_OPEN = 20_000  # cached segments of a file
 
 
 @dataclass(slots=True)
 class _OpenFile:
     id: int
-    segments: dict[tuple[str, int], _Segment] = field(default_factory=dict)  # those at hand
+    segments: dict[tuple[str, int], _Segment] = field(default_factory=dict)  # cached
     has_others: bool = False
 
 
 class _Outrun(Exception):  # noqa: N818
-    """Another process has stored this part of the file, or replaced it."""
+    """Another process has already stored this part of the file, or has replaced it."""
 
 
 class Store:
-    """Writes batches, each file's in their order. Of no use after an error."""
+    """Stores batches, those of a file in order. Must not be used after an error."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -127,8 +127,8 @@ class Store:
         self._next_file = self._next_segment = 0
         self._segment_rows: list[tuple[object, ...]] = []
         self._chunk_rows: list[tuple[object, ...]] = []
-        self.outrun: set[int] = set()  # readings, by identity, that another process got ahead of
-        # Directories in which a tag that may be a scalar is not described, or now is.
+        self.outrun: set[int] = set()  # ids of readings that another process has overtaken
+        # Directories with a possible scalar that has no metadata, or has got some.
         self.unsure: set[str] = set()
         self.described: set[str] = set()
 
@@ -162,7 +162,7 @@ class Store:
             if opened is None:
                 opened = self._begin(batch)
             else:
-                self._save()  # what follows may be merged with it
+                self._save()  # the next batches may be merged with it
                 self._advance(opened, batch)
         except _Outrun:
             self.outrun.add(key)
@@ -195,7 +195,7 @@ class Store:
         return _OpenFile(inserted)
 
     def _insert_new(self, batches: Sequence[Batch]) -> None:
-        """Insert the files that the index did not know, all at once."""
+        """Insert all files that are new to the index."""
         new: dict[int, Batch] = {}
         for batch in batches:
             key = id(batch.reading)
@@ -204,7 +204,7 @@ class Store:
         self._insert(list(new.values()))
 
     def _insert(self, batches: Sequence[Batch]) -> None:
-        """Insert files, but for those that another process has inserted meanwhile."""
+        """Insert files, except those that another process has inserted meanwhile."""
         first = self._next_file
         self._next_file += len(batches)
         ids = range(first, self._next_file)
@@ -243,7 +243,7 @@ class Store:
                     self.described.add(batch.reading.directory)
             if series.origin == ORIGIN_TENSOR and kind == CLASS_UNKNOWN:
                 self.unsure.add(batch.reading.directory)
-            if segment.id in touched:  # two tags in bytes that read the same are one
+            if segment.id in touched:  # two tags of different bytes can decode to the same text
                 self._save()
             touched.add(segment.id)
             self._append(segment, part)
@@ -254,8 +254,8 @@ class Store:
             opened.segments, opened.has_others = {}, True
 
     def _save(self) -> None:
-        """Write the rows of segments and chunks; read chunks of these segments before."""
-        # By file and tag, as they are indexed: else each row of many would touch a page of its own.
+        """Write the pending rows of segments and chunks."""
+        # In the order of the index on file and tag; otherwise each row would touch another page.
         self._segment_rows.sort(key=itemgetter(1, 2))
         insert_rows(self._connection, "INSERT INTO segment", self._segment_rows, _IF_STORED)
         insert_rows(self._connection, "INSERT OR REPLACE INTO chunk", self._chunk_rows)
@@ -332,7 +332,7 @@ class Store:
 
 
 def _file_row(batch: Batch) -> tuple[object, ...]:
-    """Return the columns of a file behind its id, but for the attempt."""
+    """Return the columns of a file after its id, without the attempt."""
     entry = batch.reading.entry
     size, version = (entry.size, entry.version) if batch.last else (batch.offset, "")
     return (
@@ -392,10 +392,10 @@ def _parts(batch: Batch) -> Iterator[tuple[int, Part]]:
 
 
 def to_merge(tail: Sequence[int], new: Sequence[int]) -> int:
-    """Return how many of the last chunks to merge with those that follow them, by their sizes.
+    """Return how many of the last chunks to merge with the new ones, given the sizes.
 
-    Chunks that are smaller than twice what follows them are merged, so that each point is rewritten
-    few times; those that have no room for the next are left alone.
+    A chunk less than twice as large as what follows is merged, so that each point is rewritten only
+    a few times. A chunk without room for the next one is left alone.
     """
     merged, total = 0, sum(new)
     for size in reversed(tail):
@@ -440,7 +440,7 @@ def _widened(chunk: Chunk) -> bytes:
 
 
 def _joined_steps(chunks: Sequence[Chunk]) -> bytes:
-    """Join steps; those of a whole rise evenly if all parts do, each where the last left off."""
+    """Join steps; the result is evenly spaced if all parts are, and continue each other."""
     starts = [_first_steps(chunk) for chunk in chunks]
     first, second, *_ = (step for start in starts for step in start)
     stride = second - first
@@ -455,7 +455,6 @@ def _joined_steps(chunks: Sequence[Chunk]) -> bytes:
 
 
 def _is_short(chunk: Chunk) -> bool:
-    """Say whether the steps of a chunk follow from the first and the stride."""
     return len(chunk.steps) < 8 * chunk.size
 
 
@@ -479,7 +478,7 @@ class Forgotten(NamedTuple):
     runs: int
     files: int
     values: int
-    records: int  # runs below a root
+    records: int  # of runs below a root
 
     def __bool__(self) -> bool:
         return any(self)

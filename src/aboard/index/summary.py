@@ -1,7 +1,7 @@
-"""What is known of a series without reading its points: `Summary`.
+"""Summaries of series, computed without reading their points.
 
-Totals are kept for every segment as it is stored, and added up when asked for. Only where a restart
-in the middle made points void are chunks looked at, and of those few are read; see `series`.
+Totals are stored with every segment, and added up on request. Only if a restart in the middle
+superseded points are the chunks examined, and few of them read; see `series`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from aboard.index.tags import Tag
 
 
 class Summary(NamedTuple):
-    """A series in a few numbers, less what restarts made void.
+    """A series in a few numbers, without points superseded by restarts.
 
-    `min`, `max` and `mean` are of the finite values: NaN, and their steps None, without any.
+    `min`, `max` and `mean` are of the finite values; without any, they are NaN and their steps
+    None.
     """
 
     count: int  # type: ignore[assignment]
@@ -38,7 +39,7 @@ class Summary(NamedTuple):
 
 
 def added(parts: Iterable[Totals]) -> Totals | None:
-    """Add totals in their order; None if there are none, or a later part makes points void."""
+    """Add totals in order; None if there are none, or a later part supersedes points."""
     whole: Totals | None = None
     for part in parts:
         whole = part if whole is None else whole.followed_by(part)
@@ -66,7 +67,7 @@ def _summary_of(totals: Totals) -> Summary:
     )
 
 
-# The columns of a segment that hold its totals; a NaN is stored as null.
+# The columns of a segment with its totals; NaN is stored as null.
 STORED = (
     "kept, min_step, last_step, first_wall, last_wall, last_value, low, low_step, high, high_step,"
     " total, nans, infinities"
@@ -74,14 +75,14 @@ STORED = (
 
 
 def loaded(row: Sequence[float | None]) -> Totals | None:
-    """Return a segment's totals from its columns in the index; None where there are none."""
+    """Return a segment's totals from its columns in the index; None if it has none."""
     if row[0] is None:
         return None
     return Totals._make(math.nan if one is None else one for one in row)
 
 
 def read_summaries(connection: sqlite3.Connection, tags: Sequence[Tag]) -> list[Summary | None]:
-    """Return the summaries of tags that the index holds; None for those that are not scalars."""
+    """Return the summaries of tags in the index; None for those that are not scalars."""
     ids = [one.id for tag in tags if tag.is_scalar for one in tag.segments]
     rows = connection.execute(
         f"SELECT id, {STORED} FROM segment WHERE id IN (SELECT value FROM json_each(?))",

@@ -1,7 +1,7 @@
-"""Runs as a table: the columns that a question names, of records and of metrics' summaries.
+"""Runs as a table: the columns for the fields of a question, from records and from summaries.
 
-The columns of records are those of `columns`. What is known of the metrics of runs from their event
-files is kept in `Metrics`; only runs that were read since are looked up again.
+`columns` has the columns of records. `Metrics` caches the summaries of metrics from event files;
+only runs that were read since are looked up again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 _FIRST = "first"
 _OF_FINITE = ("min", "max", "mean")
-_MOST_METRICS = 64  # whose summaries are kept
+_MOST_METRICS = 64  # whose summaries are cached
 
 
 class RunTable:
-    """All runs of the index at a time; `rows` are those of some roots, in natural order.
+    """All runs of the index at a time; `rows` are those of the roots, in natural order.
 
-    A run that changes meanwhile may be there as it was in one column, and as it is in another.
+    If a run changes meanwhile, some columns may have its old values and some the new ones.
     """
 
     def __init__(
@@ -54,12 +54,11 @@ class RunTable:
         return self._size
 
     def named(self, name: str, experiments: Iterable[str]) -> Ints:
-        """Return the rows of the runs of a name in some experiments, also of other roots."""
+        """Return the rows of the runs with a name in the experiments, also of other roots."""
         found = self._columns.named(name, experiments)
         return found[found < self._size]
 
     def identified(self, identity: str) -> Ints:
-        """Return the row of the run that has an id."""
         for root in self.roots:
             directory = directory_of_id(root, identity)
             if directory is not None:
@@ -84,11 +83,10 @@ class RunTable:
         return self._durations() if field.name == "duration" else self.stored(field.name)
 
     def stored(self, name: str) -> Column:
-        """Return a column of the index."""
         return _cut(self._columns.cells(name).column, self._size)
 
     def numbers(self, name: str) -> Floats:
-        """Return numbers, 0 where there are none."""
+        """Return the numbers of a column, 0 if missing."""
         return self._columns.cells(name).numbers[: self._size]
 
     def _joined(self, name: str) -> Words:
@@ -114,7 +112,7 @@ class RunTable:
 
     @property
     def lost(self) -> Bools:
-        """Which runs are lost: their records say that they run, but no heartbeat comes in."""
+        """Which runs are lost: running according to their records, but without heartbeats."""
         heartbeat, seen = self.numbers("heartbeat"), self.numbers("seen")
         # The clock of the run's host may be behind, or ahead.
         beat = np.where((seen != 0) & (heartbeat > self.now), seen, np.maximum(heartbeat, seen))
@@ -123,7 +121,7 @@ class RunTable:
 
     @property
     def running(self) -> Bools:
-        """Which runs run, as their records say."""
+        """Which runs are running according to their records."""
         return self.stored("recorded_state").compare("==", State.RUNNING.value)
 
     def _durations(self) -> Numbers:
@@ -133,7 +131,7 @@ class RunTable:
         return Numbers(np.where(started != 0, np.maximum(0.0, end - started), 0.0), started == 0)
 
     def check(self, question: Question) -> None:
-        """Check that some run has each hyperparameter, metric and tag that a question names.
+        """Check that each hyperparameter, metric and tag in a question exists in some run.
 
         Raises:
             BadQuestion: no run has one of them.
@@ -147,7 +145,7 @@ class RunTable:
             question.check_names(known)
 
     def names(self, group: str) -> list[str]:
-        """Return the names of the hyperparameters, tags or metrics that runs have."""
+        """Return the names of the hyperparameters, tags or metrics of runs."""
         found = self._index.column_names(group, self.roots)
         if group == "metrics":
             return sorted({*found, *self._metrics.names(self)})
@@ -155,7 +153,7 @@ class RunTable:
 
 
 def _cut(column: Column, size: int) -> Column:
-    """Return the first rows of a column: there may be more runs by now."""
+    """Return the first `size` rows of a column: runs may have been added since."""
     if len(column) == size:
         return column
     if isinstance(column, Numbers):
@@ -170,17 +168,17 @@ def _cut(column: Column, size: int) -> Column:
 
 
 class Metrics:
-    """Summaries of the metrics of runs, kept until the event files of a run change.
+    """Summaries of the metrics of runs, cached until the event files of a run change.
 
-    A metric is called as in `run.json`: `STAGE/TAG` for a tag in the run's sub-directory STAGE, and
-    by its own name for one in the run's directory, which comes first.
+    Metrics are named as in `run.json`: `STAGE/TAG` for a tag in the run's subdirectory STAGE, `TAG`
+    for one in the run's own directory, which takes precedence.
     """
 
     def __init__(self, index: Index) -> None:
         self.index = index
         self._lock = threading.Lock()
         self._stamp: int | None = None
-        self._rows: Ints | None = None  # of the table for which directories were assigned to runs
+        self._rows: Ints | None = None  # of the table when directories were assigned to runs
         self._runs: dict[str, int | None] = {}  # by the directory of event files
         self._uris: dict[int, str] = {}
         self._marks: dict[int, list[object]] = {}  # by the row of a run
@@ -203,7 +201,7 @@ class Metrics:
             else:
                 values = {row: _statistic(one, field.statistic) for row, one in found.items()}
             if not isinstance(recorded, Numbers):
-                raise TypeError("records have numbers of metrics")
+                raise TypeError("metrics of records must be numbers")
             if not values:
                 return recorded
             numbers, has = recorded.array.copy(), recorded.present
@@ -211,7 +209,7 @@ class Metrics:
                 held = found[row]
                 if value is None or held is None or row >= size:
                     continue
-                # The record of a run may be newer than what was read of its event files.
+                # The record of a run may be newer than what was read from its event files.
                 if newest is None or not has[row] or not newest[row] > held[1].last_wall:
                     numbers[row], has[row] = value, True
         return Numbers(numbers, ~has)
@@ -229,10 +227,10 @@ class Metrics:
         return list(found)
 
     def _refresh(self, table: RunTable) -> None:
-        """Forget what is known of runs whose event files were read again since."""
-        stamp = self.index.stamp()  # before the marks: what changes meanwhile shows next time
+        """Drop cached values of runs whose event files were read again."""
+        stamp = self.index.stamp()  # before the marks, so that no change is missed
         if table.rows is not self._rows:
-            self._runs.clear()  # there may be a run below another one
+            self._runs.clear()  # a run may have been added inside another
         elif stamp == self._stamp:
             return
         marks: dict[int, list[object]] = {}
@@ -250,7 +248,7 @@ class Metrics:
         self._marks, self._stamp, self._rows = marks, stamp, table.rows
 
     def _assign(self, root: str, directories: Iterable[str], table: RunTable) -> None:
-        """Find the runs that directories below a root are part of."""
+        """Find the runs that contain the directories."""
         start = len(root.rstrip("/")) + 1
         new = [one for one in directories if self._runs.get(one) is None]
         above = {one: with_parents(one[start:]) for one in new}
@@ -271,7 +269,7 @@ class Metrics:
         tags = {
             left[uri]: tag
             for (uri, _), tag in self.index.metrics([Source(uri) for uri in left], [metric]).items()
-            if self._runs.get(tag.directory) == left[uri]  # or it is of a run below
+            if self._runs.get(tag.directory) == left[uri]  # else it is of a run inside this one
         }
         summaries = self.index.summaries(list(tags.values()))
         known |= dict.fromkeys(left.values())
@@ -290,21 +288,21 @@ class Metrics:
         return known
 
     def _value_at(self, field: Field, tag: Tag, summary: Summary) -> float | None:
-        """Return the first value, or that of the last step up to one which the run has reached."""
+        """Return the first value, or for `.at` the last up to that step, if the run reached it."""
         step = summary.first_step if field.statistic == _FIRST else field.step
         if not summary.count or not summary.first_step <= step <= summary.last_step:
             return None
         try:
             series = self.index.series(tag, start=step, stop=step)
             if not len(series.values):
-                series = self.index.series(tag, stop=step, samples=2)  # with the last
-        except UnknownName:  # it was deleted meanwhile
+                series = self.index.series(tag, stop=step, samples=2)  # includes the last
+        except UnknownName:  # deleted meanwhile
             return None
         return float(series.values[-1]) if len(series.values) else None
 
 
 def _kept(held: dict[Any, dict[int, Any]], key: object) -> dict[int, Any]:
-    """Return what is held under a key, the last used of a bounded number."""
+    """Return the values of a key in an LRU cache."""
     found = held.pop(key, {})
     held[key] = found
     if len(held) > _MOST_METRICS:
@@ -313,7 +311,7 @@ def _kept(held: dict[Any, dict[int, Any]], key: object) -> dict[int, Any]:
 
 
 def _statistic(held: tuple[Tag, Summary] | None, name: str) -> float | None:
-    """Return a statistic; without a finite value, there is no minimum, maximum or mean."""
+    """Return a statistic; None for the minimum, maximum and mean without a finite value."""
     if held is None:
         return None
     value: float | None = getattr(held[1], name)

@@ -1,8 +1,8 @@
-"""The tags of runs: what is known of them without reading their values.
+"""The tags of runs: what is known about them without reading their values.
 
-A *segment* has the values of a tag in one file; a *tag* of a run is put together from the segments
-of its files, in the order of the attempts at the run, and of the names. The tags of a run are held
-in columns, because there can be very many. Nothing here imports numpy, or asks the index.
+A *segment* has the values of a tag in one file; a *tag* of a run combines the segments of its
+files, in the order of attempts and names. The tags of a run are stored in columns, because there
+can be very many. Nothing here imports numpy or queries the index.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Segment(NamedTuple):
 
 
 class Segments(Sequence[Segment]):
-    """The segments of a tag of very many files, in columns, which take a fifth of the memory."""
+    """The segments of a tag in many files, in columns, which take a fifth of the memory."""
 
     __slots__ = ("_columns", "_count")
 
@@ -134,12 +134,12 @@ def _column(values: Sequence[Any]) -> Sequence[Any]:
     return array("q", values) if kinds == {int} else values
 
 
-_FEW_SEGMENTS = 16  # in columns, they would take more memory than they do by themselves
+_FEW_SEGMENTS = 16  # these would take more memory in columns
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A tag of a run, and what is known of it without reading its values."""
+    """A tag of a run, and what is known about it without reading its values."""
 
     run: str
     directory: str
@@ -157,7 +157,7 @@ class Tag:
 
     @property
     def points(self) -> int:
-        """The number of its values, including those that restarts made void."""
+        """The number of its values, including those superseded by restarts."""
         return sum(one.points for one in self.segments)
 
     @property
@@ -174,7 +174,7 @@ class Tag:
 
     @property
     def in_order(self) -> bool:
-        """Whether every step is greater than the one before: there was no restart."""
+        """Whether every step is greater than the previous one: there was no restart."""
         return all(one.increasing for one in self.segments) and all(
             before.max_step < after.min_step for before, after in pairwise(self.segments)
         )
@@ -182,7 +182,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class GroupTag(Tag):
-    """A tag that is computed from those of several runs; see `derived`.
+    """A tag computed from tags of several runs; see `derived`.
 
     Its segments are those of all its members.
     """
@@ -219,7 +219,7 @@ class GroupTag(Tag):
 
 
 class About(NamedTuple):
-    """What the metadata of a tag says; many tags have the same."""
+    """The metadata of a tag; many tags share the same."""
 
     kind: Kind
     origin: int
@@ -231,7 +231,7 @@ class About(NamedTuple):
 
 
 class End(NamedTuple):
-    """What is listed of a tag besides."""
+    """The extent of a tag: the columns of a list besides its metadata."""
 
     last_step: int
     max_wall_time: float
@@ -264,7 +264,7 @@ class Tags(Mapping[str, Tag]):
         return {tag.kind for tag in self.values()}
 
     def select(self, accepts: Callable[[About], bool]) -> Sequence[str]:
-        """Return the names of the tags that are accepted."""
+        """Return the names of the tags whose metadata is accepted."""
         return [name for name, tag in self.items() if accepts(tag.about)]
 
 
@@ -290,12 +290,12 @@ _NAMES: WeakValueDictionary[int, Names] = WeakValueDictionary()
 
 
 class DescribedNames:
-    """The names of a run's tags, and what the metadata of each says."""
+    """The names of a run's tags, and the metadata of each."""
 
     def __init__(
         self, names: tuple[str, ...], described: Sequence[tuple[int, bytes | None, int]]
     ) -> None:
-        """Take what `About.of` does of each name; or once, if it is the same of all."""
+        """Take the arguments of `About.of` for each name; only once if they are all the same."""
         shared = Names.of(names)
         self.names, self.places = shared.listed, shared.places
         self._shared = shared
@@ -319,14 +319,14 @@ class DescribedNames:
 
 
 class TagTable(Tags):
-    """The tags of a run in columns, of which a tag is put together when it is requested.
+    """The tags of a run in columns, from which a tag is built on request.
 
-    So a million of them take a tenth of the memory, and a fourth of the time. A column of equal
-    values has one of them.
+    A million tags take a tenth of the memory and a quarter of the time this way. A column of equal
+    values stores one of them.
     """
 
     def __init__(self, source: Source, directory: str, columns: Sequence[Sequence[Any]]) -> None:
-        """Take the columns of `Segment` from `file_name` on, in the order of the tags."""
+        """Take the columns of `Segment` from `file_name` on, sorted by tag."""
         self._source = source
         self._directory = directory
         files, tags, *rest = columns
@@ -385,7 +385,7 @@ class TagTable(Tags):
 
 
 class TagReader(Protocol):
-    """What reads the tags of a run: one of them, the names, or all."""
+    """Reads the tags of a run: one tag, the names, or all tags."""
 
     def find(self, name: str) -> Tag | None: ...
     def names(self) -> DescribedNames | None: ...
@@ -393,9 +393,9 @@ class TagReader(Protocol):
 
 
 class LaterTags(Tags):
-    """The tags of a run with very many, of which is read what is needed.
+    """The tags of a run with very many, read on demand.
 
-    What the metadata of some tag says is known before. Two threads may read the same at once.
+    The distinct metadata of the tags is given. Two threads may read the same tags at once.
     """
 
     def __init__(self, described: Sequence[About], reader: TagReader) -> None:
@@ -458,11 +458,11 @@ class LaterTags(Tags):
         return self._known.select(accepts)
 
 
-# Of the columns of a segment from its id on; the empty one is of the metadata.
+# Array types of the columns of a segment from its id on; empty for the metadata.
 _CODES = ("q", "b", "b", "", "q", "q", "q", "b", "q", "d", "d", "d", "q")
 
 
-# The places of `End` among the columns of a table, which begin with the file.
+# The positions of the fields of `End` among the columns of a table, which begin with the file.
 _END = tuple(Segment._fields.index(one) - 2 for one in ("last_step", "max_wall", "rows"))
 
 
@@ -477,7 +477,7 @@ def _packed(code: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _equal(values: Sequence[Any]) -> Sequence[Any]:
-    """Return one of values that are all equal; in a sequence, as the others."""
+    """Return a sequence of one value if all are equal, else the values."""
     return values[:1] if values.count(values[0]) == len(values) else values
 
 
@@ -490,7 +490,7 @@ def _kind(origin: int, metadata: bytes | None, form: int) -> Kind:
 
 
 def put_together(source: Source, segments: list[Segment]) -> Tag:
-    """Put a tag together: the first metadata of the run counts, and picks the form."""
+    """Build a tag from its segments; the first metadata in the run determines its form."""
     described = segments[0]
     chosen = segments
     if len(segments) > 1:

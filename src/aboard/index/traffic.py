@@ -1,6 +1,6 @@
-"""Requests to buckets by hour: what `aboard.storage.traffic` counted, kept in the index.
+"""Requests to buckets by hour, as counted by `aboard.storage.traffic`, stored in the index.
 
-Every process adds to the same hours: the sum is that of all of the user's processes here.
+The counts are sums over all of the user's processes on this machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def save(connection: sqlite3.Connection, counts: Counts, now: float | None = Non
 
 
 def save_untaken(connection: sqlite3.Connection) -> None:
-    """Save what this process has counted; what cannot be saved now is left for the next time."""
+    """Save the counts of this process; if that fails, they are saved next time."""
     counts = traffic.take()
     if not counts:
         return

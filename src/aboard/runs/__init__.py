@@ -1,4 +1,4 @@
-"""What a run is, apart from its events: its record, its place, its name, and how it is selected."""
+"""Runs apart from their events: records, layout below a root, names, selectors and questions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class RunsError(ValueError):
-    """Selectors or templates that cannot be used; `code` is for programs, the rest for people."""
+    """Invalid selectors, questions or templates; `code` is for programs, the rest for people."""
 
     code: ClassVar[str] = "error"
 

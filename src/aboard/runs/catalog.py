@@ -1,7 +1,7 @@
-"""The catalog of runs below a root: a run as it is listed, and which files make one.
+"""The catalog of runs below a root: a run as listed, and which files make one.
 
-A directory with a `run.json` is a run, with everything below it. Event files that lie in none are
-raw runs: their first two directories are experiment and run, and their path is all that is known.
+A directory with a `run.json` is a run, with everything below it. Other event files are raw runs:
+their first two directories are experiment and run, and only their path is known.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class KnownRun(NamedTuple):
     heartbeat_secs: float = HEARTBEAT_SECS
     hparams_json: str = "{}"
     tags_json: str = "{}"
-    metrics_json: str = "{}"  # the last value of each, by `stage/name`
-    attempt_jobs_json: str = "[]"  # the engine's own ids of its job, where they differ from it
+    metrics_json: str = "{}"  # the last value of each metric, by `stage/name`
+    attempt_jobs_json: str = "[]"  # the engine's ids of its job that differ from `job`
     problem: str = ""  # why the record is invalid
-    seen: float = 0.0  # when a heartbeat came in, by the clock of this machine; 0 if none did
+    seen: float = 0.0  # when a heartbeat arrived, by the clock of this machine; 0 if none did
 
     @classmethod
     def of_record(cls, root: str, directory: str, record: Manifest) -> KnownRun:
@@ -88,7 +88,7 @@ class KnownRun(NamedTuple):
         )
 
     def described(self, hparams: Mapping[str, Any], metrics: Mapping[str, float]) -> KnownRun:
-        """Return a run with what its event files say of it; JSON has no NaN and no infinity."""
+        """Return the run with values from its event files; JSON has no NaN and no infinity."""
         given = [
             {
                 name: str(one) if isinstance(one, float) and not math.isfinite(one) else one
@@ -104,7 +104,7 @@ class KnownRun(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The run in the paths of a hub, such as `1f0c93ab:cifar10:run3`; see `run_id`."""
+        """The id of the run in URLs of a hub, such as `1f0c93ab:cifar10:run3`; see `run_id`."""
         return run_id(self.root, self.directory)
 
     @property
@@ -117,7 +117,7 @@ class KnownRun(NamedTuple):
 
     @property
     def jobs(self) -> list[str]:
-        """All ids of its job: the run's own, and those of its attempts on an engine."""
+        """All ids of its job: the run's, and those of its attempts on an engine."""
         own = [self.job] if self.job else []
         return own if self.attempt_jobs_json == "[]" else own + json.loads(self.attempt_jobs_json)
 
@@ -134,7 +134,7 @@ class KnownRun(NamedTuple):
         return parse_record(self.metrics_json)
 
     def state_at(self, now: float) -> State | None:
-        """Return the state at a time; None for a raw directory."""
+        """Return the state at the time `now`; None for a raw directory."""
         if not self.recorded_state:
             return None
         state = _STATES[self.recorded_state]
@@ -148,7 +148,7 @@ class KnownRun(NamedTuple):
         return beating.state_at(now)
 
     def seconds_at(self, now: float) -> float | None:
-        """Return the duration of the run so far; until its last heartbeat if it is lost."""
+        """Return the duration of the run up to `now`; up to its last heartbeat if it is lost."""
         if not self.started:
             return None
         end = self.ended
@@ -158,10 +158,10 @@ class KnownRun(NamedTuple):
 
 
 def run_id(root: str, directory: str) -> str:
-    """Return what names a run in a URL: a mark of its root, then its directory.
+    """Return the id of a run in URLs: a hash of its root, then its directory.
 
-    `:` separates the parts of the directory; a byte that is not a letter, a digit or one of `_.=-`
-    is `~` with its hexadecimal number.
+    `:` separates the parts of the directory. A byte other than a letter, a digit or one of `_.=-`
+    is written as `~` and its hexadecimal number.
     """
     if not _PLAIN_DIRECTORY.fullmatch(directory):
         escaped = _ESCAPED.sub(
@@ -172,7 +172,7 @@ def run_id(root: str, directory: str) -> str:
 
 
 def directory_of_id(root: str, identity: str) -> str | None:
-    """Return the directory that an id names below a root; None if it names none there."""
+    """Return the directory of a run below a root by its id; None if the id is of another root."""
     mark, colon, rest = identity.partition(":")
     if not colon or mark != _root_mark(root):
         return None
@@ -202,7 +202,7 @@ _MANY_DIGITS = b"0" * 19
 
 
 def parse_quickly(text: bytes) -> Any:
-    """Parse JSON with `orjson`; None for what it cannot: NaN, and integers of more than 64 bits."""
+    """Parse JSON with `orjson`; None if it cannot: NaN, or integers of more than 64 bits."""
     import orjson
 
     if _MANY_DIGITS in text.translate(_AS_DIGITS):  # they would become floats
@@ -229,7 +229,7 @@ def _attempt_jobs(record: Manifest) -> list[str]:
 
 
 def _json(values: Mapping[str, Any] | list[str]) -> str:
-    """Return JSON that strict parsers accept too, with lone surrogates escaped as in `_text`."""
+    """Return JSON that strict parsers also accept, with lone surrogates escaped as in `_text`."""
     if not values:
         return "[]" if isinstance(values, list) else "{}"
     import orjson
@@ -244,7 +244,7 @@ def _json(values: Mapping[str, Any] | list[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return text that a database accepts: a lone surrogate is not Unicode."""
+    """Return text that a database accepts: lone surrogates are not valid Unicode."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
@@ -254,8 +254,8 @@ _DIGITS = re.compile(r"[0-9]+")
 
 class Found(NamedTuple):
     version: str | None  # of its record; None for a raw directory
-    mark: int  # changes whenever an event file of the run does
-    ended: str = ""  # the name of a copy of its record from when it ended, if there is one
+    mark: int  # changes whenever an event file of the run changes
+    ended: str = ""  # the name of the copy of its record made when it ended, if any
 
 
 def is_of_a_run(name: str) -> bool:
@@ -289,7 +289,7 @@ def find_runs(entries: Iterable[Entry]) -> dict[str, Found]:
 
 
 def run_of(directory: str, recorded: Collection[str]) -> str:
-    """Return the run that a directory is part of, given the directories that have a record."""
+    """Return the run that contains a directory, given the directories that have a record."""
     above = directory
     while above not in recorded:
         if not above:
@@ -299,7 +299,7 @@ def run_of(directory: str, recorded: Collection[str]) -> str:
 
 
 def with_parents(directory: str) -> list[str]:
-    """Return a directory below a root and those above it, the nearest first; the root is last."""
+    """Return a directory below a root and its parents, the nearest first, the root last."""
     found = [directory] if directory else []
     while "/" in directory:
         directory = directory.rpartition("/")[0]
@@ -308,9 +308,9 @@ def with_parents(directory: str) -> list[str]:
 
 
 def find_roots(given: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
-    """Return the roots to look for runs in: those given, else `ABOARD_ROOT`, else `./runs`.
+    """Return the roots to search for runs: those given, else `ABOARD_ROOT`, else `./runs`.
 
-    `ABOARD_ROOT` is one root, for the jobs that write there too; a path may have any character.
+    `ABOARD_ROOT` is a single root, since jobs write there too; its path may have any character.
     """
     variables = os.environ if environment is None else environment
     if given:

@@ -1,11 +1,11 @@
 """Answers to questions over a table of runs, column by column.
 
-A *table* gives the column of any field. A column of `Numbers` is an array; one of `Words` has a
-code for each row and each distinct value once, so that a condition looks at few values; one of
-`Mixed` has both. What a column is made of, and where it is kept, is left to the table.
+A *table* returns the column of a field. A column of `Numbers` is an array; one of `Words` has each
+distinct value once and a code per row, so that a condition tests few values; `Mixed` has both. The
+table decides where columns come from.
 
-A comparison with a missing value is false, except `!=`, which is true: it is the opposite of `==`.
-Values of different kinds (number, text, true or false) are not equal and have no order.
+A comparison with a missing value is false, except `!=`, the opposite of `==`, which is true. Values
+of different types (number, text, boolean) are not equal and have no order.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from aboard.runs.question import (
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Held = Value | frozenset[str]  # in a column; a set for `tags`
+Held = Value | frozenset[str]  # a value in a column; a set for `tags`
 
-EXACT = 1 << 53  # integers up to here are floats too
+EXACT = 1 << 53  # integers up to here are exact as floats
 _UNORDERED = 2
 _SPECIAL = re.compile(r"[*?\[]")
 _SIGNS: dict[str, Callable[[Any, Any], Any]] = {
@@ -66,7 +66,7 @@ _SIGNS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Numbers:
-    """Numbers, none of them missing where `missing` is None; `whole` if all are integers."""
+    """Numbers. `missing` is None if none is missing; `whole` is true if all are integers."""
 
     array: Floats
     missing: Bools | None = None
@@ -92,7 +92,7 @@ class Numbers:
             return np.full(len(self), sign == "!=")
         near = float(value)
         found: Bools = _SIGNS[sign](self.array, near)
-        if near != value:  # a large integer, which is no float
+        if near != value:  # a large integer, not exact as a float
             found = np.where(self.array == near, _SIGNS[sign](near, value), found)
         return found & self.present if sign != "!=" else found | ~self.present
 
@@ -110,16 +110,16 @@ class Numbers:
 
     @property
     def order(self) -> tuple[Floats, Bools]:
-        """Return numbers in the order of the values, and which have a place in it."""
+        """Return numbers that sort like the values, and which rows have one."""
         return self.array, self.present & ~np.isnan(self.array)
 
     def factors(self, rows: Ints) -> Ints:
-        """Return a number for each of some rows, the same for the same value; 0 for none."""
+        """Return a number for each of the rows, equal for equal values; 0 if missing."""
         return self.distinct[1][rows]
 
     @property
     def distinct(self) -> tuple[Floats, Ints]:
-        """Return each value once, in order; and for each row its place from 1 on, 0 for none."""
+        """Return the sorted distinct values; and for each row a position from 1, 0 if missing."""
         if self not in _DISTINCT:
             values, places = np.unique(self.array, return_inverse=True)
             places += 1
@@ -134,7 +134,7 @@ _DISTINCT: WeakKeyDictionary[Numbers, tuple[Floats, Ints]] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """Values of any kind: of each row its place in `words`, or -1 for none."""
+    """Values of any type: for each row its position in `words`, or -1 if missing."""
 
     codes: npt.NDArray[np.int32]
     words: Sequence[Held]
@@ -180,13 +180,13 @@ class Words:
         return np.array([*held, 0], np.int64)[self.codes[rows]]
 
     def _of_each(self, found: Sequence[bool], missing: bool) -> Bools:
-        # The code of a missing value is -1, which is the last place.
+        # The code of a missing value is -1, which indexes the last element.
         return np.array([*found, missing], np.bool_)[self.codes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixed:
-    """Numbers in some rows, and in others values of which none is a number."""
+    """Numbers in some rows, values of other types in others."""
 
     numbers: Numbers
     words: Words
@@ -204,7 +204,7 @@ class Mixed:
 
     def compare(self, sign: str, value: Value) -> Bools:
         numbers, words = self.numbers.compare(sign, value), self.words.compare(sign, value)
-        # Where there is none of it, `!=` is true, and everything else is not.
+        # For a value of the other type, `!=` is true and everything else false.
         return numbers & words if sign == "!=" else numbers | words
 
     def one_of(self, values: Sequence[Value]) -> Bools:
@@ -229,7 +229,7 @@ class Mixed:
         ranks[placed] = found
         texts, has_text = self.words.order
         has_text = has_text & ~is_flag
-        ranks[has_text] = texts[has_text] + len(distinct)  # behind all numbers
+        ranks[has_text] = texts[has_text] + len(distinct)  # after all numbers
         return ranks, placed | has_text
 
     def factors(self, rows: Ints) -> Ints:
@@ -241,9 +241,9 @@ Column = Numbers | Words | Mixed
 
 
 class Table(Protocol):
-    """Runs in rows. `now` is the time from which `7d ago` counts; `rows` has them in their order.
+    """Runs in rows. `rows` lists them in order; `7d ago` counts back from `now`.
 
-    `len` is that of columns, which may have rows that are none of these.
+    `len` is the length of columns, which may include rows of other runs.
     """
 
     now: float
@@ -255,7 +255,7 @@ class Table(Protocol):
 
 
 def compare(sign: str, left: Held, right: Held) -> bool:
-    """Compare two values; those of different kinds differ and have no order."""
+    """Compare two values; those of different types differ and have no order."""
     if _kind(left) is not _kind(right):
         return sign == "!="
     return bool(_SIGNS[sign](left, right))
@@ -266,7 +266,7 @@ def _kind(value: object) -> type:
 
 
 def _sort_key(value: Held) -> tuple[int, Any]:
-    """Return a key that sorts numbers before texts, and texts in natural order; NaN is last."""
+    """Return a key that sorts numbers first, NaN last among them, then texts in natural order."""
     if isinstance(value, str):
         return 1, natural(value)
     if isinstance(value, frozenset):
@@ -278,7 +278,7 @@ def _sort_key(value: Held) -> tuple[int, Any]:
 
 
 def evaluate(node: Node, table: Table) -> Bools:
-    """Return which rows of a table a condition is true for."""
+    """Return for each row of a table whether a condition is true."""
     match node:
         case And(nodes):
             return reduce(operator.and_, (evaluate(one, table) for one in nodes))
@@ -310,7 +310,7 @@ def _test(node: Compare | Matches | OneOf | Contains | Missing | Truth, table: T
 
 
 def _matcher(pattern: str) -> Callable[[Held], bool]:
-    """Match a shell pattern; a name with brackets in it matches itself too."""
+    """Match a shell pattern; a name with brackets also matches itself."""
     start = pattern.removesuffix("*")
     if not _SPECIAL.search(start):
         begins = start != pattern
@@ -344,7 +344,7 @@ def _compare_columns(left: Column, sign: str, right: Column) -> Bools:
 
 
 class Group(NamedTuple):
-    """Runs that have the same values of the fields that a question groups by."""
+    """Runs with equal values of the fields that a question groups by."""
 
     values: tuple[Held | None, ...]
     rows: Ints  # in the order of the question
@@ -353,9 +353,9 @@ class Group(NamedTuple):
 class Answer(NamedTuple):
     """The rows that a question selects, in its order and within its limit.
 
-    `total` counts those before the limit. With `group_by`, the limit is one of groups, `rows` has
-    those of all groups, and `total` counts the groups before the limit. Groups are in the order of
-    their first run or, without `sort`, of their values.
+    `total` is their number without the limit. With `group_by`, the limit and `total` count groups,
+    and `rows` has the rows of all groups. Groups are in the order of their first run or, without
+    `sort`, of their values.
     """
 
     rows: Ints
@@ -364,10 +364,10 @@ class Answer(NamedTuple):
 
 
 def answer(question: Question, table: Table, rows: Ints | None = None) -> Answer:
-    """Answer a question over some rows of a table in their order, all of them by default.
+    """Answer a question over rows of a table, all of them by default.
 
-    Rows that compare equal stay in that order; a missing value sorts last, whichever the direction,
-    and before it NaN.
+    Rows that compare equal keep their order. Missing values sort last in both directions, after
+    NaN.
     """
     chosen = table.rows if rows is None else rows
     if question.where is not None:
@@ -398,7 +398,7 @@ def _ordered(keys: Sequence[SortKey], table: Table, rows: Ints, limit: int | Non
         last = np.where(placed, 0, np.where(column.present[rows], 1, 2))
         sorted_by += [last, np.where(placed, -numbers if key.descending else numbers, 0.0)]
     if limit is not None and limit < len(rows):
-        # Sort only those that can be among the first: no worse in the first key than the last one.
+        # Sort only rows that can be within the limit, judged by the first key.
         last, numbers = sorted_by[:2]
         first = numbers + 0.0
         first[last > 0] = np.inf
@@ -409,9 +409,9 @@ def _ordered(keys: Sequence[SortKey], table: Table, rows: Ints, limit: int | Non
 
 
 class Mark(NamedTuple):
-    """Where a page of an order ends: what the last run was sorted by, and its natural place.
+    """The end of a page: the sort values of its last run, and its position in natural order.
 
-    The next page begins behind it, whichever runs have come, gone or changed meanwhile.
+    The next page begins after it, even if runs were added, removed or changed meanwhile.
     """
 
     values: tuple[Held | None, ...]
@@ -432,7 +432,7 @@ def mark_of(keys: Sequence[SortKey], table: Table, row: int) -> Mark:
 
 
 def place_behind(mark: Mark, keys: Sequence[SortKey], table: Table, rows: Ints) -> int:
-    """Return how many of some rows, which are in an order, come before a mark or are there."""
+    """Return how many of the sorted rows are at or before a mark."""
 
     def is_behind(row: int) -> bool:
         found = mark_of(keys, table, row)
@@ -448,7 +448,7 @@ def place_behind(mark: Mark, keys: Sequence[SortKey], table: Table, rows: Ints) 
 
 
 def _rank(value: Held | None) -> int:
-    """Return 0 for a value that has an order, and more for NaN and for none, which come last."""
+    """Return 0 for a value with an order, and more for NaN and for a missing value."""
     if value is None:
         return 2
     return int(_sort_key(value)[0] == _UNORDERED)
@@ -463,11 +463,11 @@ def _grouped(fields: Sequence[Field], table: Table, rows: Ints) -> list[Group]:
     columns = [table.column(one) for one in fields]
     factors = columns[0].factors(rows)
     for column in columns[1:]:
-        _, factors = np.unique(factors, return_inverse=True)  # so that the product is small
+        _, factors = np.unique(factors, return_inverse=True)  # keeps the product small
         found = column.factors(rows)
         factors = factors * (found.max(initial=0) + 1) + found
     if factors.max(initial=0) < 1 << 16:
-        factors = factors.astype(np.uint16)  # which are sorted in a tenth of the time
+        factors = factors.astype(np.uint16)  # sorts ten times faster
     members = np.argsort(factors, kind="stable")
     starts = np.flatnonzero(np.diff(factors[members].astype(np.int64), prepend=-1))
     groups = np.split(rows[members], starts[1:]) if len(rows) else []
@@ -486,7 +486,7 @@ def _group_key(value: Held) -> tuple[type, Any]:
 
 
 class Facet(NamedTuple):
-    """The values of a field over some runs, the most frequent first."""
+    """The values of a field over a set of runs, the most frequent first."""
 
     values: Sequence[tuple[Any, int]]
     bins: Sequence[tuple[float, float, int]]
@@ -495,7 +495,7 @@ class Facet(NamedTuple):
 
 
 def facet(column: Column, rows: Ints, limit: int) -> Facet:
-    """Count the values of some rows; numbers with too many values are counted in bins."""
+    """Count the values in the rows; too many distinct numbers are counted in bins."""
     numbers, counts = _counted_numbers(column, rows)
     words = column.words if isinstance(column, Mixed) else column
     found = _counted_words(words, rows) if isinstance(words, Words) else {}
@@ -530,7 +530,7 @@ def _counted_numbers(column: Column, rows: Ints) -> tuple[Floats, Ints]:
 
 
 def _codes(column: Column, rows: Ints) -> list[tuple[Held | None, int]]:
-    """Return the values of a column of words in some rows, and how many rows have each."""
+    """Return the values of a column of words in the rows, and how many rows have each."""
     if not isinstance(column, Words):
         return []
     counts = np.bincount(column.codes[rows] + 1, minlength=1)
@@ -555,7 +555,7 @@ def _sortable(value: object) -> Any:
 
 
 def _bins(values: Floats, counts: Ints, most: int) -> list[tuple[float, float, int]]:
-    """Return up to `most` equal bins, each with its bounds; by magnitude over several decades."""
+    """Return up to `most` equal bins with their bounds; logarithmic over several decades."""
     low, high = float(values.min()), float(values.max())
     count = min(most, 20)
     by_magnitude = low > 0 and high / low >= 1000
@@ -573,7 +573,7 @@ def _bins(values: Floats, counts: Ints, most: int) -> list[tuple[float, float, i
 
 
 def mean_of(column: Column, rows: Ints) -> float | None:
-    """Return the mean of the finite numbers in some rows of a column; None if there are none."""
+    """Return the mean of the finite numbers in the rows of a column; None if there are none."""
     if not isinstance(column, Numbers):
         return mean(column.values(rows))
     numbers = column.array[rows]
@@ -585,6 +585,6 @@ def mean_of(column: Column, rows: Ints) -> float | None:
 
 
 def mean(values: Sequence[object]) -> float | None:
-    """Return the mean of the finite numbers among some values; None if there are none."""
+    """Return the mean of the finite numbers among the values; None if there are none."""
     numbers = [one for one in values if type(one) in (int, float) and math.isfinite(one)]  # type: ignore[arg-type]
     return math.fsum(numbers) / len(numbers) if numbers else None  # type: ignore[arg-type]

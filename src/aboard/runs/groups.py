@@ -1,7 +1,7 @@
-"""Groups of runs on a board: by which fields, and which curves are drawn for each.
+"""Groups of runs on a board: the fields to group by, and the curves drawn for each group.
 
-A group is named by the values that its runs share, such as `lr=0.1`. Its curves are runs of the
-board with a word behind that name: `lr=0.1 mean`, `lr=0.1 +std`, `lr=0.1 -std`.
+A group is named after the values that its runs share, such as `lr=0.1`. Its curves appear as runs
+of the board, with a suffix: `lr=0.1 mean`, `lr=0.1 +std`, `lr=0.1 -std`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aboard.runs import naming
 from aboard.runs.naming import Template
 from aboard.runs.question import BadQuestion, Field, parse_field
 
-COUNT_PREFIX = "members/"  # before the name of a tag: how many members it has at each step
+COUNT_PREFIX = "members/"  # of the tag that counts the members at each step
 _SAME = ("experiment", "state", "host", "user", "job", "workspace", "created")
 _FIELDS = {"name": "run", "run": "run", **{name: name for name in _SAME}}
 
@@ -51,12 +51,12 @@ LINES: dict[Band, dict[Line, str]] = {
     Band.MINMAX: {Line.MIDDLE: "mean", Line.UPPER: "max", Line.LOWER: "min"},
     Band.QUARTILES: {Line.MIDDLE: "median", Line.UPPER: "q3", Line.LOWER: "q1"},
 }
-"""The words behind the name of a group."""
+"""The suffixes of the name of a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How a board groups its runs; `template` makes the name of a group from a run of it."""
+    """How a board groups its runs; `template` makes the name of a group from one of its runs."""
 
     template: Template
     band: Band = Band.STD
@@ -69,7 +69,7 @@ class Grouping:
         """Parse the fields that runs are grouped by; None if there are none.
 
         Raises:
-            BadQuestion: a field does not exist, or is not one to group by.
+            BadQuestion: a field does not exist, or cannot be grouped by.
         """
         if not fields:
             return None
@@ -86,7 +86,7 @@ def _template_field(field: Field) -> str:
         return f"{field.group}.{field.name}"
     if field.group or field.name not in _FIELDS:
         raise BadQuestion(
-            f"runs on a board are not grouped by {str(field)!r}.",
+            f"runs on a board cannot be grouped by {str(field)!r}.",
             f"Use hparams.NAME, tags.NAME, {', '.join(_FIELDS)}.",
             text=str(field),
         )

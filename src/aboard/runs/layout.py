@@ -1,10 +1,10 @@
-"""Where runs lie below a root, `<root>/<experiment>/<run>/`: claiming a name, and deleting a run.
+"""The layout of runs below a root, `<root>/<experiment>/<run>/`: claiming names, deleting runs.
 
-The record of a job lies in the same root, at `.jobs/<job>/job.json`.
+The record of a job is in the same root, at `.jobs/<job>/job.json`.
 
-A name is claimed by creating its `run.json`, which only one process can do, on a disk as in a
-bucket; no server is needed. A run is deleted with its record last, so that a deletion that failed
-can be repeated. Links are removed and never followed; a run inside another is a run of its own.
+A process claims a name by creating its `run.json`, which only one process can do, on a disk and in
+a bucket; no server is needed. Deleting a run deletes its record last, so that a failed deletion can
+be repeated. Links are removed and never followed; a run inside another is a separate run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from aboard.storage.base import JOBS
 DEFAULT_EXPERIMENT = "default"
 _FORBIDDEN = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')
 _LONGEST_NAME = 128
-_CLAIM = "claim"  # the field that differs between processes which claim a name at the same time
+_CLAIM = "claim"  # the field that differs between processes that claim a name at the same time
 _JUMPS = (1, 4, 16, 64, 256, 1024)
 _AT_ONCE = 16
 
@@ -47,7 +47,7 @@ Describe = Callable[[str], Manifest]  # from the name of a run
 
 
 class BadName(ValueError):  # noqa: N818 - named by what is wrong
-    """A name that cannot be that of an experiment or a run."""
+    """An invalid name of an experiment, a run or a job."""
 
 
 class RunExists(Exception):  # noqa: N818 - named by what is wrong
@@ -74,32 +74,32 @@ def check_name(name: str, what: str) -> str:
     if not name or name != name.strip():
         problem = "is empty, or begins or ends with a space"
     elif found := _FORBIDDEN.search(name):
-        problem = f"has the character {found[0]!r} in it"
+        problem = f"contains the character {found[0]!r}"
     elif name.startswith("."):
         problem = "begins with a dot"
     elif len(name.encode(errors="replace")) > _LONGEST_NAME:
         problem = f"is longer than {_LONGEST_NAME} bytes"
     if problem:
-        hint = "Use letters, digits, '-', '_', '.', '=' and the like"
+        hint = "Use letters, digits, '-', '_', '.' and '='"
         raise BadName(f"the name of the {what}, {name!r:.60}, {problem}. {hint}.")
     return name
 
 
 def claim(storage: Storage, experiment: str, name: str, describe: Describe) -> Manifest:
-    """Claim a name; raise `RunExists` if there is such a run, or a directory with files in it."""
+    """Claim a name; raise `RunExists` if the run, or a directory with files, already exists."""
     directory = directory_of(experiment, name)
     manifest = describe(name)
     if _has_files(storage, directory) or not create_record(storage, directory, manifest):
         where = f"{storage.uri}/{directory}"
-        raise RunExists(f"there is a run at {where} already. Resume it, or choose another name.")
+        raise RunExists(f"the run {where} already exists. Resume it, or choose another name.")
     return manifest
 
 
 def claim_next(storage: Storage, experiment: str, describe: Describe, first: int = 1) -> Manifest:
-    """Claim the next free name of `run1`, `run2`, …, beginning with the number `first`.
+    """Claim the next free name of `run1`, `run2`, …, from the number `first` on.
 
-    The end of the row is found by doubling and halving, one request each. A process that loses a
-    name to another jumps ahead, further each time, so that many scatter instead of queueing.
+    The last name is found by galloping and binary search, with one request per step. A process that
+    loses a name to another skips ahead, further each time, so that many processes spread out.
     """
     number = _end_of_row(
         lambda number: (
@@ -118,14 +118,14 @@ def claim_next(storage: Storage, experiment: str, describe: Describe, first: int
         record = file_in(directory)
         if all(file.name == record for file in storage.list(directory)):
             return manifest
-        storage.delete(record)  # files that are not of a run lie there
+        storage.delete(record)  # the directory has other files
         number += 1
 
 
 def create_record(storage: Storage, directory: str, manifest: Manifest) -> bool:
     """Create the record of a run that has none; return whether this process created it.
 
-    A request whose answer was lost is repeated, and then finds what it created itself.
+    If a response is lost, the repeated request finds the record that the first one created.
     """
     manifest.others[_CLAIM] = secrets.token_hex(8)
     record, content = file_in(directory), manifest.to_json()
@@ -139,7 +139,7 @@ def create_record(storage: Storage, directory: str, manifest: Manifest) -> bool:
 
 
 def unclaimed_name(name: str | None) -> str:
-    """Return a name that needs no claim, for a storage that cannot be reached."""
+    """Return a unique name without a claim, for a storage that cannot be reached."""
     return f"{name or time.strftime('run-%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
@@ -159,7 +159,7 @@ def _has_files(storage: Storage, directory: str) -> bool:
 
 
 def _end_of_row(is_taken: Callable[[int], bool]) -> int:
-    """Return a free number whose neighbour below is taken, or 1."""
+    """Return a free number whose predecessor is taken, or 1."""
     low, high = 0, 1
     while is_taken(high):
         low, high = high, high * 2
@@ -177,7 +177,7 @@ class Deletion:
 
 
 def delete_run(run: KnownRun) -> Deletion:
-    """Delete a run; of a directory without a record, only its event files."""
+    """Delete a run; without a record, only its event files."""
     storage = open_storage(run.root)
     record = file_in(run.directory)
     mine = files_of(run)
@@ -187,7 +187,7 @@ def delete_run(run: KnownRun) -> Deletion:
         _delete_all(storage, [entry for entry in mine if entry.name == record], deleted)
     if not is_remote(run.root):
         for directory, _, _ in os.walk(run.uri, topdown=False):
-            with suppress(OSError):  # something is left in it
+            with suppress(OSError):  # not empty
                 Path(directory).rmdir()
     return deleted
 
@@ -207,9 +207,9 @@ def files_of(run: KnownRun) -> list[Entry]:
 
 
 def seconds_silent(run: KnownRun, now: float) -> float | None:
-    """Return the seconds since the last heartbeat of a run that runs, as its record says now.
+    """Read the record of a run; return the seconds since its last heartbeat.
 
-    None if the run does not run, or has no record.
+    None if the run is not running, or has no record.
     """
     try:
         record = read_record(open_storage(run.uri))
@@ -222,7 +222,7 @@ def seconds_silent(run: KnownRun, now: float) -> float | None:
 
 
 def _entries(storage: Storage, run: KnownRun) -> Iterator[Entry]:
-    """Yield the files below a run, named from its root; on a disk, links themselves."""
+    """Yield the files below a run, with names relative to its root; on a disk, links too."""
     if is_remote(run.root):
         yield from storage.list(run.directory)
         return
@@ -231,7 +231,7 @@ def _entries(storage: Storage, run: KnownRun) -> Iterator[Entry]:
         problem = "this run is a link, and its target may belong to another run"
         raise StorageError(run.uri, problem, "Delete the target, or remove the link.")
     if not top.is_dir():
-        raise NoSuchPath(run.uri, "there is no such run", "Check the path.")
+        raise NoSuchPath(run.uri, "no such run", "Check the path.")
     for directory, below, names in os.walk(top):
         links = [name for name in below if Path(directory, name).is_symlink()]
         for name in (*names, *links):
@@ -246,7 +246,7 @@ def _delete_all(storage: Storage, entries: Sequence[Entry], deleted: Deletion) -
         try:
             storage.delete(entry.name)
         except NoSuchPath:
-            return None  # another process was quicker
+            return None  # another process deleted it
         except StorageError as error:
             return error
         return None

@@ -1,7 +1,7 @@
-"""The record of a run, `run.json`: what it is, how it goes, and every attempt at it.
+"""The record of a run, `run.json`: its description, its state and every attempt at it.
 
-A manifest is read, changed and replaced as a whole; fields that a newer version wrote are kept.
-Claiming the name of a run is left to `layout`, and heartbeats to `track`.
+A manifest is always read and replaced completely; fields written by a newer version are kept.
+`layout` claims the names of runs, and `track` sends heartbeats.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Tags = Mapping[str, object] | Iterable[str] | str
 
 FILE_NAME = "run.json"
 ENDED = f"{FILE_NAME}.ended-"
-"""How the name of a copy of a record begins that is made when a run ends, and never replaced.
+"""The prefix of the copy of a record that is made when a run ends, and never replaced.
 
-Buckets have it where a request that is carried out late could still replace the record itself."""
+It is needed in buckets where a delayed request could still replace the record itself."""
 SCHEMA = 1
 HEARTBEAT_SECS = 30.0
 BEATS_MISSED = 5  # a run that missed this many heartbeats is lost
-_MAX_CONFLICTS = 10  # of changes to a record in a bucket
-_LOCK_SECS = 10.0  # how long to wait for the lock on a record before changing it without
+_MAX_CONFLICTS = 10  # attempts to change a record in a bucket
+_LOCK_SECS = 10.0  # how long to wait for the lock on a record before changing it without the lock
 
 _FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC).timestamp()
 _LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
@@ -59,7 +59,7 @@ _locks_lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    global _locks, _locks_lock  # threads that are not in the child may hold them
+    global _locks, _locks_lock  # a thread of the parent may have held them
     _locks, _locks_lock = WeakValueDictionary(), threading.Lock()
 
 
@@ -76,7 +76,7 @@ class BadManifest(ValueError):  # noqa: N818 - named by what is wrong
 
 
 class State(StrEnum):
-    """How a run stands. `LOST` is never written: it is how a stale heartbeat reads."""
+    """The state of a run. `LOST` is never written: it means that heartbeats have stopped."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -117,7 +117,7 @@ def _time_from_text(text: object) -> float | None:
     moment = datetime.fromisoformat(text)
     number = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if not _FIRST_MOMENT <= number <= _LAST_MOMENT:
-        raise ValueError  # it could not be written again
+        raise ValueError  # out of the range of `datetime`
     return number
 
 
@@ -155,7 +155,7 @@ def _tags_of_json(value: object) -> dict[str, Any]:
 
 
 _TIMES = (_time_from_text, _time_or_none_yet)
-# A value of the type in "is" needs no reader.
+# A value whose type is in "is" needs no reader.
 _TEXT = {"read": _of_type(str), "is": str}
 _TEXTS = {"read": _texts}
 _INTEGER = {"read": _of_type(int), "is": int}
@@ -171,7 +171,7 @@ _DOCUMENTS = {"read": _documents}
 
 @dataclass(slots=True)
 class Attempt:
-    """One process, or group of them, that worked on a run; a preempted run has several."""
+    """A process, or group of processes, that worked on a run; a preempted run has several."""
 
     number: int = field(metadata=_INTEGER)
     state: State = field(default=State.RUNNING, metadata=_STATE)
@@ -207,7 +207,7 @@ class Manifest:
     host: str = field(default="", metadata=_TEXT)
     user: str = field(default="", metadata=_TEXT)
     git_commit: str = field(default="", metadata=_TEXT)
-    # What a process and the one that replaces it after a preemption have in common.
+    # Shared by a process and the one that replaces it after a preemption.
     restart_key: str = field(default="", metadata=_TEXT)
     attempts: list[Attempt] = field(default_factory=list, metadata=_DOCUMENTS)
     schema: int = field(default=SCHEMA, metadata=_INTEGER)
@@ -220,15 +220,14 @@ class Manifest:
                 text = text.decode(json.detect_encoding(text), "surrogatepass")
             document = _DECODER.decode(text)
         except (ValueError, RecursionError) as error:
-            problem = f"this is not JSON ({error})"
+            problem = f"invalid JSON ({error})"
             raise BadManifest(f"{where}: {problem}. Repair or remove the file.") from None
         return cls.from_document(document, where)
 
     @classmethod
     def from_document(cls, document: object, where: str = FILE_NAME) -> Self:
-        """Make a record of what its JSON says."""
         if not isinstance(document, dict) or not isinstance(document.get("name"), str):
-            problem = "this is not the record of a run, which has a 'name'"
+            problem = "not the record of a run, which has a 'name'"
             raise BadManifest(f"{where}: {problem}. Repair or remove the file.")
         values = _known(cls, document, where)
         values["attempts"] = [
@@ -244,17 +243,17 @@ class Manifest:
             _known(Attempt, one, FILE_NAME)
         _known(Manifest, document, FILE_NAME)
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-        # A byte of a command that is not text is a lone surrogate: JSON has an escape for it.
+        # A byte of a command that is not text is a lone surrogate, which JSON can escape.
         return text.encode(errors="backslashreplace") + b"\n"
 
     def begin(
         self, *, at: float, host: str, pid: int, job: str = "", engine_job: str = ""
     ) -> Attempt:
-        """Start another attempt; the one before it, if it never ended, was killed.
+        """Start another attempt; mark the previous one as killed if it has not ended.
 
-        It begins no earlier than the record's latest time: the clocks of two hosts may differ. The
-        attempt has the engine's own id of its job, the run the given `job`: only where none was
-        given, it has the engine's.
+        The attempt begins no earlier than the latest time in the record, since the clocks of hosts
+        may differ. It has the engine's id of its job; the run has `job` or, if that is empty, the
+        engine's id.
         """
         if self.attempts and self.attempts[-1].state is State.RUNNING:
             previous = self.attempts[-1]
@@ -275,7 +274,7 @@ class Manifest:
 
     @property
     def latest_time(self) -> float:
-        """The latest time that an attempt recorded, by the clock of its host."""
+        """The latest time recorded by an attempt, by the clock of its host."""
         times = (max(one.started, one.ended or 0.0) for one in self.attempts)
         return max(self.heartbeat, max(times, default=0.0))
 
@@ -287,7 +286,7 @@ class Manifest:
         at: float | None = None,
         number: int | None = None,
     ) -> None:
-        """Record how an attempt ended: the last one by default, and with it the run."""
+        """Record how an attempt ended, by default the last; with the last one the run ends."""
         state = State(state)
         at = time.time() if at is None else at
         for attempt in self.attempts[-1:] if number is None else self.attempts:
@@ -300,7 +299,7 @@ class Manifest:
             self.heartbeat = max(self.heartbeat, at)
 
     def beat(self, at: float, number: int | None = None) -> None:
-        """Record that an attempt runs, unless another attempt has replaced it."""
+        """Record a heartbeat of an attempt, unless another attempt has replaced it."""
         if not self._is_last(number):
             return
         self.heartbeat = at
@@ -310,7 +309,7 @@ class Manifest:
                 one.state, one.ended, one.exit_code, one.reason = State.RUNNING, None, None, ""
 
     def edit(self, tags: Mapping[str, Any], note: str | None = None) -> None:
-        """Set tags, remove those whose value is None, and replace the note unless it is None."""
+        """Set tags, remove tags whose value is None, and replace the note unless it is None."""
         kept = {name: value for name, value in self.tags.items() if name not in tags}
         self.tags = kept | {name: value for name, value in tags.items() if value is not None}
         self.note = self.note if note is None else note
@@ -330,7 +329,7 @@ def read(storage: Storage, directory: str = "") -> Manifest:
 
 
 def update(storage: Storage, change: Callable[[Manifest], None], directory: str = "") -> Manifest:
-    """Change a manifest as `change_file` does; `change` is called again if another was first."""
+    """Change a manifest as `change_file` does; `change` may be called several times."""
     name = file_in(directory)
 
     def changed(content: bytes) -> tuple[bytes, Manifest]:
@@ -344,10 +343,10 @@ def update(storage: Storage, change: Callable[[Manifest], None], directory: str 
 def change_file(
     storage: Storage, name: str, change: Callable[[bytes], tuple[bytes, Result]]
 ) -> Result:
-    """Change a record, one process after the other: on a disk by a lock, in a bucket by version.
+    """Change a record atomically: on a disk with a lock, in a bucket conditional on its version.
 
-    `change` returns the new content and the result. It is called again if another process was
-    first.
+    `change` returns the new content and the result. It is called again if another process changed
+    the record first.
     """
     directory = name.rpartition("/")[0]
     lock = _lock_of(storage, name)  # a name for it keeps it in use
@@ -357,11 +356,11 @@ def change_file(
             content, result = change(storage.read(name))
             if _replace(storage, name, content, version):
                 return result
-    raise Changed(f"{storage.uri}/{name}", "other processes keep changing this", "Try again.")
+    raise Changed(f"{storage.uri}/{name}", "other processes keep changing this file", "Try again.")
 
 
 def _version(storage: Storage, name: str) -> str:
-    """Return the version of a record in a bucket; "" where it cannot be a condition."""
+    """Return the version of a record in a bucket; "" if writes cannot be conditional."""
     try:
         return storage.version(name)
     except (Unsupported, PermissionDenied):
@@ -373,7 +372,7 @@ def _replace(storage: Storage, name: str, content: bytes, version: str) -> bool:
         if version:
             storage.replace(name, content, version)
             return True
-    except Changed:  # by another process, or by this request if it was repeated
+    except Changed:  # by another process, or by this request before it was repeated
         return storage.read(name) == content
     except StorageError as error:
         if not is_refusal(error):
@@ -383,12 +382,12 @@ def _replace(storage: Storage, name: str, content: bytes, version: str) -> bool:
 
 
 def ended_name(record: Manifest) -> str:
-    """Name the copy of a record that has ended; of two, the later one sorts last."""
+    """Return the name of the copy of a record that has ended; later copies sort last."""
     return f"{ENDED}{len(record.attempts):06}-{(record.ended or 0) * 1000:015.0f}"
 
 
 def newer(record: Manifest, ended: Manifest) -> Manifest:
-    """Return the newer of a run's record and a copy of it: later attempts and heartbeats count."""
+    """Return the newer of a run's record and its copy, by attempts and heartbeats."""
     ages = [(len(one.attempts), one.heartbeat) for one in (record, ended)]
     return record if ages[0] > ages[1] else ended
 
@@ -399,7 +398,7 @@ def file_in(directory: str) -> str:
 
 @contextlib.contextmanager
 def _locked(storage: Storage, directory: str) -> Iterator[None]:
-    """Hold a lock on a local directory; continue without one where locks are not supported."""
+    """Hold a lock on a local directory; continue without it where locks are not supported."""
     descriptor = None
     if isinstance(storage, LocalStorage):
         with contextlib.suppress(OSError):
@@ -410,7 +409,7 @@ def _locked(storage: Storage, directory: str) -> Iterator[None]:
     finally:
         if descriptor is not None:
             with contextlib.suppress(OSError):
-                # Closing is not enough: a child that was forked meanwhile has it open as well.
+                # Closing is not enough: a child forked meanwhile has the file open as well.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -441,14 +440,14 @@ def _known(kind: type[Any], document: Mapping[str, Any], where: str) -> dict[str
     name, value = "", None
     try:
         for name, value in document.items():
-            if plain.get(name) is type(value):  # ten thousand records are read at once
+            if plain.get(name) is type(value):  # fast path: ten thousand records are read at once
                 values[name] = value
             elif name in readers:
                 values[name] = readers[name](value)
             else:
                 values["others"][name] = value
     except (TypeError, ValueError, OverflowError):
-        problem = f"the field {name!r} cannot be {value!r:.40}"
+        problem = f"invalid value of the field {name!r}: {value!r:.40}"
         raise BadManifest(f"{where}: {problem}. Repair or remove the file.") from None
     return values
 
@@ -461,19 +460,19 @@ def _document(record: Manifest | Attempt) -> dict[str, Any]:
     return {**document, **record.others}
 
 
-# What a user gives as hyperparameters and tags, as a record holds it.
+# Hyperparameters and tags, from what users pass to what a record stores.
 
 
 def plain_values(values: HParams) -> dict[str, Any]:
-    """Return hyperparameters as JSON has them: numbers, texts, booleans; the rest as text.
+    """Return hyperparameters as JSON values: numbers, strings, booleans; others as strings.
 
     Nested names are joined with dots: `optimizer.lr`. Raises `TypeError` if there are no names.
     """
     named = _named(values)
     if named is None:
         raise TypeError(
-            f"hyperparameters are a mapping from names to values, an argparse.Namespace or an "
-            f"instance of a dataclass, not a {type(values).__name__}: {values!r:.60}"
+            "hyperparameters must be a mapping from names to values, an argparse.Namespace or an "
+            f"instance of a dataclass, not {type(values).__name__}: {values!r:.60}"
         )
     plain: dict[str, Any] = {}
     for name, value in named.items():
@@ -511,7 +510,7 @@ def _named(values: Any) -> Mapping[str, Any] | None:
 def _plain(value: Any) -> object:
     if value is None or isinstance(value, (bool, str)):
         return value
-    # A number of numpy, or a tensor; one of several elements refuses.
+    # A numpy number or a tensor; a tensor of several elements raises.
     if not callable(getattr(value, "item", None)) and getattr(value, "shape", None) == ():
         with contextlib.suppress(AttributeError, NotImplementedError):
             value = value.numpy()  # TensorFlow

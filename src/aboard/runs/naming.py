@@ -1,7 +1,7 @@
-"""What runs are called on a board: templates such as `{experiment}_{run}_lr={hparams.lr}`.
+"""Names of runs on a board, from templates such as `{experiment}_{run}_lr={hparams.lr}`.
 
-TensorBoard shows a name as a path, so slashes are kept and group runs; a value adds no empty, `.`
-or `..` part.
+TensorBoard shows a name as a path, so slashes are kept and group runs. A value never adds an empty,
+`.` or `..` part.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAIN_FIELDS = (
 )
 FIELD_GROUPS = ("hparams", "tags", "metrics")
 KNOWN_FIELDS = (*PLAIN_FIELDS, "hparams.<name>", "tags.<name>", "metrics.<tag>")
-MISSING = "-"  # stands in a name for a value that a run lacks
+MISSING = "-"  # replaces a value that a run does not have
 
 _LONGEST_VALUE = 120
 _FORMAT = re.compile(r"0?\d{0,2},?(d|(\.\d{1,2})?[eEfFgG%])")
@@ -57,8 +57,8 @@ class Template:
     def parse(cls, text: str) -> Template:
         """Parse a template.
 
-        `{field}` is a value, `{field:.3g}` a number written in Python's format, `{{` and `}}`
-        are braces. A name with a colon in it ends with one more: `{metrics.loss:0:}`.
+        `{field}` is a value, `{field:.3g}` a number in a Python format, `{{` and `}}` are braces.
+        A name that contains a colon must be followed by another: `{metrics.loss:0:}`.
         """
         parts: list[str | Field] = []
         literal, place = "", 0
@@ -66,11 +66,11 @@ class Template:
             if text.startswith(("{{", "}}"), place):
                 literal, place = literal + text[place], place + 2
             elif text[place] == "}":
-                raise _bad(text, place, "'}' closes nothing", "Write '}}' for a brace")
+                raise _bad(text, place, "unmatched '}'", "Write '}}' for a brace")
             elif text[place] == "{":
                 end = text.find("}", place)
                 if end < 0 or "{" in text[place + 1 : end]:
-                    raise _bad(text, place, "'{' is never closed", "Write '{{' for a brace")
+                    raise _bad(text, place, "unmatched '{'", "Write '{{' for a brace")
                 parts += [literal] * bool(literal)
                 parts.append(_field(text, place, text[place + 1 : end]))
                 literal, place = "", end + 1
@@ -78,7 +78,7 @@ class Template:
                 literal, place = literal + text[place], place + 1
         parts += [literal] * bool(literal)
         if not parts:
-            raise BadTemplate("a name template cannot be empty. Write one such as '{run}'.")
+            raise BadTemplate("the name template is empty. Write one such as '{run}'.")
         return cls(text, tuple(parts))
 
     @property
@@ -86,7 +86,7 @@ class Template:
         return tuple(dict.fromkeys(part.name for part in self.parts if isinstance(part, Field)))
 
     def values(self, fields: Mapping[str, object]) -> tuple[object, ...]:
-        """Return the values in the name of a run, as they are; None for one that it lacks."""
+        """Return the values of the fields in a run's name; None for those it does not have."""
         return tuple(_value(fields, part.name) for part in self.parts if isinstance(part, Field))
 
     def render(self, fields: Mapping[str, object]) -> str:
@@ -99,9 +99,9 @@ class Template:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Return the names with `_2`, `_3` … added to those that were taken before them.
+    """Return the names with `_2`, `_3` … added to repeated ones.
 
-    A name depends only on those before it: what joins at the end renames nothing.
+    A name depends only on those before it, so appending names changes none.
     """
     taken: set[str] = set()
     last: dict[str, int] = {}
@@ -117,16 +117,16 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def is_logdir(name: str) -> bool:
-    """Return whether a directory is named as that of a stage or a rank, not of a run."""
+    """Return whether a directory is named like that of a stage or a rank, not of a run."""
     return _LOGDIR.fullmatch(name) is not None
 
 
 def fields_of_path(source_uri: str, run_name: str) -> dict[str, str]:
-    """Read the fields of a plain log directory off its path below the source that was opened.
+    """Derive the fields of a plain log directory from its path below the opened source.
 
-    The layout is `<experiment>/<run>/<logdir…>`: names such as `train`, `eval` or `rank-3` at
-    the end are the logdir, and so is all below the second part of a deeper path. A part that
-    is not below the source is looked for above it, so that a run keeps its name whether its
+    The layout is `<experiment>/<run>/<logdir…>`: names such as `train`, `eval` or `rank-3` at the
+    end are the logdir, and so is everything after the second part of a deeper path. Parts that are
+    missing below the source are taken from above it, so that a run has the same name whether its
     root, its experiment or the run itself is opened.
     """
     above = [part for part in source_uri.rpartition("://")[2].split("/") if part]
@@ -148,10 +148,10 @@ def _field(template: str, place: int, inside: str) -> Field:
         near = get_close_matches(name, (*PLAIN_FIELDS, *(f"{one}." for one in FIELD_GROUPS)), n=1)
         guess = f"Did you mean '{near[0]}'? " if near else ""
         hint = f"{guess}Known: {', '.join(KNOWN_FIELDS)}"
-        raise _bad(template, place, f"there is no field {name!r}", hint)
+        raise _bad(template, place, f"unknown field {name!r}", hint)
     if form and not _FORMAT.fullmatch(form):
-        hint = "Write one such as ':.3g', or ':' at the end of a name that has a colon in it"
-        raise _bad(template, place, f"{form!r} is not a number format", hint)
+        hint = "Write one such as ':.3g', or ':' at the end of a name that contains a colon"
+        raise _bad(template, place, f"invalid number format {form!r}", hint)
     return Field(name, form)
 
 
@@ -172,7 +172,7 @@ def _value(fields: Mapping[str, object], name: str) -> object:
 
 
 def shown(value: object, form: str = "") -> str:
-    """Return a value as it stands in a name; `MISSING` for none."""
+    """Return a value as written in a name; `MISSING` for None."""
     if isinstance(value, datetime):
         text = value.strftime("%Y-%m-%d_%H-%M-%S")
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -186,7 +186,7 @@ def shown(value: object, form: str = "") -> str:
 
 
 def _number(value: float, form: str) -> str:
-    """Write a number: whole ones in full, others with six digits, unless a format is given."""
+    """Format a number; by default integers in full, others with six digits."""
     try:
         if form.endswith("d"):
             return format(round(value), form)
@@ -195,12 +195,12 @@ def _number(value: float, form: str) -> str:
         whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e15)
         return str(int(value)) if whole else f"{value:.6g}"
     except (OverflowError, ValueError):
-        # Not finite, or more digits than Python writes.
+        # Not finite, or too many digits for Python.
         return str(value) if isinstance(value, float) else ""
 
 
 def _clean(text: str) -> str:
-    """Return text without what moves a cursor, breaks a line, or leads out of its directory."""
+    """Return text without control characters, line breaks, and parts that leave its directory."""
     words = "".join(one if one.isprintable() else " " for one in text).split()
     parts = (part.strip() for part in " ".join(words).split("/"))
     return "/".join(part for part in parts if part not in ("", ".", ".."))

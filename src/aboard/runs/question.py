@@ -1,8 +1,8 @@
-"""The language that narrows and orders runs: `state == "completed" and hparams.lr < 0.1`.
+"""The language to filter, sort and group runs: `state == "completed" and hparams.lr < 0.1`.
 
-A text becomes a small tree, and a tree becomes a text again; nothing here is evaluated by Python.
-`columns` answers a question over a table of runs. Texts come from requests too, so their length and
-depth are bounded.
+Parses text into a tree, and turns a tree back into text; nothing is evaluated as Python. `columns`
+answers a question over a table of runs. Questions come from requests, so their length and depth are
+bounded.
 
     state == "completed"   also !=, <, <=, >, >=, and chains such as 0.01 < hparams.lr < 0.1
     experiment ~ "cifar*"  a shell pattern
@@ -10,7 +10,7 @@ depth are bounded.
     created > "7d ago"     times: ISO 8601, or a time ago; duration > "2h"
     hparams.lr             also hparams["learning rate"], tags.team
     metrics["eval/acc"]    its last value; also .min, .max, .mean, .first, .count, .at(1000), …
-    x == none              there is no such value
+    x == none              the value is missing
     not, and, or, ( )
 """
 
@@ -33,7 +33,7 @@ TEXTS = (
 )  # fmt: skip
 TIMES = ("created", "started", "ended", "heartbeat")
 NUMBERS = ("duration", "exit_code")
-TIMED = ("state", "duration")  # change without a change of the record
+TIMED = ("state", "duration")  # change with time, without a change of the record
 TAGS = "tags"
 RUN_FIELDS = (*TEXTS, *TIMES, *NUMBERS, TAGS)
 GROUPS = ("hparams", "metrics", "tags")
@@ -46,7 +46,7 @@ _ALIASES = {"commit": "git_commit"}
 
 MAX_LENGTH = 4000  # characters of a text
 MAX_DEPTH = 40  # of parentheses and `not`
-MAX_CONDITIONS = 100  # comparisons, and the like
+MAX_CONDITIONS = 100  # comparisons, patterns and lists
 MAX_PATTERNS = 10
 MAX_PATTERN = 200  # characters of a shell pattern
 MAX_STARS = 8  # in a shell pattern
@@ -79,13 +79,13 @@ _UNIT_NAMES = {
 
 FIELD_NAMES = (*RUN_FIELDS, "hparams.NAME", "metrics.NAME", "tags.NAME")
 _EXAMPLE = 'Example: state == "completed" and hparams.lr < 0.1.'
-_MOST_COMPARED = 5000  # names among which the nearest is sought
+_MOST_COMPARED = 5000  # names compared to find the nearest
 
 Value = str | int | float | bool
 
 
 class Place(NamedTuple):
-    """Where a part of a question is in its text."""
+    """The position of a part of a question in its text."""
 
     start: int = 0
     end: int = 0
@@ -95,7 +95,7 @@ NOWHERE = Place()
 
 
 class BadQuestion(RunsError):  # noqa: N818 - named by what is wrong
-    """A question that cannot be answered; `picture` shows the text with a caret under the place."""
+    """An invalid question; `picture` shows the text with carets under the invalid part."""
 
     code: ClassVar[str] = "bad_question"
 
@@ -107,7 +107,7 @@ class BadQuestion(RunsError):  # noqa: N818 - named by what is wrong
 
 
 def _picture(text: str, at: Place) -> str:
-    """Return the part of a text around a place, and under it carets."""
+    """Return the text around a place, with carets under the place."""
     flat = "".join(one if one.isprintable() else " " for one in text)
     start = max(0, min(at.start - _SHOWN // 2, len(flat) - _SHOWN))
     end = start + _SHOWN
@@ -125,8 +125,8 @@ def _picture(text: str, at: Place) -> str:
 class Field:
     """A value of each run: `state`, `hparams.lr`, `metrics["eval/acc"].max`.
 
-    `group` is empty for a field of the run itself; `statistic` is one of a metric, and `step` is
-    that of `.at(STEP)`.
+    `group` is empty for a field of the run itself; `statistic` is that of a metric, and `step` is
+    the STEP of `.at(STEP)`.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Ago:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """A time or a duration that was written as text, in seconds."""
+    """A time or a duration that was given as text, in seconds."""
 
     seconds: float
     text: str = field(compare=False)
@@ -195,7 +195,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """A text is among the tags, or part of a text."""
+    """A text is one of the tags, or part of another text."""
 
     field: Field
     text: str
@@ -208,7 +208,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A field alone: there is a value, and it is not false, 0 or empty."""
+    """A field alone: its value is not missing, false, 0 or empty."""
 
     field: Field
 
@@ -241,7 +241,7 @@ class SortKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of runs: which, in which order, how many, in which groups."""
+    """A query over runs: filter, order, limit and groups."""
 
     where: Node | None = None
     sort: tuple[SortKey, ...] = ()
@@ -257,16 +257,16 @@ class Question:
         limit: int | None = None,
         group_by: Sequence[str] = (),
     ) -> Question:
-        """Parse a question; an empty `where` narrows nothing.
+        """Parse a question; an empty `where` selects all runs.
 
         Raises:
-            BadQuestion: a part cannot be parsed, or a field does not exist.
+            BadQuestion: a part is invalid, or a field is unknown.
         """
         if limit is not None and not 1 <= limit <= MAX_LIMIT:
-            raise BadQuestion(f"a limit is a number from 1 to {MAX_LIMIT:,}, not {limit}.")
+            raise BadQuestion(f"limit must be a number from 1 to {MAX_LIMIT:,}, not {limit}.")
         for what, texts in (("sort", sort), ("group", group_by)):
             if len(texts) > MAX_FIELDS:
-                raise BadQuestion(f"runs are {what}ed by {MAX_FIELDS} fields at most.")
+                raise BadQuestion(f"runs can be {what}ed by at most {MAX_FIELDS} fields.")
         text = (where or "").strip()
         return cls(
             parse(text) if text else None,
@@ -285,30 +285,30 @@ class Question:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """Every field that is named, once."""
+        """The distinct fields in the question."""
         named = [*fields_of(self.where)] if self.where else []
         named += [key.field for key in self.sort]
         return tuple(dict.fromkeys([*named, *self.group_by]))
 
     @property
     def metrics(self) -> tuple[Field, ...]:
-        """The fields of metrics, which need what event files hold."""
+        """The fields of metrics, which come from event files."""
         return tuple(one for one in self.fields if one.group == "metrics")
 
     @property
     def is_timed(self) -> bool:
-        """Whether the answer changes with time alone."""
+        """Whether the answer changes with time."""
         named = any(not one.group and one.name in TIMED for one in self.fields)
         return named or (self.where is not None and _has_ago(self.where))
 
     @property
     def prefilter(self) -> Question:
-        """What the answer needs at least, and records alone can tell."""
+        """A weaker question that records alone can answer."""
         return self._without("metrics")
 
     @property
     def prefilter_of_raw(self) -> Question:
-        """What the answer needs at least of a run without a record, before it is read."""
+        """A weaker question that can be answered for a run without a record before it is read."""
         return self._without("metrics", "hparams")
 
     def _without(self, *groups: str) -> Question:
@@ -317,7 +317,7 @@ class Question:
         return Question(And(tuple(plain)) if plain else None)
 
     def check_names(self, known: Mapping[str, Iterable[str]]) -> None:
-        """Check the names of hyperparameters, metrics and tags against those that runs have.
+        """Check that each hyperparameter, metric and tag exists in some run.
 
         Raises:
             BadQuestion: no run has one of them.
@@ -331,14 +331,14 @@ class Question:
             in_where = self.where is not None and one in tuple(fields_of(self.where))
             raise BadQuestion(
                 f"no run has a {what} {_shortened(one.name)}.",
-                hint if names else f"No run has a {what} at all.",
+                hint if names else f"No run has any {what}.",
                 text=self.text if in_where else str(one),
                 at=one.place if in_where else Place(0, len(str(one))),
             )
 
 
 def fields_of(node: Node) -> Iterator[Field]:
-    """Yield the fields of a tree in their order, repeated ones too."""
+    """Yield the fields of a tree in order, with repetitions."""
     match node:
         case And(nodes) | Or(nodes):
             for one in nodes:
@@ -425,7 +425,7 @@ def parse(text: str) -> Node:
     """Parse a condition.
 
     Raises:
-        BadQuestion: it is not one; the picture shows where.
+        BadQuestion: the condition is invalid; the picture shows where.
     """
     parser = _Parser(text)
     node = parser.condition()
@@ -434,17 +434,17 @@ def parse(text: str) -> Node:
 
 
 def parse_field(text: str) -> Field:
-    """Parse the name of a field, as of a column.
+    """Parse a field on its own, such as the name of a column.
 
-    After `hparams.`, `metrics.` and `tags.` the name may have any characters: nothing follows it
-    but the statistic of a metric.
+    After `hparams.`, `metrics.` and `tags.` the name may have any characters, since only the
+    statistic of a metric can follow it.
     """
     word = text.strip()
     group, _, name = word.partition(".")
     is_odd = group in GROUPS and bool(name) and _LOOSE_NAME.fullmatch(name) is None
     if is_odd and not (group == "metrics" and _CALL.search(name)):
         if len(word) > MAX_LENGTH:
-            raise BadQuestion(f"a field has {MAX_LENGTH:,} characters at most.")
+            raise BadQuestion(f"a field can have at most {MAX_LENGTH:,} characters.")
         name, statistic = _split_statistic(group, name)
         return Field(name, group, statistic, place=Place(0, len(word)))
     parser = _Parser(word)
@@ -460,13 +460,13 @@ def parse_sort(text: str) -> SortKey:
 
 
 def field_text(group: str, name: str) -> str:
-    """Return a name with its group, without quotes where they are not needed."""
+    """Return a name with its group, with quotes only if needed."""
     is_loose = _LOOSE_NAME.fullmatch(name) and _split_statistic(group, name)[0] == name
     return f"{group}.{name}" if is_loose else f"{group}[{_quoted(name)}]"
 
 
 def split_fields(text: str) -> list[str]:
-    """Split names of fields at commas, but not at those inside quotes."""
+    """Split names of fields at commas outside quotes."""
     parts = [""]
     at = 0
     while at < len(text):
@@ -488,12 +488,12 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A parser by recursive descent; each token is scanned when it is needed."""
+    """A recursive-descent parser that scans tokens on demand."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
             raise BadQuestion(
-                f"a question has {MAX_LENGTH:,} characters at most, not {len(text):,}."
+                f"a question can have at most {MAX_LENGTH:,} characters, not {len(text):,}."
             )
         self._text = text
         self._at = 0
@@ -523,10 +523,10 @@ class _Parser:
         for foreign, ours in _FOREIGN.items():
             if text.startswith(foreign, start):
                 place = Place(start, start + len(foreign))
-                raise self.error(f"{foreign!r} is written {ours!r} here.", at=place)
+                raise self.error(f"write {ours!r} instead of {foreign!r}.", at=place)
         raise self.error(
-            f"{text[start]!r} is not expected here.",
-            "Texts are written in quotes.",
+            f"unexpected {text[start]!r}.",
+            "Write texts in quotes.",
             Place(start, start + 1),
         )
 
@@ -565,10 +565,10 @@ class _Parser:
         if token.kind == "end":
             return
         if token.kind == "word" and (near := _nearest(token.text.lower(), ("and", "or", "in"))):
-            raise self.error(f"{token.text!r} is not expected here.", f"Did you mean {near!r}?")
+            raise self.error(f"unexpected {token.text!r}.", f"Did you mean {near!r}?")
         raise self.error(
-            f"{_shortened(token.text)} is not expected here.",
-            "Conditions are joined with 'and' or 'or'.",
+            f"unexpected {_shortened(token.text)}.",
+            "Join conditions with 'and' or 'or'.",
         )
 
     # Conditions.
@@ -594,7 +594,7 @@ class _Parser:
     @contextmanager
     def _deeper(self, place: Place) -> Iterator[None]:
         if self._depth >= MAX_DEPTH:
-            raise self.error(f"conditions are nested {MAX_DEPTH} deep at most.", at=place)
+            raise self.error(f"conditions can be nested at most {MAX_DEPTH} deep.", at=place)
         self._depth += 1
         yield
         self._depth -= 1
@@ -624,13 +624,13 @@ class _Parser:
             return Not(self._membership(left))
         if isinstance(left, Field):
             return Truth(left)
-        raise self.error("this is compared with nothing.", _EXAMPLE, left.place if left else None)
+        raise self.error("a comparison is missing.", _EXAMPLE, left.place if left else None)
 
     def _count_condition(self) -> None:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
             raise self.error(
-                f"a question has {MAX_CONDITIONS} conditions at most.",
+                f"a question can have at most {MAX_CONDITIONS} conditions.",
                 "Use 'in' for many values of one field.",
             )
 
@@ -650,14 +650,14 @@ class _Parser:
                 raise self.error(f"a field or a value is missing before {token.text!r}.", _EXAMPLE)
             return self.field()
         if token.kind == "end":
-            raise self.error("the question ends here, and something is missing.", _EXAMPLE)
-        raise self.error(f"{token.text!r} is not expected here.", _EXAMPLE)
+            raise self.error("the question is incomplete.", _EXAMPLE)
+        raise self.error(f"unexpected {token.text!r}.", _EXAMPLE)
 
     def _compare(self, left: Operand | None, sign: str, right: Operand | None, at: _Token) -> Node:
         if left is None or right is None:
             one = right if left is None else left
             if not isinstance(one, Field):
-                raise self.error("one side of a comparison is a field.", _EXAMPLE, at.place)
+                raise self.error("one side of a comparison must be a field.", _EXAMPLE, at.place)
             if sign not in ("==", "!="):
                 raise self.error(
                     "'none' has no order.", "Compare with == none or != none.", at.place
@@ -665,7 +665,7 @@ class _Parser:
             return Missing(one) if sign == "==" else Not(Missing(one))
         if not isinstance(left, Field):
             if not isinstance(right, Field):
-                raise self.error("one side of a comparison is a field.", _EXAMPLE, at.place)
+                raise self.error("one side of a comparison must be a field.", _EXAMPLE, at.place)
             left, sign, right = right, _MIRRORED.get(sign, sign), left
         if left == Field(TAGS) or right == Field(TAGS):
             raise self.error(
@@ -678,7 +678,7 @@ class _Parser:
         )
 
     def _typed(self, left: Field, right: Literal) -> Literal | Ago | Seconds:
-        """Return a literal as its field needs it: a text is a time or a state there."""
+        """Convert a text literal to what its field needs: a time, a duration or a state."""
         if left.group or left.name not in (*TIMES, "duration", "state"):
             return right
         if left.name == "state":
@@ -708,7 +708,7 @@ class _Parser:
     def _check_state(self, literal: Literal) -> None:
         if literal.value not in list(State):
             near = _nearest(str(literal.value).lower(), list(State))
-            hint = f"Did you mean {near!r}?" if near else f"Known are {', '.join(State)}."
+            hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(State)}."
             raise self.error(f"{_shortened(literal.value)} is not a state.", hint, literal.place)
 
     def _match(self, left: Operand | None) -> Node:
@@ -719,11 +719,11 @@ class _Parser:
             raise self.error("a pattern in quotes is missing here.", 'Write name ~ "run*".')
         self._patterns += 1
         if self._patterns > MAX_PATTERNS:
-            raise self.error(f"a question has {MAX_PATTERNS} patterns at most.")
+            raise self.error(f"a question can have at most {MAX_PATTERNS} patterns.")
         pattern = str(self._next().value)
         if len(pattern) > MAX_PATTERN or pattern.count("*") > MAX_STARS:
             raise self.error(
-                f"a pattern has {MAX_PATTERN} characters and {MAX_STARS} stars at most.",
+                f"a pattern can have at most {MAX_PATTERN} characters and {MAX_STARS} stars.",
                 at=token.place,
             )
         return Matches(left, pattern)
@@ -733,12 +733,12 @@ class _Parser:
             container = self.field()
             if not container.group and container.name in (*TIMES, *NUMBERS):
                 raise self.error(
-                    f"{container.name} is a number, and contains no text.", at=container.place
+                    f"{container.name} is a number and cannot contain text.", at=container.place
                 )
             return Contains(container, left.value)
         if not isinstance(left, Field) or left == Field(TAGS):
             raise self.error(
-                "'in' has a field or a text before it.",
+                "'in' needs a field or a text before it.",
                 'Write "baseline" in tags, or state in ("failed", "lost").',
             )
         if self._token.text not in ("(", "[") or self._token.kind != "sign":
@@ -751,7 +751,7 @@ class _Parser:
             one = self._operand()
             if not isinstance(one, Literal):
                 place = one.place if one else None
-                raise self.error("a list has texts, numbers, true or false.", at=place)
+                raise self.error("a list can have texts, numbers, true and false.", at=place)
             values.append(self._typed(left, one))
             if not self._take(",") and self._token.text != closing:
                 raise self.error(f"{closing!r} is missing to close this list.")
@@ -779,10 +779,10 @@ class _Parser:
                 token.place,
             )
         near = _nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS))
-        hint = f"Did you mean {near!r}?" if near else f"Known are {', '.join(FIELD_NAMES)}."
+        hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(FIELD_NAMES)}."
         raise self.error(
-            f"there is no field {_shortened(token.text)}.",
-            hint if token.text == self._text else f"{hint} Texts are in quotes.",
+            f"unknown field {_shortened(token.text)}.",
+            hint if token.text == self._text else f"{hint} Write texts in quotes.",
             token.place,
         )
 
@@ -820,8 +820,8 @@ class _Parser:
             return self._called(name, start)
         if word.kind != "word" or word.text not in STATISTICS:
             near = _nearest(word.text, (*STATISTICS, AT))
-            hint = f"Did you mean {near!r}?" if near else f"Known are {', '.join(STATISTICS)}."
-            raise self.error(f"a metric has no {_shortened(word.text)}.", hint)
+            hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(STATISTICS)}."
+            raise self.error(f"unknown statistic {_shortened(word.text)}.", hint)
         self._next()
         return Field(name, group, word.text, place=Place(start, word.place.end))
 
@@ -830,14 +830,14 @@ class _Parser:
         self._expect("(", "after 'at'")
         token = self._token
         if not isinstance(token.value, int) or abs(token.value) >= 1 << 63:
-            raise self.error("a step is a whole number.", f"Write .{AT}(1000).")
+            raise self.error("the step must be an integer.", f"Write .{AT}(1000).")
         self._next()
         end = self._expect(")", "after the step").place.end
         return Field(name, "metrics", AT, token.value, Place(start, end))
 
 
 def _split_statistic(group: str, name: str) -> tuple[str, str]:
-    """Split `loss.max`; what is not a metric has no statistic."""
+    """Split `loss.max`; only metrics have a statistic."""
     if group != "metrics":
         return name, ""
     before, dot, last = name.rpartition(".")
@@ -845,7 +845,7 @@ def _split_statistic(group: str, name: str) -> tuple[str, str]:
 
 
 def parse_span(text: str) -> float | None:
-    """Return the seconds of `90s`, `2h` or `1.5 days`; None if it is not such a text."""
+    """Return the seconds of `90s`, `2h` or `1.5 days`; None for any other text."""
     found = _SPAN.fullmatch(text.strip())
     if found is None or found[2] not in _UNIT_NAMES:
         return None
@@ -853,7 +853,7 @@ def parse_span(text: str) -> float | None:
 
 
 def parse_moment(text: str) -> float | None:
-    """Return the time of an ISO 8601 text, in UTC unless it says otherwise; None if it is none."""
+    """Return the time of an ISO 8601 text, by default in UTC; None for any other text."""
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

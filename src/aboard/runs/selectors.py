@@ -1,16 +1,16 @@
-"""The language in which runs are chosen: `cifar10`, `cifar10/run3-run7`, `hparam:lr<0.1`, a URI.
+"""The language to select runs: `cifar10`, `cifar10/run3-run7`, `hparam:lr<0.1`, a URI.
 
-A text becomes a selector; selectors and a table of the known runs give the rows that are selected.
-Nothing here looks at a storage; the caller says whether a word is a path that exists.
+Parses text into selectors, and selects rows from a table of known runs. Nothing here accesses a
+storage; the caller tells whether a word is an existing path.
 
     cifar10               every run of the experiment; `cifar*` of several
     cifar10/run3          one run; `cifar10/run*` those whose names match
     cifar10/run3-run7     run3 to run7; also cifar10/run3-7
-    cifar10/3-7           the same where the runs are called run3 to run7, and not 3 to 7
-    run3, 3               the runs of that name, where no experiment has it
+    cifar10/3-7           the same if the runs are named run3 to run7, not 3 to 7
+    run3, 3               the runs of that name, if no experiment has it
     job:2300  tag:baseline  tag:team=vision  state:running  id:1f0c93ab:cifar10:run3
     hparam:lr<0.1         also <=, >, >=, =, !=
-    not:cifar10/run3      everything else that the other selectors select
+    not:cifar10/run3      excludes the run from what the other selectors select
     ./logs  logs/  /data/logs  s3://bucket/logs      any path or URI
 """
 
@@ -45,21 +45,21 @@ _NUMBERED = re.compile(r"(\D*)(\d{1,18})")
 _NUMBERS = re.compile(r"\d{1,18}(-\d{1,18})?")
 _RUN = "run"  # the prefix of a generated name
 _ORDERS = ("<", "<=", ">", ">=")
-# How often the selectors of one request may look at a run, at a few microseconds each; ten of them
-# may look at every run in any case.
+# How many looks at runs the selectors of one request may take, at a few microseconds each; ten
+# selectors may always look at every run.
 MOST_LOOKS = 750_000
-_LOOKS_OF_A_PATTERN = 50  # what it takes to compile one, and more if it is long
+_LOOKS_OF_A_PATTERN = 50  # the cost of compiling one; a long one costs more
 _LOOKS_OF_A_CHARACTER = 10
 _LOOKS_AT_EVERY_RUN = 10
-_ROWS_OF_A_LOOK = 1000  # that are compared at once
+_ROWS_OF_A_LOOK = 1000  # compared at once
 _EXPERIMENT, _NAME = Field("experiment"), Field("name")
-_MOST_NEAR = 3  # names that are equally near
-_MOST_COMPARED = 5000  # names, for the nearest one, at some tens of microseconds each
+_MOST_NEAR = 3  # suggested names, if equally near
+_MOST_COMPARED = 5000  # names compared to find the nearest, at tens of microseconds each
 EXAMPLES = "Examples: cifar10, cifar10/run3, cifar10/run3-run7, job:2300, hparam:lr<0.1, ./logs"
 
 
 class SelectionError(RunsError):
-    """Selectors that select nothing; the text says why, and what to write."""
+    """Selectors that are invalid or select nothing."""
 
 
 class BadSelector(SelectionError):  # noqa: N818 - named by what is wrong
@@ -97,21 +97,20 @@ class NamedRuns(Protocol):
     def column(self, field: Field) -> Column: ...
 
     def named(self, name: str, experiments: Iterable[str]) -> Ints:
-        """Return the rows of the runs of a name in some experiments, also of runs not shown."""
+        """Return the rows of the runs with a name in the experiments, also of runs not shown."""
 
     def names(self, group: str) -> list[str]:
-        """Return the names of the hyperparameters, tags or metrics that runs have."""
+        """Return the names of the hyperparameters, tags or metrics of runs."""
 
     def identified(self, identity: str) -> Ints:
-        """Return the rows of the run that has an id, also of one not shown."""
+        """Return the rows of the run with an id, also if it is not shown."""
 
 
 class Known:
     """The known runs at a time; with `rows`, only these.
 
-    A thousand runs may be chosen by name, from many more. If `bounded`, selectors that look at too
-    many runs one by one raise `BadSelector`: a request may hold as many patterns as its sender
-    likes.
+    If `bounded`, selectors that examine too many runs raise `BadSelector`, since a request may have
+    any number of patterns. A thousand names of runs are always within the bound.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class Known:
         return [*self._words(_EXPERIMENT), ""]
 
     def texts(self, field: Field) -> list[str]:
-        """Return the texts that runs have in a column, sorted."""
+        """Return the distinct texts in a column, sorted."""
         held = self.table.column(field).values(self.rows)
         return sorted({one for one in held if isinstance(one, str)})
 
@@ -143,7 +142,7 @@ class Known:
         return [one for one in words if isinstance(one, str)]
 
     def where(self, found: Bools) -> Ints:
-        """Return the rows of runs for which something is true."""
+        """Return the rows of known runs for which `found` is true."""
         import numpy as np
 
         self.look(_LOOKS_OF_A_PATTERN + len(found) // _ROWS_OF_A_LOOK)
@@ -151,14 +150,14 @@ class Known:
         return rows
 
     def matching(self, field: Field, test: Callable[[str], bool], among: Ints) -> Ints:
-        """Return those of some rows whose text matches; each text is looked at once."""
+        """Return the rows whose text passes a test; each distinct text is tested once."""
         import numpy as np
 
         from aboard.runs.columns import Words
 
         self.look(_LOOKS_OF_A_PATTERN + len(among) // _ROWS_OF_A_LOOK)
         column = self.table.column(field)
-        if not isinstance(column, Words):  # no run has any
+        if not isinstance(column, Words):  # no run has a text
             return among if test("") else among[:0]
         distinct, places = np.unique(column.codes[among], return_inverse=True)
         self.look(len(distinct))
@@ -171,19 +170,19 @@ class Known:
         self._left -= times
         if self._left < 0:
             raise BadSelector(
-                f"these selectors are too many patterns and conditions for {len(self.rows):,} runs."
-                " Use fewer at a time, or the names of runs in full."
+                f"too many patterns and conditions for {len(self.rows):,} runs."
+                " Use fewer at a time, or the full names of runs."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
     text: str
-    place: str = ""  # the path or URI, of a selector that is one
+    place: str = ""  # the path or URI, if the selector is one
     name: str = ""  # given to a place, as in `new=./logs`
-    excludes: bool = False  # the runs are left out of those that others select
+    excludes: bool = False  # `not:`
     is_word: bool = field(default=False, repr=False)  # can be an experiment or a run
-    # The first of them that finds any run decides.
+    # The first one that finds a run decides.
     finders: tuple[Finder, ...] = field(default=(), compare=False, repr=False)
 
     @property
@@ -206,10 +205,10 @@ class Selector:
 
 
 def parse(text: str, *, exists: Exists = lambda _: False) -> Selector:
-    """Parse one selector; `exists` tells whether a word that could be an experiment is a path."""
+    """Parse a selector; `exists` tells whether a word that could be an experiment is a path."""
     word = text.strip()
     if not word:
-        raise BadSelector(f"an empty selector selects nothing. {EXAMPLES}.")
+        raise BadSelector(f"empty selector. {EXAMPLES}.")
     if is_path(word) or exists(word):
         return Selector(word, place=word)
     name, place = split_name(word)
@@ -231,17 +230,17 @@ def parse(text: str, *, exists: Exists = lambda _: False) -> Selector:
 def _exclusion(word: str) -> Selector:
     inner = parse(word.removeprefix(_NOT))
     if inner.place or inner.excludes:
-        raise BadSelector(f"{word!r}: only runs can be left out. Example: {_NOT}cifar10/run3.")
+        raise BadSelector(f"{word!r}: only runs can be excluded. Example: {_NOT}cifar10/run3.")
     return replace(inner, text=_NOT + inner.text, excludes=True)
 
 
 def _names(pattern: str) -> list[str]:
-    """Return the names that a pattern may stand for; `3-7` can be short for `run3-7`."""
+    """Return the patterns that a pattern may mean; `3-7` can be short for `run3-7`."""
     return [pattern, _RUN + pattern] if _NUMBERS.fullmatch(pattern) else [pattern]
 
 
 def is_path(word: str) -> bool:
-    """Return whether a word can only be a path or URI, whether it exists or not."""
+    """Return whether a word can only be a path or URI, which may not exist."""
     return _PATH.match(word.strip()) is not None
 
 
@@ -253,13 +252,13 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def parse_all(texts: Iterable[str], *, exists: Exists = lambda _: False) -> tuple[Selector, ...]:
-    """Parse several selectors; commas between them are allowed, and none is kept twice."""
+    """Parse selectors, which commas may separate; repeated ones are dropped."""
     found = (parse(word, exists=exists) for text in texts for word in _split_commas(text, exists))
     return tuple({one.text: one for one in found}.values())
 
 
 def selector_for(run: KnownRun) -> str:
-    """Return the selector of one run: its label where that is unambiguous, else its URI."""
+    """Return the selector of one run: its label if that is unambiguous, else its URI."""
     parts = (run.experiment, run.name)
     plain = all(_PLAIN.fullmatch(part) and part == part.strip() for part in parts)
     name, place = split_name(run.label)  # `0=/0` would be a path with a name
@@ -273,7 +272,7 @@ def exclusion_of(text: str) -> str:
 def match(selectors: Sequence[Selector], known: Known) -> Ints:
     """Return the rows that any selector selects and none excludes, in the order of the table.
 
-    If every selector excludes, all other runs are selected. Paths and URIs are left to the caller.
+    If every selector excludes, all other runs are selected. Paths and URIs select nothing here.
     """
     return _chosen([(one, one.rows(known)) for one in selectors], known)
 
@@ -291,16 +290,16 @@ def select(
     explain: bool = True,
     is_expected: Callable[[Selector], bool] = lambda _: False,
 ) -> Ints:
-    """Return what `match` returns; each selector that does not exclude must select something.
+    """Return what `match` returns; each selector that does not exclude must select a run.
 
     With `unambiguous`, the name of a run without its experiment must select one run only.
-    `is_expected` tells whether runs that a selector selects may still come. Without `explain`, the
-    nearest name is not looked for.
+    `is_expected` tells whether a selector may match nothing, since its runs may still start.
+    Without `explain`, the error does not suggest the nearest name.
 
     Raises:
         NothingMatches: a selector selects nothing.
         AmbiguousRun: a name selects several runs.
-        BadSelector: the selectors would look at too many runs.
+        BadSelector: the selectors would examine too many runs.
     """
     found = [(one, one.rows(known)) for one in selectors]
     for selector, rows in found:
@@ -387,12 +386,12 @@ def _by_id(identity: str) -> Finder:
 
 
 def _is_literal(pattern: str) -> bool:
-    """Return whether a pattern stands for nothing but the name that it is."""
+    """Return whether a pattern matches only the name that is equal to it."""
     return not _GLOB.search(pattern) and not _RANGE.fullmatch(pattern)
 
 
 def _glob(pattern: str) -> Callable[[str], bool]:
-    """Match a shell pattern; a name with brackets in it matches itself too."""
+    """Match a shell pattern; a name with brackets also matches itself."""
     if not _GLOB.search(pattern):
         return lambda name: name == pattern
     if pattern == _ANY:
@@ -400,7 +399,7 @@ def _glob(pattern: str) -> Callable[[str], bool]:
     compiled: list[re.Pattern[str]] = []
 
     def matches(name: str) -> bool:
-        if not compiled:  # at the first look, which is counted
+        if not compiled:  # on first use, which is counted
             compiled.append(re.compile(translate(pattern)))
         return name == pattern or compiled[0].match(name) is not None
 
@@ -425,7 +424,7 @@ def _name_matcher(pattern: str) -> Callable[[str], bool]:
     return within
 
 
-# By what the record says.
+# By record.
 
 
 def _prefixed(word: str, prefix: str, rest: str) -> Finder:
@@ -433,9 +432,9 @@ def _prefixed(word: str, prefix: str, rest: str) -> Finder:
         near = get_close_matches(prefix, _PREFIXES, n=1)
         guess = f"Did you mean {near[0]}:{rest}? " if near else ""
         known = ", ".join(f"{one}:" for one in _PREFIXES)
-        raise BadSelector(f"{word!r}: there is no selector {prefix!r}. {guess}Known: {known}.")
+        raise BadSelector(f"{word!r}: unknown selector {prefix!r}. {guess}Known: {known}.")
     if not rest:
-        raise BadSelector(f"{word!r}: nothing follows the colon. {EXAMPLES}.")
+        raise BadSelector(f"{word!r}: a value is missing after the colon. {EXAMPLES}.")
     if prefix == "id":
         return _by_id(rest)
     if prefix == "state":
@@ -447,7 +446,7 @@ def _prefixed(word: str, prefix: str, rest: str) -> Finder:
 
 
 def _by_job(text: str) -> Finder:
-    """Find an id of a job; that of an array matches its members too, such as `2300_4`."""
+    """Find a job by id; the id of an array also matches its members, such as `2300_4`."""
     is_given, is_member = _glob(text), re.compile(rf"{re.escape(text)}_[0-9]+").fullmatch
 
     def is_job(one: Held) -> bool:
@@ -493,7 +492,7 @@ def _state(word: str, rest: str) -> State:
         near = get_close_matches(rest.lower(), list(State), n=1)
         guess = f"Did you mean state:{near[0]}? " if near else ""
         known = f"{guess}Known: {', '.join(State)}"
-        raise BadSelector(f"{word!r}: there is no such state. {known}.") from None
+        raise BadSelector(f"{word!r}: unknown state. {known}.") from None
 
 
 def _by_hparam(word: str, rest: str) -> Finder:
@@ -523,7 +522,7 @@ def _equals(value: object, text: str) -> bool:
 
 
 def _texts(value: object) -> list[str]:
-    """Return how a value may be written; a column does not tell 3 from 3.0."""
+    """Return the ways to write a value; a column does not distinguish 3 from 3.0."""
     if isinstance(value, float) and value.is_integer():
         return [str(value), str(int(value))]
     return [_shown(value)]
@@ -544,13 +543,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-# What to say if nothing matches.
+# Messages if nothing matches.
 
 
 def _nearest(selector: Selector, known: Known) -> str:
     text = selector.text
     if not len(known.rows):
-        return f"{text!r} matches no run: no run is known at all. Give a path, or --root."
+        return f"{text!r} matches no run: no runs were found. Give a path, or --root."
     prefix, colon, rest = text.partition(":")
     if colon and prefix in _PREFIXES:
         return f"{text!r} matches no run. {_nearest_value(prefix, rest.strip(), known)}"
@@ -570,7 +569,7 @@ def _nearest(selector: Selector, known: Known) -> str:
 
 
 def _equally_near(name: str, names: Iterable[str]) -> list[str]:
-    """Return the name that is nearest; or up to three that are equally near, in their order."""
+    """Return the nearest name, or up to three that are equally near, in order."""
     distinct = list(dict.fromkeys(names))
     near = get_close_matches(name, distinct, n=len(distinct) or 1)
     ratios = {one: SequenceMatcher(None, one, name).ratio() for one in near}

@@ -1,9 +1,9 @@
-"""The follower: new data of the boards in use goes into the index by itself.
+"""The follower: keeps the index up to date with the sources of boards in use.
 
-A *feed* is what the follower polls: a root, of which it reads the runs that changed and are on
-boards in use, or a source that a board shows as a whole. What a local file system reports is read
-at once. A bucket costs money per request: it is polled less and less often while nothing changes,
-and of a large one, the runs that wrote recently are polled between two listings.
+A *feed* is what the follower polls: a root, of which it reads changed runs on boards in use, or a
+source that a board shows completely. Changes reported by a local file system are read immediately.
+Requests to a bucket cost money: it is polled less and less often while nothing changes, and between
+two listings of a large bucket only runs that wrote recently are polled.
 
 One lock guards all state; it is never held during I/O. A bounded number of threads does the work.
 """
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from aboard.tensorboard.provider import Boards
 
 CATCH_UP_SECONDS = 1.5  # how long the first request after a pause waits for new data
-_FEW_PAGES = 2  # pages of a listing that may be requested often
+_FEW_PAGES = 2  # a listing with up to this many pages may be requested often
 _RECENT_SECONDS = 600.0  # how long after its last value a run of a large bucket is polled often
-_MOST_REPORTS = 200  # reported paths that are read one by one; for more, the whole feed is polled
-_BETWEEN_ANSWERS = 0.5  # seconds at least between two answers to the question of a board
-_ANSWER_SHARE = 0.1  # of the time of one processor, that answering it may take
-_BETWEEN_REPORTS = 0.4  # seconds at most between two readings of what the file system reported
-_REST = 2.0  # times the processor time of a listing, that it is used for others
+_MOST_REPORTS = 200  # reported paths that are read one by one; for more, the feed is polled
+_BETWEEN_ANSWERS = 0.5  # least seconds between two answers to the question of a board
+_ANSWER_SHARE = 0.1  # largest share of one processor for answering it
+_BETWEEN_REPORTS = 0.4  # most seconds between two readings of what the file system reported
+_REST = 2.0  # a listing is reused for this multiple of its processor time
 _LONGEST_BACKOFF = 60.0
 _TICK_SECONDS = 0.5  # the scheduler wakes at least this often
-# Threads: feeds polled at once, runs of roots read at once, local feeds that are watched.
+# Threads: feeds polled at once, runs of roots read at once, local feeds watched.
 _POLLERS, _READERS, _WATCHERS = 6, 16, 8
 _READERS_OF_ROOT = 4
 _MOST_CONDITIONS = 10
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 
 class BoardSelection(NamedTuple):
-    """What a board shows; which runs these are changes with time."""
+    """The selection of a board; which runs it matches changes with time."""
 
     id: str
     title: str
@@ -66,12 +66,12 @@ class BoardSelection(NamedTuple):
     template: Template | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    question: Question | None = None  # narrows the runs; a path is then one of the runs below it
+    question: Question | None = None  # filters the runs, also those below a path
     grouping: Grouping | None = None
 
     @property
     def sources(self) -> list[Source]:
-        """What is shown as a whole."""
+        """The sources that are shown completely."""
         if self.question is not None:
             return []
         return [Source.parse(one.place) for one in self.selectors if one.place]
@@ -82,7 +82,7 @@ class BoardSelection(NamedTuple):
 
     @property
     def is_timed(self) -> bool:
-        """Whether what it selects depends on the time, as `state:lost` does."""
+        """Whether the selection changes with time, such as `state:lost`."""
         if self.question is not None and self.question.is_timed:
             return True
         return any("state:" in one.text for one in self.selectors)
@@ -101,12 +101,12 @@ def board_of(spec: BoardSelection, library: Library) -> Board:
 
 
 class SourceState(NamedTuple):
-    """The outcome of a poll: what was read, and why the source could not be read."""
+    """The result of a poll: what was read, or why the source could not be read."""
 
     report: Report
-    loaded: bool  # whether the first reading is over
+    loaded: bool  # whether the first reading is complete
     error: StorageError | None = None
-    runs: int | None = None  # that are shown of it, counted when they have changed
+    runs: int | None = None  # shown runs, counted when they have changed
 
 
 OnPoll = Callable[[Source, SourceState], None]
@@ -116,18 +116,18 @@ OnData = Callable[[str], None]
 
 @dataclass(eq=False)
 class _Feed:
-    """A root, or a source that is shown as a whole; guarded by the follower's lock."""
+    """A root, or a source that is shown completely; guarded by the follower's lock."""
 
     source: Source
     is_root: bool
     schedule: Schedule
     due: float = 0.0
-    whole_due: float = 0.0  # when all of it is due, where only recent runs are polled meanwhile
+    whole_due: float = 0.0  # when all of it is due, if only recent runs are polled meanwhile
     busy: bool = False
-    again: bool = False  # a request came during a poll that may have missed what changed before it
-    polls: int = 0  # of the whole, that ended
-    polled: float | None = None  # when the last poll of the whole began
-    fresh_until: float = float("-inf")  # until when the listing of a root may be used again
+    again: bool = False  # a request came during a poll, which may have missed changes before it
+    polls: int = 0  # completed polls of the whole feed
+    polled: float | None = None  # when the last of them began
+    fresh_until: float = float("-inf")  # until when the listing of a root may be reused
     failures: int = 0
     loaded: bool = False
     listed: bool = False  # the storage has responded, with a listing or an error
@@ -138,9 +138,9 @@ class _Feed:
     epoch: int | None = None  # of the index that the marks were read into
     changes: int | None = None  # of the catalog of a root, when boards were last resolved
     recent: tuple[Source, ...] = ()
-    reported: set[str] = field(default_factory=set)  # by the file system, and not yet read
+    reported: set[str] = field(default_factory=set)  # by the file system, not yet read
     reported_due: float = 0.0
-    watcher: threading.Event | None = None  # ends the thread that watches the file system
+    watcher: threading.Event | None = None  # stops the thread that watches the file system
     dropped: bool = False
 
     @property
@@ -158,13 +158,13 @@ class _Shown:
     feeds: list[_Feed] = field(default_factory=list)
     runs: int | None = None  # how many it shows, once counted
     counted: int = -1  # the version of the listing in which they were counted
-    # Feeds that must be polled before it is up to date, and their polls until then.
+    # Feeds to be polled before the board is up to date, and the poll count to reach.
     awaited: list[tuple[_Feed, int]] = field(default_factory=list)
     patience: float = float("-inf")  # until when requests wait for that
     stale: bool = False  # runs have changed since its selectors were resolved
     selected: dict[str, Source] = field(default_factory=dict)  # read with their root, by URI
-    dirty: bool = False  # points have come since its question was answered
-    answer_due: float = 0.0  # when it may be answered again
+    dirty: bool = False  # new points were read since its question was answered
+    answer_due: float = 0.0  # when the question may be answered again
 
     @property
     def is_current(self) -> bool:
@@ -179,9 +179,9 @@ class _Poll(NamedTuple):
     error: StorageError | None = None
     report: Report | None = None
     recent: tuple[Source, ...] = ()
-    unforeseen: bool = False  # the error is not the storage's, but a defect
-    cached: bool = False  # the listing of a moment before was used
-    inconclusive: bool = False  # only a poll of the whole can show what changed
+    unforeseen: bool = False  # the error is a bug, not an error of the storage
+    cached: bool = False  # a recent listing was reused
+    inconclusive: bool = False  # only a poll of the whole feed can show what changed
 
     @property
     def problems(self) -> tuple[StorageError, ...]:
@@ -189,17 +189,16 @@ class _Poll(NamedTuple):
 
 
 class _Stopped(Exception):  # noqa: N818 - named by what it is
-    """What is being read is not needed any more."""
+    """What is being read is no longer needed."""
 
 
 class Follower:
-    """Serves boards from the index, and keeps the index up to date with them.
+    """Serves boards from the index, and keeps the index up to date for them.
 
-    `poll` is the seconds between two polls of a bucket in which something changes. `on_poll` is
-    called in a thread of the follower, while a source is read and after every poll of it; it then
-    reports errors, which are logged otherwise. `on_change` is called when the selectors of a board
-    match other runs than before, and `on_data` with the URI of a source of which something new was
-    read.
+    `poll` is the seconds between two polls of a bucket that changes. `on_poll` is called in a
+    thread of the follower, while a source is read and after every poll of it; if it is given, it
+    gets the errors, which are otherwise logged. `on_change` is called when the selectors of a board
+    match different runs, and `on_data` with the URI of a source from which new data was read.
     """
 
     def __init__(
@@ -224,16 +223,16 @@ class Follower:
         self._on_data = on_data
         self._clock = clock
         self._lock = threading.Condition(threading.RLock())
-        # Held while selectors are resolved; taken before `_lock`, never while holding it.
+        # Held while selectors are resolved; acquired before `_lock`, never while holding it.
         self._resolving = threading.Lock()
         self._shown: dict[str, _Shown] = {}
         self._feeds: dict[tuple[Source, bool], _Feed] = {}
         self._roots: list[str] = []
         self._followed: dict[str, Source] = {}  # runs that are read without a board
         self._listed = float("-inf")
-        self._asked_of: dict[str, tuple[Source, float]] = {}  # and when
-        self._asked_feeds: list[tuple[_Feed, int]] = []  # see `_Shown.awaited`
-        self._asked_patience = float("-inf")
+        self._requested_runs: dict[str, tuple[Source, float]] = {}  # for metrics, and when
+        self._requested_feeds: list[tuple[_Feed, int]] = []  # see `_Shown.awaited`
+        self._requests_wait_until = float("-inf")
         self._logged: dict[str, str] = {}
         self._closed = threading.Event()
         self._watchers: list[threading.Thread] = []
@@ -257,7 +256,7 @@ class Follower:
     # Boards.
 
     def show(self, spec: BoardSelection) -> None:
-        """Serve a board as it is specified now; costs little where nothing has changed."""
+        """Serve a board with this selection; cheap if nothing has changed."""
         with self._lock:
             shown = self._shown.get(spec.id)
             if shown is not None and shown.spec == spec and shown.board is not None:
@@ -279,7 +278,7 @@ class Follower:
             self._drop_unused()
 
     def requested(self, board_id: str, *, wait: bool = True) -> None:
-        """Note a request: feeds are polled from now on, and the first one may wait for new data."""
+        """Record a request: feeds are polled from now on. The first request may wait for data."""
         with self._lock:
             shown = self._shown.get(board_id)
             stale = shown is not None and shown.stale
@@ -317,7 +316,7 @@ class Follower:
         return self.conditions(board_id)
 
     def runs_requested(self) -> None:
-        """Note a request for the runs of the roots: they are polled from now on."""
+        """Record a request for the runs of the roots, which are polled from now on."""
         with self._lock:
             now = self._clock()
             paused = now - self._listed > UNWATCHED_SECONDS
@@ -326,37 +325,37 @@ class Follower:
                 self._lock.notify_all()
 
     def metrics_requested(self, runs: Iterable[KnownRun], *, wait: bool = False) -> None:
-        """Note a request for metrics of runs: their event files are read from now on.
+        """Record a request for metrics of runs, whose event files are read from now on.
 
-        With `wait`, the first request for them after a pause waits a moment for new data.
+        With `wait`, the first request after a pause waits briefly for new data.
         """
         wanted = {run.uri: Source(run.uri) for run in runs}
         self.runs_requested()
         with self._lock:
             now = self._clock()
-            before = self._recently_asked(now)
+            before = self._recently_requested(now)
             if not wanted.keys() <= before.keys():
                 feeds = [self._feed(Source(uri), is_root=True) for uri in self._library.uris]
-                self._asked_feeds = [(feed, feed.polls + feed.busy) for feed in feeds]
-                self._asked_patience = now + CATCH_UP_SECONDS
+                self._requested_feeds = [(feed, feed.polls + feed.busy) for feed in feeds]
+                self._requests_wait_until = now + CATCH_UP_SECONDS
                 for feed in feeds:
                     feed.due, feed.whole_due = min(feed.due, now), 0.0
                     feed.again = feed.busy
                 self._lock.notify_all()
-            self._asked_of = before | {uri: (source, now) for uri, source in wanted.items()}
-            if wait and now < self._asked_patience:
-                awaited = self._asked_feeds
+            self._requested_runs = before | {uri: (source, now) for uri, source in wanted.items()}
+            if wait and now < self._requests_wait_until:
+                awaited = self._requested_feeds
                 self._lock.wait_for(
                     lambda: (
                         self._closed.is_set() or all(feed.polls > polls for feed, polls in awaited)
                     ),
-                    self._asked_patience - now,
+                    self._requests_wait_until - now,
                 )
 
-    def _recently_asked(self, now: float) -> dict[str, tuple[Source, float]]:
+    def _recently_requested(self, now: float) -> dict[str, tuple[Source, float]]:
         return {
             uri: (source, at)
-            for uri, (source, at) in self._asked_of.items()
+            for uri, (source, at) in self._requested_runs.items()
             if now - at <= UNWATCHED_SECONDS
         }
 
@@ -376,7 +375,7 @@ class Follower:
                 self._lock.notify_all()
 
     def count(self, board_id: str, *, now: bool = False) -> int | None:
-        """Return how many runs a board shows, as last counted or now; None if it is not served."""
+        """Return how many runs a board shows, as last counted or `now`; None if not served."""
         with self._lock:
             shown = self._shown.get(board_id)
             runs = shown.runs if shown is not None else None
@@ -385,13 +384,13 @@ class Follower:
         return self._count(shown) if now or runs is None else runs
 
     def is_read(self, board_id: str) -> bool:
-        """Return whether the storages of a board have responded since it is served."""
+        """Return whether all storages of a board have responded."""
         with self._lock:
             shown = self._shown.get(board_id)
             return shown is not None and all(feed.listed for feed in shown.feeds)
 
     def conditions(self, board_id: str) -> list[str]:
-        """Return why sources of a board cannot be read, in the words of the storage."""
+        """Return the storage errors of a board's sources, as text."""
         with self._lock:
             shown = self._shown.get(board_id)
             if shown is None or shown.board is None:
@@ -410,14 +409,14 @@ class Follower:
         return list(dict.fromkeys([*map(str, found), *more]))[:_MOST_CONDITIONS]
 
     def lag(self) -> float:
-        """Return the seconds since the least recently polled feed in use was polled."""
+        """Return the largest number of seconds since a feed in use was polled."""
         with self._lock:
             now = self._clock()
             polled = [feed.polled for feed in self._in_use(now)]
         return max((now - at for at in polled if at is not None), default=0.0)
 
     def _resolve(self, board_id: str) -> bool:
-        """Show what the selectors of a board match now; return whether that has changed."""
+        """Resolve the selectors of a board; return whether the result has changed."""
         with self._resolving:
             with self._lock:
                 shown = self._shown.get(board_id)
@@ -461,7 +460,7 @@ class Follower:
         return True
 
     def _resolve_in_use(self) -> set[str]:
-        """Resolve the boards in use, the others when requested; return the ids that changed."""
+        """Resolve the boards in use; return the ids of changed ones. Others wait for a request."""
         with self._lock:
             now = self._clock()
             in_use = []
@@ -517,7 +516,7 @@ class Follower:
             try:
                 self._tick()
             except Exception:  # noqa: BLE001 - must not stop all other boards
-                _log.exception("boards could not be brought up to date; this is tried again")
+                _log.exception("boards could not be updated; trying again")
                 self._closed.wait(1.0)
 
     def _tick(self) -> None:
@@ -545,7 +544,7 @@ class Follower:
             self._lock.wait(max(wait, 0.001))
 
     def _answer_soon(self, now: float) -> float:
-        """Answer the questions of boards in use that are due; return when to look again."""
+        """Answer the due questions of boards in use; return when the next one is due."""
         wait = _TICK_SECONDS
         for board_id, shown in self._shown.items():
             if not shown.dirty or not shown.in_use(now):
@@ -559,18 +558,18 @@ class Follower:
         return wait
 
     def _answer(self, board_id: str) -> bool:
-        """Resolve a board; one that fails is tried again, and the other boards go on."""
+        """Resolve a board; a failure is logged and tried again, without stopping other boards."""
         try:
             return self._resolve(board_id)
         except Exception:  # noqa: BLE001 - whatever it was
-            _log.exception("board %s could not be resolved; this is tried again", board_id)
+            _log.exception("board %s could not be resolved; trying again", board_id)
             with self._lock:
                 if shown := self._shown.get(board_id):
                     shown.dirty, shown.answer_due = True, self._clock() + _BETWEEN_ANSWERS
             return False
 
     def _points_came(self, feed: _Feed) -> None:
-        """Note that boards which ask for metrics below a root may have another answer."""
+        """Mark the boards whose questions use metrics below a root, to be answered again."""
         with self._lock:
             for shown in self._shown.values():
                 question = shown.spec.question
@@ -579,7 +578,7 @@ class Follower:
             self._lock.notify_all()
 
     def _start_poll(self, feed: _Feed, now: float) -> None:
-        """Begin a poll that is due: of what was reported, of recent runs, or of the whole."""
+        """Start a poll: of reported paths, of recent runs, or of the whole feed."""
         reported: set[str] = set()
         recent: tuple[Source, ...] = ()
         if feed.due <= now:
@@ -607,8 +606,8 @@ class Follower:
         except StorageError as error:
             poll = _Poll(error=error, inconclusive=not is_whole)
         except Exception as error:  # noqa: BLE001 - a board that stands still is worse
-            problem = f"this cannot be read: {type(error).__name__}: {error}"
-            hint = "It will be tried again; 'aboard --debug' shows more."
+            problem = f"reading failed: {type(error).__name__}: {error}"
+            hint = "This is tried again; 'aboard --debug' shows more."
             found = StorageError(feed.uri, problem, hint)
             found.__cause__ = error
             poll = _Poll(error=found, unforeseen=True, inconclusive=not is_whole)
@@ -624,7 +623,7 @@ class Follower:
             is_known = feed.loaded and feed.error is None and not poll.changed
             if not poll.cached or feed.polled is None:
                 feed.schedule.after(changed=poll.changed, cost=cost)
-                # Each board that is opened asks for a poll: a listing that takes long serves many.
+                # Each board that is opened requests a poll; they share a slow listing.
                 feed.polled = began
                 feed.fresh_until = max(began + feed.schedule.shortest, now + _REST * cost)
             feed.error, feed.problems, feed.recent = poll.error, poll.problems, poll.recent
@@ -649,7 +648,7 @@ class Follower:
         with self._lock:
             now = self._clock()
             if poll.inconclusive:
-                # No sooner than polling may use the processor again.
+                # Not before polling may use the processor again.
                 soonest = (feed.polled or 0.0) + feed.schedule.floor
                 feed.due, feed.whole_due = min(feed.due, max(now, soonest)), 0.0
                 feed.fresh_until = now
@@ -661,7 +660,7 @@ class Follower:
             feed.busy = False
             self._lock.notify_all()
 
-    # Polls. They run in the threads of the pool and hold no lock while they read.
+    # Polls. They run in threads of the pool, and hold no lock while they read.
 
     def _poll_source(self, feed: _Feed) -> _Poll:
         listed = pages_listed(feed.uri)
@@ -705,7 +704,7 @@ class Follower:
         marks = self._library.state(root).marks
         beginning = len(join(root, "-")) - 1
         with self._lock:
-            # What boards select, not all below the root: each board that is opened asks for a poll.
+            # Only what boards select: each board that is opened requests a poll.
             stale = {
                 uri: source
                 for uri, source in self._selected().items()
@@ -784,8 +783,8 @@ class Follower:
             source = feed.source if not feed.is_root else selected.get(place or "")
             if source is None:
                 if not self._library.places_of_runs([part.uri]):
-                    return _Poll(changed, inconclusive=True)  # it may be a new run
-                continue  # a run that is on no board in use
+                    return _Poll(changed, inconclusive=True)  # may be a new run
+                continue  # a run on no board in use
             if feed.source.only and part != feed.source:
                 continue
             poll = self._read(source, part)
@@ -820,7 +819,7 @@ class Follower:
     def _selected(self) -> dict[str, Source]:
         now = self._clock()
         in_use = [shown.selected for shown in self._shown.values() if shown.in_use(now)]
-        in_use.append({uri: source for uri, (source, _) in self._recently_asked(now).items()})
+        in_use.append({uri: source for uri, (source, _) in self._recently_requested(now).items()})
         in_use.append(self._followed)
         return {uri: source for selected in in_use for uri, source in selected.items()}
 
@@ -845,7 +844,7 @@ class Follower:
             self._count(shown)
 
     def _recent(self, source: Source, pages: int) -> list[Source]:
-        """Return the runs of a large bucket that wrote recently, if they cost less than all."""
+        """Return the runs of a large bucket that wrote recently, if polling them costs less."""
         if pages <= _FEW_PAGES:
             return []
         since = time.time() - _RECENT_SECONDS
@@ -854,7 +853,7 @@ class Follower:
         return [Source(one) for one in sorted(found)] if len(found) < pages else []
 
     def _log_error(self, uri: str, error: StorageError | None, *, unforeseen: bool = False) -> None:
-        """Log an error when it begins and when it is over."""
+        """Log an error once, and its end."""
         text = str(error) if error is not None else ""
         with self._lock:
             before = self._logged.pop(uri, "")
@@ -867,7 +866,7 @@ class Follower:
         else:
             _log.warning("%s", text, exc_info=error.__cause__ if unforeseen else None)
 
-    # Notifications of the file system. They only make things faster.
+    # Notifications of the file system. They only reduce latency.
 
     def _update_watchers(self, in_use: set[_Feed]) -> None:
         for feed in self._feeds.values():
@@ -920,7 +919,7 @@ def _next_poll(feed: _Feed) -> float:
 
 
 def _above(uri: str, places: Container[str]) -> str | None:
-    """Return the place that a URI is, or is below."""
+    """Return the place that is equal to a URI or above it."""
     while uri not in places:
         above, last = split(uri)
         if not last or above == uri:
@@ -930,7 +929,7 @@ def _above(uri: str, places: Container[str]) -> str | None:
 
 
 def parts_of(uri: str, paths: Iterable[str], *, records: bool) -> list[Source] | None:
-    """Return what to read because paths of a feed changed; None means the whole feed."""
+    """Return what to read when paths of a feed have changed; None for the whole feed."""
     found: list[Source] = []
     for path in sorted(paths):
         directory, name = split(path)
@@ -943,14 +942,14 @@ def parts_of(uri: str, paths: Iterable[str], *, records: bool) -> list[Source] |
         if Path(path).is_dir():
             found.append(Source(path))
         elif not Path(path).exists():
-            return None  # whatever it was
+            return None  # deleted, of unknown kind
         elif EVENT_FILE in name:
             found.append(Source(directory, name))
     return found
 
 
 def pages_listed(uri: str) -> int:
-    """Return how many pages of listings this process has requested of a bucket."""
+    """Return the number of pages of listings that this process has requested from a bucket."""
     if not is_remote(uri):
         return 0
     return traffic.snapshot().get((traffic.bucket_of(uri), "list"), traffic.Traffic()).requests
