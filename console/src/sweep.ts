@@ -3,8 +3,6 @@
 import * as format from "./format";
 import { ticks } from "./plot";
 
-export type Cell = string | number | boolean | null | undefined;
-
 /** A finite number, or undefined for anything else. */
 export function numeric(value: unknown): number | undefined {
   if (typeof value === "number" && Number.isFinite(value)) return value;

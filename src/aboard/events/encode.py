@@ -319,8 +319,8 @@ def custom_scalars(layout: bytes) -> EncodedValue:
     return _known("custom_scalars__config__", "custom_scalars", layout)
 
 
-def keras_graph(model_json: str, tag: str = "keras") -> EncodedValue:
-    return _known(tag, "graph_keras_model", model_json, b"1")
+def keras_graph(model_json: str) -> EncodedValue:
+    return _known("keras", "graph_keras_model", model_json, b"1")
 
 
 def trace(tag: str, run_metadata: bytes) -> EncodedValue:

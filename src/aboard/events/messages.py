@@ -144,9 +144,9 @@ def _tokens(data: bytes) -> Iterator[Field]:
         yield Field(number, wire, 0 if wire == BYTES else int.from_bytes(octets, "little"), octets)
 
 
-def _signed(value: int, bits: int = 64) -> int:
-    value &= (1 << bits) - 1
-    return value - (1 << bits) if value >> (bits - 1) else value
+def _signed(value: int) -> int:
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
 
 
 class Metadata(NamedTuple):

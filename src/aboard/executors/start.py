@@ -151,11 +151,11 @@ class Start:
             self.forget_secrets()
         return Status(CommandState.ENDED, code, reason)
 
-    def end_reason(self, code: int | None, unknown: str = "it exited unobserved") -> str:
+    def end_reason(self, code: int | None) -> str:
         """Return why the command ended, from its exit code and its log."""
         if self.deadline() is not None:
             return "it was stopped"
-        how = unknown if code is None else describe_exit(code)
+        how = "it exited unobserved" if code is None else describe_exit(code)
         if self.reported_address() is None:
             how += " before it could be reached"
         # The output of a process that was killed while it ran is not the reason.

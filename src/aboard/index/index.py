@@ -414,9 +414,9 @@ class Index:
 
         return self._do(lambda connection: catalog_changes(connection, root))
 
-    def traffic(self, uri: str, hours: int = 24) -> list[TrafficHour]:
+    def traffic(self, uri: str) -> list[TrafficHour]:
         bucket = bucket_of(uri)
-        return self._ask(lambda connection: traffic.read(connection, bucket, hours))
+        return self._ask(lambda connection: traffic.read(connection, bucket))
 
     def point_counts(self, tags: Sequence[Tag]) -> list[int]:
         """Return the number of values of each tag, without those superseded by restarts."""
