@@ -515,6 +515,30 @@ def test_threads_take_boards_through_their_life(registry, executor, clock):
     assert executor.alive(stuck.id) == 1
 
 
+def test_an_engine_that_hangs_does_not_delay_other_boards(registry, executor, clock):
+    hub = Hub(registry, executor, clock, workers=2, limits=lambda _: Limits(isolated=None))
+    go_on, hanging = threading.Event(), []
+    real = executor.start
+
+    def start(spec: Spec):
+        hanging.append(spec.board)
+        go_on.wait(180)
+        return real(spec)
+
+    executor.start = start
+    for number in range(4):
+        hub.make(str(number))
+    instant = hub.make(on="instant", timeout=3600.0)
+    hub.lifecycle.start()
+    try:
+        until(lambda: hanging)
+        clock.pass_by(3600)
+        until(lambda: registry.get(instant.id).state is BoardState.STOPPED)
+    finally:
+        go_on.set()
+        hub.lifecycle.close()
+
+
 def live(*records: BoardRecord) -> LiveBoards:
     boards = LiveBoards()
     boards.end_read(records, 1.0)

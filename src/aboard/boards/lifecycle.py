@@ -223,6 +223,7 @@ class _Place:
     """The state that polls of one executor share; one poll runs at a time."""
 
     executor: Executor
+    pool: ThreadPoolExecutor | None = None  # its own: an engine that hangs delays no other
     orphans: dict[str, Handle] = field(default_factory=dict)
     searched: float | None = None  # time of the last search for orphans
     failed: float = 0.0  # time of the last poll without an answer
@@ -278,7 +279,10 @@ class Lifecycle:
         self._live = LiveBoards()
         owner = owner or system.process_identity()
         self._leases = Leases(registry, owner, self._settings.lease)
-        self._places = {name: _Place(executor) for name, executor in executors.items()}
+        self._places = {
+            name: _Place(executor, ThreadPoolExecutor(workers, name) if workers else None)
+            for name, executor in executors.items()
+        }
         self._lock = threading.Lock()  # guards `_busy` and `_closing`
         self._busy: set[Hashable] = set()
         self._closing = False
@@ -462,7 +466,7 @@ class Lifecycle:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        for pool in (self._pool, self._probes):
+        for pool in (self._pool, self._probes, *(one.pool for one in self._places.values())):
             if pool is not None:
                 pool.shutdown()
         try:
@@ -505,7 +509,7 @@ class Lifecycle:
         for name, place in self._places.items():
             searches = place.is_search_due(self._clock(), self._settings.orphans)
             if name in held or place.orphans or searches:
-                self._submit((name,), self._poll, place, held.get(name, []))
+                self._submit((name,), self._poll, place, held.get(name, []), pool=place.pool)
         for record in isolated:
             if record.state is BoardState.RUNNING and not self._leases.holds(record):
                 work = (("address", record.id), self._find_address, record)
@@ -519,7 +523,7 @@ class Lifecycle:
         executor, now = place.executor, self._clock()
         for record in records:
             if record.handle is None:
-                self._submit(record.id, self._launch, executor, record)
+                self._submit(record.id, self._launch, executor, record, pool=place.pool)
         # A stop requested since the last failure is tried at once: the engine may be back.
         stops = any(
             record.state is BoardState.STOPPING and record.changed > place.failed
@@ -542,19 +546,21 @@ class Lifecycle:
                 del place.orphans[key]
         for record in records:
             if record.handle is not None:
-                self._follow(executor, record, record.handle, statuses.get(record.id))
+                self._follow(place, record, record.handle, statuses.get(record.id))
 
     def _follow(
-        self, executor: Executor, record: BoardRecord, handle: Handle, status: Status | None
+        self, place: _Place, record: BoardRecord, handle: Handle, status: Status | None
     ) -> None:
         """Take the step that is due after a poll."""
+        executor = place.executor
         if self._advance(record, status):
             return
         if record.state is BoardState.STOPPING:
             problem = "" if status is None else why_unanswered(executor.name, status)
             reason = why_stopping(record.reason, executor.name, problem)
             self._explain(record, reason, record.changed)
-            self._submit(record.id, self._send_stop, executor, record, handle)
+            stop = (record.id, self._send_stop, executor, record, handle)
+            self._submit(*stop, pool=place.pool)
             return
         if status is not None:
             # The start timeout begins after the engine has stopped waiting.
