@@ -233,9 +233,9 @@ class Appender:
             raise
 
 
-def find_devices() -> dict[str, str]:
+def find_devices(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the GPUs that tasks may use: names for CUDA, and names that all jobs share."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    given = environment.get("CUDA_VISIBLE_DEVICES")
     known: dict[str, str] = {}
     with suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.run(
