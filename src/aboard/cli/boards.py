@@ -211,6 +211,8 @@ def start(
         _check_question(client, selectors, where, sort, group_by)
     for problem in board.problems:
         notify(problem)
+    if client.hub.how == "personal" and any("credentials" in one for one in board.problems):
+        notify("your hub keeps the environment of its start; to change that: aboard hub stop")
     link = client.link(board)
     if json:
         print_json(board.document | {"link": link})
