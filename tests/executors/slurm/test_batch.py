@@ -571,4 +571,4 @@ class TestSubmission:
         executor = batches.executor()
         handle = batches.submit(executor, workdir=tmp_path / "gone")
         assert ended(executor, handle)[1].exit_code == 1
-        assert "gone: the node " in log_of(executor, handle)
+        assert "gone: working directory not found on the node " in log_of(executor, handle)
