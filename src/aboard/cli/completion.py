@@ -186,25 +186,21 @@ def _offered_runs(context: typer.Context, incomplete: str) -> Offers:
 
 def offered_runs(index: Index, roots: Sequence[str], incomplete: str) -> Offers:
     """Offer experiments, and runs if only one experiment matches."""
-    experiment, slash, _ = incomplete.partition("/")
+    experiment, slash, name = incomplete.partition("/")
     found = [one for one in index.experiments_like(experiment, roots) if one]
     found = [one for one in found if one == experiment] if slash else found
     offers = [(one, "experiment") for one in found if not slash]
-    alone = [one for one in index.labels_of("", roots, _MOST_OFFERED) if one.startswith(incomplete)]
-    if len(found) + bool(alone) == 1 and found:
-        alone = index.labels_of(found[0], roots, _MOST_OFFERED)
-    return [*offers, *((one, "run") for one in alone if one.startswith(incomplete))]
+    runs = index.labels_of("", incomplete, roots, _MOST_OFFERED)
+    if len(found) == 1 and not runs:
+        runs = index.labels_of(found[0], name, roots, _MOST_OFFERED)
+    return [*offers, *((one, "run") for one in runs)]
 
 
 def _names(context: typer.Context, group: str) -> list[str]:
     with _index_of_runs(context) as (index, roots):
         if index is None:
             return []
-        if group != "metrics":
-            return index.column_names(group, roots)
-        from aboard.index.library import Library
-
-        return Library(index, roots).table().names(group)
+        return index.column_names(group, roots)
 
 
 @contextmanager

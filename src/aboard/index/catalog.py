@@ -20,8 +20,9 @@ from itertools import compress, permutations
 from typing import Any, NamedTuple
 
 from aboard.events.files import MADE_BY
-from aboard.index.query import Described, describe
+from aboard.index.query import Described, describe, scalar_names
 from aboard.index.schema import next_change, transaction
+from aboard.index.sources import Source
 from aboard.runs import manifest
 from aboard.runs.catalog import (
     Found,
@@ -655,7 +656,10 @@ def _metric(value: object) -> float | None:
 
 
 def column_names(connection: sqlite3.Connection, group: str, roots: Collection[str]) -> list[str]:
-    """Return the names of the hyperparameters, tags or metrics in the records of the roots."""
+    """Return the names of the hyperparameters, tags or metrics of the runs below the roots.
+
+    Metrics include those that are only in event files.
+    """
     found = {
         name[len(group) + 1 :]
         for name, of_roots in connection.execute(
@@ -672,7 +676,26 @@ def column_names(connection: sqlite3.Connection, group: str, roots: Collection[s
         ):
             if root in roots:
                 found.update(parse_record(text))
+    if group == "metrics":
+        for root in roots:
+            found.update(_logged_names(connection, root))
     return sorted(found)
+
+
+def _logged_names(connection: sqlite3.Connection, root: str) -> set[str]:
+    """Return the names of the scalars of all runs below a root, with their stages."""
+    start = len(root.rstrip("/")) + 1
+    runs = {
+        one for (one,) in connection.execute("SELECT directory FROM run WHERE root = ?", (root,))
+    }
+    found = set()
+    for uri, tag in scalar_names(connection, Source(root)):
+        directory = uri[start:]
+        run = next((one for one in with_parents(directory) if one in runs), None)
+        if run is not None:
+            stage = directory[len(run) :].lstrip("/")
+            found.add(join(stage, tag) if stage else tag)
+    return found
 
 
 def experiments_like(
@@ -688,17 +711,18 @@ def experiments_like(
         " SELECT experiment FROM found WHERE substr(experiment, 1, length(?1)) = ?1",
         (start,),
     )
-    return [one for (one,) in rows.fetchall() if labels_of(connection, one, roots, 1)]
+    return [one for (one,) in rows.fetchall() if labels_of(connection, one, "", roots, 1)]
 
 
 def labels_of(
-    connection: sqlite3.Connection, experiment: str, roots: Collection[str], most: int
+    connection: sqlite3.Connection, experiment: str, start: str, roots: Collection[str], most: int
 ) -> list[str]:
-    """Return the labels of up to `most` runs of an experiment, in natural order."""
+    """Return up to `most` labels of an experiment's runs whose names begin with `start`."""
     rows = connection.execute(
-        "SELECT DISTINCT name FROM run WHERE experiment = ?"
-        " AND root IN (SELECT value FROM json_each(?)) LIMIT ?",
-        (experiment, json.dumps(list(roots)), most),
+        "SELECT DISTINCT name FROM run WHERE experiment = ?1 AND name >= ?2"
+        " AND substr(name, 1, length(?2)) = ?2"
+        " AND root IN (SELECT value FROM json_each(?3)) LIMIT ?4",
+        (experiment, start, json.dumps(list(roots)), most),
     )
     return sorted((f"{experiment}/{one}" if experiment else one for (one,) in rows), key=natural)
 

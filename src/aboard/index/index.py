@@ -213,10 +213,6 @@ class Index:
         """Return the scalar tags of the runs with the given names, by URI of the run and name."""
         return self._ask(lambda connection: query.metrics(connection, runs, names))
 
-    def scalar_names(self, source: Source) -> list[tuple[str, str]]:
-        """Return the directory and the name of every scalar tag of a source."""
-        return self._ask(lambda connection: query.scalar_names(connection, source))
-
     def tag_counts(self, source: Source) -> dict[str, int]:
         return self._ask(lambda connection: query.tag_counts(connection, source))
 
@@ -364,7 +360,7 @@ class Index:
         return self._do(lambda connection: repeated_runs(connection, root, inner))
 
     def column_names(self, group: str, roots: Collection[str]) -> list[str]:
-        """Return the names of the hyperparameters, tags or metrics in the records of the roots."""
+        """Return the names of the hyperparameters, tags or metrics of the runs below the roots."""
         from aboard.index.catalog import column_names
 
         return self._do(lambda connection: column_names(connection, group, roots))
@@ -375,11 +371,16 @@ class Index:
 
         return self._do(lambda connection: experiments_like(connection, start, roots))
 
-    def labels_of(self, experiment: str, roots: Collection[str], most: int) -> list[str]:
-        """Return the labels of up to `most` runs of an experiment, in natural order."""
+    def labels_of(
+        self, experiment: str, start: str, roots: Collection[str], most: int
+    ) -> list[str]:
+        """Return up to `most` labels of an experiment's runs whose names begin with `start`.
+
+        They are in natural order: `run10` is after `run9`.
+        """
         from aboard.index.catalog import labels_of
 
-        return self._do(lambda connection: labels_of(connection, experiment, roots, most))
+        return self._do(lambda connection: labels_of(connection, experiment, start, roots, most))
 
     def last_change(self) -> tuple[int, int]:
         """Return the epoch of the index and the number of the last change to its runs. Cheap."""

@@ -146,10 +146,7 @@ class RunTable:
 
     def names(self, group: str) -> list[str]:
         """Return the names of the hyperparameters, tags or metrics of runs."""
-        found = self._index.column_names(group, self.roots)
-        if group == "metrics":
-            return sorted({*found, *self._metrics.names(self)})
-        return found
+        return self._index.column_names(group, self.roots)
 
 
 def _cut(column: Column, size: int) -> Column:
@@ -213,18 +210,6 @@ class Metrics:
                 if newest is None or not has[row] or not newest[row] > held[1].last_wall:
                     numbers[row], has[row] = value, True
         return Numbers(numbers, ~has)
-
-    def names(self, table: RunTable) -> list[str]:
-        found: dict[str, None] = {}
-        with self._lock:
-            self._refresh(table)
-            for root in table.roots:
-                for directory, tag in self.index.scalar_names(Source(root)):
-                    run = self._runs.get(directory)
-                    if run is not None:
-                        stage = directory[len(self._uris[run]) + 1 :]
-                        found[join(stage, tag) if stage else tag] = None
-        return list(found)
 
     def _refresh(self, table: RunTable) -> None:
         """Drop cached values of runs whose event files were read again."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from aboard.runs import naming
-from aboard.runs.naming import Template
-from aboard.runs.question import BadQuestion, Field, parse_field
+if TYPE_CHECKING:
+    from aboard.runs import naming
+    from aboard.runs.naming import Template
+    from aboard.runs.question import Field
 
 COUNT_PREFIX = "members/"  # of the tag that counts the members at each step
 _SAME = ("experiment", "state", "host", "user", "job", "workspace", "created")
@@ -73,6 +75,11 @@ class Grouping:
         """
         if not fields:
             return None
+        # The lists of tags need the names above, not the language.
+        from aboard.runs import naming
+        from aboard.runs.naming import Template
+        from aboard.runs.question import parse_field
+
         parts: list[str | naming.Field] = []
         for text in fields:
             one = parse_field(text)
@@ -85,6 +92,8 @@ def _template_field(field: Field) -> str:
     if field.group in ("hparams", "tags"):
         return f"{field.group}.{field.name}"
     if field.group or field.name not in _FIELDS:
+        from aboard.runs.question import BadQuestion
+
         raise BadQuestion(
             f"runs on a board cannot be grouped by {str(field)!r}.",
             f"Use hparams.NAME, tags.NAME, {', '.join(_FIELDS)}.",

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -60,6 +58,8 @@ class KnownHub(NamedTuple):
     def unreachable(self, error: Exception) -> Unreachable:
         cause = getattr(error, "reason", error)
         problem = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        import ssl
+
         instead = {
             "environment": "unset ABOARD_HUB to use your own hub",
             "login": "use your own hub again: aboard login --forget",
@@ -326,6 +326,8 @@ def _try_lock(directory: Path) -> Iterator[bool]:
 
 
 def _is_free(port: int) -> bool:
+    import socket
+
     try:
         with socket.create_server(("127.0.0.1", port)):
             return True
