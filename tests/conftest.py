@@ -25,7 +25,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from aboard.hub import passwords
+from aboard.hub import auth
 from aboard.index import Index
 from tests.engines import chromium, docker, fake_oss, kubernetes, object_servers, postgres, slurm
 from tests.engines.absence import cannot_set_up, must_run
@@ -498,7 +498,7 @@ def _private_cache(
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hash passwords as weakly as possible: a strong hash takes a tenth of a second."""
-    monkeypatch.setattr(passwords, "STRENGTH", {"time_cost": 1, "memory_cost": 8, "parallelism": 1})
+    monkeypatch.setattr(auth, "STRENGTH", {"time_cost": 1, "memory_cost": 8, "parallelism": 1})
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from aboard.boards.errors import DatabaseUnavailable
-from aboard.boards.limits import Limits
-from aboard.boards.model import BoardState
+from aboard.boards.model import BoardState, Limits
 from aboard.executors.base import Address
 from tests.boards.keeping import Hub
 from tests.waiting import until

@@ -12,9 +12,8 @@ import sqlalchemy as sa
 
 from aboard import system
 from aboard.boards.errors import DatabaseUnavailable
-from aboard.boards.limits import Limits
 from aboard.boards.live import Leases
-from aboard.boards.model import BoardRecord, BoardState
+from aboard.boards.model import BoardRecord, BoardState, Limits
 from aboard.boards.registry import Registry
 from tests.boards.keeping import SETTINGS, Hub
 from tests.boards.pretending import PretendExecutor

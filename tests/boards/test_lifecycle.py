@@ -13,9 +13,8 @@ from aboard.boards.errors import (
     IllegalTransition,
     NoSuchName,
 )
-from aboard.boards.limits import Limits
 from aboard.boards.live import LiveBoards
-from aboard.boards.model import BoardRecord, BoardState, Transition
+from aboard.boards.model import BoardRecord, BoardState, Limits, Transition
 from aboard.executors.base import Spec
 from tests.boards.keeping import Hub
 from tests.boards.pretending import PretendExecutor

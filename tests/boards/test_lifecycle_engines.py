@@ -3,8 +3,7 @@
 import pytest
 
 from aboard.boards.errors import BadValue
-from aboard.boards.limits import Limits
-from aboard.boards.model import BoardRecord, BoardState, Transition
+from aboard.boards.model import BoardRecord, BoardState, Limits, Transition
 from tests.boards.keeping import Hub
 from tests.boards.pretending import PretendExecutor
 

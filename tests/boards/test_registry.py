@@ -12,8 +12,7 @@ from aboard.boards.errors import (
     NameTaken,
     NoSuchName,
 )
-from aboard.boards.limits import Limits
-from aboard.boards.model import BoardRecord, BoardState, Engine, Transition, Visibility
+from aboard.boards.model import BoardRecord, BoardState, Engine, Limits, Transition, Visibility
 from aboard.boards.registry import Registry
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aboard.boards.limits import Limits
+from aboard.boards.model import Limits
 from tests.browser.accessibility import serious_problems
 from tests.browser.console_visits import visits
 from tests.browser.looking import eventually, wait_for_words, words

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.boards.limits import Limits
+from aboard.boards.model import Limits
 from tests.browser.console_visits import visits
 from tests.browser.looking import eventually, wait_for_words, words
 from tests.engines.real_hub import PASSWORD, USER, team_hub

@@ -1,6 +1,7 @@
-"""The first process of a board on an engine: what it reads, and what it becomes."""
+"""The first process of a board or a task on an engine: what it reads, and what it becomes."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -50,3 +51,21 @@ def test_a_program_that_does_not_exist_is_reported_as_a_shell_does(tmp_path):
     )
     done = enter(tmp_path, str(tmp_path))
     assert done.returncode == 126
+
+
+def test_a_task_of_an_indexed_job_finds_its_number(tmp_path):
+    file = tmp_path / "numbers.json"
+    file.write_text(json.dumps({"numbers": [3, 7, 9], "cancelled": [9]}))
+    shows = [sys.executable, "-S", "-c", "import sys; print(sys.argv[1:])", "payload"]
+    outputs = []
+    for index in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-m", "aboard.executors.entry", "--numbers", file, "--", *shows],
+            env={**os.environ, "JOB_COMPLETION_INDEX": index},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        outputs.append((done.returncode, done.stdout + done.stderr))
+    assert outputs[0] == (0, "['payload', '7']\n")
+    assert outputs[1] == (143, "aboard: task 9 was cancelled before it began.\n")

@@ -360,7 +360,7 @@ def test_invalid_requests_have_the_same_form_of_error(hub):
 
 
 def test_the_error_of_a_limit_lists_the_boards_that_count(tmp_path, root):
-    from aboard.boards.limits import Limits
+    from aboard.boards.model import Limits
 
     with (
         served(tmp_path, [root], limits=Limits(instant=1)) as hub,

@@ -13,8 +13,7 @@ from aboard.boards.accounts import Role, Session
 from aboard.boards.errors import BadValue, Conflict, DatabaseUnavailable, NameTaken, NoSuchName
 from aboard.boards.model import BoardRecord, BoardState, Transition
 from aboard.boards.registry import Registry
-from aboard.hub.auth import Auth, AuthError, Issued
-from aboard.hub.passwords import TooManyAttempts
+from aboard.hub.auth import Auth, AuthError, Issued, TooManyAttempts
 from aboard.hub.permissions import Action, Forbidden, may
 from aboard.web.gate import Throttle
 

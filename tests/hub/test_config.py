@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from aboard import executors
-from aboard.boards.limits import Limits
+from aboard.boards.model import Limits
 from aboard.executors import EXECUTORS, EngineSettings, executor_class
 from aboard.executors import settings as engine_settings
 from aboard.hub import config as hub_config

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from argon2 import PasswordHasher
 
-from aboard.hub import passwords
-from aboard.hub.passwords import (
+from aboard.hub import auth
+from aboard.hub.auth import (
     MAX_QUEUED,
     MAX_SHARE,
     Passwords,
@@ -21,7 +21,7 @@ from tests.hub.hubs import PASSWORD, served
 from tests.waiting import until
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-OUTSIDE_OF_TESTS = passwords.STRENGTH
+OUTSIDE_OF_TESTS = auth.STRENGTH
 
 
 class Stuck:
@@ -134,8 +134,8 @@ def test_the_sources_of_a_login():
 
 
 def test_only_the_last_sources_are_remembered(monkeypatch):
-    monkeypatch.setattr(passwords, "_MAX_SOURCES", 3)
-    turns = passwords.Turns(passwords.Throttle())
+    monkeypatch.setattr(auth, "_MAX_SOURCES", 3)
+    turns = auth.Turns(auth.Throttle())
     for number in range(9):
         with pytest.raises(StopIteration):
             turns.take([f"from {number}"]).send(None)
@@ -188,7 +188,7 @@ def test_a_user_who_sets_many_passwords_does_not_delay_others(tmp_path, root):
 
 
 def test_hashes_have_the_recommended_strength(monkeypatch):
-    monkeypatch.setattr(passwords, "STRENGTH", OUTSIDE_OF_TESTS)
+    monkeypatch.setattr(auth, "STRENGTH", OUTSIDE_OF_TESTS)
     lane = Passwords()
     stored = lane.hash(PASSWORD, ["here"]).result()
     assert stored.startswith("$argon2id$v=19$m=65536,t=3,p=1$")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aboard.boards.limits import Limits
+from aboard.boards.model import Limits
 from tests.hub.hubs import PASSWORD, served
 
 CHANGE = {"x-aboard-csrf": "1"}

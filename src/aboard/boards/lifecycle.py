@@ -25,7 +25,6 @@ from aboard.boards.errors import (
     IllegalTransition,
     NoSuchName,
 )
-from aboard.boards.limits import Limits, check_extension
 from aboard.boards.live import Leases, LiveBoards, Snapshot
 from aboard.boards.model import (
     ENDED,
@@ -33,7 +32,9 @@ from aboard.boards.model import (
     LONGEST_TEXT,
     BoardRecord,
     BoardState,
+    Limits,
     Transition,
+    check_extension,
     check_number,
     plain,
 )

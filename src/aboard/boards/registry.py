@@ -25,16 +25,18 @@ from aboard.boards.errors import (
     NameTaken,
     NoSuchName,
 )
-from aboard.boards.limits import Limits, check_ceilings, check_room
 from aboard.boards.model import (
     FIELDS,
     LONGEST_TEXT,
     BoardRecord,
     BoardState,
     Change,
+    Limits,
     Transition,
     Visibility,
     apply,
+    check_ceilings,
+    check_room,
     check_text,
     checked,
     checked_changes,

@@ -70,7 +70,7 @@ def demo(
     json: AddressOption = False,
 ) -> None:
     """Train a small network at four learning rates, and watch it live."""
-    from aboard.boards.limits import Limits
+    from aboard.boards.model import Limits
     from aboard.hub.app import make_app
     from aboard.hub.config import Config
     from aboard.hub.service import Hub

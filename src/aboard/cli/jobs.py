@@ -167,9 +167,9 @@ def submit(
 ) -> None:
     """Submit a command to an engine, once or for every combination of values."""
     from aboard.jobs.experiment import resources, submission_root
+    from aboard.jobs.member import parse_sweeps
     from aboard.jobs.service import JobRequest, Jobs
     from aboard.jobs.store import remember_root
-    from aboard.jobs.sweep import parse_sweeps
     from aboard.runs.layout import DEFAULT_EXPERIMENT
     from aboard.track.program import parse_hparam
 
@@ -223,8 +223,7 @@ def submit(
 
 def _warn_of_unused(request: JobRequest) -> None:
     """Print which swept values are not arguments of the command."""
-    from aboard.jobs.member import HPARAMS
-    from aboard.jobs.sweep import placeholders
+    from aboard.jobs.member import HPARAMS, placeholders
 
     used = placeholders([*request.command, *request.environment.values()])
     if unused := [f"{{{name}}}" for name in request.sweep if name not in used]:
@@ -690,7 +689,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _values(member: Member, names: Sequence[str]) -> list[str]:
-    from aboard.jobs.sweep import shown
+    from aboard.jobs.member import shown
 
     return [shown(member.hparams[name]) if name in member.hparams else "-" for name in names]
 

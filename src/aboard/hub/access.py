@@ -23,11 +23,18 @@ from urllib.parse import urlsplit
 from aboard.boards.accounts import Session, User
 from aboard.boards.errors import BoardsError
 from aboard.boards.model import INSTANT, BoardState
-from aboard.hub.auth import BOARDS_MARK, SHARE_MARK, TOKEN_MARK, AuthError, HubVisitor, Issued
+from aboard.hub.auth import (
+    BOARDS_MARK,
+    SHARE_MARK,
+    TOKEN_MARK,
+    AuthError,
+    HubVisitor,
+    Issued,
+    TooManyAttempts,
+)
 from aboard.hub.config import Addresses, Config, origin_of
 from aboard.hub.errors import status_of
 from aboard.hub.metrics import Requests
-from aboard.hub.passwords import TooManyAttempts
 from aboard.hub.permissions import API, RULES, Action, Open, may
 from aboard.hub.proxy import NotServing, not_serving
 from aboard.hub.service import Hub

@@ -30,11 +30,11 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from aboard.boards.errors import BoardsError
-from aboard.boards.limits import Limits
 from aboard.boards.model import (
     FIELDS,
     INSTANT,
     Engine,
+    Limits,
     Unit,
     Visibility,
     parse_duration,
@@ -154,7 +154,7 @@ Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
 _KINDS = {Unit.DURATION: Duration, Unit.SIZE: Size, float: Number}
 
 if TYPE_CHECKING:
-    from aboard.boards.limits import Limits as LimitSettings
+    from aboard.boards.model import Limits as LimitSettings
     from aboard.index.library import Root as RootSettings
 else:
     _kinds = {one.name: _KINDS.get(one.about.unit or one.kind, Count) for one in FIELDS.values()}

@@ -23,7 +23,6 @@ from typing import Any, cast
 from aboard.boards.accounts import User
 from aboard.boards.errors import BadValue, DatabaseUnavailable, NoSuchName
 from aboard.boards.lifecycle import Lifecycle, Settings
-from aboard.boards.limits import check_timeout, fill
 from aboard.boards.model import (
     FIELDS,
     INSTANT,
@@ -31,6 +30,8 @@ from aboard.boards.model import (
     BoardRecord,
     BoardState,
     Engine,
+    check_timeout,
+    fill_limits,
     parse_duration,
     parse_request,
 )
@@ -370,7 +371,7 @@ class Hub:
         selectors = self.library.parse(given["selectors"])
         values["selectors"] = tuple(one.text for one in selectors)
         members = self.library.resolve(selectors, retry=False)
-        values = fill(values, self.config.limits)
+        values = fill_limits(values, self.config.limits)
         draft = BoardRecord(owner=user.name, **values)
         if (question := question_of(draft)) is not None:
             self._ensure_known(selectors)
@@ -486,7 +487,7 @@ class Hub:
         """Start a trial on an engine; with `roots`, it reads the local roots of the hub."""
         self.engines.executor(name)
         read = [uri for uri in self.library.uris if roots and not is_remote(uri)]
-        values = fill({"on": name}, self.config.limits)
+        values = fill_limits({"on": name}, self.config.limits)
         values["timeout"] = min(TRIAL_SECONDS, values["timeout"] or TRIAL_SECONDS)
         draft = BoardRecord(owner=user.name, selectors=(TRIAL, *read), **values)
         return self.lifecycle.create(draft, new=True).board

@@ -35,8 +35,9 @@ from aboard.executors.batch import (
     batch_executor,
 )
 from aboard.executors.settings import read_engines, unknown
-from aboard.jobs import BadJob, JobError, JobExists, JobTimeout, NoSuchJob, sweep
+from aboard.jobs import BadJob, JobError, JobExists, JobTimeout, NoSuchJob
 from aboard.jobs.logs import MemberLog
+from aboard.jobs.member import JOB, NUMBER, RESERVED, check_placeholders, expand, fill
 from aboard.jobs.model import (
     MEMBER_ENDED,
     UNSUCCESSFUL,
@@ -69,7 +70,7 @@ from aboard.system import write_private
 TASK = (PYTHON, "-P", "-m", "aboard.jobs.member")
 """The command of a task; the path of the payload and its number follow."""
 
-_ONE, _MANY = f"{{{sweep.JOB}}}", f"{{{sweep.JOB}}}-{{{sweep.NUMBER}}}"
+_ONE, _MANY = f"{{{JOB}}}", f"{{{JOB}}}-{{{NUMBER}}}"
 _TRIES = 5  # to find a free id
 _AT_ONCE = 16
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.1, 5.0
@@ -804,7 +805,7 @@ def _members(request: JobRequest) -> list[dict[str, Any]]:
             members = [shared | manifest.plain_values(one) for one in request.members]
         else:
             swept = {str(name): _listed(name, one) for name, one in request.sweep.items()}
-            members = sweep.expand(swept, repeat=request.repeat, hparams=shared)
+            members = expand(swept, repeat=request.repeat, hparams=shared)
     except TypeError as error:
         raise BadJob(str(error)) from error
     if not members:
@@ -828,12 +829,12 @@ def _check(request: JobRequest, members: Sequence[Mapping[str, Any]], executor: 
             " does not. Submit a command."
         )
     common = set(members[0]).intersection(*members[1:])
-    known = [name for name in members[0] if name in common] + list(sweep.RESERVED)
-    sweep.check(request.command, known, "the command")
+    known = [name for name in members[0] if name in common] + list(RESERVED)
+    check_placeholders(request.command, known, "the command")
     for name, value in request.environment.items():
         if not name or "=" in name or "\0" in name + value:
             raise BadJob(f"{name!r} is not a valid name of an environment variable.")
-        sweep.check([value], known, f"the variable {name}")
+        check_placeholders([value], known, f"the variable {name}")
     for one in fields(request.resources):
         _check_amount(one.name, getattr(request.resources, one.name))
     if request.parallel is not None:
@@ -860,7 +861,7 @@ def _check_amount(name: str, amount: Any) -> None:
 def _check_program(request: JobRequest, member: Mapping[str, Any], workdir: Path) -> None:
     from aboard.track.program import CannotStart, check_program
 
-    program = sweep.fill(request.command[0], {sweep.NUMBER: 1, **member})
+    program = fill(request.command[0], {NUMBER: 1, **member})
     if "/" in program:
         program = str(workdir / program)
     try:

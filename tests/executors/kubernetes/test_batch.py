@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -237,24 +236,6 @@ class TestDocuments:
         for numbers in ([], [1], [1, 2, 3], [3, 7, 8, 9], [9, 1, 2]):
             assert parse_ranges(format_ranges(numbers)) == numbers
         assert format_ranges([1, 2, 3, 7]) == "1-3,7"
-
-    def test_a_task_of_an_indexed_job_finds_its_number(self, tmp_path):
-        file = tmp_path / "numbers.json"
-        file.write_text(json.dumps({"numbers": [3, 7, 9], "cancelled": [9]}))
-        module = "aboard.executors.kubernetes.task"
-        shows = [sys.executable, "-S", "-c", "import sys; print(sys.argv[1:])", "payload"]
-        outputs = []
-        for index in ("1", "2"):
-            done = subprocess.run(
-                [sys.executable, "-m", module, file, "--", *shows],
-                env={**os.environ, "JOB_COMPLETION_INDEX": index},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            outputs.append((done.returncode, done.stdout + done.stderr))
-        assert outputs[0] == (0, "['payload', '7']\n")
-        assert outputs[1] == (143, "aboard: task 9 was cancelled before it began.\n")
 
 
 def pod_of(index: int, phase: str, name: str = "p", **status: Any) -> dict[str, Any]:

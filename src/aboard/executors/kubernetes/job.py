@@ -79,8 +79,8 @@ def make_jobs(
     name, labels = handle["name"], _labels(batch, handle["name"])
     words = task_words(batch, settings, _payload(batch)[0])
     if handle["indexed"]:
-        first = [settings.python, "-P", "-m", "aboard.executors.kubernetes.task"]
-        words = [*first, f"{SECRETS}/{NUMBERS}", "--", *words]
+        first = [settings.python, "-P", "-m", "aboard.executors.entry"]
+        words = [*first, "--numbers", f"{SECRETS}/{NUMBERS}", "--", *words]
     pod = make_task_pod(batch, settings, words, name)
     spec: _Json = {"ttlSecondsAfterFinished": _DAYS_KEPT * 24 * 3600}
     if version >= _FAILURE_POLICY:

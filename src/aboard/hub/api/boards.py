@@ -1,13 +1,14 @@
-"""Boards: create, list, describe, change, stop and share."""
+"""Boards: create, list, describe, change, stop and share; and the engines for isolated ones."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import asdict
 from itertools import chain
 from typing import Annotated, Any, TypeVar, get_origin
 
 import orjson
-from fastapi import Header, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, create_model
 from starlette.concurrency import run_in_threadpool
@@ -26,6 +27,7 @@ from aboard.boards.model import (
     parse_duration,
     to_document,
 )
+from aboard.executors import EngineReport
 from aboard.hub.access import public_address
 from aboard.hub.api import (
     Duration,
@@ -39,15 +41,20 @@ from aboard.hub.api import (
     computes,
     leave_turn,
 )
+from aboard.hub.engines import ProbedEngine, TrialReport
 from aboard.hub.service import Hub
 from aboard.runs.manifest import format_time
 
 router = api_router("boards")
+engines = api_router("engines")
 _UNCACHED = {"cache-control": "no-store"}
-
 
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Selectors = Annotated[list[Text], Field(max_length=MOST_SELECTORS)]
+EngineName = Annotated[
+    str, Path(description="`ENGINE` or `ENGINE:PROFILE`.", min_length=1, max_length=200)
+]
+BoardId = Annotated[str, Path(min_length=1, max_length=64)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -370,3 +377,85 @@ def revoke_share(hub: TheHub, user: TheUser, board: TheBoard, share: str) -> Non
 
 def _document(hub: Hub, board: BoardRecord) -> BoardDocument:
     return BoardDocument(**to_document(hub.describe(board)))
+
+
+# Engines, and trials of them.
+
+
+class EngineDocument(BaseModel):
+    """An engine, or one of its profiles."""
+
+    name: str = Field(description="The `on` of a board: `ENGINE` or `ENGINE:PROFILE`.")
+    answers: bool | None = Field(description="Null if it was not queried.")
+    version: str
+    resources: dict[str, str] = Field(description="What is free, in the engine's words.")
+    problem: str
+    hint: str
+
+    @classmethod
+    def of(cls, engine: ProbedEngine) -> EngineDocument:
+        report = engine.report or EngineReport(answers=False)
+        return cls(
+            name=engine.name,
+            answers=None if engine.report is None else report.answers,
+            version=report.version,
+            resources=dict(report.resources),
+            problem=report.problem,
+            hint=report.hint,
+        )
+
+
+class EngineList(BaseModel):
+    """The engines that the hub offers."""
+
+    engines: list[EngineDocument]
+
+
+class NewTrial(RequestDocument):
+    """A trial to start."""
+
+    roots: bool = Field(True, description="Let it read the local roots of the hub.")
+
+
+class TrialDocument(BaseModel):
+    """The hub's view of a trial."""
+
+    accepted: bool = Field(description="Whether the engine accepted it.")
+    address: str = Field(description="Where the hub reaches it; empty before it listens.")
+    fingerprint: str = Field(
+        description="Fingerprint of the certificate made for it; empty for plain HTTP."
+    )
+    presented: str = Field(description="Fingerprint of the certificate that it presents.")
+    status: int | None = Field(description="The status of a request without a token.")
+    problem: str
+    left: list[str] = Field(description="What remains on the engine and in the hub's directory.")
+
+    @classmethod
+    def of(cls, report: TrialReport) -> TrialDocument:
+        return cls(**asdict(report))
+
+
+@engines.get("/engines")
+def list_engines(
+    hub: TheHub, probe: Annotated[bool, Query(description="Query each of them.")] = True
+) -> EngineList:
+    """List the engines with their profiles, and probe them."""
+    found = (
+        hub.engines.probe() if probe else [ProbedEngine(name, None) for name in hub.engines.names]
+    )
+    return EngineList(engines=[EngineDocument.of(one) for one in found])
+
+
+@engines.post("/engines/{name}/trials", status_code=201)
+def try_engine(
+    hub: TheHub, user: TheUser, name: EngineName, trial: NewTrial | None = None
+) -> BoardDocument:
+    """Start a trial on an engine: a board that writes a few points and shows them."""
+    board = hub.try_engine(user, name, roots=trial is None or trial.roots)
+    return BoardDocument(**to_document(hub.describe(board)))
+
+
+@engines.get("/engines/{name}/trials/{board}")
+def get_trial(hub: TheHub, user: TheUser, name: EngineName, board: BoardId) -> TrialDocument:
+    """Connect to a trial without a token, and report what remains of it."""
+    return TrialDocument.of(hub.examine_trial(user, name, board))
