@@ -1,4 +1,4 @@
-"""`aboard engines` and `aboard doctor --engine`."""
+"""`aboard engines`, `aboard doctor --engine`, and `aboard image` without a daemon."""
 
 import signal
 import subprocess
@@ -166,3 +166,18 @@ def test_a_board_is_not_started_while_slurm_does_not_answer(
     jobs = slurm_cluster.ask("squeue", "--noheader", "--states=all", "--format=%j").stdout
     (board,) = aboard("list", "--all", "--json", **hub).json["boards"]
     assert board["id"] not in jobs
+
+
+def test_without_a_daemon_building_an_image_says_which_and_what_to_check(aboard, tmp_path):
+    done = aboard("image", "build", "--host", f"unix://{tmp_path}/docker.sock", process=True)
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err == (
+        f"aboard: unix://{tmp_path}/docker.sock: Docker does not answer: no such file or directory."
+        " Check: docker info\n"
+    )
+
+
+def test_image_alone_shows_its_commands(aboard):
+    done = aboard("image")
+    assert "build" in done.out + done.err

@@ -11,8 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aboard.doctor import probe
-from aboard.doctor.examination import examine, examine_index, write_seconds
+from aboard.doctor.examination import (
+    examine,
+    examine_index,
+    nearest_with_events,
+    write_seconds,
+)
 from aboard.events import encode
 from aboard.events.records import frame
 from aboard.index import Index
@@ -160,8 +164,8 @@ def test_no_event_files_anywhere(find, tmp_path):
 
 def test_the_search_is_bounded_in_time(put, root):
     put("runs/a", scalars([1]))
-    assert probe.with_events(str(root / "other"), seconds=-1) is None
-    assert probe.with_events(str(root / "other")) == str(root / "runs")
+    assert nearest_with_events(str(root / "other"), seconds=-1) is None
+    assert nearest_with_events(str(root / "other")) == str(root / "runs")
 
 
 def test_a_missing_path_and_similar_names(put, find, root):

@@ -14,7 +14,6 @@ from seeds import built_events
 from aboard.events import encode, protos
 from aboard.events.decode import DecodeError, Value, decode, migrated_metadata
 from aboard.events.messages import delimited
-from aboard.events.tensors import tensor_proto
 
 tensorboard = protos.load()
 
@@ -34,7 +33,7 @@ def decode_one(value, metadata=None) -> Value:
 
 
 def array_value(array, dtype=None, *, content) -> encode.EncodedValue:
-    proto = tensor_proto(array, dtype, content=content)
+    proto = encode.tensor_proto(array, dtype, content=content)
     return encode.EncodedValue("a", delimited(1, b"a") + delimited(8, proto))
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aboard.events import encode, outbox, protos
-from aboard.events.outbox import Values, python_records
+from aboard.events import encode, protos
 from aboard.events.records import ends, read_records
+from aboard.events.writer import Values, python_records, scalar_records
 
 event_pb2 = protos.load().event_pb2
 
@@ -31,7 +31,7 @@ def test_both_encoders_give_the_same_bytes_and_stop_at_the_same_entry(entries, s
 @settings(max_examples=40)
 @given(st.lists(ONE | MANY))
 def test_protobuf_reads_what_was_queued(entries):
-    records, stop = outbox.scalar_records(entries, 0)
+    records, stop = scalar_records(entries, 0)
     assert stop == len(entries)
     read = [event_pb2.Event.FromString(data) for _, data in read_records(records)]
     assert len(read) == len(entries)
@@ -45,7 +45,7 @@ def test_protobuf_reads_what_was_queued(entries):
 def test_a_tag_of_any_length_has_room():
     for length in (0, 1, 100, 127, 128, 16383, 16384, 3_000_000):
         entries = [("x" * length, 1.0, 2, 3.0)] * 2
-        assert outbox.scalar_records(entries, 0) == python_records(entries, 0)
+        assert scalar_records(entries, 0) == python_records(entries, 0)
 
 
 @given(st.lists(ONE, max_size=5))

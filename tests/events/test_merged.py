@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from aboard.events import encode, protos
 from aboard.events.messages import delimited, varint
 from aboard.events.records import frame
-from aboard.events.tensors import tensor_proto
 from tests.events.scanning import CORES, same_numbers, scan
 
 tensorboard = protos.load()
@@ -48,7 +47,7 @@ def test_another_kind_of_event_in_between_replaces_what_was_before(core):
 
 
 def test_the_pieces_of_a_tensor_are_taken_together(core):
-    proto = tensor_proto(0.1, "float64")
+    proto = encode.tensor_proto(0.1, "float64")
     pieces = delimited(8, proto[:2]) + delimited(8, b"") + delimited(8, proto[2:])
     value = delimited(1, b"x") + pieces
     assert scan(frame(event(summary(value))), core=core).points("x") == [(3, 0.1)]
@@ -75,7 +74,7 @@ def test_a_tag_in_a_piece_of_run_metadata(core):
 
 @pytest.mark.parametrize("group", [GROUP, NESTED])
 def test_groups_are_passed_over_wherever_they_are(core, group):
-    tensor = group + tensor_proto(1.5, "float32") + group
+    tensor = group + encode.tensor_proto(1.5, "float32") + group
     value = group + delimited(1, b"x") + delimited(8, tensor) + group
     data = event(group, delimited(5, group + delimited(1, value)), group)
     result = scan(frame(data), core=core)
@@ -106,7 +105,9 @@ def test_a_group_that_does_not_end_as_it_began_is_damage(core, group):
 # Whatever the fields, protobuf and the scanner see the same.
 
 NUMBERS = st.floats(width=32, allow_nan=False)
-TENSORS = st.builds(tensor_proto, NUMBERS, st.sampled_from(["float32", "float64", "bfloat16"]))
+TENSORS = st.builds(
+    encode.tensor_proto, NUMBERS, st.sampled_from(["float32", "float64", "bfloat16"])
+)
 PIECES = st.one_of(
     TENSORS,
     TENSORS.flatmap(lambda one: st.integers(0, 1).map(lambda late: one[2:] if late else one[:2])),

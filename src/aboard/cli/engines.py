@@ -1,4 +1,7 @@
-"""Engines: `aboard engines` lists them, and `aboard doctor --engine` tries one end to end."""
+"""Engines: `aboard engines` lists them, and `aboard doctor --engine` tries one end to end.
+
+`aboard image` builds the image of boards that run in containers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 import typer
@@ -20,21 +23,29 @@ from aboard.cli.console import (
     fitted,
     print_json,
     printable,
+    size,
     styled,
     table,
     terminal_width,
 )
-from aboard.cli.errors import FAILURE, notify
+from aboard.cli.errors import FAILURE, Failure, notify
 
 if TYPE_CHECKING:
     from aboard.sdk.board import Board
     from aboard.sdk.client import Client
 
-EPILOG = examples(
+_ENGINES_EPILOG = examples(
     "`aboard engines` - list the engines for `aboard start --on` and their status",
     "`aboard engines --json | jq -r '.engines[] | select(.answers) | .name'` - for scripts",
     "`aboard doctor --engine slurm` - try one of them end to end",
 )
+_IMAGE_EPILOG = examples(
+    "`aboard image build` - the default image of boards on Docker",
+    "`aboard image build --tag registry.example.org/aboard:1` - for a cluster, to push",
+    "`aboard image build --add 'aboard[postgres]'` - with an extra that is installed here",
+    "`aboard image build --base my-python` - on your own image, without a registry",
+)
+_IMAGE = typer.Typer(no_args_is_help=True, help="Build the image of boards in containers.")
 _HEADS = ("NAME", "ANSWERS", "VERSION", "RESOURCES")
 _START_SECONDS = 300.0
 _SILENT_SECONDS = 5.0  # after which a notice says what a board waits for
@@ -331,3 +342,45 @@ class _Trial:
 
     def _elapsed(self) -> str:
         return duration(time.monotonic() - self._began)
+
+
+@_IMAGE.command(epilog=_IMAGE_EPILOG)
+def build(
+    tag: Annotated[
+        str | None, typer.Option(help="The image's name; `aboard:VERSION` by default.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="The base image; it needs the Python version that runs here."),
+    ] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE",
+            help="An installed package to add to the image: a plugin of TensorBoard, or an extra"
+            " such as `aboard[postgres]`.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="The address of the daemon; by default that of `docker`.")
+    ] = "",
+    json: JsonOption = False,
+) -> None:
+    """Build the image from the running installation, with the same versions of all packages."""
+    from aboard.executors import ExecutorError
+    from aboard.executors.docker.daemon import connect
+    from aboard.executors.docker.image import BASE, build_image, default_tag
+
+    name, on = tag or default_tag(), base or BASE
+    try:
+        with connect(host) as client:
+            built = build_image(client, tag=name, base=on, add=add or (), progress=notify)
+    except ExecutorError as error:
+        raise Failure(str(error)) from error
+    if json:
+        print_json({"image": name, "id": built.id, "base": on, "bytes": built.size})
+    else:
+        typer.echo(f"{name}  {size(built.size)}, on {on}")
+
+
+COMMANDS = {"engines": (engines, _ENGINES_EPILOG), "image": (_IMAGE, _IMAGE_EPILOG)}

@@ -1,5 +1,5 @@
 /* Scalars in, framed records out: what a training loop logs, encoded in one call.
- * The Python twin is `python_records` in outbox.py; tests check that both return the same bytes. */
+ * The Python twin is `python_records` in writer.py; tests check that both return the same bytes. */
 #define Py_LIMITED_API 0x030b0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -153,7 +153,7 @@ static int module_exec(PyObject *Py_UNUSED(module)) {
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 
 static PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_encoder", "The C core of aboard.events.outbox.", 0,
+    PyModuleDef_HEAD_INIT, "_encoder", "The C core of aboard.events.writer.", 0,
     module_methods, module_slots, NULL, NULL, NULL,
 };
 

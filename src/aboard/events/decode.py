@@ -15,13 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.events import protos
-from aboard.events.messages import DT_STRING
-from aboard.events.tensors import array
+from aboard.events.messages import DT_BFLOAT16, DT_STRING
 
 DATA_CLASSES = ("", "scalar", "tensor", "blob_sequence")
 
 _NOT_WHAT_IT_SAYS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """The errors that TensorBoard's conversions raise for an invalid message."""
+_UNKNOWN_TO_TENSORBOARD = {
+    DT_BFLOAT16: ("half_val", "<u2"),
+    22: ("uint32_val", "<u4"),
+    23: ("uint64_val", "<u8"),
+}
+_MAX_REPEATS = 1 << 24  # a damaged shape must not repeat one element into all memory
 
 
 class DecodeError(ValueError):
@@ -44,7 +49,7 @@ class Value:
     def tensor(self) -> npt.NDArray[Any]:
         """The value as a new array; text as bytes, bfloat16 as float32."""
         try:
-            return array(self.tensor_proto)
+            return _array(self.tensor_proto)
         except _NOT_WHAT_IT_SAYS as error:
             raise self._unreadable("tensor", str(error)) from error
 
@@ -127,3 +132,22 @@ def _values(event: Any, metadata: Mapping[str, bytes]) -> Iterator[Value]:
             metadata=own.SerializeToString(),
             tensor_proto=value.tensor,
         )
+
+
+def _array(proto: Any) -> npt.NDArray[Any]:
+    """Decode a `TensorProto`, text as bytes and bfloat16 as float32; ValueError for a bad shape."""
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    count = int(np.prod(shape, dtype=object)) if shape else 1
+    if not 0 <= count <= max(_MAX_REPEATS, proto.ByteSize()):
+        raise ValueError(f"its shape is {shape}")
+    if proto.dtype not in _UNKNOWN_TO_TENSORBOARD:
+        elements: npt.NDArray[Any] = protos.load().tensor_util.make_ndarray(proto)
+        return elements
+    name, dtype = _UNKNOWN_TO_TENSORBOARD[proto.dtype]
+    content = proto.tensor_content
+    elements = np.frombuffer(content, dtype) if content else np.array(getattr(proto, name), dtype)
+    if len(elements) == 1:
+        elements = np.repeat(elements, count)
+    if proto.dtype == DT_BFLOAT16:
+        elements = (elements.astype("<u4") << 16).view("<f4")
+    return elements.reshape(shape)

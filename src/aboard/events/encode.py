@@ -1,8 +1,8 @@
 """Encodes values as `Event` protobufs, by hand, so that a training loop pays little.
 
 A builder (`scalar`, `text`, `images`, ...) makes an `EncodedValue`: one value of one tag, with the
-metadata that its tag needs once per file. `event` puts values at a step. `png`, `animated_png` and
-`wav` encode images and audio.
+metadata that its tag needs once per file. `event` puts values at a step. `tensor_proto` encodes
+arrays, `png`, `animated_png` and `wav` images and audio.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import count
+from numbers import Number
 from operator import index
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -23,15 +24,17 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.events.messages import (
+    DT_STRING,
+    ELEMENT_TYPES,
     SESSION_START,
     VARINT,
+    ElementType,
     delimited,
     float64_field,
     integer_field,
     text_field,
     varint,
 )
-from aboard.events.tensors import single, tensor_proto
 
 FILE_VERSION = "brain.Event:2"
 WRITER = "aboard.events.writer"
@@ -147,7 +150,7 @@ def scalar_tensor(
     content: bool | None = None,
     metadata: bytes = metadata("scalars"),
 ) -> EncodedValue:
-    proto = tensor_proto(single(tag, number, dtype), dtype, content=content)
+    proto = tensor_proto(_single(tag, number, dtype), dtype, content=content)
     return EncodedValue(tag, _tag(tag) + delimited(8, proto), metadata)
 
 
@@ -448,6 +451,106 @@ def legacy_histogram(
 @lru_cache(maxsize=4096)
 def _tag(tag: str) -> bytes:
     return delimited(1, tag.encode())
+
+
+# Tensors of all element types of event files.
+
+
+def tensor_proto(
+    array: npt.ArrayLike, dtype: str | None = None, *, content: bool | None = None
+) -> bytes:
+    """Encode any array of numbers, text or bytes as a `TensorProto`.
+
+    `dtype` is the element type if it differs from the array's, which may be `bfloat16`. `content`
+    selects raw `tensor_content` instead of the typed field; by default single elements use the
+    typed field, which is shorter, if TensorBoard can read it back.
+    """
+    elements = np.asarray(array)
+    if dtype is None and elements.dtype.kind in "SUTO":
+        if not isinstance(array, np.ndarray):
+            elements = np.array(array, dtype=object)  # a bytes array would drop trailing zeros
+        return _string_tensor(elements)
+    name = dtype or elements.dtype.name
+    if name not in ELEMENT_TYPES:
+        raise TypeError(f"cannot write elements of type {name} to an event file")
+    kind = ELEMENT_TYPES[name]
+    with np.errstate(over="ignore"):  # beyond the type: infinite
+        stored = _stored(elements, name, kind)
+    if content is None:
+        content = stored.size != 1 or name in ("uint32", "uint64", "bfloat16")
+    if content:
+        payload = delimited(4, stored.tobytes()) if stored.size else b""
+    elif stored.dtype.kind in "fc":
+        payload = delimited(kind.field, stored.tobytes())
+    else:
+        payload = delimited(kind.field, b"".join(map(varint, stored.ravel().tolist())))
+    return integer_field(1, kind.number) + _shape(stored.shape) + payload
+
+
+def _single(tag: str, number: npt.ArrayLike, dtype: str | None) -> npt.NDArray[Any]:
+    """Return a scalar as an array of one number, or raise if its type cannot represent it.
+
+    As in a cast, a float may lose digits, and becomes infinite if it is too large.
+    """
+    elements = np.asarray(number)
+    if elements.size != 1:
+        raise ValueError(f"the value of {tag!r} must be one number, not {elements.size}")
+    element, name = elements.item(), dtype or elements.dtype.name
+    if isinstance(element, str | bytes) or not isinstance(element, Number):
+        raise TypeError(f"the value of {tag!r} is not a number: {element!r:.60}")
+    if not _fits(element, name):
+        raise ValueError(f"the value of {tag!r} does not fit into {name}: {element!r:.60}")
+    return elements
+
+
+def _fits(element: Any, name: str) -> bool:
+    if name.startswith("complex"):
+        return True
+    if isinstance(element, complex):
+        return False
+    if name == "bool":
+        return element in (0, 1)
+    if name not in ELEMENT_TYPES or "float" in name:
+        return True
+    limits = np.iinfo(name)
+    return bool(element == element // 1 and limits.min <= element <= limits.max)
+
+
+def _stored(elements: npt.NDArray[Any], name: str, kind: ElementType) -> npt.NDArray[Any]:
+    if name == "bfloat16":
+        if elements.dtype.name != name:
+            return _bfloat16_bits(elements.astype("<f4"))
+        return elements.view("<u2")
+    if name == "float16":
+        return elements.astype("<f2").view("<u2")
+    return elements.astype(kind.code, copy=False)
+
+
+def _bfloat16_bits(numbers: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    bits = numbers.view("<u4")
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(numbers), 0x7FC0, rounded).astype("<u2")
+
+
+def _string_tensor(elements: npt.NDArray[Any]) -> bytes:
+    strings = [_as_bytes(element) for element in elements.ravel().tolist()]
+    return (
+        integer_field(1, DT_STRING)
+        + _shape(elements.shape)
+        + b"".join([delimited(8, string) for string in strings])
+    )
+
+
+def _as_bytes(element: object) -> bytes:
+    if isinstance(element, bytes):
+        return element
+    if isinstance(element, str):
+        return element.encode()
+    raise TypeError(f"cannot write a {type(element).__name__} to an event file: {element!r:.60}")
+
+
+def _shape(shape: tuple[int, ...]) -> bytes:
+    return delimited(2, b"".join([delimited(2, integer_field(1, size)) for size in shape]))
 
 
 # Parts of the graphs and layouts that PyTorch writes.

@@ -1,6 +1,6 @@
 """Logging of images, audio, text, histograms, graphs and embeddings.
 
-`arrays` and `images` convert the types of the frameworks to numpy arrays, rows and pixels.
+`arrays` converts the types of the frameworks to numpy arrays, rows and pixels.
 """
 
 from __future__ import annotations
@@ -29,8 +29,14 @@ from aboard.storage.local import LocalStorage
 from aboard.track import notify
 from aboard.track.arrays import (
     Array,
+    Levels,
     Table,
+    batch_levels,
     errors_named,
+    figure_pixels,
+    grid,
+    image_levels,
+    in_color,
     markdown,
     table_of,
     texts_of,
@@ -38,7 +44,6 @@ from aboard.track.arrays import (
     to_reals,
     to_whole,
 )
-from aboard.track.images import Levels, batch_levels, figure_pixels, grid, image_levels, in_color
 
 Samples = npt.NDArray[np.int16]
 _SAMPLE_TYPES = (np.dtype("int16"), np.dtype("int32"), np.dtype("uint8"))

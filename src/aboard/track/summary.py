@@ -26,19 +26,26 @@ from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.writer import EventWriter
 from aboard.storage.uri import canonical, is_remote
-from aboard.track import images, notify, notify_recovered
+from aboard.track import notify, notify_recovered
 from aboard.track.arrays import (
+    Levels,
+    arranged,
     errors_named,
+    figure_pixels,
     named_error,
+    resized,
     table_of,
     texts_of,
     to_number,
     to_numpy,
     to_reals,
     to_step,
+    torch_frames,
+    torch_image,
+    torch_levels,
+    with_boxes,
 )
 from aboard.track.environment import default_logdir, logdir_from_environment
-from aboard.track.images import Levels
 from aboard.track.media import (
     frame_rate,
     graph_of,
@@ -428,7 +435,7 @@ class SummaryWriter:
         dataformats: str = "CHW",
     ) -> None:
         with errors_named("image", tag):
-            value = _image(tag, images.torch_image(img_tensor, dataformats))
+            value = _image(tag, torch_image(img_tensor, dataformats))
         self._add([value], global_step, walltime)
 
     def add_images(
@@ -459,8 +466,8 @@ class SummaryWriter:
             boxes = to_numpy(box_tensor)
             if names is not None and len(names) != len(boxes):
                 names = None
-            drawn = images.torch_image(img_tensor, dataformats)
-            drawn = images.resized(images.with_boxes(drawn, boxes, names), rescale)
+            drawn = torch_image(img_tensor, dataformats)
+            drawn = resized(with_boxes(drawn, boxes, names), rescale)
             value = _image(tag, drawn)
         self._add([value], global_step, walltime)
 
@@ -474,10 +481,10 @@ class SummaryWriter:
     ) -> None:
         with errors_named("figure", tag):
             if isinstance(figure, list):
-                drawn = [images.figure_pixels(one, close=close) for one in figure]
-                whole = images.torch_image(drawn, "NHWC")
+                drawn = [figure_pixels(one, close=close) for one in figure]
+                whole = torch_image(drawn, "NHWC")
             else:
-                whole = images.figure_pixels(figure, close=close)
+                whole = figure_pixels(figure, close=close)
         self._add([_image(tag, whole)], global_step, walltime)
 
     def add_video(
@@ -489,7 +496,7 @@ class SummaryWriter:
         walltime: float | None = None,
     ) -> None:
         with errors_named("video", tag):
-            frames = images.torch_frames(vid_tensor)
+            frames = torch_frames(vid_tensor)
             _, height, width, channels = frames.shape
             encoded = encode.animated_png(list(frames), fps)
         value = encode.legacy_image(tag, encoded, width, height, channels)
@@ -567,8 +574,8 @@ class SummaryWriter:
                 )
             shown = None
             if label_img is not None:
-                pixels = images.arranged(to_numpy(label_img), "NCHW", "NHWC")
-                shown = list(images.torch_levels(pixels))
+                pixels = arranged(to_numpy(label_img), "NCHW", "NHWC")
+                shown = list(torch_levels(pixels))
             directory = self._get_file_writer().get_logdir()
             if self._writes:
                 write_embedding(directory, tag, to_step(global_step), vectors, known, shown)

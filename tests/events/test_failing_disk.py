@@ -387,7 +387,7 @@ def test_to_try_again_copies_only_a_piece_of_what_is_kept(tmp_path, disk):
 
 # Interrupts.
 
-STEPWISE = tuple(f"events/{name}.py" for name in ("outbox", "files"))
+STEPWISE = ("Outbox.", "python_records", "values_record", "EventWriter._post")
 
 
 class Interrupt:
@@ -406,7 +406,9 @@ class Interrupt:
 
     def _trace(self, frame, event, _):
         code = frame.f_code
-        if not code.co_filename.endswith(STEPWISE) and code.co_name != "_post":
+        if not (
+            code.co_filename.endswith("events/files.py") or code.co_qualname.startswith(STEPWISE)
+        ):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
