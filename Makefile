@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # The package is installed again, which compiles the C sources, if one of these is newer.
-INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/aboard/events/*.c src/aboard/events/*.h)
+INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/aboard/*/*.c src/aboard/*/*.h)
 
 # Many tests wait for a process or a file, so four workers suit two cores.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 4 ? n : 4)))
@@ -103,7 +103,7 @@ update: ## update all dependencies in constraints.txt, and test
 	$(MAKE) lint test
 
 clean: ## remove everything that the other targets created
-	rm -rf .venv build demo-logs *.egg-info src/*.egg-info src/aboard/events/*.so
+	rm -rf .venv build demo-logs *.egg-info src/*.egg-info src/aboard/*/*.so
 	rm -rf console/node_modules src/aboard/hub/console
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

@@ -33,16 +33,18 @@ setup(
     cmdclass={"build_py": BuildWithConsole},
     ext_modules=[
         Extension(
-            f"aboard.events.{core}",
-            sources=[f"src/aboard/events/{core}.c"],
-            depends=[
-                f"src/aboard/events/{name}.h" for name in ("crc", "wire", "scan", "pack", "small")
-            ],
+            f"aboard.{package}.{core}",
+            sources=[f"src/aboard/{package}/{core}.c"],
+            depends=[str(header) for header in Path("src", "aboard", package).glob("*.h")],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
             py_limited_api=True,
             optional=True,
         )
-        for core in ("_scanner", "_encoder")
+        for package, core in (
+            ("events", "_scanner"),
+            ("events", "_encoder"),
+            ("storage", "_listing"),
+        )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

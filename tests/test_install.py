@@ -75,7 +75,8 @@ def wheel(source, tmp_path_factory) -> Path:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_with_a_compiler_the_wheel_has_the_c_cores(wheel, tmp_path):
-    cores = [f"aboard/events/{core}.abi3.so" for core in ("_encoder", "_scanner")]
+    cores = ["events/_encoder", "events/_scanner", "storage/_listing"]
+    cores = [f"aboard/{core}.abi3.so" for core in cores]
     assert sorted(cores_in(wheel)) == cores
     assert "-cp311-abi3-" in wheel.name
     assert "scanning core: C\n" in version_of(wheel, tmp_path / "installed")

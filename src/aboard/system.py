@@ -1,4 +1,4 @@
-"""This machine: processes, mounts, locks, the cache directory, and which packages are installed.
+"""This machine: processes, mounts, locks, the cache directory, and what is installed.
 
 The only reader of `/proc`. A process is identified by its id together with its start time, which no
 later process with the same id has. Without `/proc`, only the existence of a process is known:
@@ -21,7 +21,8 @@ import stat
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path  # imports urllib, which opening a directory does not need
@@ -409,6 +410,14 @@ def _number(path: str, field: str, base: int = 10) -> int:
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
+
+
+def compiled(name: str) -> Any:
+    """Import a C core; None if it was not compiled, or ABOARD_PURE_PYTHON is set."""
+    try:
+        return None if os.environ.get("ABOARD_PURE_PYTHON") else import_module(name)
+    except ImportError:
+        return None
 
 
 def require(*packages: str, install: str = "aboard") -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,22 @@ import pytest
 from aboard.storage import (
     AlreadyExists,
     BadUri,
+    Entry,
     NoSuchPath,
     PermissionDenied,
     StorageError,
     StorageFull,
+    local,
     open_storage,
 )
+
+
+@pytest.fixture(params=["c", "python"], autouse=True)
+def _both_readers_of_directories(request: pytest.FixtureRequest, monkeypatch) -> None:
+    if request.param == "python":
+        monkeypatch.setenv("ABOARD_PURE_PYTHON", "1")
+    else:
+        pytest.importorskip("aboard.storage._listing", reason="the C core was not compiled")
 
 
 def files(path: Path, *names: str) -> None:
@@ -78,25 +89,69 @@ def test_what_is_no_file_is_not_listed(tmp_path: Path) -> None:
         open_storage(str(tmp_path.parent)).read(tmp_path.name)
 
 
-def test_a_directory_that_vanishes_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
+def with_vanishing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a directory vanish once the directory above it was read."""
+    read = local._contents, local.scan
+
+    def vanish(*found):
+        shutil.rmtree(place, ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(local, "_contents", lambda *given: vanish(read[0](*given))[0])
+    monkeypatch.setattr(local, "scan", lambda *given: vanish(read[1](*given))[0])
+
+
+def test_a_directory_that_vanishes_is_reported_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files(tmp_path, "a/events", "b/events", "c/events")
     problems: list[StorageError] = []
     listing = open_storage(str(tmp_path)).list(on_error=problems.append)
-    assert next(listing).name == "a/events"
-    shutil.rmtree(tmp_path / "b")
-    assert [entry.name for entry in listing] == ["c/events"]
+    with_vanishing(tmp_path / "b", monkeypatch)
+    assert [entry.name for entry in listing] == ["a/events", "c/events"]
     [problem] = problems
     assert isinstance(problem, NoSuchPath)
     assert str(problem) == f"{tmp_path}/b: file or directory not found. Check the path."
 
 
-def test_without_on_error_a_vanished_directory_raises(tmp_path: Path) -> None:
+def test_without_on_error_a_vanished_directory_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files(tmp_path, "a/events", "b/events")
     listing = open_storage(str(tmp_path)).list()
-    next(listing)
-    shutil.rmtree(tmp_path / "b")
+    with_vanishing(tmp_path / "b", monkeypatch)
     with pytest.raises(NoSuchPath):
-        next(listing)
+        list(listing)
+
+
+@pytest.mark.parametrize("part", ["", "events", "é"])
+def test_both_readers_find_the_same(tmp_path: Path, monkeypatch, part: str) -> None:
+    """More directories than are read at once; some with links, pipes, old times and no access."""
+    rng = random.Random(part)
+    for number in range(1500):
+        place = tmp_path / "/".join(rng.choice("abcdefgh") for _ in range(rng.randint(1, 4)))
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"{rng.choice(['events', 'é', '.aboard-tmp-', '.jobs'])}{number}"
+        path.write_bytes(b"x" * rng.randint(0, 9))
+        os.utime(path, ns=(0, rng.randint(-(10**9), 10**18)))
+        if rng.random() < 0.02:
+            (place / f"link{number}").symlink_to(rng.choice(["..", "nowhere", path.name]))
+        if rng.random() < 0.02:
+            os.mkfifo(place / f"events-pipe{number}")
+        if rng.random() < 0.02:
+            os.close(os.open(os.fsencode(place / "events-") + b"\xff", os.O_CREAT))
+    (tmp_path / "a/.jobs").mkdir()
+    files(tmp_path, "a/.jobs/events", "b/.jobs-of-mine/events")
+
+    def found(core: str) -> tuple[list[Entry], list[str]]:
+        monkeypatch.setenv("ABOARD_PURE_PYTHON", core)
+        problems: list[StorageError] = []
+        storage = open_storage(str(tmp_path))
+        listed = list(storage.list(containing=part, on_error=problems.append))
+        return listed, list(map(str, problems))
+
+    assert found("") == found("1")
+    assert len(found("")[0]) > 300
 
 
 def test_a_name_that_is_not_unicode_is_reported(tmp_path: Path) -> None:

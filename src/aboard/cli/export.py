@@ -22,7 +22,7 @@ import typer
 
 from aboard.cli.console import counted
 from aboard.cli.errors import Failure, WrongUsage, notify
-from aboard.cli.ls import kind
+from aboard.cli.ls import name_of
 from aboard.cli.sources import (
     LimitOption,
     OpenSource,
@@ -147,7 +147,7 @@ def _scalars(held: Sequence[Chosen], patterns: Sequence[str]) -> list[Chosen]:
 
 
 def _no_scalars(held: Sequence[Chosen], pattern: str = "*") -> str:
-    kinds = {kind(one.tag) for one in held if matches(one.tag.name, [pattern])}
+    kinds = {name_of(one.tag.kind) for one in held if matches(one.tag.name, [pattern])}
     only = f", only {', '.join(sorted(kinds))}" if kinds else ""
     what = "no scalars" if pattern == "*" else f"--tag '{pattern}' matches no scalars"
     return f"{what}{only}; 'aboard ls --tags' lists all tags."

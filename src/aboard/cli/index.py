@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -18,7 +19,7 @@ from aboard.cli.console import (
     strong,
 )
 from aboard.cli.errors import Failure, WrongUsage
-from aboard.cli.ls import kind
+from aboard.cli.ls import name_of
 from aboard.cli.sources import (
     OpenSource,
     SourceArgument,
@@ -121,12 +122,11 @@ def _index_text(held: Index) -> str:
 
 
 def _contents(source: OpenSource) -> Contents:
-    logs = source.logs
-    tags, values = logs.index.value_counts(
-        logs.source, lambda tag: "" if tag.is_scalar else kind(tag)
-    )
-    points = values.pop("", 0)
-    return Contents(tags, points, dict(values.most_common()))
+    counts = source.logs.index.value_counts(source.logs.source)
+    records = Counter[str]()
+    for kind, count in counts.records.items():
+        records[name_of(kind)] += count
+    return Contents(counts.tags, counts.points, dict(records.most_common()))
 
 
 def _text(source: OpenSource) -> str:

@@ -36,6 +36,7 @@ from aboard.cli.sources import (
 
 if TYPE_CHECKING:
     from aboard.index import Run, Tag
+    from aboard.index.tags import Kind
 
 EPILOG = examples(
     "`aboard ls runs/` - every directory with event files",
@@ -153,7 +154,7 @@ def _tag_rows(listing: _Listing) -> list[list[str]]:
         [
             listing.source.name(tag.run),
             tag.name,
-            kind(tag),
+            name_of(tag.kind),
             number(count),
             str(tag.first_step),
             str(tag.last_step),
@@ -163,8 +164,8 @@ def _tag_rows(listing: _Listing) -> list[list[str]]:
     ]
 
 
-def kind(tag: Tag) -> str:
-    return tag.kind.plugin or tag.kind.data_class or "unknown"
+def name_of(kind: Kind) -> str:
+    return kind.plugin or kind.data_class or "unknown"
 
 
 def _as_json(listing: _Listing) -> dict[str, Any]:
@@ -192,7 +193,7 @@ def _as_json(listing: _Listing) -> dict[str, Any]:
             {
                 "run": source.name(tag.run),
                 "tag": tag.name,
-                "kind": kind(tag),
+                "kind": name_of(tag.kind),
                 "points": count,
                 "first_step": tag.first_step,
                 "last_step": tag.last_step,

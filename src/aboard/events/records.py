@@ -6,11 +6,10 @@ rotated and offset ("masked") so that a record inside a record does not verify b
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Iterator
-from importlib import import_module
-from typing import Any
+
+from aboard.system import compiled
 
 HEADER = 12
 OVERHEAD = 16
@@ -51,14 +50,6 @@ def library_crc32c() -> Callable[[bytes], int] | None:
     except ImportError:
         return None
     return google_crc32c.value if google_crc32c.implementation == "c" else None
-
-
-def compiled(name: str) -> Any:
-    """Import a C core; None if it was not compiled, or ABOARD_PURE_PYTHON is set."""
-    try:
-        return None if os.environ.get("ABOARD_PURE_PYTHON") else import_module(name)
-    except ImportError:
-        return None
 
 
 _core = compiled("aboard.events._scanner")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, Protocol
 
-from aboard.events.records import compiled
+from aboard.system import compiled
 
 CHUNK_VALUES = 4096
 _CORE_VERSION = 5

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.files import EventFiles
-from aboard.events.records import compiled, ends, frame
-from aboard.system import is_fuse
+from aboard.events.records import ends, frame
+from aboard.system import compiled, is_fuse
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ import errno
 import sqlite3
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ from aboard.index.query import (
     Marks,
     Run,
     UnknownName,
+    ValueCounts,
 )
 from aboard.index.sources import Plan, Source, make_plan, reread
 from aboard.index.tags import DescribedNames, GroupTag, LaterTags, Segment, Tag, Tags
@@ -427,16 +428,10 @@ class Index:
         left = iter(self._of_tags(restarted, _values_left))
         return [tag.points if tag.in_order else next(left) or 0 for tag in tags]
 
-    def value_counts(self, source: Source, kind: Callable[[Tag], str]) -> tuple[int, Counter[str]]:
-        """Return the number of tags, and the number of values by the kind of their tags."""
-
-        def count(connection: sqlite3.Connection) -> tuple[int, Counter[str]]:
-            tags, values = 0, Counter[str]()
+    def value_counts(self, source: Source) -> ValueCounts:
+        def count(connection: sqlite3.Connection) -> ValueCounts:
             with query.at_one_moment(connection):
-                for tag in query.tags(connection, source):
-                    tags += 1
-                    values[kind(tag)] += _values_left(connection, tag)
-            return tags, values
+                return query.value_counts(connection, source, partial(_values_left, connection))
 
         return self._ask(count)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
@@ -23,6 +24,7 @@ from aboard.index.tags import (
     About,
     DescribedNames,
     GroupTag,
+    Kind,
     Segment,
     Tag,
     TagTable,
@@ -90,7 +92,8 @@ def runs(connection: sqlite3.Connection, source: Source) -> list[Run]:
         " GROUP BY directory ORDER BY directory",
         arguments,
     )
-    return [Run(source.run_name(directory), directory, *rest) for directory, *rest, _ in rows]
+    name_of = source.run_name
+    return [Run(name_of(row[0]), *row[:-1]) for row in rows]
 
 
 def damages(connection: sqlite3.Connection, source: Source) -> list[Damage]:
@@ -156,6 +159,54 @@ def _mark(files: list[tuple[object, ...]]) -> tuple[object, ...]:
 def tags(connection: sqlite3.Connection, source: Source) -> Iterator[Tag]:
     where, arguments = _visible(source)
     return (put_together(source, segments) for segments in _grouped(connection, where, arguments))
+
+
+class ValueCounts(NamedTuple):
+    tags: int
+    points: int
+    records: Counter[Kind]  # values that are not scalars, by the kind of their tags
+
+
+def value_counts(
+    connection: sqlite3.Connection, source: Source, count: Callable[[Tag], int]
+) -> ValueCounts:
+    """Count tags and values.
+
+    Tags whose values are in one segment, in order, are counted by SQLite, and `count` counts the
+    values of each of the others.
+    """
+    where, arguments = _visible(source)
+    files = f"SELECT directory FROM file {where} GROUP BY directory HAVING count(*) = 1"
+    is_simple = (
+        f"(s.increasing AND f.directory IN ({files}) AND NOT EXISTS (SELECT 1 FROM segment AS other"
+        " WHERE other.file = s.file AND other.tag = s.tag AND other.form != s.form))"
+    )
+    arguments *= 2  # the condition occurs twice
+    rows = connection.execute(
+        f"SELECT {is_simple} AS simple, s.origin, s.metadata, s.form, count(*), sum(s.count)"
+        f" FROM file AS f JOIN segment AS s ON s.file = f.id {where}"
+        " GROUP BY simple, s.origin, s.metadata, s.form",
+        arguments,
+    ).fetchall()
+    tags, points, records = 0, 0, Counter[Kind]()
+    for simple, origin, metadata, form, some, values in rows:
+        if not simple:
+            continue
+        tags += some
+        if form == SCALARS:
+            points += values
+        else:
+            records[About.of(origin, metadata, form).kind] += values
+    if all(simple for simple, *_ in rows):
+        return ValueCounts(tags, points, records)
+    for segments in _grouped(connection, f"{where} AND NOT {is_simple}", arguments):
+        tag = put_together(source, segments)
+        tags += 1
+        if tag.is_scalar:
+            points += count(tag)
+        else:
+            records[tag.kind] += count(tag)
+    return ValueCounts(tags, points, records)
 
 
 class Crowded(NamedTuple):

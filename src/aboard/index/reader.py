@@ -62,7 +62,7 @@ class Batch:
     @property
     def weight(self) -> int:
         """Its memory in units of a value; a batch and a series take more than one."""
-        return self.values + 8 * len(self.series) + 200
+        return self.values + 8 * len(self.series) + 40
 
 
 Found = Batch | StorageError

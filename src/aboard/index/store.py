@@ -370,17 +370,11 @@ def _segment_row(segment: _Segment, series: Series, part: Part, kind: int) -> tu
 def _totals_row(totals: Totals | None) -> tuple[object, ...]:
     if totals is None:
         return (None,) * 9
-    return (
-        totals.size,
-        totals.first_wall,
-        totals.low,
-        totals.low_step,
-        totals.high,
-        totals.high_step,
-        totals.total,
-        totals.nans,
-        totals.infinities,
-    )
+    # The steps and the last point are columns of their own.
+    return (totals.size, totals.first_wall, *totals[_LOW:])
+
+
+_LOW = Totals._fields.index("low")
 
 
 def _parts(batch: Batch) -> Iterator[tuple[int, Part]]:

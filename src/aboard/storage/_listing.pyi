@@ -1,0 +1,3 @@
+def read_directories(
+    paths: list[bytes], part: bytes, /
+) -> list[tuple[list[tuple[str, int, str]], list[str]] | None]: ...
