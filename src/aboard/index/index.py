@@ -621,7 +621,7 @@ def refresh(
         if not store.outrun:
             break
         anew = False
-    if touched:
+    if touched and query.has_roots(connection):  # the import of the catalog is slow
         from aboard.index.catalog import describe_raw_runs
 
         describe_raw_runs(connection, touched)

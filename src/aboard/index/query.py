@@ -117,6 +117,11 @@ def stamp(connection: sqlite3.Connection) -> int:
     return count
 
 
+def has_roots(connection: sqlite3.Connection) -> bool:
+    """Return whether the catalog has runs below any root."""
+    return connection.execute("SELECT 1 FROM root LIMIT 1").fetchone() is not None
+
+
 Marks = dict[str, tuple[object, ...]]  # by directory of a run; changes with the run
 
 

@@ -316,7 +316,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 8000")
+    # Pages of 16 KiB: the log is overwritten while it is in memory, and few times written to disk.
+    connection.execute("PRAGMA wal_autocheckpoint = 2000")
     return _with_small_cache(connection)
 
 
