@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from aboard.boards.errors import NoSuchName
+from aboard.boards.model import NoSuchName
 from aboard.cli.trial import RUN, TAG, VALUES
 from aboard.executors import Address, EngineReport, EngineSettings, ExecutorError
 from aboard.hub.engines import Engines, examine_address

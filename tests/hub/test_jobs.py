@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from aboard.boards.errors import Busy
+from aboard.boards.model import Busy
 from aboard.executors.base import ExecutorError
 from aboard.hub import jobs as jobs_module
 from aboard.hub.api.jobs import JobDocument, MemberDocument

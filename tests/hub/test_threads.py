@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from aboard.boards.errors import NoSuchName
+from aboard.boards.model import NoSuchName
 from aboard.hub.runs import HubRuns
 from aboard.index.library import Library
 from aboard.jobs.logs import RunLog

@@ -127,7 +127,7 @@ def _is_error_of_ours(error: Exception) -> bool:
         ("aboard.web", "TokenError"),
         ("aboard.sdk.errors", "HubError"),
         ("aboard.runs", "RunsError"),
-        ("aboard.boards.errors", "BoardsError"),
+        ("aboard.boards.model", "BoardsError"),
         ("aboard.jobs", "JobError"),
         ("aboard.executors.base", "ExecutorError"),
         ("aboard.executors.settings", "ConfigError"),

@@ -146,7 +146,7 @@ def _settings(
 
 
 def _serve(settings: Config, *, personal: bool, admin: str | None, json: bool) -> None:
-    from aboard.boards.errors import BoardsError
+    from aboard.boards.model import BoardsError
     from aboard.hub.access import configure_log
     from aboard.hub.app import make_app
     from aboard.hub.service import Hub
@@ -215,7 +215,7 @@ def addresses_of(
 
 def _prepare_users(hub: Hub, personal: bool, admin: str | None) -> None:
     from aboard.boards.accounts import Role
-    from aboard.boards.errors import BoardsError, NameTaken
+    from aboard.boards.model import BoardsError, NameTaken
 
     if personal:
         _prepare_token(hub)

@@ -595,8 +595,7 @@ def wait_for_jobs(
     json: JsonOption = False,
 ) -> None:
     """Wait until jobs have ended; exit with the exit code of the worst member."""
-    from aboard.boards.errors import BoardsError
-    from aboard.boards.model import parse_duration
+    from aboard.boards.model import BoardsError, parse_duration
 
     try:
         seconds = None if timeout is None else parse_duration(timeout)

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
 from aboard.boards.accounts import Session, User
-from aboard.boards.errors import BoardsError
-from aboard.boards.model import INSTANT, BoardState
+from aboard.boards.model import INSTANT, BoardsError, BoardState
 from aboard.hub.auth import (
     BOARDS_MARK,
     SHARE_MARK,

@@ -29,10 +29,10 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from aboard.boards.errors import BoardsError
 from aboard.boards.model import (
     FIELDS,
     INSTANT,
+    BoardsError,
     Engine,
     Limits,
     Unit,

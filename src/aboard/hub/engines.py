@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
-from aboard.boards.errors import NoSuchName
-from aboard.boards.model import BoardRecord
+from aboard.boards.model import BoardRecord, NoSuchName
 from aboard.executors import (
     Address,
     EngineReport,

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from aboard.boards.errors import BoardLimitExceeded, BoardsError
+from aboard.boards.model import BoardLimitExceeded, BoardsError
 from aboard.executors.base import ExecutorError
 from aboard.jobs import JobError
 from aboard.runs import RunsError

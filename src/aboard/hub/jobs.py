@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from aboard.boards.errors import BadValue, Busy, NoSuchName
+from aboard.boards.model import BadValue, Busy, NoSuchName
 from aboard.executors import Profiles, split_place
 from aboard.executors.base import ExecutorError
 from aboard.hub.permissions import Forbidden

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from aboard.boards.errors import BadValue, NoSuchName
+from aboard.boards.model import BadValue, NoSuchName
 from aboard.events.decode import DecodeError, Value
 from aboard.index import Index, Pointer, Source, Tag, UnknownName
 from aboard.index.series import read_records

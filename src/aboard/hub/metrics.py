@@ -12,8 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from aboard import __version__
-from aboard.boards.errors import DatabaseUnavailable
-from aboard.boards.model import ENDED, LIVE
+from aboard.boards.model import ENDED, LIVE, DatabaseUnavailable
 from aboard.hub.service import Hub
 from aboard.storage import traffic
 

@@ -15,8 +15,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from aboard.boards.accounts import User
-from aboard.boards.errors import DatabaseUnavailable
-from aboard.boards.model import LIVE, BoardRecord
+from aboard.boards.model import LIVE, BoardRecord, DatabaseUnavailable
 from aboard.boards.registry import Page
 from aboard.hub.access import end_cookie, share_cookie_name
 from aboard.hub.api import TheHub, TheUser, TheVisitor, check_rule

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from aboard.boards.errors import BadValue, Busy, Conflict, NoSuchName
+from aboard.boards.model import BadValue, Busy, Conflict, NoSuchName
 from aboard.doctor.rules import Finding
 from aboard.events.files import EVENT_FILE
 from aboard.hub.threads import read

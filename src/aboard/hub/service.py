@@ -21,15 +21,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from aboard.boards.accounts import User
-from aboard.boards.errors import BadValue, DatabaseUnavailable, NoSuchName
 from aboard.boards.lifecycle import Lifecycle, Settings
 from aboard.boards.model import (
     FIELDS,
     INSTANT,
     LIVE,
+    BadValue,
     BoardRecord,
     BoardState,
+    DatabaseUnavailable,
     Engine,
+    NoSuchName,
     check_timeout,
     fill_limits,
     parse_duration,

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from aboard.boards.errors import BoardsError
-from aboard.boards.model import parse_duration, parse_size
+from aboard.boards.model import BoardsError, parse_duration, parse_size
 from aboard.executors.batch import Resources
 from aboard.jobs import BadJob
 from aboard.jobs.model import JobState, JobStatus, Member

@@ -20,8 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from aboard.boards.accounts import User
-from aboard.boards.errors import BadValue, Busy
-from aboard.boards.model import LONGEST_NAME, BoardRecord
+from aboard.boards.model import LONGEST_NAME, BadValue, BoardRecord, Busy
 from aboard.hub.auth import AuthError, HubVisitor
 from aboard.hub.errors import ErrorDocument
 from aboard.hub.permissions import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from aboard.boards.errors import NoSuchName
+from aboard.boards.model import NoSuchName
 from aboard.hub.api import TheHub, TheUser, api_router
 from aboard.hub.events import MOST_FOLLOWED, Events, Kind, Listener
 from aboard.hub.service import Hub

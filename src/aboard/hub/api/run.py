@@ -13,8 +13,7 @@ from fastapi import Depends, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from aboard.boards.errors import BadValue
-from aboard.boards.model import LIVE
+from aboard.boards.model import LIVE, BadValue
 from aboard.hub.api import RequestDocument, TheHub, TheUser, api_router, computes
 from aboard.hub.api.runs import RunDocument
 from aboard.hub.media import Kind, content_type, read_blob, read_medium

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, model_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from aboard.boards.errors import BoardsError
+from aboard.boards.model import BoardsError
 from aboard.hub.api import RequestDocument, Shares, TheHub, TheVisitor, api_router
 from aboard.hub.service import Hub
 from aboard.index import Series, Source, Tag
