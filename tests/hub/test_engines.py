@@ -9,7 +9,7 @@ import pytest
 
 from aboard.boards.model import NoSuchName
 from aboard.cli.trial import RUN, TAG, VALUES
-from aboard.executors import Address, EngineReport, EngineSettings, ExecutorError
+from aboard.executors.base import Address, EngineReport, EngineSettings, ExecutorError
 from aboard.hub.engines import Engines, examine_address
 from aboard.web.server import make_certificate
 from tests.hub.hubs import create, served

@@ -367,9 +367,8 @@ def build(
     json: JsonOption = False,
 ) -> None:
     """Build the image from the running installation, with the same versions of all packages."""
-    from aboard.executors import ExecutorError
-    from aboard.executors.docker.daemon import connect
-    from aboard.executors.docker.image import BASE, build_image, default_tag
+    from aboard.executors.base import ExecutorError
+    from aboard.executors.docker.daemon import BASE, build_image, connect, default_tag
 
     name, on = tag or default_tag(), base or BASE
     try:

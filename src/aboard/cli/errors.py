@@ -130,7 +130,7 @@ def _is_error_of_ours(error: Exception) -> bool:
         ("aboard.boards.model", "BoardsError"),
         ("aboard.jobs", "JobError"),
         ("aboard.executors.base", "ExecutorError"),
-        ("aboard.executors.settings", "ConfigError"),
+        ("aboard.executors", "ConfigError"),
     ):
         module = sys.modules.get(name)
         if module is not None and isinstance(error, getattr(module, kind)):

@@ -111,7 +111,7 @@ def _settings(
     directory: Path | None,
 ) -> Config:
     """Combine the settings of the file and the options; options take precedence."""
-    from aboard.executors.settings import ConfigError
+    from aboard.executors import ConfigError
     from aboard.hub.config import Config, make_config, read_config, read_personal_config
     from aboard.runs.catalog import find_roots
     from aboard.storage import is_remote

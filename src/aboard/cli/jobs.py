@@ -32,7 +32,7 @@ from aboard.cli.errors import INTERRUPTED, WrongUsage, apply_to_each, is_debuggi
 from aboard.cli.run import WrittenRootOption, pairs
 
 if TYPE_CHECKING:
-    from aboard.executors.batch import Resources
+    from aboard.executors.base import Resources
     from aboard.jobs.model import JobStatus, Member
     from aboard.jobs.service import JobRequest, Jobs
 

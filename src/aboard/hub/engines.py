@@ -16,16 +16,8 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from aboard.boards.model import BoardRecord, NoSuchName
-from aboard.executors import (
-    Address,
-    EngineReport,
-    Executor,
-    ExecutorError,
-    places,
-    split_place,
-    unknown_place,
-)
-from aboard.executors.base import PYTHON
+from aboard.executors import places, split_place, unknown_place
+from aboard.executors.base import PYTHON, Address, EngineReport, Executor, ExecutorError
 from aboard.web.server import pinning_context
 
 TRIAL = "tag:aboard-doctor"

@@ -38,14 +38,8 @@ from aboard.boards.model import (
     parse_request,
 )
 from aboard.boards.registry import Created, Page, Registry, no_such_board, resolve_board
-from aboard.executors import (
-    PROCESS,
-    Address,
-    ExecutorError,
-    Spec,
-    make_executors,
-)
-from aboard.executors.base import PYTHON, log_host
+from aboard.executors import PROCESS, make_executors
+from aboard.executors.base import PYTHON, Address, ExecutorError, Spec, log_host
 from aboard.hub.auth import Auth
 from aboard.hub.config import Config
 from aboard.hub.engines import (

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from aboard.boards.model import BoardsError, parse_duration, parse_size
-from aboard.executors.batch import Resources
+from aboard.executors.base import Resources
 from aboard.jobs import BadJob
 from aboard.jobs.model import JobState, JobStatus, Member
 from aboard.jobs.service import JobRequest, Jobs

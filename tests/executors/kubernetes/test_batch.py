@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from aboard.executors import ExecutorError, Handle
-from aboard.executors.base import PYTHON
-from aboard.executors.batch import (
+from aboard.executors.base import (
+    PYTHON,
     Batch,
+    ExecutorError,
+    Handle,
     Resources,
     TaskState,
     TaskStatus,

@@ -22,10 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from aboard.executors.base import ExecutorError, Handle
-from aboard.executors.batch import (
+from aboard.executors.base import (
     Batch,
     BatchExecutor,
+    ExecutorError,
+    Handle,
     TaskState,
     TaskStatus,
     format_ranges,

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from aboard.executors.base import Handle
-from aboard.executors.batch import (
+from aboard.executors.base import (
     PAYLOAD,
     Batch,
+    Handle,
     TaskState,
     TaskStatus,
     format_ranges,

@@ -27,7 +27,7 @@ from aboard.boards.model import (
     parse_duration,
     to_document,
 )
-from aboard.executors import EngineReport
+from aboard.executors.base import EngineReport
 from aboard.hub.access import public_address
 from aboard.hub.api import (
     Duration,
