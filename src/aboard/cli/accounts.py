@@ -9,17 +9,19 @@ from typing import Annotated, Any, Literal
 import typer
 
 from aboard.cli.console import (
+    Failure,
     JsonOption,
+    WrongUsage,
     age,
     ask_secret,
     examples,
     is_at_terminal,
     moment,
+    notify,
     print_json,
     seconds_of,
     table,
 )
-from aboard.cli.errors import Failure, WrongUsage, notify
 from aboard.cli.hub import open_hub
 
 PasswordOption = Annotated[

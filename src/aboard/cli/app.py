@@ -16,8 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from aboard.cli.completion import whole_words
-from aboard.cli.console import examples
-from aboard.cli.errors import CommandError, ReportingGroup, report
+from aboard.cli.console import CommandError, ReportingGroup, examples, report
 
 _HELP = """
 Every training run, on one board.

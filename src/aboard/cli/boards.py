@@ -16,31 +16,29 @@ from aboard.boards.model import ENDED, INSTANT, BoardState
 from aboard.cli.accounts import secret_state
 from aboard.cli.completion import boards_like, places_like, selectors_like
 from aboard.cli.console import (
+    INTERRUPTED,
     BandOption,
     BrowserOption,
+    Failure,
     GroupByOption,
     JsonOption,
     ShowOption,
     TemplateOption,
+    WrongUsage,
     age,
+    apply_to_each,
     counted,
     duration,
     examples,
     fitted,
     moment,
+    notify,
     print_json,
     printable,
     seconds_of,
     strong,
     table,
     terminal_width,
-)
-from aboard.cli.errors import (
-    INTERRUPTED,
-    Failure,
-    WrongUsage,
-    apply_to_each,
-    notify,
 )
 from aboard.cli.hub import open_hub
 from aboard.cli.sources import (

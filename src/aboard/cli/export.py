@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import typer
 
-from aboard.cli.console import counted
-from aboard.cli.errors import Failure, WrongUsage, notify
+from aboard.cli.console import Failure, WrongUsage, counted, notify
 from aboard.cli.ls import kind
 from aboard.cli.sources import (
     LimitOption,

@@ -15,15 +15,19 @@ import typer
 
 from aboard.boards.model import INSTANT
 from aboard.cli.console import (
+    FAILURE,
     AddressOption,
+    Failure,
     JsonOption,
     PortOption,
+    WrongUsage,
     ask_secret,
     counted,
     examples,
+    line_for,
+    notify,
     print_json,
 )
-from aboard.cli.errors import FAILURE, Failure, WrongUsage, line_for, notify
 
 if TYPE_CHECKING:
     import socket

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from aboard.cli.console import (
+    Failure,
     JsonOption,
+    WrongUsage,
     counted,
     directories,
     duration,
@@ -17,7 +19,6 @@ from aboard.cli.console import (
     size,
     strong,
 )
-from aboard.cli.errors import Failure, WrongUsage
 from aboard.cli.ls import kind
 from aboard.cli.sources import (
     OpenSource,

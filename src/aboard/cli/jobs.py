@@ -15,20 +15,25 @@ import typer
 from aboard.cli.app import ListByDefault
 from aboard.cli.completion import job_places_like, jobs_like
 from aboard.cli.console import (
+    INTERRUPTED,
     JsonOption,
+    WrongUsage,
     age_of,
+    apply_to_each,
     counted,
     duration,
     examples,
     fitted,
+    is_debugging,
+    line_for,
     moment,
+    notify,
     print_json,
     printable,
     strong,
     table,
     terminal_width,
 )
-from aboard.cli.errors import INTERRUPTED, WrongUsage, apply_to_each, is_debugging, line_for, notify
 from aboard.cli.run import WrittenRootOption, pairs
 
 if TYPE_CHECKING:

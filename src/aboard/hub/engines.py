@@ -23,6 +23,7 @@ from aboard.web.server import pinning_context
 TRIAL = "tag:aboard-doctor"
 """The first selector of a trial; the others are local roots that it tries to read."""
 TRIAL_SECONDS = 1800.0  # then the engine stops it, even without the hub
+_SERVE_TRIAL = "from aboard.cli.engines import serve_trial; serve_trial()"
 _PROBE_SECONDS = 10.0
 _CONNECT_SECONDS = 10.0
 
@@ -113,7 +114,7 @@ class Engines:
 
 
 def trial_command(roots: Sequence[str]) -> tuple[str, ...]:
-    return (PYTHON, "-P", "-m", "aboard.cli.trial", *roots)
+    return (PYTHON, "-P", "-c", _SERVE_TRIAL, *roots)
 
 
 def is_trial(record: BoardRecord) -> bool:
