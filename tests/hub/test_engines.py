@@ -10,7 +10,8 @@ import pytest
 from aboard.boards.model import NoSuchName
 from aboard.cli.engines import TRIAL_RUN, TRIAL_TAG, TRIAL_VALUES
 from aboard.executors.base import Address, EngineReport, EngineSettings, ExecutorError
-from aboard.hub.engines import Engines, examine_address
+from aboard.hub.proxy import examine_address
+from aboard.hub.service import Engines
 from aboard.web.server import make_certificate
 from tests.hub.hubs import create, served
 from tests.waiting import until

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from aboard.executors.base import Address
-from aboard.hub.service import fetch_status, probe
+from aboard.hub.proxy import fetch_status, probe
 from aboard.web.server import make_certificate
 from tests.hub.fronts import TOKEN, answer
 

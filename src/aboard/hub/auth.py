@@ -46,8 +46,8 @@ from aboard.boards.model import (
     new_id,
 )
 from aboard.boards.registry import Registry
+from aboard.hub import query
 from aboard.hub.permissions import Action, Guest, may, require
-from aboard.hub.threads import query
 from aboard.web.gate import BadKey, Credential, Throttle
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from aboard.boards.model import BadValue, Busy, NoSuchName
 from aboard.executors import Profiles, split_place
 from aboard.executors.base import ExecutorError
+from aboard.hub import read
 from aboard.hub.permissions import Forbidden
-from aboard.hub.threads import read
 from aboard.index.library import Library
 from aboard.jobs import JobError, NoSuchJob
 from aboard.jobs.logs import MemberLog

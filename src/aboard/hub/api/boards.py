@@ -41,8 +41,8 @@ from aboard.hub.api import (
     computes,
     leave_turn,
 )
-from aboard.hub.engines import ProbedEngine, TrialReport
-from aboard.hub.service import Hub
+from aboard.hub.proxy import TrialReport
+from aboard.hub.service import Hub, ProbedEngine
 from aboard.runs.manifest import format_time
 
 router = api_router("boards")
