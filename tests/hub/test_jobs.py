@@ -16,10 +16,9 @@ from aboard.hub.config import JobSettings
 from aboard.hub.jobs import HubJobs, JobFilter
 from aboard.index.library import Library
 from aboard.jobs import JobError
-from aboard.jobs.logs import MemberLog
 from aboard.jobs.model import JobRecord, JobStatus, Submission
 from aboard.jobs.service import Jobs
-from aboard.jobs.store import JobStore
+from aboard.jobs.store import JobStore, MemberLog
 from aboard.storage import Unreachable
 from aboard.web.request import session_cookie_name
 from tests.hub.hubs import served

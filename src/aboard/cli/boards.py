@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from aboard.boards.model import ENDED, INSTANT, BoardState
-from aboard.cli.accounts import secret_state
 from aboard.cli.completion import boards_like, places_like, selectors_like
 from aboard.cli.console import (
     INTERRUPTED,
@@ -40,7 +39,7 @@ from aboard.cli.console import (
     table,
     terminal_width,
 )
-from aboard.cli.hub import open_hub
+from aboard.cli.hub import open_hub, secret_state
 from aboard.cli.sources import (
     LimitOption,
     RootOption,

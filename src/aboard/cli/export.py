@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 import typer
 
 from aboard.cli.console import Failure, WrongUsage, counted, notify
-from aboard.cli.ls import kind
+from aboard.cli.index import kind
 from aboard.cli.sources import (
     LimitOption,
     OpenSource,

@@ -412,7 +412,7 @@ def show_job(
 
 def _with_last_lines(status: JobStatus, members: Iterable[Member]) -> Iterator[Member]:
     """Yield members; add the last line of output to failures without a reason."""
-    from aboard.jobs.logs import RunLog
+    from aboard.jobs.store import RunLog
     from aboard.storage import StorageError
 
     left = _MOST_LAST_LINES

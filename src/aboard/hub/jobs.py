@@ -24,9 +24,9 @@ from aboard.hub import read
 from aboard.hub.permissions import Forbidden
 from aboard.index.library import Library
 from aboard.jobs import JobError, NoSuchJob
-from aboard.jobs.logs import MemberLog
 from aboard.jobs.model import MEMBER_ENDED, Ending, JobRecord, JobStatus, MemberState
 from aboard.jobs.service import JobRequest, Jobs
+from aboard.jobs.store import MemberLog
 from aboard.runs.manifest import format_time
 from aboard.storage import BadUri, StorageError, canonical
 

@@ -30,7 +30,7 @@ from aboard.index import Index, Pointer, Report, Source, Tag, UnknownName
 from aboard.index.library import Library, RunSet
 from aboard.index.series import read_records
 from aboard.index.summary import Summary
-from aboard.jobs.logs import RunLog
+from aboard.jobs.store import RunLog
 from aboard.runs import manifest
 from aboard.runs.catalog import KnownRun, natural
 from aboard.runs.columns import Facet

@@ -42,7 +42,6 @@ from aboard.executors.base import (
     TaskStatus,
 )
 from aboard.jobs import BadJob, JobError, JobExists, JobTimeout, NoSuchJob
-from aboard.jobs.logs import MemberLog
 from aboard.jobs.member import JOB, NUMBER, RESERVED, check_placeholders, expand, fill
 from aboard.jobs.model import (
     MEMBER_ENDED,
@@ -58,7 +57,7 @@ from aboard.jobs.model import (
     new_id,
     standing_of,
 )
-from aboard.jobs.store import JobStore
+from aboard.jobs.store import JobStore, MemberLog
 from aboard.runs import manifest
 from aboard.runs.layout import DEFAULT_EXPERIMENT, BadName, check_name, directory_of
 from aboard.runs.manifest import BadManifest, Manifest

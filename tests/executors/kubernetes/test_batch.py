@@ -27,9 +27,9 @@ from aboard.executors.base import (
     parse_ranges,
 )
 from aboard.executors.kubernetes.api import KubernetesApi
-from aboard.executors.kubernetes.batch import KubernetesBatches
-from aboard.executors.kubernetes.job import (
+from aboard.executors.kubernetes.batch import (
     INDEXED,
+    KubernetesBatches,
     find_tasks,
     make_handle,
     make_jobs,
