@@ -521,9 +521,9 @@ class ProcessBatches(QueueBatches):
     @staticmethod
     def status_of(queue: Queue, number: int, unit: Unit, problem: str | None) -> TaskStatus:
         pid = str(unit[0])
-        if problem is not None or _is_running(unit):
+        if problem is not None or _is_task_running(unit):
             return TaskStatus(TaskState.RUNNING, unit=pid)
-        if (code := _code(queue, number)) is not None:
+        if (code := _task_code(queue, number)) is not None:
             return TaskStatus(TaskState.ENDED, code, describe_exit(code) if code < 0 else "", pid)
         # The next supervisor finds out whether it has begun at all.
         return TaskStatus(TaskState.RUNNING, reason="its queue is restarting", unit=pid)
@@ -582,7 +582,7 @@ class Processes(Runner):
 
     def ended(self, units: Mapping[int, Unit]) -> dict[int, Ended]:
         for number, unit in units.items():
-            if number not in self._ended and not _is_running(unit):
+            if number not in self._ended and not _is_task_running(unit):
                 self._ended[number] = self._end(number, unit)
         return {number: end for number, end in self._ended.items() if number in units}
 
@@ -596,7 +596,7 @@ class Processes(Runner):
         if is_child := pid in self._children:
             self._children.discard(pid)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        code = _code(self.queue, number)
+        code = _task_code(self.queue, number)
         if code is None:
             code = status
         if code is None:
@@ -609,7 +609,7 @@ class Processes(Runner):
 
     def signal(self, unit: Unit, number: signal.Signals) -> None:
         """Signal the group; SIGKILL also goes to processes that left it (torchrun's workers)."""
-        if not _is_running(unit):
+        if not _is_task_running(unit):
             return
         others = system.families(unit[:1])[unit[0]] if number == signal.SIGKILL else []
         with suppress(ProcessLookupError):
@@ -652,12 +652,12 @@ class Processes(Runner):
         return found
 
 
-def _is_running(unit: Unit) -> bool:
+def _is_task_running(unit: Unit) -> bool:
     pid, started = unit
     return bool(system.start_ticks(pid) == started != 0)
 
 
-def _code(queue: Queue, number: int) -> int | None:
+def _task_code(queue: Queue, number: int) -> int | None:
     """Return the exit code from the state file of a task."""
     with suppress(FileNotFoundError, ValueError):
         code = int(queue.file(number, "state").read_text())

@@ -403,11 +403,11 @@ def remove(client: Any, container: str) -> None:
             raise
 
 
-PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-BASE = f"python:{PYTHON_VERSION}-slim"
+_PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+BASE = f"python:{_PYTHON_VERSION}-slim"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STEPS = re.compile(r"Step \d+/\d+ :|--->")  # lines of the engine, not output of commands
-_DIRECTORY = Path(aboard.__file__).parent
+_PACKAGE = Path(aboard.__file__).parent
 
 
 class Built(NamedTuple):
@@ -450,7 +450,7 @@ def build_image(
                 rm=True,
                 forcerm=True,
                 decode=True,
-                buildargs={"BASE": base, "PYTHON": PYTHON_VERSION},
+                buildargs={"BASE": base, "PYTHON": _PYTHON_VERSION},
                 labels={"org.opencontainers.image.version": aboard.__version__},
             ):
                 if error := line.get("error"):
@@ -480,10 +480,10 @@ def _write_context(file: IO[bytes], add: Iterable[str] = ()) -> None:
         member.size = len(dockerfile)
         tar.addfile(member, io.BytesIO(dockerfile))
         for name, path in _package_files(add):
-            tar.add(path, f"packages/{name}", recursive=False, filter=_plain)
+            tar.add(path, f"packages/{name}", recursive=False, filter=_readable)
 
 
-def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
     """Make a file readable for all users of the container, whoever owns it here."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
@@ -498,9 +498,9 @@ def _package_files(add: Iterable[str]) -> Iterator[tuple[str, Path]]:
             if _belongs(name) and path.is_file():
                 yield str(name), path
     if _is_editable(distribution("aboard")):
-        for path in sorted(_DIRECTORY.rglob("*")):
+        for path in sorted(_PACKAGE.rglob("*")):
             if path.is_file():
-                yield f"aboard/{path.relative_to(_DIRECTORY)}", path
+                yield f"aboard/{path.relative_to(_PACKAGE)}", path
 
 
 def _belongs(name: PurePosixPath) -> bool:

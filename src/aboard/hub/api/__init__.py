@@ -168,19 +168,19 @@ _CODES = {
     502: ("engine", "storage"),
     503: ("database_unavailable", "bad_database", "busy"),
 }
-STATUSES = {code: status for status, codes in _CODES.items() for code in codes}
+_STATUSES = {code: status for status, codes in _CODES.items() for code in codes}
 
 
 def status_of(error: BoardsError | RunsError) -> int:
-    return STATUSES.get(error.code, 500)
+    return _STATUSES.get(error.code, 500)
 
 
-def error_document(code: str, message: str, hint: str = "") -> dict[str, Any]:
+def _error_document(code: str, message: str, hint: str = "") -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "hint": hint}}
 
 
-def respond(error: BoardsError | RunsError) -> JSONResponse:
-    document = error_document(error.code, error.message, error.hint)
+def _respond(error: BoardsError | RunsError) -> JSONResponse:
+    document = _error_document(error.code, error.message, error.hint)
     if isinstance(error, BoardLimitExceeded):
         document["error"]["boards"] = [board.id for board in error.boards]
     if isinstance(error, BadQuestion) and error.picture:
@@ -196,10 +196,12 @@ def respond(error: BoardsError | RunsError) -> JSONResponse:
 
 def add_error_handlers(app: FastAPI) -> None:
     async def ours(_: Request, error: BoardsError | RunsError) -> JSONResponse:
-        return respond(error)
+        return _respond(error)
 
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse(error_document("invalid", _first(error), _HINT), 422)
+        return JSONResponse(
+            _error_document("invalid", _first_problem(error), _SEE_DOCUMENTATION), 422
+        )
 
     async def refused(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404 and not request.url.path.startswith("/api/"):
@@ -209,15 +211,15 @@ def add_error_handlers(app: FastAPI) -> None:
             error.status_code, ("refused", f"{error.detail}.", "See the documentation of the API.")
         )
         headers = dict(error.headers or {})
-        return JSONResponse(error_document(code, message, hint), error.status_code, headers)
+        return JSONResponse(_error_document(code, message, hint), error.status_code, headers)
 
     async def upstream(_: Request, error: ExecutorError | StorageError) -> JSONResponse:
         code = "engine" if isinstance(error, ExecutorError) else "storage"
-        return JSONResponse(error_document(code, str(error)), 502)
+        return JSONResponse(_error_document(code, str(error)), 502)
 
     async def of_job(_: Request, error: JobError) -> JSONResponse:
         code, status = _JOB_ERRORS.get(error.code, ("conflict", 409))
-        return JSONResponse(error_document(code, str(error)), status)
+        return JSONResponse(_error_document(code, str(error)), status)
 
     app.add_exception_handler(BoardsError, ours)  # type: ignore[arg-type]
     app.add_exception_handler(RunsError, ours)  # type: ignore[arg-type]
@@ -233,16 +235,16 @@ _JOB_ERRORS = {
     "exists": ("name_taken", 409),
     "not_found": ("not_found", 404),
 }
-_HINT = "See the documentation of the API, or /openapi.json."
+_SEE_DOCUMENTATION = "See the documentation of the API, or /openapi.json."
 _REFUSALS = {
     400: ("bad_request", "invalid request.", "Send JSON."),
-    404: ("not_found", "route not found.", _HINT),
-    405: ("method_not_allowed", "method not allowed.", _HINT),
+    404: ("not_found", "route not found.", _SEE_DOCUMENTATION),
+    405: ("method_not_allowed", "method not allowed.", _SEE_DOCUMENTATION),
     413: ("too_large", "the request is too large.", "Send less."),
 }
 
 
-def _first(error: RequestValidationError) -> str:
+def _first_problem(error: RequestValidationError) -> str:
     found = error.errors()[0]
     kind, context = str(found["type"]), found.get("ctx", {})
     if kind == "json_invalid":
@@ -261,7 +263,7 @@ def _first(error: RequestValidationError) -> str:
     return f"{where} {message[:1].lower()}{message[1:300]}."
 
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
+_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorDocument, "description": text}
     for status, text in {
         400: "The request is invalid.",
@@ -416,7 +418,7 @@ def api_router(tag: str) -> APIRouter:
         prefix=API,
         tags=[tag],
         dependencies=[Depends(check_rule)],
-        responses=_ERRORS,
+        responses=_RESPONSES,
         route_class=_SharedRoute,
     )
 
