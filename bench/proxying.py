@@ -120,7 +120,7 @@ def serve_proxy(port: int, board_port: int) -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
-    from aboard.executors import Address
+    from aboard.executors.base import Address
     from aboard.hub.proxy import Proxy
     from aboard.web import listen, serve
 

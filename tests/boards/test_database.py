@@ -12,8 +12,13 @@ import sqlalchemy as sa
 
 from aboard.boards import database as schema
 from aboard.boards.database import Database
-from aboard.boards.errors import BadDatabase, DatabaseUnavailable
-from aboard.boards.model import BoardRecord, BoardState, Transition
+from aboard.boards.model import (
+    BadDatabase,
+    BoardRecord,
+    BoardState,
+    DatabaseUnavailable,
+    Transition,
+)
 from aboard.boards.registry import Registry
 from tests.waiting import until
 

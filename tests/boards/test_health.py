@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from aboard.boards.errors import DatabaseUnavailable
-from aboard.boards.model import BoardState, Limits
+from aboard.boards.model import BoardState, DatabaseUnavailable, Limits
 from aboard.executors.base import Address
 from tests.boards.keeping import Hub
 from tests.waiting import until

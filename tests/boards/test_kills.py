@@ -12,9 +12,8 @@ import sqlalchemy as sa
 
 from aboard.boards.accounts import Role
 from aboard.boards.database import metadata
-from aboard.boards.errors import BoardsError
 from aboard.boards.lifecycle import Lifecycle, Settings
-from aboard.boards.model import LEGAL, BoardRecord, BoardState, Limits, Transition
+from aboard.boards.model import LEGAL, BoardRecord, BoardsError, BoardState, Limits, Transition
 from aboard.boards.registry import Registry
 from tests.boards.dying import is_killed
 from tests.boards.pretending import PretendExecutor

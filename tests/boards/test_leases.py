@@ -11,10 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from aboard import system
-from aboard.boards.errors import DatabaseUnavailable
-from aboard.boards.live import Leases
-from aboard.boards.model import BoardRecord, BoardState, Limits
-from aboard.boards.registry import Registry
+from aboard.boards.model import BoardRecord, BoardState, DatabaseUnavailable, Limits
+from aboard.boards.registry import Leases, Registry
 from tests.boards.keeping import SETTINGS, Hub
 from tests.boards.pretending import PretendExecutor
 

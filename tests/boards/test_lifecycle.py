@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from aboard.boards.errors import (
+from aboard.boards.model import (
     BadValue,
     BoardLimitExceeded,
+    BoardRecord,
+    BoardState,
     DatabaseUnavailable,
     IllegalTransition,
+    Limits,
     NoSuchName,
+    Transition,
 )
-from aboard.boards.live import LiveBoards
-from aboard.boards.model import BoardRecord, BoardState, Limits, Transition
+from aboard.boards.registry import LiveBoards
 from aboard.executors.base import Spec
 from tests.boards.keeping import Hub
 from tests.boards.pretending import PretendExecutor

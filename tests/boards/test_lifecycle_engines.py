@@ -2,8 +2,7 @@
 
 import pytest
 
-from aboard.boards.errors import BadValue
-from aboard.boards.model import BoardRecord, BoardState, Limits, Transition
+from aboard.boards.model import BadValue, BoardRecord, BoardState, Limits, Transition
 from tests.boards.keeping import Hub
 from tests.boards.pretending import PretendExecutor
 

@@ -12,7 +12,7 @@ from aboard.boards.lifecycle import Lifecycle, Settings
 from aboard.boards.model import BoardRecord, BoardState, Transition
 from aboard.boards.registry import Registry
 from aboard.executors.base import Spec
-from aboard.executors.process.boards import ProcessExecutor
+from aboard.executors.process import ProcessExecutor
 from tests.waiting import until
 
 BOARD = """

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.boards.errors import BoardLimitExceeded, IllegalTransition
 from aboard.boards.model import (
     ENDED,
     FIELDS,
     LEGAL,
     LIVE,
     BoardChanges,
+    BoardLimitExceeded,
     BoardOptions,
     BoardRecord,
     BoardState,
+    IllegalTransition,
     Limits,
     Transition,
     apply,

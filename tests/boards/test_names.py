@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from aboard.boards.errors import BadValue
-from aboard.boards.model import ALPHABET, check_name, new_id, new_name
+from aboard.boards.model import ALPHABET, BadValue, check_name, new_id, new_name
 
 
 def test_ids_have_no_letters_to_mistake():

@@ -2,17 +2,22 @@
 
 import pytest
 
-from aboard.boards.errors import (
+from aboard.boards.model import (
     Ambiguous,
     BadValue,
     BoardLimitExceeded,
+    BoardRecord,
+    BoardState,
     Conflict,
+    Engine,
     IdempotencyMismatch,
     IllegalTransition,
+    Limits,
     NameTaken,
     NoSuchName,
+    Transition,
+    Visibility,
 )
-from aboard.boards.model import BoardRecord, BoardState, Engine, Limits, Transition, Visibility
 from aboard.boards.registry import Registry
 
 

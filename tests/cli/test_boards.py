@@ -17,7 +17,7 @@ import pytest
 from aboard.boards.model import BoardState
 from aboard.cli import boards
 from aboard.cli.boards import narrowed
-from aboard.cli.errors import WrongUsage
+from aboard.cli.console import WrongUsage
 from aboard.sdk.errors import NotReady
 from aboard.sdk.personal import KnownHub
 from tests.cli.conftest import end_hub

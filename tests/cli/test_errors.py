@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.cli.errors import line_for
+from aboard.cli.console import line_for
 from tests.engines.powerless import powerless
 from tests.waiting import until
 

@@ -229,8 +229,7 @@ def _ip(*words: str) -> None:
 
 def _build(engine: Docker) -> None:
     """Build the image of this checkout as users build theirs."""
-    from aboard.executors.docker.daemon import connect
-    from aboard.executors.docker.image import build_image
+    from aboard.executors.docker.daemon import build_image, connect
 
     with connect(engine.host) as client:
         build_image(client, tag=engine.image, base=engine.base)

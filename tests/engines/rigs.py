@@ -11,9 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from aboard.executors import Address, CommandState, Executor, Handle, Status, executor_class
-from aboard.executors.base import PYTHON
-from aboard.executors.batch import Batch, BatchExecutor, batch_executor
+from aboard.executors import batch_executor, executor_class
+from aboard.executors.base import (
+    PYTHON,
+    Address,
+    Batch,
+    BatchExecutor,
+    CommandState,
+    Executor,
+    Handle,
+    Status,
+)
 from tests.waiting import until
 
 HUB = f"test-{os.getpid()}"  # other tests run on this machine at the same time
@@ -166,7 +174,7 @@ def _submit_for_parent() -> None:
 
 def _start_for_parent() -> None:
     """Start a board in a process that the test kills; see tests/executors/test_contract."""
-    from aboard.executors import Spec
+    from aboard.executors.base import Spec
 
     name, settings, hub, board, directory = json.loads(sys.argv[1])
     executor = Rig(name, settings).make(hub=hub)

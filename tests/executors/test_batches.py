@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.executors.base import Handle
-from aboard.executors.batch import Batch, BatchExecutor, TaskState, TaskStatus
+from aboard.executors.base import Batch, BatchExecutor, Handle, TaskState, TaskStatus
 from tests.engines.rigs import Rig, make_batch
 from tests.waiting import until
 

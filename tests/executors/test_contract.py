@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.executors import CommandState, Executor, ExecutorError, Handle, Spec
+from aboard.executors.base import CommandState, Executor, ExecutorError, Handle, Spec
 from tests.engines.rigs import HUB, SERVES, Rig, command, fetch, until_state
 from tests.hub.fronts import fronting
 from tests.waiting import until

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from aboard import system
-from aboard.executors import CommandState, ExecutorError, Spec
+from aboard.executors.base import CommandState, ExecutorError, Spec
 from aboard.executors.docker.boards import DockerExecutor, DockerSettings
 from aboard.executors.queue import read_lines
 from aboard.executors.start import Start, last_output, read_json, read_log

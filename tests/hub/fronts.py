@@ -11,7 +11,7 @@ from aiohttp import web
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from aboard.executors import Address
+from aboard.executors.base import Address
 from aboard.hub.proxy import Proxy
 from aboard.web import listen, serving
 from tests.hub.hubs import QUICK

@@ -10,8 +10,16 @@ from argon2 import PasswordHasher
 
 from aboard.boards import database as schema
 from aboard.boards.accounts import Role, Session
-from aboard.boards.errors import BadValue, Conflict, DatabaseUnavailable, NameTaken, NoSuchName
-from aboard.boards.model import BoardRecord, BoardState, Transition
+from aboard.boards.model import (
+    BadValue,
+    BoardRecord,
+    BoardState,
+    Conflict,
+    DatabaseUnavailable,
+    NameTaken,
+    NoSuchName,
+    Transition,
+)
 from aboard.boards.registry import Registry
 from aboard.hub.auth import Auth, AuthError, Issued, TooManyAttempts
 from aboard.hub.permissions import Action, Forbidden, may

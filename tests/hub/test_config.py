@@ -12,8 +12,8 @@ from pydantic.dataclasses import dataclass
 
 from aboard import executors
 from aboard.boards.model import Limits
-from aboard.executors import EXECUTORS, EngineSettings, executor_class
-from aboard.executors import settings as engine_settings
+from aboard.executors import EXECUTORS, executor_class
+from aboard.executors.base import EngineSettings
 from aboard.hub import config as hub_config
 from aboard.hub.config import (
     BoardDefaults,
@@ -37,13 +37,12 @@ class FarmSettings(EngineSettings):
 @pytest.fixture
 def farm(monkeypatch):
     """Add an engine that is called `farm`."""
-    known = {**EXECUTORS, "farm": "FarmExecutor"}
+    known = {**EXECUTORS, "farm": "farm.FarmExecutor"}
     monkeypatch.setattr(executors, "EXECUTORS", known)
     monkeypatch.setattr(hub_config, "EXECUTORS", known)
-    monkeypatch.setattr(engine_settings, "EXECUTORS", known)
     kind = SimpleNamespace(Settings=FarmSettings, needs_settings=False)
     module = SimpleNamespace(FarmExecutor=kind)
-    monkeypatch.setitem(sys.modules, "aboard.executors.farm.boards", module)
+    monkeypatch.setitem(sys.modules, "aboard.executors.farm", module)
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"

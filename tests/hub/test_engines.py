@@ -7,10 +7,11 @@ import threading
 
 import pytest
 
-from aboard.boards.errors import NoSuchName
-from aboard.cli.trial import RUN, TAG, VALUES
-from aboard.executors import Address, EngineReport, EngineSettings, ExecutorError
-from aboard.hub.engines import Engines, examine_address
+from aboard.boards.model import NoSuchName
+from aboard.cli.engines import TRIAL_RUN, TRIAL_TAG, TRIAL_VALUES
+from aboard.executors.base import Address, EngineReport, EngineSettings, ExecutorError
+from aboard.hub.proxy import examine_address
+from aboard.hub.service import Engines
 from aboard.web.server import make_certificate
 from tests.hub.hubs import create, served
 from tests.waiting import until
@@ -121,9 +122,9 @@ def test_a_trial_shows_its_own_points_and_reports_the_readable_roots(tmp_path, r
         assert seen["address"].startswith("127.0.0.1:")
         assert (seen["fingerprint"], seen["status"], seen["problem"]) == ("", 401, "")
         curve = f"/b/{board['id']}/data/plugin/scalars/scalars"
-        query = {"run": RUN, "tag": TAG}
+        query = {"run": TRIAL_RUN, "tag": TRIAL_TAG}
         read = until(lambda: (one := client.get(curve, params=query)).status_code == 200 and one)
-        assert [value for _, _, value in read.json()] == list(VALUES)
+        assert [value for _, _, value in read.json()] == list(TRIAL_VALUES)
         log = client.get(f"{ref}/logs").text.splitlines()
         notes = [json.loads(line) for line in log if line.startswith("{")]
         assert [one for one in notes if "root" in one] == [

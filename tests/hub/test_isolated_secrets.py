@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.executors.process.boards import inherited
+from aboard.executors.process import inherited
 from aboard.index.library import Root
 from aboard.storage.clouds import credentials
 from tests.hub.hubs import create, points, served

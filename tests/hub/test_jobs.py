@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from aboard.boards.errors import Busy
+from aboard.boards.model import Busy
 from aboard.executors.base import ExecutorError
 from aboard.hub import jobs as jobs_module
 from aboard.hub.api.jobs import JobDocument, MemberDocument
@@ -16,10 +16,9 @@ from aboard.hub.config import JobSettings
 from aboard.hub.jobs import HubJobs, JobFilter
 from aboard.index.library import Library
 from aboard.jobs import JobError
-from aboard.jobs.logs import MemberLog
 from aboard.jobs.model import JobRecord, JobStatus, Submission
 from aboard.jobs.service import Jobs
-from aboard.jobs.store import JobStore
+from aboard.jobs.store import JobStore, MemberLog
 from aboard.storage import Unreachable
 from aboard.web.request import session_cookie_name
 from tests.hub.hubs import served

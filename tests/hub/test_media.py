@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aboard.hub.media import content_type
+from aboard.hub.runs import content_type
 from aboard.track.summary import SummaryWriter
 from tests.hub.hubs import create, log_run
 from tests.waiting import until

@@ -4,7 +4,7 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from aboard.hub.metrics import CONTENT_TYPE
+from aboard.hub.pages import METRICS_TYPE
 from tests.hub.hubs import create, points
 from tests.waiting import until
 
@@ -18,7 +18,7 @@ def test_metrics_count_boards_and_requests(hub):
         until(lambda: counted in client.get("/metrics").text)
         response = client.get("/metrics")
         text = response.text
-    assert response.headers["content-type"] == CONTENT_TYPE
+    assert response.headers["content-type"] == METRICS_TYPE
     assert {one.name for one in text_string_to_metric_families(text)} >= {"aboard_boards"}
     for line in text.splitlines():
         assert line.startswith("# ") or re.fullmatch(r"[a-z_]+(\{[^}]*\})? [0-9.e+-]+", line), line

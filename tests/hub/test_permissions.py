@@ -3,8 +3,7 @@
 import pytest
 
 from aboard.boards.accounts import Role, Share, User
-from aboard.boards.errors import NoSuchName
-from aboard.boards.model import BoardRecord, Visibility
+from aboard.boards.model import BoardRecord, NoSuchName, Visibility
 from aboard.hub.permissions import TABLE, Action, Forbidden, Guest, may, require, seen_by
 
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from aboard.executors import Address
-from aboard.hub.service import fetch_status, probe
+from aboard.executors.base import Address
+from aboard.hub.proxy import fetch_status, probe
 from aboard.web.server import make_certificate
 from tests.hub.fronts import TOKEN, answer
 

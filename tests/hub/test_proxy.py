@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from aboard import EventWriter
-from aboard.executors import Address, Spec
-from aboard.executors.process.boards import ProcessExecutor
+from aboard.executors.base import Address, Spec
+from aboard.executors.process import ProcessExecutor
 from aboard.hub.proxy import NotServing, Proxy, path_below, public_cookie
 from tests.hub.fronts import TOKEN, answer
 from tests.hub.hubs import QUICK

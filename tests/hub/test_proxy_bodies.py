@@ -13,7 +13,7 @@ import httpx
 import pytest
 from aiohttp import web
 
-from aboard.executors import Address
+from aboard.executors.base import Address
 from aboard.hub.proxy import NotServing
 from tests.hub.fronts import TOKEN
 from tests.hub.hubs import QUICK

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aboard import EventWriter
-from aboard.hub.api import series as module
+from aboard.hub.api import runs as module
 from aboard.index.derived import smooth
 from aboard.sdk.client import Client
 from tests.hub.hubs import log_run, served

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aboard.boards.lifecycle import Settings
-from aboard.hub import service
+from aboard.hub import proxy
 from aboard.hub.service import Hub
 from tests.hub import hubs
 from tests.hub.hubs import create, personal_hub, points
@@ -66,7 +66,7 @@ def hub_with(tmp_path, root, monkeypatch, sickness):
     @contextmanager
     def serve(**patience):
         monkeypatch.setattr(hubs, "Hub", partial(Hub, settings=replace(QUICK, **patience)))
-        monkeypatch.setattr(service, "_PROBE_SECONDS", 0.5)
+        monkeypatch.setattr(proxy, "_PROBE_SECONDS", 0.5)
         with hubs.served(tmp_path, [root]) as served, served.client("max") as client:
             try:
                 yield client

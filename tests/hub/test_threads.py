@@ -6,10 +6,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from aboard.boards.errors import NoSuchName
+from aboard.boards.model import NoSuchName
 from aboard.hub.runs import HubRuns
 from aboard.index.library import Library
-from aboard.jobs.logs import RunLog
+from aboard.jobs.store import RunLog
 from aboard.runs.manifest import State
 from tests.hub.hubs import create, log_run, served
 from tests.waiting import until

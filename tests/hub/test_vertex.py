@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.executors.vertex.boards import VertexSettings
+from aboard.executors.vertex.engine import VertexSettings
 from tests.engines.fake_vertex import LOCATION, PROJECT, FakeVertex
 from tests.hub.hubs import create, log_run, served
 from tests.waiting import until

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from aboard.executors.base import ExecutorError, Handle
-from aboard.executors.batch import Batch, BatchExecutor, TaskState, TaskStatus
+from aboard.executors.base import Batch, BatchExecutor, ExecutorError, Handle, TaskState, TaskStatus
 from aboard.jobs.service import JobRequest, Jobs
 from aboard.runs import layout, manifest
 from aboard.runs.manifest import Manifest, State

@@ -5,8 +5,8 @@ import secrets
 import pytest
 
 from aboard.executors import start
-from aboard.jobs import logs
-from aboard.jobs.logs import MemberLog
+from aboard.jobs import store
+from aboard.jobs.store import MemberLog
 from aboard.storage import open_storage
 from tests.jobs.test_store import make_record
 
@@ -51,7 +51,7 @@ def test_in_a_bucket_a_log_is_a_row_of_files():
 @pytest.mark.parametrize("content", [b"", b"1\n", b"12345678\n\n9", b"1\n2\n345\n6", b"\n" * 9])
 def test_a_log_is_read_in_blocks(root, monkeypatch, content, tail):
     """It may be larger than the memory."""
-    monkeypatch.setattr(logs, "_BLOCK", 4)
+    monkeypatch.setattr(store, "_BLOCK", 4)
     monkeypatch.setattr(start, "_TAIL_BLOCK", 4)
     storage = open_storage(root)
     storage.write("e/a/output.log", content)
@@ -75,7 +75,7 @@ def test_what_is_before_the_tail_does_not_come_later(root):
 
 
 def test_only_the_beginning_of_what_an_engine_has_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "_MOST_OF_ENGINE", 1000)
+    monkeypatch.setattr(store, "_MOST_OF_ENGINE", 1000)
     read_pieces = []
 
     def engine_log(*_):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.executors.batch import TaskState, TaskStatus
+from aboard.executors.base import TaskState, TaskStatus
 from aboard.jobs.model import JobRecord, JobStatus, MemberState, Submission, job_state, standing_of
 from aboard.runs.manifest import Manifest, State
 

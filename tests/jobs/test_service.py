@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from aboard.executors.base import ExecutorError
-from aboard.executors.batch import Resources, TaskState, TaskStatus
-from aboard.executors.process.batch import ProcessBatches
+from aboard.executors.base import ExecutorError, Resources, TaskState, TaskStatus
+from aboard.executors.process import ProcessBatches
 from aboard.executors.slurm.cluster import SlurmSettings
 from aboard.jobs import BadJob, JobError, JobExists, JobTimeout, NoSuchJob, store
 from aboard.jobs.service import JobRequest, Jobs

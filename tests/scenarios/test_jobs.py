@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from aboard import EventWriter
-from tests.executors.process.test_batch import supervisors
+from tests.executors.test_queue import supervisors
 from tests.scenarios.person import Person, read_link
 
 TRAIN = """

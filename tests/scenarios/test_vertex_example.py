@@ -13,7 +13,7 @@ import pytest
 import aboard
 from aboard.sdk.personal import stop_personal
 from tests.engines.fake_vertex import LOCATION, PROJECT, FakeVertex
-from tests.executors.vertex.test_batch import run_on_vertex
+from tests.executors.vertex.test_engine import run_on_vertex
 from tests.waiting import until
 
 TRAINING = """

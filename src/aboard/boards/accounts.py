@@ -12,8 +12,16 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from aboard.boards.database import Database, from_row, table, to_row
-from aboard.boards.errors import BadValue, Conflict, NameTaken, NoSuchName
-from aboard.boards.model import LONGEST_NAME, Visibility, check_text, is_plain
+from aboard.boards.model import (
+    LONGEST_NAME,
+    BadValue,
+    Conflict,
+    NameTaken,
+    NoSuchName,
+    Visibility,
+    check_text,
+    is_plain,
+)
 from aboard.system import requires
 
 with requires("sqlalchemy"):

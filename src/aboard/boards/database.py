@@ -19,8 +19,7 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
-from aboard.boards.errors import BadDatabase, DatabaseUnavailable
-from aboard.boards.model import new_id
+from aboard.boards.model import BadDatabase, DatabaseUnavailable, new_id
 from aboard.system import file_lock, make_private, requires
 
 with requires("sqlalchemy"):

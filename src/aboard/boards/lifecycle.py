@@ -17,28 +17,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aboard import system
-from aboard.boards.errors import (
-    BadValue,
-    BoardsError,
-    Conflict,
-    DatabaseUnavailable,
-    IllegalTransition,
-    NoSuchName,
-)
-from aboard.boards.live import Leases, LiveBoards, Snapshot
 from aboard.boards.model import (
     ENDED,
     INSTANT,
     LONGEST_TEXT,
+    BadValue,
     BoardRecord,
+    BoardsError,
     BoardState,
+    Conflict,
+    DatabaseUnavailable,
+    IllegalTransition,
     Limits,
+    NoSuchName,
     Transition,
     check_extension,
     check_number,
     plain,
 )
-from aboard.boards.registry import Created, Registry
+from aboard.boards.registry import Created, Leases, LiveBoards, Registry, Snapshot
 from aboard.executors import places, unknown_place
 from aboard.executors.base import (
     LOG_HOST,

@@ -16,8 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from aboard.cli.completion import whole_words
-from aboard.cli.console import examples
-from aboard.cli.errors import CommandError, ReportingGroup, report
+from aboard.cli.console import CommandError, ReportingGroup, examples, report
 
 _HELP = """
 Every training run, on one board.
@@ -67,16 +66,14 @@ def _core() -> str:
 
 
 COMMANDS = {
-    **{name: name for name in ("view", "run", "runs", "ls", "index", "export", "compare")},
-    **{name: name for name in ("doctor", "demo")},
-    "ship": "ship",
+    **{name: name for name in ("view", "run", "runs")},
+    **dict.fromkeys(("ls", "index"), "index"),
+    **{name: name for name in ("export", "compare", "doctor", "demo", "ship")},
     **dict.fromkeys(("submit", "jobs"), "jobs"),
     **dict.fromkeys(("start", "list", "describe", "open", "logs", "stop", "kill"), "boards"),
     **dict.fromkeys(("restart", "delete", "share", "boards"), "boards"),
     **dict.fromkeys(("engines", "image"), "engines"),
-    "hub": "hub",
-    **dict.fromkeys(("login", "user", "token"), "accounts"),
-    "serve": "hub",
+    **dict.fromkeys(("hub", "login", "user", "token", "serve"), "hub"),
 }
 """The module of each command, in the order of the help.
 

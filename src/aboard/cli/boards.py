@@ -13,21 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from aboard.boards.model import ENDED, INSTANT, BoardState
-from aboard.cli.accounts import secret_state
 from aboard.cli.completion import boards_like, places_like, selectors_like
 from aboard.cli.console import (
+    INTERRUPTED,
     BandOption,
     BrowserOption,
+    Failure,
     GroupByOption,
     JsonOption,
     ShowOption,
     TemplateOption,
+    WrongUsage,
     age,
+    apply_to_each,
     counted,
     duration,
     examples,
     fitted,
     moment,
+    notify,
     print_json,
     printable,
     seconds_of,
@@ -35,14 +39,7 @@ from aboard.cli.console import (
     table,
     terminal_width,
 )
-from aboard.cli.errors import (
-    INTERRUPTED,
-    Failure,
-    WrongUsage,
-    apply_to_each,
-    notify,
-)
-from aboard.cli.hub import open_hub
+from aboard.cli.hub import open_hub, secret_state
 from aboard.cli.sources import (
     LimitOption,
     RootOption,

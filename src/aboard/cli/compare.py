@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from aboard.cli.completion import selectors_like
-from aboard.cli.console import JsonOption, counted, examples, json_number, print_json, table
-from aboard.cli.errors import FAILURE, WrongUsage, notify
+from aboard.cli.console import (
+    FAILURE,
+    JsonOption,
+    WrongUsage,
+    counted,
+    examples,
+    json_number,
+    notify,
+    print_json,
+    table,
+)
 from aboard.cli.runs import written
 from aboard.cli.sources import RootOption, check_each, matches, read_runs, select_runs
 from aboard.runs import RunsError

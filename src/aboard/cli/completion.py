@@ -93,9 +93,7 @@ def jobs_like(context: typer.Context, incomplete: str) -> Offers:
 def job_places_like(incomplete: str) -> Offers:
     """Offer the places of jobs: engines, and profiles in the user's settings."""
     try:
-        from aboard.executors import places
-        from aboard.executors.batch import BATCHES
-        from aboard.executors.settings import read_engines
+        from aboard.executors import BATCHES, places, read_engines
 
         names = dict.fromkeys([*BATCHES, *places(read_engines())])
         return [(name, "engine") for name in names if name.startswith(incomplete)]

@@ -1,27 +1,49 @@
-"""Output and prompts of commands: numbers, times and tables for people, JSON for programs.
+"""What commands print, and what they ask: tables, JSON, progress, prompts and errors.
 
 Tables do not use rich, which takes half a millisecond per row: a log tree can have a hundred
-thousand tags.
+thousand tags. A progress bar appears on standard error, only on a terminal, and only if reading
+takes a while.
+
+Commands raise exceptions. An error is one line on standard error, a document with `--json`, and an
+exit code. A traceback is shown only with `--debug`.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
+import sqlite3
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from aboard.cli.completion import fields_like
-from aboard.cli.errors import WrongUsage
+from aboard.storage.base import BadUri, StorageError
+from aboard.system import explain
 
 if TYPE_CHECKING:
-    from aboard.index import Damage
+    from rich.progress import Progress
+
+    from aboard.index import Damage, Source
+    from aboard.index.index import Report
+    from aboard.index.library import Library
+    from aboard.tensorboard.board import Board
+    from aboard.tensorboard.follower import SourceState
+    from aboard.tensorboard.stock import StockState
+
+    CommandError = typer.TyperException
+else:
+    # Before typer 0.28 this class has no public name, only its subclass.
+    CommandError = typer.BadParameter.__mro__[2]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 PORT_HELP = "The port; by default 6006, or the next that is free."
@@ -258,3 +280,379 @@ def styled(text: str, style: int) -> str:
     """Return text in a terminal style, given by its number, if the output is a terminal."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain or not sys.stdout.isatty() else f"\x1b[{style}m{text}\x1b[0m"
+
+
+_PATIENCE_SECONDS = 0.3
+
+
+class ReadingBar:
+    """Shows the progress of a refresh; pass it as `progress`."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._started = time.monotonic()
+        self._wanted = sys.stderr.isatty()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> ReadingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def __call__(self, report: Report) -> None:
+        elapsed = time.monotonic() - self._started
+        if not self._wanted or (self._bar is None and elapsed < _PATIENCE_SECONDS):
+            return
+        if self._bar is None:
+            self._bar = _make_bar(self._label)
+            self._bar.start()
+        self._bar.update(
+            self._bar.task_ids[0],
+            total=report.bytes_total,
+            completed=report.bytes_read,
+            events=f"{report.events / elapsed:,.0f} events/s",
+        )
+
+
+class LoadingLine:
+    """Shows how a board loads; pass it to a viewer as `on_poll`."""
+
+    def __init__(self, board: Board, library: Library) -> None:
+        self._board = board
+        self._library = library
+        self._index = library.index
+        self._debug = is_debugging()
+        self._lock = threading.Lock()
+        self._bars: dict[Source, ReadingBar] = {}
+        self._said: dict[Source, str] = {}
+
+    def __enter__(self) -> LoadingLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for bar in self._bars.values():
+            bar.close()
+
+    def __call__(self, source: Source, state: SourceState) -> None:
+        with self._lock:
+            if not state.loaded:
+                self._bars.setdefault(source, ReadingBar(source.uri))(state.report)
+                return
+            if source in self._bars:
+                self._bars.pop(source).close()
+            text = self._state(source, state)
+            if text and self._said.get(source) != text:
+                self._said[source] = text
+                notify(text)
+                if self._debug and state.error is not None and state.error.__cause__ is not None:
+                    traceback.print_exception(state.error.__cause__)
+
+    def _state(self, source: Source, state: SourceState) -> str:
+        if state.error is not None:
+            return str(state.error)
+        if state.report.problems:
+            return str(state.report.problems[0])
+        if source in self._said and self._said[source].startswith("read "):
+            return ""
+        runs = self._index.runs(source)
+        if not runs:
+            return _nothing_below(source)
+        hidden = self._hidden([run.name for run in runs])
+        if hidden or state.runs is None:
+            return hidden
+        report = state.report
+        news = f", {counted(report.points, 'new point')}" if report.points else ""
+        text = f"read {source.uri} in {report.seconds:.2f} s: {counted(state.runs, 'run')}{news}."
+        damage = self._index.damages(source)
+        if damage:
+            text += f" {skipped(source.uri, damage)}"
+        return text
+
+    def _hidden(self, runs: list[str]) -> str:
+        """Return a message if --include and --exclude hide all runs."""
+        from aboard.tensorboard.board import Listing
+
+        if not (self._board.include or self._board.exclude):
+            return ""
+        if Listing(self._board, self._library).runs():
+            return ""
+        return _none_left(runs)
+
+
+class StockLine:
+    """Shows how TensorBoard's own loaders read a board; pass it to a viewer as `on_load`."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._wanted = sys.stderr.isatty()
+        self._bar: Progress | None = None
+        self._said: dict[Source | None, str] = {}
+
+    def __enter__(self) -> StockLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def __call__(self, state: StockState) -> None:
+        from aboard.tensorboard.board import run_of
+
+        if not state.loaded:
+            self._show(state)
+            return
+        self._close()
+        names: dict[Source, list[str]] = {member.source: [] for member in self._board.members}
+        for member, name in state.found:
+            names[member.source].append(name)
+        if state.found and not state.shown:
+            self._notify(None, _none_left([name for _, name in state.found]))
+        for source, runs in names.items():
+            if not runs:
+                self._notify(source, _nothing_below(source))
+            elif state.shown and not self._said.get(source, "").startswith("read "):
+                took = f"{state.seconds:.2f} s"
+                count = len({run_of(name.removeprefix("."), "") for name in runs})
+                self._notify(source, f"read {source.uri} in {took}: {counted(count, 'run')}.")
+
+    def _notify(self, source: Source | None, text: str) -> None:
+        if self._said.get(source) != text:
+            self._said[source] = text
+            notify(text)
+
+    def _show(self, state: StockState) -> None:
+        if not self._wanted or state.seconds < _PATIENCE_SECONDS:
+            return
+        if self._bar is None:
+            self._bar = _run_bar(self._board.title)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], total=state.shown or None, completed=state.read)
+
+    def _close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+
+def _nothing_below(source: Source) -> str:
+    return (
+        f"no event files below {source.uri} yet; the board shows them as soon as they appear."
+        f" 'aboard doctor {source.uri}' says what may be wrong."
+    )
+
+
+def _none_left(runs: list[str]) -> str:
+    some = ", ".join(repr(run) for run in runs[:5])
+    return f"--include and --exclude leave no run to show. Some runs: {some}."
+
+
+def _run_bar(title: str) -> Progress:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("runs"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task(escape(f"reading {title}"), total=None)
+    return bar
+
+
+def _make_bar(label: str) -> Progress:
+    return transfer_bar(f"reading {label}", None, "{task.fields[events]}", events="")
+
+
+def transfer_bar(text: str, total: int | None, *more: str, **fields: Any) -> Progress:
+    """Create a bar of bytes on standard error; `more` are formats of further columns."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        *map(TextColumn, more),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task(escape(text), total=total, **fields)
+    return bar
+
+
+FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+_USAGE_CODES = {"invalid", "exists", "bad_value", "bad_selector", "bad_template", "bad_question"}
+
+
+class Failure(Exception):  # noqa: N818 - for the user, not an error of the program
+    """A command failed; the text says what, where, and what to do."""
+
+    exit_code = FAILURE
+
+
+class WrongUsage(Failure):
+    """Options or arguments are invalid."""
+
+    exit_code = USAGE
+
+
+def notify(text: str) -> None:
+    typer.echo(f"aboard: {' '.join(text.split())}", err=True)
+
+
+def line_for(error: Exception) -> str:
+    if isinstance(error, CommandError):
+        return _usage_line(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return explain(error.name)
+    if isinstance(error, (Failure, StorageError)) or _is_error_of_ours(error):
+        return str(error)
+    if isinstance(error, sqlite3.Error):
+        hint = "Try again, or set ABOARD_CACHE to another directory."
+        return f"the index cannot be used: {error}. {hint}"
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror[:1].lower()}{error.strerror[1:]}."
+    return f"internal error: {type(error).__name__}: {error}. 'aboard --debug …' shows where."
+
+
+def report(error: Exception, *, json: bool) -> int:
+    """Write an error to standard error, with `json` also as a document; return the exit code."""
+    line = line_for(error)
+    notify(line)
+    picture = str(getattr(error, "picture", ""))  # of an invalid question, also from a hub
+    for one in picture.splitlines():
+        typer.echo(f"  {one}", err=True)
+    code = code_for(error)
+    if json:
+        kind = getattr(error, "code", None) or ("usage" if code == USAGE else "failure")
+        document = {"code": kind, "message": " ".join(line.split())}
+        print_json({"errors": [document | ({"picture": picture} if picture else {})]})
+    return code
+
+
+def apply_to_each(
+    names: Iterable[str],
+    work: Callable[[str], tuple[str, dict[str, Any]]],
+    *,
+    noun: str,
+    done: str,
+    json: bool,
+) -> None:
+    """Apply `work` to each name; report failures and continue with the others.
+
+    `work` returns a line to print and a document; `done` is the key of the documents in JSON.
+    """
+    finished: list[dict[str, Any]] = []
+    errors: list[dict[str, str]] = []
+    for name in names:
+        try:
+            line, document = work(name)
+        except Exception as error:
+            if is_debugging() or not _is_error_of_ours(error):
+                raise
+            code = getattr(error, "code", "failure")
+            errors.append({noun: name, "code": code, "message": line_for(error)})
+            notify(line_for(error))
+            continue
+        finished.append(document)
+        if not json:
+            typer.echo(line)
+    if json:
+        print_json({done: finished, "errors": errors})
+    if errors:
+        raise typer.Exit(FAILURE)
+
+
+def is_debugging() -> bool:
+    """Return whether the command line has `--debug`."""
+    return ReportingGroup.debug
+
+
+def _is_error_of_ours(error: Exception) -> bool:
+    """Return whether the text of an error is for users, without importing more modules."""
+    if isinstance(error, ImportError) and error.path is None:  # Python's own have a path
+        return True
+    for name, kind in (
+        ("aboard.web", "ListenError"),
+        ("aboard.web", "ServeError"),
+        ("aboard.web", "TokenError"),
+        ("aboard.sdk.errors", "HubError"),
+        ("aboard.runs", "RunsError"),
+        ("aboard.boards.model", "BoardsError"),
+        ("aboard.jobs", "JobError"),
+        ("aboard.executors.base", "ExecutorError"),
+        ("aboard.executors", "ConfigError"),
+    ):
+        module = sys.modules.get(name)
+        if module is not None and isinstance(error, getattr(module, kind)):
+            return True
+    return False
+
+
+def code_for(error: Exception) -> int:
+    if isinstance(error, (Failure, CommandError)):
+        return error.exit_code
+    is_usage = isinstance(error, BadUri) or getattr(error, "code", None) in _USAGE_CODES
+    return USAGE if is_usage else FAILURE
+
+
+_PLAIN_WORDS = {  # for the parser's messages about numbers
+    re.compile(r"is not a valid int(eger)?( range)?$"): "must be a whole number",
+    re.compile(r"is not a valid float( range)?$"): "must be a number",
+    re.compile(r"is not in the range x>=(\S+)$"): r"must be at least \1",
+}
+
+
+def _usage_line(error: CommandError) -> str:
+    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    for pattern, words in _PLAIN_WORDS.items():
+        message = pattern.sub(words, message)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "aboard"
+    end = "" if message.endswith("?") else "."
+    return f"{message[:1].lower()}{message[1:]}{end} See '{command} --help'."
+
+
+class ReportingGroup(TyperGroup):
+    """The commands. Errors become one line, and a closed pipe is not an error.
+
+    `obj` of the context is whether the command line has `--json`.
+    """
+
+    debug = False
+
+    def invoke(self, ctx: Any) -> Any:
+        ReportingGroup.debug = bool(ctx.params.get("debug"))
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader of the output has exited. Python would flush again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit from None
+        except (typer.Exit, typer.Abort, CommandError):
+            raise
+        except Exception as error:
+            if self.debug:
+                raise
+            raise typer.Exit(report(error, json=bool(ctx.obj))) from None
+        return result

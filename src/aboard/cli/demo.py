@@ -24,8 +24,16 @@ import numpy.typing as npt
 import typer
 
 from aboard.cli.boards import open_in_browser
-from aboard.cli.console import AddressOption, BrowserOption, PortOption, examples
-from aboard.cli.errors import Failure, WrongUsage, is_debugging, line_for
+from aboard.cli.console import (
+    AddressOption,
+    BrowserOption,
+    Failure,
+    PortOption,
+    WrongUsage,
+    examples,
+    is_debugging,
+    line_for,
+)
 from aboard.cli.hub import addresses_of, open_boards_port, owner_of, tell_way_in
 from aboard.runs.manifest import State
 from aboard.storage import canonical, join

@@ -10,7 +10,10 @@ import typer
 
 from aboard.cli.completion import engines_like, selectors_like
 from aboard.cli.console import (
+    FAILURE,
     JsonOption,
+    ReadingBar,
+    WrongUsage,
     counted,
     directories,
     examples,
@@ -20,8 +23,6 @@ from aboard.cli.console import (
     strong,
     styled,
 )
-from aboard.cli.errors import FAILURE, WrongUsage
-from aboard.cli.progress import ReadingBar
 from aboard.cli.sources import RootOption, exists, parse_sources, refresh_roots
 from aboard.cli.view import SHOWN
 from aboard.storage import StorageError

@@ -6,21 +6,29 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
+import platform
 import signal
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 from urllib.parse import urlencode
 
 import typer
 
 from aboard.cli.console import (
+    FAILURE,
+    Failure,
     JsonOption,
     duration,
     examples,
     fitted,
+    notify,
     print_json,
     printable,
     size,
@@ -28,7 +36,6 @@ from aboard.cli.console import (
     table,
     terminal_width,
 )
-from aboard.cli.errors import FAILURE, Failure, notify
 
 if TYPE_CHECKING:
     from aboard.sdk.board import Board
@@ -47,6 +54,7 @@ _IMAGE_EPILOG = examples(
 )
 _IMAGE = typer.Typer(no_args_is_help=True, help="Build the image of boards in containers.")
 _HEADS = ("NAME", "ANSWERS", "VERSION", "RESOURCES")
+TRIAL_RUN, TRIAL_TAG, TRIAL_VALUES = "trial", "loss", (1.0, 0.5, 0.25)
 _START_SECONDS = 300.0
 _SILENT_SECONDS = 5.0  # after which a notice says what a board waits for
 _CURVE_SECONDS = 60.0
@@ -282,10 +290,9 @@ class _Trial:
             self._fail("refuses", f"status {seen['status']} without its token", "Do not use it.")
 
     def _check_curve(self, board: Board) -> None:
-        from aboard.cli.trial import RUN, TAG, VALUES
         from aboard.sdk.errors import HubError
 
-        path = f"data/plugin/scalars/scalars?{urlencode({'run': RUN, 'tag': TAG})}"
+        path = f"data/plugin/scalars/scalars?{urlencode({'run': TRIAL_RUN, 'tag': TRIAL_TAG})}"
         deadline = time.monotonic() + _CURVE_SECONDS
         problem = "no points"
         while time.monotonic() < deadline:
@@ -294,13 +301,12 @@ class _Trial:
             except (HubError, ValueError) as error:  # the run is not read yet
                 problem = str(error)
             else:
-                if [value for _, _, value in points] == list(VALUES):
-                    detail = (
-                        f"{len(VALUES)} points through the hub, {self._elapsed()} after the start"
-                    )
+                if [value for _, _, value in points] == list(TRIAL_VALUES):
+                    count, took = len(TRIAL_VALUES), self._elapsed()
+                    detail = f"{count} points through the hub, {took} after the start"
                     self._pass("curve", detail)
                     return
-                problem = f"{len(points)} of {len(VALUES)} points"
+                problem = f"{len(points)} of {len(TRIAL_VALUES)} points"
             time.sleep(_POLL_SECONDS)
         self._fail("curve", problem, f"See its log: aboard logs {board.id}")
 
@@ -344,6 +350,39 @@ class _Trial:
         return duration(time.monotonic() - self._began)
 
 
+def serve_trial() -> NoReturn:
+    """Serve a board of a few points: the command of a trial, on the engine.
+
+    First it writes a line of JSON about each root to its log: whether the root can be read there.
+    """
+    from aboard.cli.app import run
+    from aboard.events.writer import EventWriter
+
+    os.environ.pop("ABOARD_VERTEX", None)  # serve the points here, do not upload them
+    for root in sys.argv[1:]:
+        _log({"root": root, "problem": _problem(Path(root))})
+    with tempfile.TemporaryDirectory(prefix="aboard-trial-") as place:
+        with EventWriter(Path(place) / TRIAL_RUN) as writer:
+            for step, value in enumerate(TRIAL_VALUES):
+                writer.scalar(TRIAL_TAG, value, step)
+        _log({"host": platform.node()})
+        code = run(["view", "--json", "--no-browser", "--title", "A trial", "--", place])
+    sys.exit(code)
+
+
+def _log(note: dict[str, str]) -> None:
+    print(jsonlib.dumps(note), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _problem(root: Path) -> str:
+    try:
+        with os.scandir(root) as entries:
+            next(entries, None)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
 @_IMAGE.command(epilog=_IMAGE_EPILOG)
 def build(
     tag: Annotated[
@@ -367,9 +406,8 @@ def build(
     json: JsonOption = False,
 ) -> None:
     """Build the image from the running installation, with the same versions of all packages."""
-    from aboard.executors import ExecutorError
-    from aboard.executors.docker.daemon import connect
-    from aboard.executors.docker.image import BASE, build_image, default_tag
+    from aboard.executors.base import ExecutorError
+    from aboard.executors.docker.daemon import BASE, build_image, connect, default_tag
 
     name, on = tag or default_tag(), base or BASE
     try:

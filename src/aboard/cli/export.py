@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import typer
 
-from aboard.cli.console import counted
-from aboard.cli.errors import Failure, WrongUsage, notify
-from aboard.cli.ls import name_of
+from aboard.cli.console import Failure, WrongUsage, counted, notify
+from aboard.cli.index import name_of
 from aboard.cli.sources import (
     LimitOption,
     OpenSource,

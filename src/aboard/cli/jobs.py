@@ -15,24 +15,29 @@ import typer
 from aboard.cli.app import ListByDefault
 from aboard.cli.completion import job_places_like, jobs_like
 from aboard.cli.console import (
+    INTERRUPTED,
     JsonOption,
+    WrongUsage,
     age_of,
+    apply_to_each,
     counted,
     duration,
     examples,
     fitted,
+    is_debugging,
+    line_for,
     moment,
+    notify,
     print_json,
     printable,
     strong,
     table,
     terminal_width,
 )
-from aboard.cli.errors import INTERRUPTED, WrongUsage, apply_to_each, is_debugging, line_for, notify
 from aboard.cli.run import WrittenRootOption, pairs
 
 if TYPE_CHECKING:
-    from aboard.executors.batch import Resources
+    from aboard.executors.base import Resources
     from aboard.jobs.model import JobStatus, Member
     from aboard.jobs.service import JobRequest, Jobs
 
@@ -407,7 +412,7 @@ def show_job(
 
 def _with_last_lines(status: JobStatus, members: Iterable[Member]) -> Iterator[Member]:
     """Yield members; add the last line of output to failures without a reason."""
-    from aboard.jobs.logs import RunLog
+    from aboard.jobs.store import RunLog
     from aboard.storage import StorageError
 
     left = _MOST_LAST_LINES
@@ -595,8 +600,7 @@ def wait_for_jobs(
     json: JsonOption = False,
 ) -> None:
     """Wait until jobs have ended; exit with the exit code of the worst member."""
-    from aboard.boards.errors import BoardsError
-    from aboard.boards.model import parse_duration
+    from aboard.boards.model import BoardsError, parse_duration
 
     try:
         seconds = None if timeout is None else parse_duration(timeout)

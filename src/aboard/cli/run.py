@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.errors import Failure, WrongUsage
+from aboard.cli.console import Failure, WrongUsage, duration
 
 if TYPE_CHECKING:
     from aboard.track.run import Run
@@ -99,7 +99,6 @@ def run(
     ] = False,
 ) -> None:
     """Record a program as a run: its logs, its output and its exit code."""
-    from aboard.cli.console import duration
     from aboard.track import program
     from aboard.track.adoption import has_foreign_logs
 

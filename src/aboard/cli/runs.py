@@ -14,17 +14,22 @@ import typer
 from aboard.cli.app import ListByDefault
 from aboard.cli.completion import columns_like, fields_like, selectors_like
 from aboard.cli.console import (
+    FAILURE,
+    Failure,
     JsonOption,
+    WrongUsage,
     counted,
     duration,
     examples,
+    is_debugging,
+    line_for,
     moment,
+    notify,
     printable,
     size,
     strong,
     table,
 )
-from aboard.cli.errors import FAILURE, Failure, WrongUsage, is_debugging, line_for, notify
 from aboard.cli.sources import (
     LimitOption,
     RootOption,

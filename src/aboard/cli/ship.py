@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.console import JsonOption, counted, moment, size, table
-from aboard.cli.errors import FAILURE, WrongUsage, notify
-from aboard.cli.progress import transfer_bar
+from aboard.cli.console import (
+    FAILURE,
+    JsonOption,
+    WrongUsage,
+    counted,
+    moment,
+    notify,
+    size,
+    table,
+    transfer_bar,
+)
 from aboard.storage import StorageError, open_storage
 from aboard.system import command_line, start_ticks
 from aboard.track.shipping.segments import Ledger

@@ -21,17 +21,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from aboard.cli.completion import conditions_like, fields_like
-from aboard.cli.console import counted, size, skipped
-from aboard.cli.errors import (
+from aboard.cli.console import (
     FAILURE,
     Failure,
+    ReadingBar,
     WrongUsage,
     code_for,
+    counted,
     is_debugging,
     line_for,
     notify,
+    size,
+    skipped,
 )
-from aboard.cli.progress import ReadingBar
 from aboard.events.files import EVENT_FILE
 from aboard.runs import RunsError
 from aboard.storage import StorageError, is_below, is_remote, join

@@ -22,12 +22,14 @@ from aboard.cli.console import (
     BandOption,
     BrowserOption,
     GroupByOption,
+    LoadingLine,
     ShowOption,
+    StockLine,
     TemplateOption,
+    WrongUsage,
     examples,
+    notify,
 )
-from aboard.cli.errors import WrongUsage, notify
-from aboard.cli.progress import LoadingLine, StockLine
 from aboard.cli.sources import (
     LimitOption,
     RootOption,

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import urlsplit
 
 from aboard.boards.accounts import Session, User
-from aboard.boards.errors import BoardsError
-from aboard.boards.model import INSTANT, BoardState
+from aboard.boards.model import INSTANT, BoardsError, BoardState
+from aboard.hub import query, read, show
+from aboard.hub.api import status_of
 from aboard.hub.auth import (
     BOARDS_MARK,
     SHARE_MARK,
@@ -33,12 +34,9 @@ from aboard.hub.auth import (
     TooManyAttempts,
 )
 from aboard.hub.config import Addresses, Config, origin_of
-from aboard.hub.errors import status_of
-from aboard.hub.metrics import Requests
 from aboard.hub.permissions import API, RULES, Action, Open, may
 from aboard.hub.proxy import NotServing, not_serving
 from aboard.hub.service import Hub
-from aboard.hub.threads import query, read, show
 from aboard.runs.manifest import format_time
 from aboard.web import pages
 from aboard.web.gate import (
@@ -74,6 +72,8 @@ from aboard.web.tokens import pasted_key
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from aboard.hub.pages import Requests
 
 # A session needs this header to change anything through the API. Forms cannot send it, and the
 # pages of TensorBoard and its plugins, which may have the same origin, do not.

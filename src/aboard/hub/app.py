@@ -22,17 +22,16 @@ from aboard.hub.api import (
     FOLLOWING,
     Rescan,
     Shares,
+    add_error_handlers,
     boards,
     events,
     jobs,
     run,
     runs,
-    series,
     users,
 )
 from aboard.hub.config import Addresses
-from aboard.hub.errors import add_error_handlers
-from aboard.hub.metrics import Requests
+from aboard.hub.pages import Requests
 from aboard.hub.permissions import RULES, Open
 from aboard.hub.proxy import Proxy
 from aboard.hub.service import Hub
@@ -97,7 +96,7 @@ def make_api(lifespan: Any = None) -> FastAPI:
     )
     routers = (
         *(boards.router, boards.engines, events.router, jobs.router, runs.router, run.router),
-        *(series.router, users.router, users.views, pages.router),
+        *(runs.series, users.router, users.views, pages.router),
     )
     for router in routers:
         # `include_router` would create each route again, which takes 0.2 s.

@@ -33,11 +33,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from aboard.boards.accounts import Key, Role, Session, Share, Token, User
-from aboard.boards.errors import BadValue, BoardsError, DatabaseUnavailable, NameTaken, NoSuchName
-from aboard.boards.model import BoardRecord, check_number, check_text, is_plain, new_id
+from aboard.boards.model import (
+    BadValue,
+    BoardRecord,
+    BoardsError,
+    DatabaseUnavailable,
+    NameTaken,
+    NoSuchName,
+    check_number,
+    check_text,
+    is_plain,
+    new_id,
+)
 from aboard.boards.registry import Registry
+from aboard.hub import query
 from aboard.hub.permissions import Action, Guest, may, require
-from aboard.hub.threads import query
 from aboard.web.gate import BadKey, Credential, Throttle
 
 if TYPE_CHECKING:

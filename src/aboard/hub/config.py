@@ -29,10 +29,10 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from aboard.boards.errors import BoardsError
 from aboard.boards.model import (
     FIELDS,
     INSTANT,
+    BoardsError,
     Engine,
     Limits,
     Unit,
@@ -40,13 +40,17 @@ from aboard.boards.model import (
     parse_duration,
     parse_size,
 )
-from aboard.executors import EXECUTORS, PROCESS, Profiles, executor_class, places
-from aboard.executors.batch import BATCHES
-from aboard.executors.settings import (
+from aboard.executors import (
+    BATCHES,
+    EXECUTORS,
+    PROCESS,
     ConfigError,
+    Profiles,
+    executor_class,
     explain,
     make_engines,
     personal_file,
+    places,
     read_toml,
     unknown,
 )

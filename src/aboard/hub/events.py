@@ -24,8 +24,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from aboard.boards.accounts import User
-from aboard.boards.errors import Busy, DatabaseUnavailable, NoSuchName
-from aboard.boards.model import INSTANT, BoardRecord, BoardState, to_document
+from aboard.boards.model import (
+    INSTANT,
+    BoardRecord,
+    BoardState,
+    Busy,
+    DatabaseUnavailable,
+    NoSuchName,
+    to_document,
+)
 from aboard.executors.base import ExecutorError
 from aboard.hub.jobs import JobFilter, job_document
 from aboard.hub.permissions import Action, may

@@ -17,16 +17,16 @@ from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from aboard.boards.errors import BadValue, Busy, NoSuchName
+from aboard.boards.model import BadValue, Busy, NoSuchName
 from aboard.executors import Profiles, split_place
 from aboard.executors.base import ExecutorError
+from aboard.hub import read
 from aboard.hub.permissions import Forbidden
-from aboard.hub.threads import read
 from aboard.index.library import Library
 from aboard.jobs import JobError, NoSuchJob
-from aboard.jobs.logs import MemberLog
 from aboard.jobs.model import MEMBER_ENDED, Ending, JobRecord, JobStatus, MemberState
 from aboard.jobs.service import JobRequest, Jobs
+from aboard.jobs.store import MemberLog
 from aboard.runs.manifest import format_time
 from aboard.storage import BadUri, StorageError, canonical
 

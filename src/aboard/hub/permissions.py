@@ -11,8 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from aboard.boards.accounts import Role, Share, User
-from aboard.boards.errors import BoardsError
-from aboard.boards.model import BoardRecord, Visibility
+from aboard.boards.model import BoardRecord, BoardsError, Visibility
 from aboard.boards.registry import no_such_board
 
 

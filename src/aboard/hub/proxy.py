@@ -1,4 +1,4 @@
-"""The reverse proxy for isolated boards, HTTP and WebSockets.
+"""The hub's connections to isolated boards: the reverse proxy, HTTP and WebSockets, and probes.
 
 Bodies are streamed without decompressing them. A board gets none of the hub's secrets and nothing
 about the client. Cookies and redirects of a board are confined to its address.
@@ -7,12 +7,16 @@ about the client. Cookies and redirects of a board are confined to its address.
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import logging
 import re
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin, urlsplit
 from weakref import WeakKeyDictionary
@@ -32,6 +36,7 @@ from aboard.web.request import (
     secured,
     withhold_secrets,
 )
+from aboard.web.server import pinning_context
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -50,6 +55,8 @@ _MAX_CONNECTIONS = 512
 _MAX_PER_BOARD = 64
 _BUFFER_BYTES = 1 << 16
 _MAX_MESSAGE_BYTES = 16 << 20
+_PROBE_SECONDS, _EXAMINE_SECONDS = 5.0, 10.0
+_LARGEST_REPLY = 64 << 20
 _TRY_AGAIN_LATER, _GOING_AWAY, _FAILED = 1013, 1001, 1011
 
 
@@ -626,3 +633,90 @@ def _text(value: bytes) -> str:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return value.decode("latin-1")
+
+
+# Requests of the hub itself.
+
+OTHER_CERTIFICATE = "another server with another certificate answers at its address"
+
+
+def probe(address: Address) -> str:
+    """Return why a board does not answer; empty if it does."""
+    try:
+        _fetch(address, "data/environment")
+    except TimeoutError:
+        return "timed out"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    except http.client.HTTPException:
+        return "it sent an invalid response"
+    return ""
+
+
+def fetch_status(address: Address) -> tuple[int | None, list[str]]:
+    """Return how many runs a board shows, and its problems."""
+    try:
+        status = json.loads(_fetch(address, "data/status"))
+        return status["runs"], status["problems"]
+    except (ValueError, LookupError, TypeError, OSError, http.client.HTTPException):
+        return None, []
+
+
+def _fetch(address: Address, path: str) -> bytes:
+    headers = {"authorization": f"Bearer {address.token}"}
+    with closing(_connection(address, _PROBE_SECONDS)) as connection:
+        connection.connect()
+        # Checked before the token is sent.
+        if address.fingerprint and _presented(connection) != address.fingerprint:
+            raise ConnectionRefusedError(OTHER_CERTIFICATE)
+        connection.request("GET", f"{address.path}{path}", headers=headers)
+        return connection.getresponse().read(_LARGEST_REPLY)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """The hub's view of a trial.
+
+    `accepted` is whether the engine accepted it, `address` where the hub reaches it. `fingerprint`
+    is that of the certificate made for it, `presented` that of the certificate it presents.
+    `status` is the status of a request without a token. `left` names what remains on the engine and
+    in the hub's directory.
+    """
+
+    accepted: bool = False
+    address: str = ""
+    fingerprint: str = ""
+    presented: str = ""
+    status: int | None = None
+    problem: str = ""
+    left: tuple[str, ...] = ()
+
+
+def examine_address(address: Address) -> TrialReport:
+    """Connect to a board without a token, and report its certificate and status."""
+    where, presented = f"{address.host}:{address.port}", ""
+    with closing(_connection(address, _EXAMINE_SECONDS)) as connection:
+        try:
+            connection.connect()
+            presented = _presented(connection)
+            connection.request("GET", f"{address.path}data/runs")
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            problem = str(error) or type(error).__name__
+            return TrialReport(True, where, address.fingerprint, presented, problem=problem)
+    return TrialReport(True, where, address.fingerprint, presented, status)
+
+
+def _connection(address: Address, seconds: float) -> http.client.HTTPConnection:
+    if not address.fingerprint:
+        return http.client.HTTPConnection(address.host, address.port, timeout=seconds)
+    return http.client.HTTPSConnection(
+        address.host, address.port, timeout=seconds, context=pinning_context()
+    )
+
+
+def _presented(connection: http.client.HTTPConnection) -> str:
+    """Return the fingerprint of the certificate that a server presents; empty without TLS."""
+    if not isinstance(connection.sock, ssl.SSLSocket):
+        return ""
+    return sha256(connection.sock.getpeercert(binary_form=True) or b"").hexdigest()

@@ -1,64 +1,68 @@
-"""The hub without HTTP: it connects the parts, and implements operations on boards.
+"""The hub without HTTP: it connects the parts, and implements operations on boards and engines.
 
-Callers check permissions. The lifecycle of boards is left to `boards`.
+Callers check permissions. The lifecycle of boards is left to `boards`. A trial of an engine is a
+board that writes a few points and shows them, so that an engine can be tested without a source that
+it can reach. `aboard doctor --engine` starts one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import http.client
-import json
 import os
 import shutil
-import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from aboard.boards.accounts import User
-from aboard.boards.errors import BadValue, DatabaseUnavailable, NoSuchName
 from aboard.boards.lifecycle import Lifecycle, Settings
 from aboard.boards.model import (
     FIELDS,
     INSTANT,
     LIVE,
+    BadValue,
     BoardRecord,
     BoardState,
+    DatabaseUnavailable,
     Engine,
+    NoSuchName,
     check_timeout,
     fill_limits,
     parse_duration,
     parse_request,
 )
 from aboard.boards.registry import Created, Page, Registry, no_such_board, resolve_board
-from aboard.executors import (
-    PROCESS,
+from aboard.executors import PROCESS, make_executors, places, split_place, unknown_place
+from aboard.executors.base import (
+    PYTHON,
     Address,
+    EngineReport,
+    Executor,
     ExecutorError,
     Spec,
-    make_executors,
+    log_host,
 )
-from aboard.executors.base import PYTHON, log_host
 from aboard.hub.auth import Auth
 from aboard.hub.config import Config
-from aboard.hub.engines import (
-    TRIAL,
-    TRIAL_SECONDS,
-    Engines,
-    TrialReport,
-    examine_address,
-    is_trial,
-    trial_command,
-)
 from aboard.hub.events import Events
 from aboard.hub.jobs import HubJobs
 from aboard.hub.permissions import Action, may, seen_by
-from aboard.hub.proxy import ELSEWHERE, IMPERSONATED, SILENT, NotServing
+from aboard.hub.proxy import (
+    ELSEWHERE,
+    IMPERSONATED,
+    OTHER_CERTIFICATE,
+    SILENT,
+    NotServing,
+    TrialReport,
+    examine_address,
+    fetch_status,
+    probe,
+)
 from aboard.hub.runs import HubRuns
 from aboard.index import Index
 from aboard.index.library import Library, Member
@@ -75,10 +79,12 @@ from aboard.storage.clouds import credential_files, credentials, set_profile
 from aboard.storage.local import confine
 from aboard.tensorboard.follower import BoardSelection, Follower
 from aboard.tensorboard.provider import Boards
-from aboard.web.server import pinning_context
 
-_PROBE_SECONDS = 5.0
-_LARGEST_REPLY = 64 << 20
+_TRIAL = "tag:aboard-doctor"
+"""The first selector of a trial; the others are local roots that it tries to read."""
+_TRIAL_SECONDS = 1800.0  # then the engine stops it, even without the hub
+_SERVE_TRIAL = "from aboard.cli.engines import serve_trial; serve_trial()"
+_ENGINE_SECONDS = 10.0  # for the answer of an engine to a probe
 # How long the first description of a board waits for its buckets, so that users see their errors.
 _BUCKET_SECONDS = 5.0
 _MOST_SOURCES = 100
@@ -488,8 +494,8 @@ class Hub:
         self.engines.executor(name)
         read = [uri for uri in self.library.uris if roots and not is_remote(uri)]
         values = fill_limits({"on": name}, self.config.limits)
-        values["timeout"] = min(TRIAL_SECONDS, values["timeout"] or TRIAL_SECONDS)
-        draft = BoardRecord(owner=user.name, selectors=(TRIAL, *read), **values)
+        values["timeout"] = min(_TRIAL_SECONDS, values["timeout"] or _TRIAL_SECONDS)
+        draft = BoardRecord(owner=user.name, selectors=(_TRIAL, *read), **values)
         return self.lifecycle.create(draft, new=True).board
 
     def examine_trial(self, user: User, name: str, board_id: str) -> TrialReport:
@@ -501,7 +507,7 @@ class Hub:
         except NoSuchName:
             pass  # it was deleted
         else:
-            if not is_trial(record) or not may(user, Action.SEE, record):
+            if not _is_trial(record) or not may(user, Action.SEE, record):
                 raise no_such_board(board_id)
             report = TrialReport(accepted=record.handle is not None)
             address = self.lifecycle.address(record) if record.is_live else None
@@ -525,7 +531,7 @@ class Hub:
             return NotServing(ELSEWHERE)
         if self.lifecycle.is_unhealthy(record):
             why = self.lifecycle.why_silent(record)
-            return NotServing(IMPERSONATED if why == _OTHER_CERTIFICATE else SILENT)
+            return NotServing(IMPERSONATED if why == OTHER_CERTIFICATE else SILENT)
         try:
             return self.lifecycle.address(record) or NotServing(BoardState.STARTING)
         except ExecutorError as error:
@@ -604,7 +610,7 @@ class Hub:
 
     def _specify(self, record: BoardRecord) -> Spec:
         """Return the command of an isolated board: `aboard view` of its selection."""
-        if is_trial(record):
+        if _is_trial(record):
             return self._specify_trial(record)
         selectors = self.library.parse(record.selectors)
         question = question_of(record)
@@ -659,7 +665,7 @@ class Hub:
         roots = record.selectors[1:]
         return Spec(
             board=record.id,
-            command=trial_command(roots),
+            command=(PYTHON, "-P", "-c", _SERVE_TRIAL, *roots),
             directory=self._directory(record.id),
             attempt=record.attempt,
             profile=record.profile,
@@ -737,43 +743,71 @@ def _is_path_here(selector: str) -> bool:
     return not selector.startswith("/") and Path(selector).exists()
 
 
-_OTHER_CERTIFICATE = "another server with another certificate answers at its address"
+def _is_trial(record: BoardRecord) -> bool:
+    return record.selectors[:1] == (_TRIAL,)
 
 
-def probe(address: Address) -> str:
-    """Return why a board does not answer; empty if it does."""
-    try:
-        _fetch(address, "data/environment")
-    except TimeoutError:
-        return "timed out"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    except http.client.HTTPException:
-        return "it sent an invalid response"
-    return ""
+class ProbedEngine(NamedTuple):
+    """A place for boards and the report of its engine; None if it was not probed."""
+
+    name: str
+    report: EngineReport | None
 
 
-def fetch_status(address: Address) -> tuple[int | None, list[str]]:
-    try:
-        status = json.loads(_fetch(address, "data/status"))
-        return status["runs"], status["problems"]
-    except (ValueError, LookupError, TypeError, OSError, http.client.HTTPException):
-        return None, []
+class Engines:
+    """Probes engines, each in its own thread and one probe at a time."""
 
+    def __init__(
+        self, executors: Mapping[str, Executor], *, seconds: float = _ENGINE_SECONDS
+    ) -> None:
+        self._executors = executors
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._probes: dict[str, Future[EngineReport]] = {}
 
-def _fetch(address: Address, path: str) -> bytes:
-    place = (address.host, address.port)
-    connection = (
-        http.client.HTTPSConnection(*place, timeout=_PROBE_SECONDS, context=pinning_context())
-        if address.fingerprint
-        else http.client.HTTPConnection(*place, timeout=_PROBE_SECONDS)
-    )
-    headers = {"authorization": f"Bearer {address.token}"}
-    with closing(connection):
-        connection.connect()
-        if address.fingerprint:  # before the token is sent
-            certificate = cast("ssl.SSLSocket", connection.sock).getpeercert(True) or b""
-            if hashlib.sha256(certificate).hexdigest() != address.fingerprint:
-                raise ConnectionRefusedError(_OTHER_CERTIFICATE)
-        connection.request("GET", f"{address.path}{path}", headers=headers)
-        return connection.getresponse().read(_LARGEST_REPLY)
+    @property
+    def names(self) -> list[str]:
+        return places({name: one.profiles for name, one in self._executors.items()})
+
+    def executor(self, name: str) -> Executor:
+        if name not in self.names:
+            raise NoSuchName(*unknown_place(name, self.names))
+        return self._executors[split_place(name)[0]]
+
+    def probe(self) -> list[ProbedEngine]:
+        """Return the report of each engine; one that does not answer in time is a problem."""
+        probes = {name: self._probe(name) for name in self.names}
+        wait(probes.values(), self._seconds)
+        return [ProbedEngine(name, self._result(probe)) for name, probe in probes.items()]
+
+    def _probe(self, name: str) -> Future[EngineReport]:
+        """Start a probe unless one is running, so that an engine that hangs holds one thread."""
+        with self._lock:
+            before = self._probes.get(name)
+            if before is not None and not before.done():
+                return before
+            probe: Future[EngineReport] = Future()
+            self._probes[name] = probe
+        thread = threading.Thread(
+            target=self._run, args=(name, probe), name=f"probe-{name}", daemon=True
+        )
+        thread.start()
+        return probe
+
+    def _run(self, name: str, probe: Future[EngineReport]) -> None:
+        engine, profile = split_place(name)
+        try:
+            probe.set_result(self._executors[engine].probe(profile))
+        except ExecutorError as error:
+            probe.set_result(EngineReport(answers=False, problem=str(error)))
+        except Exception as error:  # noqa: BLE001 - one engine must not hide the others
+            problem = f"the probe failed: {error!r}."
+            probe.set_result(EngineReport(answers=False, problem=problem, hint="Report this."))
+
+    def _result(self, probe: Future[EngineReport]) -> EngineReport:
+        if probe.done():
+            return probe.result()
+        problem = f"it did not answer within {self._seconds:g} s."
+        return EngineReport(
+            answers=False, problem=problem, hint="Check its service and the network."
+        )

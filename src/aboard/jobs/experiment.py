@@ -15,9 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from aboard.boards.errors import BoardsError
-from aboard.boards.model import parse_duration, parse_size
-from aboard.executors.batch import Resources
+from aboard.boards.model import BoardsError, parse_duration, parse_size
+from aboard.executors.base import Resources
 from aboard.jobs import BadJob
 from aboard.jobs.model import JobState, JobStatus, Member
 from aboard.jobs.service import JobRequest, Jobs

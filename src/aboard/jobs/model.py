@@ -16,8 +16,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
-from aboard.executors.base import Handle
-from aboard.executors.batch import Resources, TaskState, TaskStatus
+from aboard.executors.base import Handle, Resources, TaskState, TaskStatus
 from aboard.jobs import BadJob, JobError
 from aboard.jobs.member import JOB, NUMBER, fill
 from aboard.runs.catalog import dump_json, parse_quickly

@@ -22,21 +22,26 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from aboard import system
-from aboard.executors import Profiles, split_place
-from aboard.executors.base import PYTHON, ExecutorError, Handle
-from aboard.executors.batch import (
+from aboard.executors import (
     BATCHES,
     IDENTITIES,
+    Profiles,
+    batch_executor,
+    read_engines,
+    split_place,
+    unknown,
+)
+from aboard.executors.base import (
+    PYTHON,
     Batch,
     BatchExecutor,
+    ExecutorError,
+    Handle,
     Resources,
     TaskState,
     TaskStatus,
-    batch_executor,
 )
-from aboard.executors.settings import read_engines, unknown
 from aboard.jobs import BadJob, JobError, JobExists, JobTimeout, NoSuchJob
-from aboard.jobs.logs import MemberLog
 from aboard.jobs.member import JOB, NUMBER, RESERVED, check_placeholders, expand, fill
 from aboard.jobs.model import (
     MEMBER_ENDED,
@@ -52,7 +57,7 @@ from aboard.jobs.model import (
     new_id,
     standing_of,
 )
-from aboard.jobs.store import JobStore
+from aboard.jobs.store import JobStore, MemberLog
 from aboard.runs import manifest
 from aboard.runs.layout import DEFAULT_EXPERIMENT, BadName, check_name, directory_of
 from aboard.runs.manifest import BadManifest, Manifest

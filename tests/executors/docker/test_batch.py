@@ -8,11 +8,10 @@ from collections import Counter
 
 import pytest
 
-from aboard.executors import ExecutorError
-from aboard.executors.batch import PAYLOAD, Batch, Resources, TaskState
+from aboard.executors.base import PAYLOAD, Batch, ExecutorError, Resources, TaskState
 from aboard.executors.docker.batch import DockerBatches
 from aboard.executors.docker.daemon import DockerSettings
-from tests.executors.process.test_batch import (
+from tests.executors.test_queue import (
     ended,
     in_state,
     kill_supervisor,

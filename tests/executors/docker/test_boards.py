@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from aboard import EventWriter
-from aboard.executors import CommandState, ExecutorError, Spec
+from aboard.executors.base import CommandState, ExecutorError, Spec
 from aboard.executors.docker import daemon as docker_daemon
 from aboard.executors.docker.boards import DockerExecutor, DockerSettings
-from aboard.executors.docker.image import default_tag
+from aboard.executors.docker.daemon import default_tag
 from tests.engines.certificates import Authority
 from tests.engines.rigs import SERVES, command, fetch, until_state
 from tests.waiting import until

@@ -6,8 +6,8 @@ import pytest
 
 from aboard import __version__
 from aboard.cli.app import run
-from aboard.executors import ExecutorError
-from aboard.executors.docker.image import _closure, default_tag
+from aboard.executors.base import ExecutorError
+from aboard.executors.docker.daemon import _closure, default_tag
 
 
 def names(*requirements):

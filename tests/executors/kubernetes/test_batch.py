@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from aboard.executors import ExecutorError, Handle
-from aboard.executors.base import PYTHON
-from aboard.executors.batch import (
+from aboard.executors.base import (
+    PYTHON,
     Batch,
+    ExecutorError,
+    Handle,
     Resources,
     TaskState,
     TaskStatus,
@@ -26,9 +27,9 @@ from aboard.executors.batch import (
     parse_ranges,
 )
 from aboard.executors.kubernetes.api import KubernetesApi
-from aboard.executors.kubernetes.batch import KubernetesBatches
-from aboard.executors.kubernetes.job import (
+from aboard.executors.kubernetes.batch import (
     INDEXED,
+    KubernetesBatches,
     find_tasks,
     make_handle,
     make_jobs,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from aboard.executors import CommandState, ExecutorError, Handle, Spec, Status
+from aboard.executors.base import CommandState, ExecutorError, Handle, Spec, Status
 from aboard.executors.kubernetes.api import ApiError, KubernetesApi
 from aboard.executors.kubernetes.boards import KubernetesExecutor
 from aboard.executors.kubernetes.pod import (

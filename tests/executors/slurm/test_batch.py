@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.executors import ExecutorError
-from aboard.executors.base import PYTHON
-from aboard.executors.batch import Batch, Resources, TaskState
+from aboard.executors.base import PYTHON, Batch, ExecutorError, Resources, TaskState
 from aboard.executors.slurm.batch import SlurmBatches, _arrays, _environment, expand
 from aboard.executors.slurm.cluster import Cluster, SlurmSettings
 from tests.waiting import until

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.executors import CommandState, ExecutorError, Spec
+from aboard.executors.base import CommandState, ExecutorError, Spec
 from aboard.executors.slurm.batch import SlurmBatches
 from aboard.executors.slurm.boards import SlurmExecutor
 from aboard.executors.slurm.cluster import SlurmSettings, limit_seconds
@@ -545,7 +545,7 @@ class TestSecrets:
         script = f"""
 import json, sys, time
 from pathlib import Path
-from aboard.executors import Spec
+from aboard.executors.base import Spec
 from aboard.executors.slurm.boards import SlurmExecutor
 from aboard.executors.slurm.cluster import SlurmSettings
 settings = SlurmSettings(configuration={str(boards.cluster.configuration)!r})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aboard.executors import ExecutorError
+from aboard.executors.base import ExecutorError
 from aboard.executors.vertex import api as vertex_api
 from aboard.executors.vertex.api import Location, Vertex, VertexError
 from tests.engines.fake_vertex import LOCATION, PARENT, PROJECT, FakeVertex, Fault
@@ -185,7 +185,7 @@ def test_without_the_extra_the_error_names_it(
 
 def test_importing_it_imports_no_client() -> None:
     script = (
-        "import sys, aboard.executors.vertex.batch;"
+        "import sys, aboard.executors.vertex.engine;"
         "print([one for one in ('google.auth', 'requests') if one in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

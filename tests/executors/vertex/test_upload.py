@@ -19,12 +19,11 @@ import numpy as np
 import pytest
 
 from aboard.events.writer import EventWriter
-from aboard.executors.base import PYTHON
-from aboard.executors.batch import Batch, Resources
+from aboard.executors.base import PYTHON, Batch, Resources
 from aboard.executors.vertex import api as vertex_api
 from aboard.executors.vertex import upload as vertex_upload
 from aboard.executors.vertex.api import Location, VertexError
-from aboard.executors.vertex.batch import VertexBatches, VertexSettings
+from aboard.executors.vertex.engine import VertexBatches, VertexSettings
 from aboard.executors.vertex.upload import (
     UPLOAD,
     Destination,

@@ -20,8 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from aboard.executors.base import ExecutorError, Handle
-from aboard.executors.batch import Batch, TaskState, TaskStatus
+from aboard.executors.base import Batch, ExecutorError, Handle, TaskState, TaskStatus
 from aboard.executors.docker.daemon import (
     DIRECTORY,
     INHERITED,
@@ -41,9 +40,8 @@ from aboard.executors.docker.daemon import (
     pull,
     remove,
 )
-from aboard.executors.queue import Queue, QueueBatches, Unit
+from aboard.executors.queue import Device, Ended, Queue, QueueBatches, Runner, Unit
 from aboard.executors.start import amount, describe_exit
-from aboard.executors.supervisor import Device, Ended, Runner
 from aboard.system import cache_place
 
 _SILENT = "Docker does not answer"

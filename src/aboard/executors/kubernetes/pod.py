@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from aboard import __version__
-from aboard.executors.base import ADDRESS, PYTHON, EngineSettings, Handle, Spec
-from aboard.executors.batch import PAYLOAD, Batch
+from aboard.executors.base import ADDRESS, PAYLOAD, PYTHON, Batch, EngineSettings, Handle, Spec
 from aboard.executors.start import Start, amount
 from aboard.system import requires
 

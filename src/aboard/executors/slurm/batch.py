@@ -34,11 +34,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aboard import system
-from aboard.executors.base import PYTHON, ExecutorError, Handle
-from aboard.executors.batch import (
+from aboard.executors.base import (
     PAYLOAD,
+    PYTHON,
     Batch,
     BatchExecutor,
+    ExecutorError,
+    Handle,
     TaskState,
     TaskStatus,
     bounded,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from aboard.executors.base import EngineSettings, ExecutorError
-from aboard.executors.process.boards import inherited
+from aboard.executors.process import inherited
 from aboard.executors.start import amount, why
 from aboard.system import requires
 

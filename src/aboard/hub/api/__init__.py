@@ -1,7 +1,7 @@
 """The REST API, one module per noun; this one has what the routes share.
 
 A route's dependencies find the hub, the user and the board, and apply the route's rule from the
-table in `permissions`.
+table in `permissions`. Every error is one document, with an HTTP status.
 """
 
 from __future__ import annotations
@@ -14,16 +14,26 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppres
 from typing import Annotated, Any, TypeVar
 
 from anyio import from_thread
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from aboard.boards.accounts import User
-from aboard.boards.errors import BadValue, Busy
-from aboard.boards.model import LONGEST_NAME, BoardRecord
+from aboard.boards.model import (
+    LONGEST_NAME,
+    BadValue,
+    BoardLimitExceeded,
+    BoardRecord,
+    BoardsError,
+    Busy,
+)
+from aboard.executors.base import ExecutorError
+from aboard.hub import read
 from aboard.hub.auth import AuthError, HubVisitor
-from aboard.hub.errors import ErrorDocument
 from aboard.hub.permissions import (
     API,
     ON_BOARDS,
@@ -36,11 +46,15 @@ from aboard.hub.permissions import (
     require,
 )
 from aboard.hub.service import Hub
-from aboard.hub.threads import read
 from aboard.index.library import Library
+from aboard.jobs import JobError
+from aboard.runs import RunsError
+from aboard.runs.question import BadQuestion
 from aboard.runs.selectors import NothingMatches
+from aboard.storage import StorageError
 from aboard.web.gate import VISITOR, is_ending
-from aboard.web.pages import ENDING
+from aboard.web.pages import ENDING, NOT_FOUND
+from aboard.web.request import accepts_html
 
 
 def rule_of(request: Request) -> Rule:
@@ -121,7 +135,135 @@ TheUser = Annotated[User, Depends(_find_user)]
 TheVisitor = Annotated[HubVisitor | None, Depends(_find_visitor)]
 TheBoard = Annotated[BoardRecord, Depends(the_board)]
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
+
+class ErrorBody(BaseModel):
+    """What is wrong and what to do."""
+
+    code: str = Field(examples=["not_found"])
+    message: str = Field(examples=["board 'x' not found."])
+    hint: str = Field(examples=["List yours with: aboard list"])
+    boards: list[str] | None = Field(
+        None, description="With limit_exceeded: the ids of the boards that count."
+    )
+    picture: str | None = Field(
+        None, description="With bad_question: its text, with carets under the error."
+    )
+
+
+class ErrorDocument(BaseModel):
+    """An error."""
+
+    error: ErrorBody
+
+
+_CODES = {
+    400: ("bad_question",),
+    401: ("not_authenticated",),
+    403: ("forbidden", "cross_origin", "outside_roots", "limit_exceeded"),
+    404: ("not_found",),
+    409: ("ambiguous", "conflict", "illegal_transition", "name_taken", "idempotency_mismatch"),
+    413: ("too_large",),
+    422: ("bad_value", "bad_selector", "bad_template", "nothing_matches"),
+    429: ("too_many_attempts",),
+    502: ("engine", "storage"),
+    503: ("database_unavailable", "bad_database", "busy"),
+}
+_STATUSES = {code: status for status, codes in _CODES.items() for code in codes}
+
+
+def status_of(error: BoardsError | RunsError) -> int:
+    return _STATUSES.get(error.code, 500)
+
+
+def _error_document(code: str, message: str, hint: str = "") -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "hint": hint}}
+
+
+def _respond(error: BoardsError | RunsError) -> JSONResponse:
+    document = _error_document(error.code, error.message, error.hint)
+    if isinstance(error, BoardLimitExceeded):
+        document["error"]["boards"] = [board.id for board in error.boards]
+    if isinstance(error, BadQuestion) and error.picture:
+        document["error"]["picture"] = error.picture
+    status = status_of(error)
+    headers = {"cache-control": "no-store"}
+    if status == 401:
+        headers["www-authenticate"] = 'Bearer realm="aboard"'
+    if status in {429, 503}:
+        headers["retry-after"] = "5"
+    return JSONResponse(document, status, headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    async def ours(_: Request, error: BoardsError | RunsError) -> JSONResponse:
+        return _respond(error)
+
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse(
+            _error_document("invalid", _first_problem(error), _SEE_DOCUMENTATION), 422
+        )
+
+    async def refused(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404 and not request.url.path.startswith("/api/"):
+            reply = NOT_FOUND.reply(as_page=accepts_html(request.scope))
+            return Response(reply.body, reply.status, dict(reply.headers))
+        code, message, hint = _REFUSALS.get(
+            error.status_code, ("refused", f"{error.detail}.", "See the documentation of the API.")
+        )
+        headers = dict(error.headers or {})
+        return JSONResponse(_error_document(code, message, hint), error.status_code, headers)
+
+    async def upstream(_: Request, error: ExecutorError | StorageError) -> JSONResponse:
+        code = "engine" if isinstance(error, ExecutorError) else "storage"
+        return JSONResponse(_error_document(code, str(error)), 502)
+
+    async def of_job(_: Request, error: JobError) -> JSONResponse:
+        code, status = _JOB_ERRORS.get(error.code, ("conflict", 409))
+        return JSONResponse(_error_document(code, str(error)), status)
+
+    app.add_exception_handler(BoardsError, ours)  # type: ignore[arg-type]
+    app.add_exception_handler(RunsError, ours)  # type: ignore[arg-type]
+    app.add_exception_handler(RequestValidationError, invalid)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, refused)  # type: ignore[arg-type]
+    app.add_exception_handler(ExecutorError, upstream)  # type: ignore[arg-type]
+    app.add_exception_handler(StorageError, upstream)  # type: ignore[arg-type]
+    app.add_exception_handler(JobError, of_job)  # type: ignore[arg-type]
+
+
+_JOB_ERRORS = {
+    "invalid": ("bad_value", 422),
+    "exists": ("name_taken", 409),
+    "not_found": ("not_found", 404),
+}
+_SEE_DOCUMENTATION = "See the documentation of the API, or /openapi.json."
+_REFUSALS = {
+    400: ("bad_request", "invalid request.", "Send JSON."),
+    404: ("not_found", "route not found.", _SEE_DOCUMENTATION),
+    405: ("method_not_allowed", "method not allowed.", _SEE_DOCUMENTATION),
+    413: ("too_large", "the request is too large.", "Send less."),
+}
+
+
+def _first_problem(error: RequestValidationError) -> str:
+    found = error.errors()[0]
+    kind, context = str(found["type"]), found.get("ctx", {})
+    if kind == "json_invalid":
+        return "the request is not JSON."
+    named = [part for part in found["loc"] if part not in {"body", "query", "path", "header"}]
+    # After a field come indices of a list, or the name of the type that pydantic tried.
+    where = ".".join(str(part) for i, part in enumerate(named) if not i or isinstance(part, int))
+    where = where or "the request"
+    if kind in {"enum", "literal_error"}:
+        return f"{where} cannot be {str(found['input'])[:40]!r}: use {context['expected']}."
+    if kind == "missing":
+        return f"{where} is missing."
+    if kind == "extra_forbidden":
+        return f"unknown field {where}."
+    message = str(found["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    return f"{where} {message[:1].lower()}{message[1:300]}."
+
+
+_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorDocument, "description": text}
     for status, text in {
         400: "The request is invalid.",
@@ -276,7 +418,7 @@ def api_router(tag: str) -> APIRouter:
         prefix=API,
         tags=[tag],
         dependencies=[Depends(check_rule)],
-        responses=_ERRORS,
+        responses=_RESPONSES,
         route_class=_SharedRoute,
     )
 

@@ -27,7 +27,7 @@ from aboard.boards.model import (
     parse_duration,
     to_document,
 )
-from aboard.executors import EngineReport
+from aboard.executors.base import EngineReport
 from aboard.hub.access import public_address
 from aboard.hub.api import (
     Duration,
@@ -41,8 +41,8 @@ from aboard.hub.api import (
     computes,
     leave_turn,
 )
-from aboard.hub.engines import ProbedEngine, TrialReport
-from aboard.hub.service import Hub
+from aboard.hub.proxy import TrialReport
+from aboard.hub.service import Hub, ProbedEngine
 from aboard.runs.manifest import format_time
 
 router = api_router("boards")

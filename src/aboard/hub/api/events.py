@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from aboard.boards.errors import NoSuchName
+from aboard.boards.model import NoSuchName
+from aboard.hub import read
 from aboard.hub.api import TheHub, TheUser, api_router
 from aboard.hub.events import MOST_FOLLOWED, Events, Kind, Listener
 from aboard.hub.service import Hub
-from aboard.hub.threads import read
 from aboard.web.gate import server_ends
 from aboard.web.request import CONNECTION
 

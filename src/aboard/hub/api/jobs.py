@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from aboard.boards.errors import BadValue
+from aboard.boards.model import BadValue
 from aboard.hub.api import (
     Duration,
     RequestDocument,

@@ -13,13 +13,11 @@ from fastapi import Depends, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from aboard.boards.errors import BadValue
-from aboard.boards.model import LIVE
+from aboard.boards.model import LIVE, BadValue
 from aboard.hub.api import RequestDocument, TheHub, TheUser, api_router, computes
 from aboard.hub.api.runs import RunDocument
-from aboard.hub.media import Kind, content_type, read_blob, read_medium
 from aboard.hub.permissions import Action, require
-from aboard.hub.runs import run_document
+from aboard.hub.runs import Kind, content_type, read_blob, read_medium, run_document
 from aboard.hub.service import Hub
 from aboard.index.library import RunSet
 from aboard.index.summary import Summary

@@ -1,25 +1,52 @@
-"""Runs, and the roots that contain them."""
+"""Runs, the roots that contain them, and their curves.
+
+Curves are the points of many runs and metrics in one response, smoothed and sampled on request. A
+request for them is computed in slices of a few hundredths of a second, and the slices of all
+clients take turns. Each request has a limit, and stops when its client disconnects.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import orjson
-from fastapi import Query, Response
-from pydantic import BaseModel, Field
+from fastapi import Query, Request, Response
+from pydantic import BaseModel, Field, model_validator
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
-from aboard.hub.api import TheHub, api_router, computes, position
+from aboard.boards.model import BoardsError
+from aboard.hub.api import (
+    RequestDocument,
+    Shares,
+    TheHub,
+    TheVisitor,
+    api_router,
+    computes,
+    position,
+)
 from aboard.hub.runs import run_document
 from aboard.hub.service import Hub
-from aboard.index import Source
+from aboard.index import Series, Source, Tag
+from aboard.index.derived import MOST_POINTS as MOST_OF_GROUP
+from aboard.index.derived import Axis, Curve, Shape
 from aboard.index.library import RunGroup as Group
 from aboard.index.library import RunSet
+from aboard.index.tags import GroupTag
+from aboard.runs.catalog import KnownRun
 from aboard.runs.columns import Mark
+from aboard.runs.groups import Band, Line
 from aboard.runs.manifest import format_time
+from aboard.runs.naming import shown
 from aboard.runs.question import (
     MAX_FIELDS,
     MAX_LENGTH,
@@ -30,9 +57,12 @@ from aboard.runs.question import (
     split_fields,
 )
 from aboard.runs.question import Field as QuestionField
-from aboard.storage import StorageError, is_remote
+from aboard.runs.selectors import NothingMatches
+from aboard.storage import StorageError, is_below, is_remote
+from aboard.tensorboard.routes import json_numbers
 
 router = api_router("runs")
+series = api_router("series")
 _MOST_PROBLEMS = 20
 _LONGEST_CURSOR = 8192  # proxies may refuse longer URLs
 
@@ -301,3 +331,344 @@ def _root_requests(hub: Hub, uri: str) -> list[RootRequests]:
         RootRequests(kind=kind, requests=requests, bytes=size)
         for kind, (requests, size) in sorted(totals.items())
     ]
+
+
+_SLICE_SECONDS = 0.05
+MOST_SERIES = 10_000
+MOST_POINTS = 4_000_000  # in a response
+MOST_READ = 100_000_000  # points read for a request
+MOST_OF_ONE = 16_000_000  # of these, from one series
+_BATCH_SERIES = 32
+_BATCH_POINTS = 1_000_000
+_ENCODED = 100_000  # numbers at once
+_READ_POINTS = 500_000  # of a sampled series; of a longer one, only some chunks are read
+_BINARY = "application/vnd.aboard.series"
+_MAGIC = b"ABS1"
+_HEAD = struct.Struct("<4sI")
+Result = TypeVar("Result")
+_LINES = (Line.MIDDLE, Line.LOWER, Line.UPPER)
+
+
+class TooMuch(BoardsError):  # noqa: N818 - named by what is wrong
+    """A request for too many points."""
+
+    code = "too_large"
+
+
+class SeriesSpec(RequestDocument):
+    """Which curves to return, and how to compute them."""
+
+    selectors: list[Annotated[str, Field(max_length=4096)]] = Field(
+        min_length=1,
+        max_length=10_000,
+        description="Selectors of runs, as for boards.",
+        examples=[["cifar10", "tag:best"]],
+    )
+    tags: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
+        min_length=1,
+        max_length=1000,
+        description="Names of metrics: `TAG`, or `DIRECTORY/TAG` in a directory of the run.",
+        examples=[["loss", "eval/acc"]],
+    )
+    x: Axis = Field(Axis.STEP, description="The x axis.")
+    metric: str = Field("", max_length=1000, description="With `x` = `metric`: its name.")
+    start: float | None = Field(None, description="The least x.", allow_inf_nan=False)
+    stop: float | None = Field(None, description="The greatest x.", allow_inf_nan=False)
+    samples: int = Field(1000, ge=1, le=MOST_POINTS, description="The most points per curve.")
+    smoothing: float = Field(
+        0.0, ge=0, lt=1, description="The weight of TensorBoard's smoothing, over all points."
+    )
+    window: int = Field(
+        1, ge=1, le=1_000_000, description="The number of points to average around each point."
+    )
+    group_by: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
+        [],
+        max_length=10,
+        description="Fields that the runs of a group share: a curve for each group, and its band.",
+        examples=[["hparams.lr"]],
+    )
+    band: Band = Field(Band.STD, description="The band around the middle of a group.")
+    format: Literal["json", "binary"] = "json"
+
+    @model_validator(mode="after")
+    def _check(self) -> SeriesSpec:
+        if (self.x is Axis.METRIC) != bool(self.metric):
+            raise ValueError('needs x = "metric" and the name of a metric, or neither')
+        return self
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.x, self.start, self.stop, self.samples, self.smoothing, self.window)
+
+
+Number = float | Literal["NaN", "Infinity", "-Infinity"]
+
+
+class CurveDocument(BaseModel):
+    """A curve: the points of a metric of a run."""
+
+    run: str = Field(description="`EXPERIMENT/RUN`; of a group, what its runs share.")
+    uri: str = Field(description="Empty for a group.")
+    tag: str
+    points: int = Field(description="Of the series; restarts may have made some void.")
+    line: Line | None = Field(
+        None, description="With `group_by`: the middle, or an edge of the band."
+    )
+    members: list[str] | None = Field(None, description="With `group_by`: the ids of the runs.")
+    x: list[Number]
+    y: list[Number]
+
+
+class CurveList(BaseModel):
+    """Curves in the order of their runs and tags; a run without a metric has no curve."""
+
+    series: list[CurveDocument]
+    unread: int = Field(description="How many runs the hub has not read yet.")
+
+
+class _Found(NamedTuple):
+    runs: Sequence[KnownRun]  # one, or the members of a group
+    label: str
+    name: str
+    tag: Tag
+    metric: Tag | None  # the x axis
+
+    @property
+    def points(self) -> int:
+        return _read_of(self.tag) + (_read_of(self.metric) if self.metric is not None else 0)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found = {"run": self.label, "uri": "", "tag": self.name, "points": self.tag.points}
+        if isinstance(self.tag, GroupTag):
+            return {**found, "line": self.tag.line, "members": [run.id for run in self.runs]}
+        return {**found, "uri": self.runs[0].uri}
+
+
+def _read_of(tag: Tag) -> int:
+    """Return how many points are read for a curve; members of a large group are sampled."""
+    return min(tag.points, MOST_OF_GROUP) if isinstance(tag, GroupTag) else tag.points
+
+
+@series.post(
+    "/series",
+    response_model=CurveList,
+    responses={200: {"content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def read_series(
+    hub: TheHub, visitor: TheVisitor, request: Request, spec: SeriesSpec
+) -> Response:
+    """Return curves of many runs and metrics."""
+    shares: Shares = request.app.state.shares
+    computing: Shares = request.app.state.computing
+    name = visitor.name if visitor is not None else ""
+    reading = _Reading(hub, spec)
+
+    async def compute(work: Callable[..., Result], *arguments: Any) -> Result:
+        async with computing.of(name):
+            if await request.is_disconnected():
+                raise ClientDisconnect
+            return await run_in_threadpool(work, *arguments)
+
+    try:
+        try:
+            runs = await compute(reading.select)
+        except NothingMatches:
+            await request.app.state.rescan()
+            runs = await compute(partial(reading.select, is_last=True))
+        async with shares.of(name):
+            await run_in_threadpool(hub.follower.metrics_requested, runs, wait=True)
+        await compute(reading.find, runs)
+        while not reading.is_done:
+            await compute(reading.proceed)
+        return await compute(reading.respond)
+    except ClientDisconnect:
+        return Response()
+
+
+class _Reading:
+    """The curves of a request, computed slice by slice. Its methods block."""
+
+    def __init__(self, hub: Hub, spec: SeriesSpec) -> None:
+        self._index = hub.index
+        self._library = hub.library
+        self._follower = hub.follower
+        self._spec = spec
+        self._shape = spec.shape
+        self._unread = 0
+        self._found: list[_Found] = []
+        self._curves: list[Curve | None] = []
+        self._batches = self._compute()
+        self.is_done = False
+
+    def select(self, *, is_last: bool = False) -> RunSet:
+        """Return the runs; unless `is_last`, raise if a place has none, so that it is rescanned."""
+        selectors = self._library.parse(self._spec.selectors)
+        places = [one.place for one in selectors if one.place]
+        if places:
+            self._library.resolve(selectors, retry=False)  # refuses what is not below a root
+        runs = self._library.find(selectors, retry=False)
+        in_each = all(any(is_below(run.uri, place) for run in runs) for place in places)
+        if not runs or not (in_each or is_last):
+            raise NothingMatches("no runs in these places below a root of the hub.")
+        return runs
+
+    def find(self, runs: RunSet) -> None:
+        """Look up the series of these runs."""
+        self._unread = self._library.unread(runs)
+        self._found = self._find(runs)
+        self.is_done = not self._found
+
+    def _find(self, runs: RunSet) -> list[_Found]:
+        spec = self._spec
+        names = dict.fromkeys([*spec.tags, *([spec.metric] if spec.metric else ())])
+        tags = self._index.metrics([Source(run.uri) for run in runs], names)
+        found = []
+        for label, members in self._groups(runs):
+            over = self._curve_of(members, spec.metric, tags, Line.MIDDLE)
+            for name in dict.fromkeys(spec.tags):
+                for line in _LINES if spec.group_by else _LINES[:1]:
+                    tag = self._curve_of(members, name, tags, line)
+                    if tag is not None and (over is not None or not spec.metric):
+                        found.append(_Found(members, label, name, tag, over))
+        if len(found) > MOST_SERIES:
+            raise TooMuch(f"{len(found):,} curves are more than {MOST_SERIES:,}.", _LESS)
+        points = sum(min(one.tag.points, spec.samples) for one in found)
+        if points > MOST_POINTS:
+            raise TooMuch(f"{points:,} points are more than {MOST_POINTS:,}.", _FEWER)
+        if self._shape.needs_all:
+            self._check_read(found)
+        return found
+
+    def _groups(self, runs: RunSet) -> list[tuple[str, Sequence[KnownRun]]]:
+        """Return the runs of each curve with their label: one run, or the runs of a group."""
+        spec = self._spec
+        if not spec.group_by:
+            return [(run.label, [run]) for run in runs]
+        question = Question.parse(None, [], None, spec.group_by)
+        if read := self._library.to_read(question, runs):
+            self._follower.metrics_requested(read)
+        names = [one.name for one in question.group_by]
+        groups = self._library.answer(question, runs, check=not self._unread).groups
+        return [
+            (
+                ", ".join(
+                    f"{name}={shown(value)}"
+                    for name, value in zip(names, group.values, strict=True)
+                ),
+                group.runs,
+            )
+            for group in groups
+        ]
+
+    def _curve_of(
+        self,
+        members: Sequence[KnownRun],
+        name: str,
+        tags: Mapping[tuple[str, str], Tag],
+        line: Line,
+    ) -> Tag | None:
+        held = [tag for run in members if (tag := tags.get((run.uri, name))) is not None]
+        if not held or not self._spec.group_by:
+            return held[0] if held else None
+        return GroupTag.of(held, self._spec.band, line)
+
+    def _check_read(self, found: Sequence[_Found]) -> None:
+        largest = max(found, key=lambda one: one.points, default=None)
+        if largest is not None and largest.points > MOST_OF_ONE:
+            raise TooMuch(
+                f"{largest.name!r} of {largest.label} has {largest.points:,} points;"
+                f" at most {MOST_OF_ONE:,} can be smoothed or drawn over another axis.",
+                "Request it over steps, without smoothing.",
+            )
+        total = sum(one.points for one in found)
+        if total > MOST_READ:
+            raise TooMuch(
+                f"the request has to read {total:,} points, more than {MOST_READ:,}.", _LESS
+            )
+
+    def proceed(self) -> None:
+        until = time.monotonic() + _SLICE_SECONDS
+        for curves in self._batches:
+            self._curves += curves
+            if time.monotonic() >= until:
+                break
+        self.is_done = len(self._curves) == len(self._found)
+
+    def _compute(self) -> Iterator[list[Curve | None]]:
+        shape = self._shape
+        samples, start, stop = None, None, None
+        if not shape.needs_all:  # the index reads only what it needs for the samples
+            samples = shape.samples
+            start = None if shape.start is None else _step(math.ceil(shape.start))
+            stop = None if shape.stop is None else _step(math.floor(shape.stop))
+        for batch in _batches(self._found, most=None if shape.needs_all else _READ_POINTS):
+            tags = [one.tag for one in batch]
+            series = self._index.many_series(tags, samples=samples, start=start, stop=stop)
+            metrics: list[Series | None] = [None] * len(batch)
+            if self._spec.metric:
+                over = [one.metric for one in batch if one.metric is not None]
+                metrics = self._index.many_series(over)
+            yield [
+                shape.derive(one, metric)
+                if one is not None and (metric is not None or not self._spec.metric)
+                else None
+                for one, metric in zip(series, metrics, strict=True)
+            ]
+
+    def respond(self) -> Response:
+        kept = [
+            (found, curve)
+            for found, curve in zip(self._found, self._curves, strict=True)
+            if curve is not None
+        ]
+        if self._spec.format == "binary":
+            return Response(_binary(kept, self._unread), media_type=_BINARY)
+        series = b",".join(
+            b'%b,"x":%b,"y":%b}'
+            % (orjson.dumps(found.document)[:-1], _column(one.x), _column(one.y))
+            for found, one in kept
+        )
+        body = b'{"series":[%b],"unread":%d}' % (series, self._unread)
+        return Response(body, media_type="application/json")
+
+
+_LESS = "Select fewer runs or tags, or send several requests."
+_FEWER = "Lower samples, or send several requests."
+
+
+def _step(number: int) -> int:
+    return min(max(number, -(1 << 63)), (1 << 63) - 1)
+
+
+def _batches(found: Sequence[_Found], most: int | None) -> Iterator[list[_Found]]:
+    """Yield batches of few series and points, so that none takes long.
+
+    At most `most` points are read of one series.
+    """
+    batch: list[_Found] = []
+    points = 0
+    for one in found:
+        cost = one.points if most is None else min(one.points, most)
+        if batch and (len(batch) >= _BATCH_SERIES or points + cost > _BATCH_POINTS):
+            yield batch
+            batch, points = [], 0
+        batch.append(one)
+        points += cost
+    if batch:
+        yield batch
+
+
+def _column(column: npt.NDArray[np.float64]) -> bytes:
+    """Return numbers as JSON, encoded in parts because the encoder holds the interpreter lock."""
+    parts = (column[at : at + _ENCODED] for at in range(0, len(column), _ENCODED))
+    return b"[%b]" % b",".join(orjson.dumps(json_numbers(part))[1:-1] for part in parts)
+
+
+def _binary(kept: Sequence[tuple[_Found, Curve]], unread: int) -> bytes:
+    """Return a head, a JSON header, and the arrays x and y of each curve, aligned to 8 bytes."""
+    series = [{**found.document, "count": len(one.y)} for found, one in kept]
+    header = orjson.dumps({"series": series, "unread": unread})
+    header += b" " * (-(_HEAD.size + len(header)) % 8)
+    arrays = [np.asarray(column, "<f8").tobytes() for _, one in kept for column in one]
+    return b"".join([_HEAD.pack(_MAGIC, len(header)), header, *arrays])

@@ -14,29 +14,26 @@ from pathlib import Path
 
 import pytest
 
-from aboard.executors import ExecutorError
 from aboard.executors import queue as queue_module
-from aboard.executors.base import PYTHON
-from aboard.executors.batch import PAYLOAD, Batch, Resources, TaskState
-from aboard.executors.process.batch import ProcessBatches
+from aboard.executors.base import PAYLOAD, PYTHON, Batch, ExecutorError, Resources, TaskState
+from aboard.executors.process import ProcessBatches
 from tests.waiting import until
 
 SECRET = "a-secret-that-nobody-may-read"
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 DYING = """
 import sys
 sys.path.insert(0, {repository!r})
 from tests.engines.killing import die_after
-from aboard.executors import supervisor
-from aboard.executors.process import batch
-die_after({lines}, ["executors/queue.py", "executors/supervisor.py", "executors/process/batch.py"])
-supervisor.main()
+from aboard.executors import process, queue
+die_after({lines}, ["executors/queue.py", "executors/process.py"])
+queue.supervise()
 """
 SUBMITTER = """
 import json, os, signal, sys
 from pathlib import Path
-from aboard.executors.batch import Batch
-from aboard.executors.process.batch import ProcessBatches
+from aboard.executors.base import Batch
+from aboard.executors.process import ProcessBatches
 directory = Path(sys.argv[1])
 batch = Batch(job="a", numbers=(1, 2), command=("/bin/sh", "-c", sys.argv[2], "sh"), payload=b"{}",
               directory=directory, workdir=Path("/tmp"), parallel=1)

@@ -12,13 +12,24 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from aboard.executors import CommandState, ExecutorError, Spec
-from aboard.executors.base import PYTHON
-from aboard.executors.batch import Batch, Resources, TaskState, batch_executor
+from aboard.executors import batch_executor
+from aboard.executors.base import (
+    PYTHON,
+    Batch,
+    CommandState,
+    ExecutorError,
+    Resources,
+    Spec,
+    TaskState,
+)
 from aboard.executors.vertex import api as vertex_api
 from aboard.executors.vertex.api import Location
-from aboard.executors.vertex.batch import VertexBatches, machine_for
-from aboard.executors.vertex.boards import VertexExecutor, VertexSettings
+from aboard.executors.vertex.engine import (
+    VertexBatches,
+    VertexExecutor,
+    VertexSettings,
+    machine_for,
+)
 from aboard.executors.vertex.upload import UPLOAD, Destination
 from aboard.storage import NoSuchPath, open_storage
 from tests.engines.command import Result, run_command

@@ -17,10 +17,9 @@ import httpx
 import pytest
 
 from aboard import EventWriter
-from aboard.executors import CommandState, ExecutorError, Spec
-from aboard.executors.base import PYTHON
-from aboard.executors.process import boards as process_module
-from aboard.executors.process.boards import ProcessExecutor
+from aboard.executors import process as process_module
+from aboard.executors.base import PYTHON, CommandState, ExecutorError, Spec
+from aboard.executors.process import ProcessExecutor
 from aboard.executors.start import Start
 from tests.hub.hubs import QUICK
 from tests.waiting import until
@@ -39,8 +38,8 @@ time.sleep(600)
 HUB = """
 import json, os, signal, sys
 from pathlib import Path
-from aboard.executors import Spec
-from aboard.executors.process import boards as process
+from aboard.executors import process
+from aboard.executors.base import Spec
 if sys.argv[1] == "before the word":
     show = lambda handle: print(json.loads(handle)["pid"], flush=True)
     process.write_private = lambda path, handle: (show(handle), kill())

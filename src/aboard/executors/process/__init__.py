@@ -1,1 +1,0 @@
-"""Boards and tasks on processes of the hub's machine."""
