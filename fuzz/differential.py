@@ -25,8 +25,7 @@ from seeds import DTYPES, built_events, fixture_files
 from aboard.events import encode
 from aboard.events.encode import delimited, varint
 from aboard.events.records import crc32c, frame, mask
-from aboard.events.scanner import Chunk, Part, Scanner, Taken, cores
-from aboard.events.sketch import Sketch
+from aboard.events.scanner import Chunk, Part, Scanner, Sketch, Taken, cores
 
 FINDINGS = Path(__file__).parent / "out" / "findings"
 BUILT = list(built_events())

@@ -24,8 +24,7 @@ from aboard.events.messages import (
     ORIGIN_SIMPLE,
 )
 from aboard.events.records import crc32c, frame, mask
-from aboard.events.scanner import Scanner
-from aboard.events.sketch import Sketch
+from aboard.events.scanner import Scanner, Sketch
 from tests.events.scanning import CORES, rows, same_numbers, scalar_event, scalar_file, scan
 
 SKETCHES = [fallback.sketch, scanner.sketch]

@@ -54,8 +54,8 @@ from aboard.events.scanner import (
     Part,
     RawSeries,
     RawTaken,
+    Sketch,
 )
-from aboard.events.sketch import Sketch
 
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<f")

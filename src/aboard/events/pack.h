@@ -22,7 +22,7 @@ enum { NARROW = 4, WIDE = 8, PLACE = 24 }; /* the widths of a payload */
 /* Of the points that a restart within the chunk leaves: those with no step at or below theirs
  * after them. `low` and `high` are the first of the smallest and of the largest finite values, NaN
  * if there are none; `nan`, `up` and `down` (infinities) are the first of theirs, or zero. Handed
- * out as it is; see sketch.py. */
+ * out as it is; see scanner.py. */
 typedef struct {
     int64_t size, first_step, last_step;
     double first_wall, last_wall, last, low;

@@ -93,7 +93,7 @@ INSERT INTO sqlite_sequence VALUES ('segment', abs(random() % 0x4000000000));
 CREATE TABLE chunk (
     id INTEGER PRIMARY KEY,
     count INTEGER NOT NULL,
-    sketch BLOB NOT NULL,           -- empty for few values, and for records; see events/sketch.py
+    sketch BLOB NOT NULL,           -- empty for few values, and for records; see events/scanner.py
     steps BLOB NOT NULL,
     walls BLOB NOT NULL,
     payload BLOB NOT NULL

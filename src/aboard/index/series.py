@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.events.records import OVERHEAD, unframe
-from aboard.events.scanner import sketch
-from aboard.events.sketch import CODES, Sketch, Totals
+from aboard.events.scanner import CODES, Sketch, Totals, sketch
 from aboard.index.schema import CHUNK_BITS, SCALARS
 from aboard.index.summary import added
 from aboard.index.tags import Segment, Tag

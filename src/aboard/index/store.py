@@ -21,8 +21,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from aboard.events.messages import CLASS_UNKNOWN, ORIGIN_TENSOR
-from aboard.events.scanner import CHUNK_VALUES, Chunk, Part, Series, sketch
-from aboard.events.sketch import Totals
+from aboard.events.scanner import CHUNK_VALUES, Chunk, Part, Series, Totals, sketch
 from aboard.index.reader import Batch
 from aboard.index.schema import (
     CHUNK_BITS,

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from aboard.events.sketch import Totals
+from aboard.events.scanner import Totals
 from aboard.index.tags import Tag
 
 
