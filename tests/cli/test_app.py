@@ -1,5 +1,7 @@
 """The commands put together, and how the process of one ends."""
 
+import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,7 +9,7 @@ from collections.abc import Iterator
 import typer
 from typer.main import get_command
 
-from aboard.cli.app import app
+from aboard.cli.app import COMMANDS, _command, app
 
 
 def arguments(command, context) -> Iterator[tuple[str, str, bool]]:
@@ -37,3 +39,23 @@ def test_what_was_registered_for_the_exit_is_called():
         [sys.executable, "-c", program], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "called")
+
+
+def test_the_help_has_the_first_sentence_of_every_command():
+    for name, entry in COMMANDS.items():
+        text = inspect.cleandoc(_command(name).help)
+        assert re.split(r"(?<=\.)\s", text)[0] == entry.summary, name
+
+
+def test_the_list_of_commands_imports_none_of_them():
+    script = (
+        "import sys; from aboard.cli.app import run; run(['--help'])\n"
+        "assert 'numpy' not in sys.modules, 'numpy'\n"
+        "names = [one for one in sys.modules if one.startswith('aboard.cli.')]\n"
+        "print('modules:', *sorted(one.rpartition('.')[2] for one in names))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "modules: app completion console"
+    assert "Boards on a hub" in done.stdout

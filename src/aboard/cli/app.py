@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from aboard.cli.completion import whole_words
 from aboard.cli.console import CommandError, ReportingGroup, examples, report
@@ -65,17 +65,69 @@ def _core() -> str:
     return f"Python fallback ({reason}; slower)"
 
 
-COMMANDS = {
-    **{name: name for name in ("view", "run", "runs")},
-    **dict.fromkeys(("ls", "index"), "index"),
-    **{name: name for name in ("export", "compare", "doctor", "demo", "ship")},
-    **dict.fromkeys(("submit", "jobs"), "jobs"),
-    **dict.fromkeys(("start", "list", "describe", "open", "logs", "stop", "kill"), "boards"),
-    **dict.fromkeys(("restart", "delete", "share", "boards"), "boards"),
-    **dict.fromkeys(("engines", "image"), "engines"),
-    **dict.fromkeys(("hub", "login", "user", "token", "serve"), "hub"),
+class _Entry(NamedTuple):
+    module: str
+    summary: str
+    panel: str
+
+
+_STOP = "Stop boards; if one cannot be stopped, the others still are."
+_PANELS = {
+    "Logs and runs": {
+        "view": ("view", "Show runs in TensorBoard, live."),
+        "run": ("run", "Record a program as a run: its logs, its output and its exit code."),
+        "runs": ("runs", "List, show, delete, tag and annotate runs."),
+        "ls": (
+            "index",
+            "List directories with event files below a source; with --tags or --tag, their tags.",
+        ),
+        "index": ("index", "Read new data into the index, and show a summary."),
+        "export": ("export", "Write the points of scalars to a file, or to standard output."),
+        "compare": (
+            "compare",
+            "Compare two runs or two groups of runs: hyperparameters and metrics that differ.",
+        ),
+        "doctor": ("doctor", "Find out why a board is or would be empty or odd."),
+        "demo": ("demo", "Train a small network at four learning rates, and watch it live."),
+        "ship": ("ship", "Send logs that trainings left on this machine to their bucket."),
+    },
+    "Jobs": {
+        "submit": (
+            "jobs",
+            "Submit a command to an engine, once or for every combination of values.",
+        ),
+        "jobs": ("jobs", "List and manage jobs; without a command, list them."),
+    },
+    "Boards on a hub": {
+        "start": ("boards", "Start a board of a selection of runs, and open it."),
+        "list": ("boards", "List boards, the newest first."),
+        "describe": ("boards", "Show everything about a board, including its history."),
+        "open": ("boards", "Open the console, or a board, in the browser."),
+        "logs": ("boards", "Print the log of a board."),
+        "stop": ("boards", _STOP),
+        "kill": ("boards", _STOP),
+        "restart": ("boards", "Start boards again, at the same addresses."),
+        "delete": ("boards", "Delete boards with their history; the runs stay."),
+        "share": ("boards", "Create a link that shows one board without a login."),
+        "boards": ("boards", "Change what a board shows, its name and its limits."),
+    },
+    "Hubs and engines": {
+        "engines": (
+            "engines",
+            "List the engines on which boards can run: whether they answer, and what is wrong.",
+        ),
+        "image": ("engines", "Build the image of boards in containers."),
+        "hub": ("hub", "Show the hub in use, or stop your own."),
+        "login": ("hub", "Use a team's hub from now on."),
+        "user": ("hub", "Manage the users of a team's hub."),
+        "token": ("hub", "Manage the tokens with which programs use a hub."),
+        "serve": ("hub", "Serve boards of a selection of runs, behind one authenticated address."),
+    },
 }
-"""The module of each command, in the order of the help.
+COMMANDS = {
+    name: _Entry(*about, panel) for panel, held in _PANELS.items() for name, about in held.items()
+}
+"""Every command, in the order of the help: its module, and its line there.
 
 A module with one command has a function of its name, or a `GROUP` of commands, and an `EPILOG`.
 One with several has `COMMANDS`, with the function or group and the epilog of each.
@@ -87,7 +139,7 @@ _MARKUP: Literal["markdown"] = "markdown"  # of help texts
 @cache
 def _command(name: str) -> Any:
     """Import the module of a command, and create the command."""
-    module = import_module(f"aboard.cli.{COMMANDS[name]}")
+    module = import_module(f"aboard.cli.{COMMANDS[name].module}")
     own = getattr(module, "GROUP", None) or getattr(module, name, None)
     several = getattr(module, "COMMANDS", {name: (own, getattr(module, "EPILOG", None))})
     command, epilog = several[name]
@@ -126,6 +178,18 @@ class _AllCommands(ReportingGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of the base
         return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - likewise
+        """Return a stand-in for help and completion: a command would import its module."""
+        if cmd_name not in COMMANDS:
+            return None
+        _, summary, panel = COMMANDS[cmd_name]
+        hidden = cmd_name in _HIDDEN
+        return TyperCommand(cmd_name, help=summary, hidden=hidden, rich_help_panel=panel)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, self.commands[name], rest
 
 
 app = typer.Typer(

@@ -77,7 +77,7 @@ def ls(
     limit: LimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the directories with event files below a source; with --tags or --tag, their tags.
+    """List directories with event files below a source; with --tags or --tag, their tags.
 
     TensorBoard shows each directory as a run; in `aboard runs` it may be a stage of a run.
     """
