@@ -15,7 +15,7 @@ from aboard.index.library import Library
 from aboard.runs import manifest
 from aboard.runs.manifest import Manifest
 from aboard.runs.naming import Template
-from aboard.storage import Unreachable, open_storage
+from aboard.storage import Unreachable, open_storage, traffic
 from aboard.storage.local import LocalStorage
 from aboard.storage.object import ObjectStorage
 from aboard.tensorboard import board as board_module
@@ -396,7 +396,7 @@ def test_of_a_large_bucket_only_recent_runs_are_polled_often(
 
     followed = following(roots=[bucket] if as_root else (), poll=0.05)
     monkeypatch.setattr(ObjectStorage, "list", counted)
-    monkeypatch.setattr(follower_module, "pages_listed", lambda _: 3 * len(listed))
+    monkeypatch.setattr(traffic, "pages_listed", lambda _: 3 * len(listed))
     followed.show("exp" if as_root else bucket)
     until(lambda: len(listed) > 6)
     storage.write(f"exp/live/{EVENTS}.2", log(tmp_path / "exp/live", 2).read_bytes())

@@ -8,8 +8,7 @@ import pytest
 
 from aboard.events import encode
 from aboard.events.records import frame
-from aboard.storage.base import Entry, NoSuchPath, Storage, StorageError, Unreachable
-from aboard.storage.uri import open_storage
+from aboard.storage.base import Entry, NoSuchPath, Storage, StorageError, Unreachable, open_storage
 from aboard.tensorboard import mirror as mirror_module
 from aboard.tensorboard.mirror import Mirror, MirrorUpdater
 from tests.waiting import until

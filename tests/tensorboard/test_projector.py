@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aboard.index.library import Member
-from aboard.storage.uri import open_storage
+from aboard.storage.base import open_storage
 from aboard.tensorboard import projector
 from aboard.tensorboard.board import Board
 from tests.tensorboard.asking import Fast, Stock, write_scalars

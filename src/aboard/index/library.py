@@ -47,7 +47,7 @@ from aboard.storage import (
     join,
     open_storage,
 )
-from aboard.storage.uri import split
+from aboard.storage.base import split
 
 if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport

@@ -1,4 +1,4 @@
-"""Requests to buckets by hour, as counted by `aboard.storage.traffic`, stored in the index.
+"""Requests to buckets by hour, as counted by `aboard.storage`, stored in the index.
 
 The counts are sums over all of the user's processes on this machine.
 """
@@ -10,8 +10,7 @@ import time
 from typing import NamedTuple
 
 from aboard.index.schema import transaction
-from aboard.storage import traffic
-from aboard.storage.traffic import Counts, Kind
+from aboard.storage.base import Counts, Kind, traffic
 
 _KEPT_HOURS = 90 * 24
 

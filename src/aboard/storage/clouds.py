@@ -21,6 +21,7 @@ import obstore.store
 
 from aboard.storage import settings
 from aboard.storage.base import (
+    SCHEMES,
     AlreadyExists,
     BadUri,
     Changed,
@@ -28,10 +29,12 @@ from aboard.storage.base import (
     NoSuchBucket,
     NoSuchPath,
     PermissionDenied,
+    RemoteUri,
     StorageError,
     StorageFull,
     Unreachable,
     Unsupported,
+    is_remote,
 )
 from aboard.storage.settings import (
     CLOUDS,
@@ -41,7 +44,6 @@ from aboard.storage.settings import (
     login_files,
     no_credentials,
 )
-from aboard.storage.uri import SCHEMES, RemoteUri, is_remote
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Credential

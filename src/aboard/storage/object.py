@@ -10,25 +10,28 @@ from typing import TYPE_CHECKING
 
 from obstore.exceptions import BaseError
 
-from aboard.storage import clouds, traffic
+from aboard.storage import clouds
 from aboard.storage.base import (
     JOBS,
     Changed,
     Entry,
+    Kind,
     ListingProblem,
     NoCredentials,
     NoSuchBucket,
     NoSuchPath,
+    RemoteUri,
     Storage,
     StorageError,
     StorageFull,
     Unreachable,
+    bucket_of,
     check_range,
     name_parts,
     prefix_parts,
+    traffic,
     unreadable,
 )
-from aboard.storage.uri import RemoteUri
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +62,7 @@ class ObjectStorage(Storage):
     def __init__(self, root: RemoteUri) -> None:
         self.uri = str(root)
         self._root = root
-        self._bucket = traffic.bucket_of(self.uri)
+        self._bucket = bucket_of(self.uri)
         self._ignores_ranges = False
 
     def list(
@@ -103,7 +106,7 @@ class ObjectStorage(Storage):
         key = self._key(name)
         with self._explained(name):
             store = clouds.connect(self._root, patience=_patience(len(data)))
-            self._count("write", traffic.upload_requests(len(data)), len(data))
+            self._count("write", _upload_requests(len(data), _SMALLEST_PART), len(data))
             store.put(key, data)
 
     def upload(self, name: str, path: "Path") -> None:
@@ -116,7 +119,7 @@ class ObjectStorage(Storage):
             size = path.stat().st_size
             part = max(_SMALLEST_PART, -(-size // _MOST_PARTS))
             store = clouds.connect(self._root, patience=_patience(min(size, part * _PARTS_AT_ONCE)))
-            self._count("write", 1 if size <= part else 2 + -(-size // part), size)
+            self._count("write", _upload_requests(size, part), size)
             store.put(key, file, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
 
     def create_new(self, name: str, data: bytes | memoryview) -> None:
@@ -173,12 +176,12 @@ class ObjectStorage(Storage):
             self._ask("read").head(key)
             self._ask("delete").delete(key)
 
-    def _ask(self, kind: traffic.Kind) -> "ObjectStore":
+    def _ask(self, kind: Kind) -> "ObjectStore":
         store = clouds.connect(self._root)
         self._count(kind)
         return store
 
-    def _count(self, kind: traffic.Kind, requests: int = 1, size: int = 0) -> None:
+    def _count(self, kind: Kind, requests: int = 1, size: int = 0) -> None:
         traffic.count(self._bucket, kind, requests, size)
 
     @property
@@ -322,6 +325,10 @@ def _version(e_tag: str | None, generation: str | None) -> str:
 def _stamp(meta: "ObjectMeta") -> str:
     version = meta["e_tag"] or meta["version"] or meta["last_modified"].isoformat()
     return version.strip('"')
+
+
+def _upload_requests(size: int, part: int) -> int:
+    return 1 if size <= part else 2 + -(-size // part)
 
 
 def _patience(size: int) -> int | None:

@@ -14,8 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from aboard.storage.base import BadUri, NoCredentials, Unreachable
-from aboard.storage.uri import RemoteUri
+from aboard.storage.base import BadUri, NoCredentials, RemoteUri, Unreachable
 
 Environment = Mapping[str, str]
 Config = dict[str, str | bool]

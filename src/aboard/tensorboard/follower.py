@@ -24,9 +24,8 @@ from aboard.events.files import EVENT_FILE
 from aboard.index import Report, Source
 from aboard.runs.manifest import FILE_NAME
 from aboard.storage import StorageError, is_below, is_remote, join, traffic
-from aboard.storage.base import JOBS
+from aboard.storage.base import JOBS, split
 from aboard.storage.local import TEMPORARY
-from aboard.storage.uri import split
 from aboard.tensorboard.board import Board, needs_records
 from aboard.tensorboard.schedule import CPU_SHARE, UNWATCHED_SECONDS, Schedule, schedule_of
 
@@ -663,7 +662,7 @@ class Follower:
     # Polls. They run in threads of the pool, and hold no lock while they read.
 
     def _poll_source(self, feed: _Feed) -> _Poll:
-        listed = pages_listed(feed.uri)
+        listed = traffic.pages_listed(feed.uri)
 
         def progress(report: Report) -> None:
             if self._closed.is_set() or feed.dropped:
@@ -681,7 +680,7 @@ class Follower:
         if changed:
             self._count_boards(lambda shown: feed in shown.feeds)
             self._on_data(feed.uri)
-        recent = self._recent(feed.source, pages_listed(feed.uri) - listed)
+        recent = self._recent(feed.source, traffic.pages_listed(feed.uri) - listed)
         return _Poll(changed, report=report, recent=tuple(recent))
 
     def _poll_root(self, feed: _Feed) -> _Poll:
@@ -693,10 +692,10 @@ class Follower:
                 feed.changes, feed.fresh_until = None, float("-inf")
             feed.epoch = epoch
             cached = self._clock() < feed.fresh_until
-        listed = pages_listed(root)
+        listed = traffic.pages_listed(root)
         if not cached and self._library.refresh(root) is None:
             return _Poll(error=self._library.state(root).error)
-        pages = pages_listed(root) - listed
+        pages = traffic.pages_listed(root) - listed
         changes = self._index.catalog_changes(root)
         with self._lock:
             is_new = changes != feed.changes
@@ -946,10 +945,3 @@ def parts_of(uri: str, paths: Iterable[str], *, records: bool) -> list[Source] |
         elif EVENT_FILE in name:
             found.append(Source(directory, name))
     return found
-
-
-def pages_listed(uri: str) -> int:
-    """Return the number of pages of listings that this process has requested from a bucket."""
-    if not is_remote(uri):
-        return 0
-    return traffic.snapshot().get((traffic.bucket_of(uri), "list"), traffic.Traffic()).requests

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from aboard.events.files import EVENT_FILE
 from aboard.index.library import Library, Member
 from aboard.runs.naming import distinct
-from aboard.storage.base import BadUri, StorageError, name_parts
+from aboard.storage.base import BadUri, StorageError, name_parts, open_storage
 from aboard.storage.local import is_confined, leads_out
-from aboard.storage.uri import open_storage
 from aboard.tensorboard.board import Board, template_fields
 
 _PLUGINS = "plugins"  # where plugins keep their own files, below the directory of a run

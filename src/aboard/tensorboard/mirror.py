@@ -18,9 +18,8 @@ from pathlib import Path
 
 from aboard.events.files import EVENT_FILE, is_event_file
 from aboard.index.reader import TAIL_BYTES
-from aboard.storage.base import Entry, Storage, StorageError, name_parts
+from aboard.storage.base import Entry, Storage, StorageError, join, name_parts
 from aboard.storage.local import TEMPORARY
-from aboard.storage.uri import join
 from aboard.tensorboard.projector import CONFIG_FILE, BadConfig, named_files, read_config, resolve
 from aboard.tensorboard.schedule import LONGEST_SECONDS, Schedule
 

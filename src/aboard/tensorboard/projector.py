@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from aboard.events import protos
-from aboard.storage.uri import is_remote
+from aboard.storage.base import is_remote
 from aboard.tensorboard.board import Board, Listing
 from aboard.tensorboard.provider import Boards, current_request
 from aboard.tensorboard.schedule import Schedule

@@ -28,9 +28,8 @@ from aboard.events import protos
 from aboard.events.files import EVENT_FILE
 from aboard.index.library import Library, Member
 from aboard.index.reader import TAIL_BYTES
-from aboard.storage.base import StorageError
+from aboard.storage.base import StorageError, is_remote, open_storage
 from aboard.storage.local import admit
-from aboard.storage.uri import is_remote, open_storage
 from aboard.tensorboard.app import (
     STATUS,
     inner_path,
