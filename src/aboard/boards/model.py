@@ -21,8 +21,8 @@ from types import MappingProxyType, NoneType
 from typing import Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from aboard.boards.errors import BadValue, BoardLimitExceeded, IllegalTransition
-from aboard.runs.groups import Band, Show
 from aboard.runs.manifest import format_time
+from aboard.runs.naming import Band, Show
 
 INSTANT = "instant"  # the `on` of a board that the hub itself serves
 LONGEST_NAME = 64

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from aboard.hub.viewer import Engine
     from aboard.index.library import Library
-    from aboard.runs.groups import Grouping
+    from aboard.runs.naming import Grouping
     from aboard.runs.question import Question
     from aboard.runs.selectors import Selector
     from aboard.tensorboard.board import Board
@@ -177,7 +177,7 @@ def view(
     """Show runs in TensorBoard, live."""
     from aboard.boards.model import parse_duration
     from aboard.runs.catalog import find_roots
-    from aboard.runs.groups import Band, Grouping, Show
+    from aboard.runs.naming import Band, Grouping, Show
     from aboard.storage import local
     from aboard.web import listen
 

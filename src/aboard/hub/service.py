@@ -65,8 +65,7 @@ from aboard.index.library import Library, Member
 from aboard.index.sources import Source
 from aboard.runs import RunsError
 from aboard.runs.catalog import KnownRun
-from aboard.runs.groups import Band, Grouping, Show
-from aboard.runs.naming import Template
+from aboard.runs.naming import Band, Grouping, Show, Template
 from aboard.runs.question import Question
 from aboard.runs.selectors import NothingMatches, Selector
 from aboard.sdk.personal import remember_personal

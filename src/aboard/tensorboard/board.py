@@ -23,8 +23,18 @@ from aboard.index import Source, Tag
 from aboard.index.library import Library, Member
 from aboard.index.tags import GroupTag, Tags
 from aboard.runs.catalog import KnownRun
-from aboard.runs.groups import COUNT_PREFIX, LINES, Band, Grouping, Line, Show
-from aboard.runs.naming import Template, distinct, fields_of_path, is_logdir
+from aboard.runs.naming import (
+    COUNT_PREFIX,
+    LINES,
+    Band,
+    Grouping,
+    Line,
+    Show,
+    Template,
+    distinct,
+    fields_of_path,
+    is_logdir,
+)
 from aboard.storage import is_below
 
 BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")

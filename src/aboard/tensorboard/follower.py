@@ -32,8 +32,7 @@ from aboard.tensorboard.schedule import CPU_SHARE, UNWATCHED_SECONDS, Schedule, 
 if TYPE_CHECKING:
     from aboard.index.library import Library
     from aboard.runs.catalog import KnownRun
-    from aboard.runs.groups import Grouping
-    from aboard.runs.naming import Template
+    from aboard.runs.naming import Grouping, Template
     from aboard.runs.question import Question
     from aboard.runs.selectors import Selector
     from aboard.tensorboard.provider import Boards

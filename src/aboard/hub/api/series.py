@@ -30,8 +30,7 @@ from aboard.index.derived import Axis, Curve, Shape
 from aboard.index.library import RunSet
 from aboard.index.tags import GroupTag
 from aboard.runs.catalog import KnownRun
-from aboard.runs.groups import Band, Line
-from aboard.runs.naming import shown
+from aboard.runs.naming import Band, Line, shown
 from aboard.runs.question import Question
 from aboard.runs.selectors import NothingMatches
 from aboard.storage import is_below
