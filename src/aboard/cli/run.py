@@ -185,8 +185,7 @@ def _begin(
 ) -> Run:
     from aboard.runs.layout import BadName, RunExists
     from aboard.runs.manifest import BadManifest
-    from aboard.track.environment import find_place
-    from aboard.track.rank import NoLaunch, find_rank
+    from aboard.track.environment import NoLaunch, find_place, find_rank
     from aboard.track.redaction import command_line
     from aboard.track.start import begin
 

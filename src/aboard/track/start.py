@@ -34,13 +34,16 @@ from aboard.storage import (
 from aboard.track import environment as env
 from aboard.track import notify, notify_once
 from aboard.track.arrays import to_whole
-from aboard.track.environment import Launch, RunPlace, find_launch, find_place
-from aboard.track.rank import (
+from aboard.track.environment import (
+    Launch,
     NoLaunch,
     Rank,
+    RunPlace,
     announce_name,
     check_rank,
     derived_name,
+    find_launch,
+    find_place,
     find_rank,
     unreachable_notice,
     wait_for_name,
