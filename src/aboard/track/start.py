@@ -49,8 +49,7 @@ from aboard.track.environment import (
     wait_for_name,
 )
 from aboard.track.redaction import command_line, hparams_to_record, tags_to_record, without_secrets
-from aboard.track.run import Run, SilentRun
-from aboard.track.stages import LastSteps, Stages
+from aboard.track.run import LastSteps, Run, SilentRun, Stages
 
 if TYPE_CHECKING:
     from aboard.runs.manifest import HParams
