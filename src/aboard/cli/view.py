@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from aboard.runs.naming import Grouping
     from aboard.runs.question import Question
     from aboard.runs.selectors import Selector
-    from aboard.tensorboard.board import Board
-    from aboard.tensorboard.follower import BoardSelection
+    from aboard.tensorboard.board import Board, BoardSelection
     from aboard.web import TokenAccess
 
 EPILOG = examples(
@@ -262,8 +261,7 @@ def make_spec(
     from aboard.index import Source
     from aboard.index.library import Member
     from aboard.runs.naming import Template
-    from aboard.tensorboard.board import member_labels
-    from aboard.tensorboard.follower import BoardSelection
+    from aboard.tensorboard.board import BoardSelection, member_labels
 
     parsed = Template.parse(template) if template is not None else None
     selectors = parse_sources(texts, roots)
@@ -296,7 +294,6 @@ def serve_board(
     from aboard.hub.viewer import Viewer
     from aboard.index import Index
     from aboard.index.library import Library
-    from aboard.tensorboard.follower import board_of
     from aboard.web import ending_in_order, serve
 
     with ExitStack() as closing:
@@ -315,7 +312,7 @@ def serve_board(
             library.resolve(spec.selectors, retry=False)
         if spec.question is not None:
             _read_and_check(library, spec.selectors, spec.question)
-        board = board_of(spec, library)
+        board = spec.board(library)
         viewer = Viewer(
             spec,
             library,

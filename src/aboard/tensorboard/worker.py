@@ -391,8 +391,7 @@ def _tensorboard(boards: Boards, provider: BoardDataProvider, samples: Mapping[s
     protos.keep_tensorflow_out()
     from tensorboard.backend import application
 
-    from aboard.tensorboard.plugins import Loader, static_plugins
-    from aboard.tensorboard.projector import BoardsProjector
+    from aboard.tensorboard.plugins import BoardsProjector, Loader, static_plugins
 
     flags = argparse.Namespace(
         logdir="", logdir_spec="", path_prefix="", samples_per_plugin=dict(samples), window_title=""
