@@ -459,7 +459,7 @@ def open_link(link: str, closed: threading.Event) -> None:
     The browser gets a page that redirects to the link and that only its user can read. It is in
     the home directory because a sandboxed browser can read only that.
     """
-    from aboard.web.tempfiles import own_file
+    from aboard.system import own_file
 
     try:
         controller = webbrowser.get()

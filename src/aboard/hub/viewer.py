@@ -17,10 +17,10 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from aboard.index.library import Library
+from aboard.system import own_directory
 from aboard.tensorboard.board import BoardSelection
 from aboard.tensorboard.follower import REMOTE_SECONDS, Follower, OnChange, OnPoll
 from aboard.web import Gate, TokenAccess
-from aboard.web.tempfiles import own_directory
 
 if TYPE_CHECKING:
     from aboard.executors.vertex.upload import Upload
