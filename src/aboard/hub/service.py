@@ -70,8 +70,8 @@ from aboard.runs.question import Question
 from aboard.runs.selectors import NothingMatches, Selector
 from aboard.sdk.personal import remember_personal
 from aboard.storage import BadUri, canonical, is_below, is_remote, join
-from aboard.storage.clouds import credential_files, credentials, set_profile
 from aboard.storage.local import confine
+from aboard.storage.settings import credential_files, credentials, set_profile
 from aboard.tensorboard.board import BoardSelection
 from aboard.tensorboard.follower import Follower
 from aboard.tensorboard.provider import Boards

@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from aboard.index import Index
-from aboard.storage.clouds import profiles
 from aboard.storage.local import confinement
+from aboard.storage.settings import profiles
 from aboard.system import find_process, own_directory
 from aboard.tensorboard.board import Board, Listing
 from aboard.tensorboard.provider import Boards
