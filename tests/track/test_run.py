@@ -21,7 +21,7 @@ import pytest
 import aboard
 from aboard import track
 from aboard.runs import manifest
-from aboard.runs.layout import RunExists
+from aboard.runs.catalog import RunExists
 from aboard.runs.manifest import Manifest
 from aboard.storage import open_storage
 from aboard.track.environment import NoLaunch

@@ -170,7 +170,7 @@ def submit(
     from aboard.jobs.member import parse_sweeps
     from aboard.jobs.service import JobRequest, Jobs
     from aboard.jobs.store import remember_root
-    from aboard.runs.layout import DEFAULT_EXPERIMENT
+    from aboard.runs.catalog import DEFAULT_EXPERIMENT
     from aboard.track.program import parse_hparam
 
     form = "KEY=VALUE, such as --hparam lr=0.1"

@@ -183,7 +183,7 @@ def _begin(
     ranks: str,
     **options: Any,
 ) -> Run:
-    from aboard.runs.layout import BadName, RunExists
+    from aboard.runs.catalog import BadName, RunExists
     from aboard.runs.manifest import BadManifest
     from aboard.track.environment import NoLaunch, find_place, find_rank
     from aboard.track.redaction import command_line

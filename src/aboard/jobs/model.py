@@ -20,8 +20,7 @@ from aboard.executors.base import Handle
 from aboard.executors.batch import Resources, TaskState, TaskStatus
 from aboard.jobs import BadJob, JobError
 from aboard.jobs.member import JOB, NUMBER, fill
-from aboard.runs.catalog import dump_json, parse_quickly
-from aboard.runs.layout import directory_of
+from aboard.runs.catalog import directory_of, dump_json, parse_quickly
 from aboard.runs.manifest import Manifest, State, format_time
 
 _LETTERS = "abcdefghijkmnpqrstuvwxyz"

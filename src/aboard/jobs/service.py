@@ -54,7 +54,7 @@ from aboard.jobs.model import (
 )
 from aboard.jobs.store import JobStore
 from aboard.runs import manifest
-from aboard.runs.layout import DEFAULT_EXPERIMENT, BadName, check_name, directory_of
+from aboard.runs.catalog import DEFAULT_EXPERIMENT, BadName, check_name, directory_of
 from aboard.runs.manifest import BadManifest, Manifest
 from aboard.storage import (
     NoSuchPath,

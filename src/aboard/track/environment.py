@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from aboard.runs.layout import DEFAULT_EXPERIMENT, check_name, directory_of
+from aboard.runs.catalog import DEFAULT_EXPERIMENT, check_name, directory_of
 from aboard.storage import (
     NoSuchPath,
     Storage,

@@ -25,7 +25,7 @@ from aboard.events.files import EVENT_FILE, newest_second
 from aboard.events.scanner import Scanner, scan_blocks
 from aboard.events.writer import EventWriter
 from aboard.runs import manifest
-from aboard.runs.layout import check_name
+from aboard.runs.catalog import check_name
 from aboard.runs.manifest import HEARTBEAT_SECS, BadManifest, Manifest, State, Tags, plain_values
 from aboard.storage import Entry, NoSuchPath, Storage, StorageError
 from aboard.track import exit_status, notify, notify_recovered
