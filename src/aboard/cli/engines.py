@@ -209,7 +209,7 @@ class _Trial:
     def _started(self, *, roots: bool) -> tuple[Board | None, str]:
         """Return a trial that the engine accepted, or why it did not."""
         from aboard.boards.model import ENDED
-        from aboard.sdk.errors import HubError
+        from aboard.sdk import HubError
 
         self._began = time.monotonic()
         try:
@@ -230,7 +230,7 @@ class _Trial:
 
     def _wait(self, board: Board) -> None:
         from aboard.boards.model import ENDED
-        from aboard.sdk.errors import BoardFailed, NotReady
+        from aboard.sdk import BoardFailed, NotReady
 
         waited: list[str] = []
         announced: list[str] = []
@@ -283,7 +283,7 @@ class _Trial:
 
     def _check_curve(self, board: Board) -> None:
         from aboard.cli.trial import RUN, TAG, VALUES
-        from aboard.sdk.errors import HubError
+        from aboard.sdk import HubError
 
         path = f"data/plugin/scalars/scalars?{urlencode({'run': RUN, 'tag': TAG})}"
         deadline = time.monotonic() + _CURVE_SECONDS
@@ -305,7 +305,7 @@ class _Trial:
         self._fail("curve", problem, f"See its log: aboard logs {board.id}")
 
     def _check_log(self, board: Board) -> None:
-        from aboard.sdk.errors import HubError
+        from aboard.sdk import HubError
 
         try:
             lines = b"".join(self._client.logs(board)).splitlines()
@@ -325,7 +325,7 @@ class _Trial:
                 self._pass("roots", f"{one['root']} can be read there")
 
     def _end(self, board: Board) -> None:
-        from aboard.sdk.errors import HubError
+        from aboard.sdk import HubError
 
         try:
             stopped = self._client.stop(board, seconds=_STOP_SECONDS)

@@ -125,7 +125,7 @@ def _is_error_of_ours(error: Exception) -> bool:
         ("aboard.web", "ListenError"),
         ("aboard.web", "ServeError"),
         ("aboard.web", "TokenError"),
-        ("aboard.sdk.errors", "HubError"),
+        ("aboard.sdk", "HubError"),
         ("aboard.runs", "RunsError"),
         ("aboard.boards.errors", "BoardsError"),
         ("aboard.jobs", "JobError"),

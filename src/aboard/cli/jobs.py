@@ -269,8 +269,8 @@ def _preview(jobs: Jobs, request: JobRequest, *, json: bool) -> None:
 def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
     """Start a board of a job; if that fails, the job continues without one."""
     from aboard.cli.boards import tell_way
+    from aboard.sdk import HubError
     from aboard.sdk.client import open_hub_for
-    from aboard.sdk.errors import HubError
 
     record = status.record
     try:
