@@ -127,7 +127,7 @@ def root(tmp_path):
 @pytest.fixture
 def seldom(monkeypatch):
     """Poll the whole of a local feed once, and not again by itself."""
-    for name in ("LOCAL_SECONDS", "ROOT_SECONDS", "LONGEST_LOCAL_SECONDS"):
+    for name in ("_LOCAL_SECONDS", "_ROOT_SECONDS", "_LONGEST_LOCAL_SECONDS"):
         monkeypatch.setattr(follower_module, name, 300.0)
 
 
@@ -250,7 +250,7 @@ def test_unforeseen_errors_are_reported_once_and_retried_ever_later(
 
     log(tmp_path / "run", 1)
     monkeypatch.setattr(Index, "refresh", fail)
-    monkeypatch.setattr(follower_module, "LOCAL_SECONDS", 0.1)
+    monkeypatch.setattr(follower_module, "_LOCAL_SECONDS", 0.1)
     followed = following().show(tmp_path)
     (condition,) = until(lambda: followed.follower.conditions("board"))
     problem = f"{tmp_path}: reading failed: ZeroDivisionError: nobody foresaw this."

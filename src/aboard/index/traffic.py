@@ -1,4 +1,4 @@
-"""Requests to buckets by hour, as counted by `aboard.storage`, stored in the index.
+"""Requests to buckets by hour, as counted by `aboard.storage.traffic`, stored in the index.
 
 The counts are sums over all of the user's processes on this machine.
 """

@@ -64,14 +64,14 @@ OnPoll = Callable[[Source, SourceState], None]
 OnChange = Callable[[Board], None]
 OnData = Callable[[str], None]
 
-
-LOCAL_SECONDS = 0.4
-ROOT_SECONDS = 1.0
-LONGEST_LOCAL_SECONDS = 5.0
+# How often feeds are polled.
+_LOCAL_SECONDS = 0.4
+_ROOT_SECONDS = 1.0
+_LONGEST_LOCAL_SECONDS = 5.0
 REMOTE_SECONDS = 5.0  # between two polls of a bucket that changes
 LONGEST_SECONDS = 60.0
 UNWATCHED_SECONDS = 60.0  # without a request, then a board is not polled
-CPU_SHARE = 0.1  # of one core, for polling all feeds in use
+_CPU_SHARE = 0.1  # of one core, for polling all feeds in use
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Schedule:
     grows: bool = True  # back off while nothing changes
     wait: float = 0.0
     floor: float = 0.0  # the shortest wait in any case, so that polling is not continuous
-    share: float = CPU_SHARE
+    share: float = _CPU_SHARE
 
     def after(self, *, changed: bool, cost: float) -> float:
         """Return the seconds to wait after a poll that took `cost` seconds of CPU time.
@@ -98,11 +98,11 @@ class Schedule:
         return self.wait
 
 
-def schedule_of(uri: str, poll: float | None = None, *, is_root: bool = False) -> Schedule:
+def _schedule_of(uri: str, poll: float | None = None, *, is_root: bool = False) -> Schedule:
     """Return the schedule of a feed; `poll` replaces the shortest wait of a bucket."""
     if not is_remote(uri):
-        shortest = ROOT_SECONDS if is_root else LOCAL_SECONDS
-        return Schedule(shortest, max(shortest, LONGEST_LOCAL_SECONDS), grows=False)
+        shortest = _ROOT_SECONDS if is_root else _LOCAL_SECONDS
+        return Schedule(shortest, max(shortest, _LONGEST_LOCAL_SECONDS), grows=False)
     shortest = REMOTE_SECONDS if poll is None else poll
     return Schedule(shortest, max(shortest, LONGEST_SECONDS))
 
@@ -473,7 +473,7 @@ class Follower:
     def _feed(self, source: Source, *, is_root: bool = False) -> _Feed:
         key = (source, is_root)
         if key not in self._feeds:
-            schedule = schedule_of(source.uri, self._poll, is_root=is_root)
+            schedule = _schedule_of(source.uri, self._poll, is_root=is_root)
             self._feeds[key] = _Feed(source, is_root, schedule)
         return self._feeds[key]
 
@@ -529,7 +529,7 @@ class Follower:
             self._update_watchers(in_use)
             wait = self._answer_soon(now)
             for feed in in_use:
-                feed.schedule.share = CPU_SHARE / len(in_use)
+                feed.schedule.share = _CPU_SHARE / len(in_use)
                 if not feed.busy:
                     self._start_poll(feed, now)
                 if not feed.busy:

@@ -82,7 +82,7 @@ class LogTree:
         }
         if not self._is_plain:
             everywhere = {run.directory for _, run in found}
-            self._apply(*plan_links(self.runs, self._roots(everywhere), everywhere))
+            self._apply(*_plan_links(self.runs, self._roots(everywhere), everywhere))
         return self.runs
 
     def path_of(self, name: str) -> str:
@@ -172,7 +172,7 @@ class LogTree:
             self.problems.append(StorageError(path, problem, "Rename the run."))
 
 
-def plan_links(
+def _plan_links(
     runs: Mapping[str, TreeRun], roots: Mapping[str, str], everywhere: Collection[str]
 ) -> tuple[dict[str, str], set[str]]:
     """Return the links to create, as path to target, and the directories to create for them.
@@ -309,7 +309,7 @@ class Mirror:
             for entry in self._storage.list(self._only, on_error=listing_problems.append)
         }
         update.problems += listing_problems
-        chosen = {name for name in entries if is_copied(name)}
+        chosen = {name for name in entries if _is_copied(name)}
         self._copy_all((entries[name] for name in sorted(chosen)), update)
         named = self._named_by_projectors(chosen) & entries.keys() - chosen
         self._copy_all((entries[name] for name in sorted(named)), update)
@@ -461,7 +461,7 @@ class MirrorUpdater:
                 self._wake.clear()
 
 
-def is_copied(name: str) -> bool:
+def _is_copied(name: str) -> bool:
     *directories, last = name.split("/")
     return EVENT_FILE in last or last == CONFIG_FILE or _PLUGINS in directories
 
