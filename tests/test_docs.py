@@ -111,9 +111,8 @@ def settings_in_source() -> set[str]:
         for pattern in patterns
         for name in re.findall(pattern, text)
     }
-    for name in ("environment", "rank"):
-        text = sources[ROOT / f"src/aboard/track/{name}.py"]
-        found |= set(re.findall(r"\"((?:[A-Z][A-Z0-9]*_[A-Za-z0-9_]+)|RANK)\"", text))
+    launchers = sources[ROOT / "src/aboard/track/environment.py"]
+    found |= set(re.findall(r"\"((?:[A-Z][A-Z0-9]*_[A-Za-z0-9_]+)|RANK)\"", launchers))
     clouds = sources[ROOT / "src/aboard/storage/settings.py"]
     prefixes = "AWS|AZURE|GOOGLE|CLOUDSDK|STORAGE|OSS|ALIBABA"
     return found | set(re.findall(rf"\b((?:{prefixes})_[A-Z0-9_]*[A-Z0-9])\b", clouds))

@@ -217,8 +217,8 @@ import importlib, pkgutil
 import aboard
 
 for found in pkgutil.walk_packages(aboard.__path__, "aboard.", onerror=lambda name: None):
-    # `open_storage` says it for these two, and the command for the others.
-    if found.name in ("aboard.storage.object", "aboard.storage.clouds", "aboard.__main__"):
+    # `open_storage` says it for this one, and the command for the others.
+    if found.name in ("aboard.storage.object", "aboard.__main__"):
         continue
     if found.name.startswith("aboard.cli."):
         continue

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from aboard.index.logs import Logs
     from aboard.index.query import UnknownName
     from aboard.jobs.experiment import Job, experiment, submit
-    from aboard.sdk.board import Board
-    from aboard.sdk.client import AsyncClient, Client
-    from aboard.sdk.errors import (
+    from aboard.sdk import (
         AuthError,
         BoardFailed,
         BoardLimitExceeded,
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
         NotFound,
         NotReady,
     )
+    from aboard.sdk.board import Board
+    from aboard.sdk.client import AsyncClient, Client
     from aboard.storage.base import StorageError
     from aboard.track.run import Run, current_run
     from aboard.track.start import init
@@ -54,17 +54,17 @@ __all__ = [
 
 _LAZY = {
     "AsyncClient": "aboard.sdk.client",
-    "AuthError": "aboard.sdk.errors",
+    "AuthError": "aboard.sdk",
     "Board": "aboard.sdk.board",
-    "BoardFailed": "aboard.sdk.errors",
-    "BoardLimitExceeded": "aboard.sdk.errors",
+    "BoardFailed": "aboard.sdk",
+    "BoardLimitExceeded": "aboard.sdk",
     "Client": "aboard.sdk.client",
     "EventWriter": "aboard.events.writer",
-    "HubError": "aboard.sdk.errors",
+    "HubError": "aboard.sdk",
     "Job": "aboard.jobs.experiment",
     "Logs": "aboard.index.logs",
-    "NotFound": "aboard.sdk.errors",
-    "NotReady": "aboard.sdk.errors",
+    "NotFound": "aboard.sdk",
+    "NotReady": "aboard.sdk",
     "Run": "aboard.track.run",
     "StorageError": "aboard.storage.base",
     "SummaryWriter": "aboard.track.summary",

@@ -1,4 +1,4 @@
-"""This machine: processes, mounts, locks, the cache directory, and what is installed.
+"""This machine: processes, mounts, locks, private and temporary files, installed packages.
 
 The only reader of `/proc`. A process is identified by its id together with its start time, which no
 later process with the same id has. Without `/proc`, only the existence of a process is known:
@@ -514,3 +514,103 @@ def write_private(path: Path, content: str | bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+# Temporary files and directories that are removed with their process. A killed process cannot
+# remove them, so the next one does: each process locks its own, and the lock is released when the
+# process exits. Names contain a digest of user and machine, because locks may not work across
+# machines.
+
+_LOCK_NAME = "lock"
+
+
+@contextlib.contextmanager
+def own_directory(name: str) -> Iterator[Path]:
+    """Create a temporary directory and remove it when the context exits."""
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    above = Path(tempfile.gettempdir())
+    prefix = f"{name}-{machine_digest()}-"
+    _remove_abandoned(above, f"{prefix}*")
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
+    try:
+        with _locked_as(directory / f"new-{_LOCK_NAME}", directory / _LOCK_NAME):
+            yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def own_file(above: Path, name: str, suffix: str, text: str) -> Iterator[Path]:
+    """Write a file that only its owner can read; remove it when the context exits."""
+    import tempfile
+    from pathlib import Path
+
+    prefix = f"{name}-{machine_digest()}-"
+    _remove_abandoned(above, f"{prefix}*{suffix}")
+    descriptor, made = tempfile.mkstemp(prefix=f".{prefix}", dir=above)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    path = Path(made)
+    shown = path.with_name(f"{path.name[1:]}{suffix}")
+    try:
+        with _locked_as(path, shown):
+            yield shown
+    finally:
+        path.unlink(missing_ok=True)
+        shown.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked_as(new: Path, path: Path) -> Iterator[None]:
+    """Lock a file before renaming it to the name that other processes look for."""
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        _lock_if_possible(descriptor)  # may fail: where locks do not work, nothing is removed
+        new.rename(path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(above: Path, pattern: str) -> None:
+    """Remove files and directories of this user whose process has exited."""
+    import shutil
+
+    for path in above.glob(pattern):
+        try:
+            status = path.lstat()
+            is_directory = stat.S_ISDIR(status.st_mode)
+            if status.st_uid != os.geteuid() or not (is_directory or stat.S_ISREG(status.st_mode)):
+                continue
+            lock = path / _LOCK_NAME if is_directory else path
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if not _lock_if_possible(descriptor):
+                continue
+            if is_directory:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+
+def _lock_if_possible(descriptor: int) -> bool:
+    try:
+        return try_lock(descriptor)
+    except OSError:
+        return False
+
+
+def machine_digest() -> str:
+    """Return a short digest of this machine and its user, which reveals neither."""
+    import hashlib
+    import socket
+
+    text = f"{socket.gethostname()} {os.getuid()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -11,7 +11,8 @@ from aboard.events import encode
 from aboard.events.writer import EventWriter
 from aboard.index import Index, Source
 from aboard.index.library import Library
-from aboard.tensorboard.follower import BoardSelection, Follower
+from aboard.tensorboard.board import BoardSelection
+from aboard.tensorboard.follower import Follower
 from aboard.web import Gate, TokenAccess, listen, serving, urls
 from tests import summaries
 

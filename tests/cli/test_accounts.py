@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from aboard.sdk import AuthError
 from aboard.sdk.client import Client, log_in
-from aboard.sdk.errors import AuthError
 from tests.engines.real_hub import PASSWORD, USER, team_hub
 
 SECRET = "battery staple"

@@ -18,7 +18,7 @@ from aboard.boards.model import BoardState
 from aboard.cli import boards
 from aboard.cli.boards import narrowed
 from aboard.cli.console import WrongUsage
-from aboard.sdk.errors import NotReady
+from aboard.sdk import NotReady
 from aboard.sdk.personal import KnownHub
 from tests.cli.conftest import end_hub
 from tests.engines.ports import free_port

@@ -21,8 +21,7 @@ from aboard.events import encode
 from aboard.events.records import frame
 from aboard.index import Index
 from aboard.runs.manifest import Manifest, State
-from aboard.storage import open_storage
-from aboard.storage import traffic as counting
+from aboard.storage import bucket_of, open_storage, traffic
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -506,7 +505,7 @@ def test_a_quick_index(index, tmp_path):
 
 @pytest.fixture(params=["memory", "s3"])
 def bucket(request, tmp_path):
-    counting.take()
+    traffic.take()
     if request.param == "memory":
         return f"memory://{tmp_path.name}/logs"
     return request.getfixturevalue("s3_bucket") + f"/{tmp_path.name}"
@@ -520,7 +519,7 @@ def test_requests_to_a_bucket(bucket, index):
     assert found["requests"].what == (
         f"3 requests and {2 * len(content)} bytes in the last 24 h, at most 3 requests in an hour"
     )
-    assert found["requests"].where == (counting.bucket_of(bucket),)
+    assert found["requests"].where == (bucket_of(bucket),)
     assert found["requests"].advice.startswith(
         "A board in use will make 60 to 720 list requests an hour, and one read for each file that"
         " grew; it stops 60 s after the last viewer has left."

@@ -1,14 +1,14 @@
 """How findings are worded, and what they promise."""
 
 from aboard.doctor.rules import QUICK_POLL, SLOW_POLL, UNWATCHED, age, requests, slow_index
-from aboard.tensorboard import schedule
+from aboard.tensorboard import follower
 
 
 def test_the_estimate_is_of_what_a_board_does():
     assert (QUICK_POLL, SLOW_POLL, UNWATCHED) == (
-        schedule.REMOTE_SECONDS,
-        schedule.LONGEST_SECONDS,
-        schedule.UNWATCHED_SECONDS,
+        follower.REMOTE_SECONDS,
+        follower.LONGEST_SECONDS,
+        follower.UNWATCHED_SECONDS,
     )
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from aboard.tensorboard.plugins import Loader, static_plugins
-from aboard.tensorboard.projector import BoardsProjector
+from aboard.tensorboard.plugins import BoardsProjector, Loader, static_plugins
 from aboard.tensorboard.provider import BoardDataProvider, Boards
 
 VICTIM = "a" * 40 + "!"  # what no hostile pattern matches in any time

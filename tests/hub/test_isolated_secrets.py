@@ -6,7 +6,7 @@ import pytest
 
 from aboard.executors.process import inherited
 from aboard.index.library import Root
-from aboard.storage.clouds import credentials
+from aboard.storage.settings import credentials
 from tests.hub.hubs import create, points, served
 from tests.waiting import until
 

@@ -11,7 +11,7 @@ from aboard.events.writer import EventWriter
 from aboard.hub.viewer import Viewer
 from aboard.index.library import Library
 from aboard.storage import open_storage
-from aboard.tensorboard.follower import BoardSelection
+from aboard.tensorboard.board import BoardSelection
 from aboard.web import TokenAccess, listen, serving, urls
 from tests.hub.hubs import QUICK
 from tests.waiting import until

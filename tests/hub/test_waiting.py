@@ -12,8 +12,8 @@ from aboard.boards.model import BoardRecord
 from aboard.executors.base import PYTHON
 from aboard.hub import service
 from aboard.index.library import Root
+from aboard.sdk import NotReady
 from aboard.sdk.client import Client
-from aboard.sdk.errors import NotReady
 from tests.boards.pretending import PretendExecutor
 from tests.hub.hubs import create, served
 from tests.waiting import until

@@ -24,7 +24,7 @@ from aboard.index.derived import (
 )
 from aboard.index.series import Series
 from aboard.index.tags import GroupTag
-from aboard.runs.groups import Band, Line
+from aboard.runs.naming import Band, Line
 
 numbers = st.floats(-1e9, 1e9, width=32)
 any_values = st.lists(numbers | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=300)

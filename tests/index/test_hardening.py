@@ -12,8 +12,7 @@ from aboard.events.records import frame
 from aboard.events.writer import EventWriter
 from aboard.index import Index, Source, UnknownName
 from aboard.index.logs import Logs
-from aboard.storage.base import BadUri, NoSuchPath
-from aboard.storage.uri import open_storage
+from aboard.storage.base import BadUri, NoSuchPath, open_storage
 
 
 def event(step, value, tag="x"):

@@ -11,8 +11,8 @@ from aboard.events import encode
 from aboard.events.records import crc32c, frame, mask
 from aboard.index import Source, reader, store
 from aboard.index.sources import Reading
+from aboard.storage.base import open_storage
 from aboard.storage.local import LocalStorage
-from aboard.storage.uri import open_storage
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="memory is read from /proc"

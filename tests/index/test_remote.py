@@ -13,9 +13,8 @@ from aboard.events.records import frame
 from aboard.index import reader
 from aboard.index.logs import Logs
 from aboard.storage import traffic
-from aboard.storage.base import NoSuchPath, PermissionDenied, Unreachable
+from aboard.storage.base import NoSuchPath, PermissionDenied, Traffic, Unreachable, open_storage
 from aboard.storage.object import ObjectStorage
-from aboard.storage.uri import open_storage
 
 
 def events(*steps):
@@ -196,7 +195,7 @@ def test_a_large_file_is_one_request(index, tmp_path):
     before = traffic.snapshot()
     logs = Logs(bucket, index=index)
     key = (f"memory://{tmp_path.name}", "read")
-    assert traffic.snapshot()[key].requests - before.get(key, traffic.Traffic()).requests == 1
+    assert traffic.snapshot()[key].requests - before.get(key, Traffic()).requests == 1
     assert len(logs.series(".", "loss").steps) == 120_000
 
 

@@ -11,7 +11,7 @@ from aboard.index.logs import Logs
 from aboard.index.schema import open_memory
 from aboard.storage import NoSuchPath, open_storage
 from aboard.storage import traffic as counting
-from aboard.storage.traffic import Traffic
+from aboard.storage.base import Traffic
 
 HOUR = 3600
 

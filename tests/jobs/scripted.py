@@ -5,7 +5,7 @@ from typing import Any
 
 from aboard.executors.base import Batch, BatchExecutor, ExecutorError, Handle, TaskState, TaskStatus
 from aboard.jobs.service import JobRequest, Jobs
-from aboard.runs import layout, manifest
+from aboard.runs import catalog, manifest
 from aboard.runs.manifest import Manifest, State
 from aboard.storage import open_storage
 
@@ -109,6 +109,6 @@ class Desk:
             manifest.update(storage, end, directory)
         else:
             try:
-                layout.claim(storage, record.experiment, name, described)
-            except layout.RunExists:
+                catalog.claim(storage, record.experiment, name, described)
+            except catalog.RunExists:
                 manifest.update(storage, begin, directory)

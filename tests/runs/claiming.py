@@ -9,7 +9,7 @@ import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-from aboard.runs.layout import claim_next
+from aboard.runs.catalog import claim_next
 from aboard.runs.manifest import Manifest
 from aboard.storage import open_storage
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aboard.runs.catalog import KnownRun
-from aboard.runs.layout import (
+from aboard.runs.catalog import (
     BadName,
+    KnownRun,
     RunExists,
     check_name,
     claim,

@@ -1,4 +1,4 @@
-"""Name templates: what they accept, what comes out, and how bad ones are refused."""
+"""Name templates: what they accept, what comes out, how bad ones are refused; names of groups."""
 
 from datetime import datetime
 
@@ -10,10 +10,14 @@ from aboard.runs.naming import (
     KNOWN_FIELDS,
     PLAIN_FIELDS,
     BadTemplate,
+    Band,
+    Grouping,
+    Show,
     Template,
     distinct,
     fields_of_path,
 )
+from aboard.runs.question import BadQuestion
 
 RUN = {
     "workspace": "ws1",
@@ -198,3 +202,42 @@ def test_any_text_is_a_template_or_refused(text):
 @given(st.text("ab/.-", max_size=12), st.text("ab/.train", max_size=12))
 def test_fields_of_any_path_can_be_shown(source, run):
     Template.parse("{experiment}_{run}_{logdir}_{source}").render(fields_of_path(source, run))
+
+
+@pytest.mark.parametrize(
+    ("fields", "label"),
+    [
+        (["hparams.lr"], "lr=0.1"),
+        (['hparams["learning rate"]', "tags.team"], "learning rate=-, team=vision"),
+        (["experiment", "state"], "experiment=cifar10, state=running"),
+        (["name"], "name=run1"),
+    ],
+)
+def test_groups_are_named_by_their_values(fields, label):
+    values = {
+        "hparams": {"lr": 0.1},
+        "tags": {"team": "vision"},
+        "experiment": "cifar10",
+        "state": "running",
+        "run": "run1",
+    }
+    assert Grouping.parse(fields).template.render(values) == label
+
+
+def test_values_are_told_apart_beyond_the_digits_of_a_name():
+    template = Grouping.parse(["hparams.lr"]).template
+    one, other = ({"hparams": {"lr": value}} for value in (0.1, 0.10000000001))
+    assert template.render(one) == template.render(other)
+    assert template.values(one) != template.values(other)
+
+
+def test_nothing_to_group_by():
+    assert Grouping.parse([]) is None
+    found = Grouping.parse(["hparams.lr"], "sem", "both")
+    assert (found.band, found.show) == (Band.SEM, Show.BOTH)
+
+
+@pytest.mark.parametrize("field", ["metrics.loss", "duration", "tags", "hparms.lr", "lr"])
+def test_what_is_not_grouped_by(field):
+    with pytest.raises(BadQuestion):
+        Grouping.parse([field])

@@ -10,8 +10,8 @@ from urllib.error import HTTPError
 import pytest
 
 import aboard
+from aboard.sdk import Unreachable
 from aboard.sdk.client import log_in, open_hub_for
-from aboard.sdk.errors import Unreachable
 from aboard.sdk.personal import find_hub, find_personal, forget_login, write_login
 from tests.engines.real_hub import PASSWORD, USER, get, log_run, losses, own_hub, team_hub
 

@@ -23,9 +23,9 @@ from aboard.storage import (
     StorageError,
     StorageFull,
     Unreachable,
-    clouds,
     open_storage,
 )
+from aboard.storage import object as object_module
 from tests.engines.fake_gcs import FakeGcs
 
 BUCKET = "training-logs"
@@ -121,9 +121,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
             "base": 2,
         },
     }
-    monkeypatch.setattr(clouds, "_RETRIES", retries)
-    monkeypatch.setattr(clouds, "_READ_TIMEOUT", timedelta(seconds=0.3))
-    clouds._connect.cache_clear()
+    monkeypatch.setattr(object_module, "_RETRIES", retries)
+    monkeypatch.setattr(object_module, "_READ_TIMEOUT", timedelta(seconds=0.3))
+    object_module._client.cache_clear()
 
 
 @pytest.mark.usefixtures("hasty")

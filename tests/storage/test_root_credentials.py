@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from aboard.storage import NoCredentials, StorageError, open_storage
-from aboard.storage.clouds import set_profile
+from aboard.storage.settings import set_profile
 
 S3, GCS, AZURE, OSS = "s3://team/logs", "gs://team/logs", "az://team/logs", "oss://team/logs"
 HUB_KEYS = {

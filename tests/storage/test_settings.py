@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from aboard.storage import BadUri, NoCredentials, Unreachable, settings
-from aboard.storage.clouds import credential_files
-from aboard.storage.settings import ANONYMOUS, Keys
-from aboard.storage.uri import SCHEMES, RemoteUri
+from aboard.storage.base import SCHEMES, RemoteUri
+from aboard.storage.settings import ANONYMOUS, Keys, credential_files
 
 S3 = RemoteUri("s3", "bucket", "logs")
 GCS = RemoteUri("gs", "bucket", "logs")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.storage import BadUri, UnknownScheme, canonical, is_remote, join, split
-from aboard.storage.uri import SCHEMES
+from aboard.storage.base import SCHEMES
 
 KNOWN = "Supported: plain paths and file://, s3://, gs://, az://, oss://."
 

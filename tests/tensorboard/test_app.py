@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aboard.events.writer import EventWriter
 from aboard.index.library import Library, Member
 from aboard.tensorboard import app
-from aboard.tensorboard.assets import Assets
+from aboard.tensorboard.app import Assets
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.provider import Boards
 from tests import summaries

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from aboard.index.library import Library
-from aboard.tensorboard.assets import INDEX, Assets
+from aboard.tensorboard.app import INDEX, Assets
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.provider import Boards
 from tests.tensorboard.serving import Ours

@@ -15,15 +15,14 @@ from aboard.index.library import Library
 from aboard.runs import manifest
 from aboard.runs.manifest import Manifest
 from aboard.runs.naming import Template
-from aboard.storage import Unreachable, open_storage
+from aboard.storage import Unreachable, open_storage, traffic
 from aboard.storage.local import LocalStorage
 from aboard.storage.object import ObjectStorage
 from aboard.tensorboard import board as board_module
 from aboard.tensorboard import follower as follower_module
-from aboard.tensorboard import schedule as schedule_module
-from aboard.tensorboard.follower import BoardSelection, Follower, parts_of
+from aboard.tensorboard.board import BoardSelection
+from aboard.tensorboard.follower import UNWATCHED_SECONDS, Follower, parts_of
 from aboard.tensorboard.provider import Boards
-from aboard.tensorboard.schedule import UNWATCHED_SECONDS
 from tests.waiting import until
 
 EVENTS = "events.out.tfevents.1"
@@ -128,8 +127,8 @@ def root(tmp_path):
 @pytest.fixture
 def seldom(monkeypatch):
     """Poll the whole of a local feed once, and not again by itself."""
-    for name in ("LOCAL_SECONDS", "ROOT_SECONDS", "LONGEST_LOCAL_SECONDS"):
-        monkeypatch.setattr(schedule_module, name, 300.0)
+    for name in ("_LOCAL_SECONDS", "_ROOT_SECONDS", "_LONGEST_LOCAL_SECONDS"):
+        monkeypatch.setattr(follower_module, name, 300.0)
 
 
 # Sources.
@@ -185,7 +184,7 @@ def test_nothing_is_polled_without_requests(tmp_path, following, monkeypatch):
     bucket, other = (f"memory://{tmp_path.name}/{name}" for name in ("logs", "other"))
     for uri in (bucket, other):
         open_storage(uri).write(f"run/{EVENTS}", b"")
-    monkeypatch.setattr(schedule_module, "LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr(follower_module, "LONGEST_SECONDS", 0.05)
     listings = []
     real = ObjectStorage.list
 
@@ -251,7 +250,7 @@ def test_unforeseen_errors_are_reported_once_and_retried_ever_later(
 
     log(tmp_path / "run", 1)
     monkeypatch.setattr(Index, "refresh", fail)
-    monkeypatch.setattr(schedule_module, "LOCAL_SECONDS", 0.1)
+    monkeypatch.setattr(follower_module, "_LOCAL_SECONDS", 0.1)
     followed = following().show(tmp_path)
     (condition,) = until(lambda: followed.follower.conditions("board"))
     problem = f"{tmp_path}: reading failed: ZeroDivisionError: nobody foresaw this."
@@ -396,7 +395,7 @@ def test_of_a_large_bucket_only_recent_runs_are_polled_often(
 
     followed = following(roots=[bucket] if as_root else (), poll=0.05)
     monkeypatch.setattr(ObjectStorage, "list", counted)
-    monkeypatch.setattr(follower_module, "pages_listed", lambda _: 3 * len(listed))
+    monkeypatch.setattr(traffic, "pages_listed", lambda _: 3 * len(listed))
     followed.show("exp" if as_root else bucket)
     until(lambda: len(listed) > 6)
     storage.write(f"exp/live/{EVENTS}.2", log(tmp_path / "exp/live", 2).read_bytes())
@@ -589,8 +588,8 @@ def test_a_request_during_a_poll_is_served_right_after_it(root, following, monke
 
 
 def test_a_bucket_is_polled_as_often_as_the_follower_is_set_to(tmp_path, following, monkeypatch):
-    monkeypatch.setattr(schedule_module, "REMOTE_SECONDS", 600.0)
-    monkeypatch.setattr(schedule_module, "LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr(follower_module, "REMOTE_SECONDS", 600.0)
+    monkeypatch.setattr(follower_module, "LONGEST_SECONDS", 0.05)
     followed = following(roots=[f"memory://{tmp_path.name}/logs"], poll=0.05)
     listed = []
     refresh = followed.library.refresh

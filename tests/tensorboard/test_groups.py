@@ -5,8 +5,8 @@ import json
 import pytest
 
 from aboard.events.writer import EventWriter
-from aboard.runs.groups import Grouping
 from aboard.runs.manifest import Manifest
+from aboard.runs.naming import Grouping
 from aboard.tensorboard import board as module
 
 

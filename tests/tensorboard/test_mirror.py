@@ -8,10 +8,9 @@ import pytest
 
 from aboard.events import encode
 from aboard.events.records import frame
-from aboard.storage.base import Entry, NoSuchPath, Storage, StorageError, Unreachable
-from aboard.storage.uri import open_storage
-from aboard.tensorboard import mirror as mirror_module
-from aboard.tensorboard.mirror import Mirror, MirrorUpdater
+from aboard.storage.base import Entry, NoSuchPath, Storage, StorageError, Unreachable, open_storage
+from aboard.tensorboard import logdir as logdir_module
+from aboard.tensorboard.logdir import Mirror, MirrorUpdater
 from tests.waiting import until
 
 TORCH = Path(__file__).parent.parent / "fixtures" / "torch"
@@ -112,7 +111,7 @@ def test_a_file_of_the_same_size_but_another_version_is_copied_anew(tmp_path):
 
 
 def test_a_replaced_file_is_never_seen_half(tmp_path, monkeypatch):
-    monkeypatch.setattr(mirror_module, "_BLOCK", 300)
+    monkeypatch.setattr(logdir_module, "_BLOCK", 300)
     storage = Scripted({EVENTS: events(*range(50))})
     mirror = Mirror(storage, tmp_path)
     mirror.update()
@@ -127,7 +126,7 @@ def test_a_replaced_file_is_never_seen_half(tmp_path, monkeypatch):
 
 
 def test_a_copy_that_broke_off_goes_on_from_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(mirror_module, "_BLOCK", 300)
+    monkeypatch.setattr(logdir_module, "_BLOCK", 300)
     whole = events(*range(50))
     storage = Scripted({EVENTS: whole, "b/events.out.tfevents.1": events(1)})
     storage.broken.add(EVENTS)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from aboard.index.library import Member
-from aboard.storage.uri import open_storage
-from aboard.tensorboard import projector
+from aboard.storage.base import open_storage
+from aboard.tensorboard import plugins
 from aboard.tensorboard.board import Board
 from tests.tensorboard.asking import Fast, Stock, write_scalars
 from tests.tensorboard.serving import one_board
@@ -22,7 +22,7 @@ CONFIG = "projector_config.pbtxt"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(projector, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(plugins, "_POLL_SECONDS", 0.02)
 
 
 @pytest.fixture

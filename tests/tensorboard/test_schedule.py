@@ -1,6 +1,6 @@
 """How long to wait between two polls."""
 
-from aboard.tensorboard.schedule import Schedule
+from aboard.tensorboard.follower import Schedule
 
 
 def test_a_bucket_is_polled_less_often_while_nothing_changes():

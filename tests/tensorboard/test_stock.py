@@ -13,7 +13,7 @@ from aboard.events import encode
 from aboard.events.records import frame
 from aboard.index.library import Member
 from aboard.runs.naming import Template
-from aboard.storage.uri import open_storage
+from aboard.storage.base import open_storage
 from aboard.tensorboard import plugins
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.stock import make_stock_app

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from aboard.runs.layout import BadName
+from aboard.runs.catalog import BadName
 from aboard.storage import BadUri
 from aboard.track import environment as env
 from aboard.track.environment import (

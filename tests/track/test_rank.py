@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import aboard
-from aboard.track.rank import LAUNCHERS, Rank, check_rank, find_rank
+from aboard.track.environment import LAUNCHERS, Rank, check_rank, find_rank
 from tests.engines import environments
 from tests.engines.forkserver import fork
 from tests.track.training import ended, environment, points
@@ -192,7 +192,7 @@ def test_a_group_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
 
 _JOIN = """
 import sys, jax
-from aboard.track.rank import find_rank
+from aboard.track.environment import find_rank
 address, number = sys.argv[1], int(sys.argv[2])
 jax.distributed.initialize(address, 2, number)
 print(*find_rank()[:4])

@@ -21,10 +21,10 @@ import pytest
 import aboard
 from aboard import track
 from aboard.runs import manifest
-from aboard.runs.layout import RunExists
+from aboard.runs.catalog import RunExists
 from aboard.runs.manifest import Manifest
 from aboard.storage import open_storage
-from aboard.track.rank import NoLaunch
+from aboard.track.environment import NoLaunch
 from aboard.track.run import Run, RunRecord, SilentRun
 from tests.track.reading import read_stock
 from tests.track.training import points, record, start, train
@@ -329,7 +329,7 @@ def test_all_ranks_agree_on_one_run(tmp_path: Path) -> None:
 def test_an_announcement_of_an_earlier_launch_is_not_believed(tmp_path: Path) -> None:
     script = """
 from aboard.storage import open_storage
-from aboard.track.rank import Rank, announce_name, wait_for_name
+from aboard.track.environment import Rank, announce_name, wait_for_name
 storage, rank = open_storage('.'), Rank(1, 2, 'x', 'launch')
 real = time.time
 time.time = lambda: real() - float(sys.argv[1])

@@ -11,8 +11,8 @@ from aboard import EventWriter
 from aboard.events import encode
 from aboard.storage import Entry, Unreachable
 from aboard.storage.local import LocalStorage
-from aboard.track import stages as stages_module
-from aboard.track.stages import LastSteps, Stages
+from aboard.track import run as run_module
+from aboard.track.run import LastSteps, Stages
 from tests.track.reading import read_stock
 
 
@@ -78,12 +78,12 @@ def test_what_was_logged_before_a_stage_is_taken_back_stays(stages: Stages) -> N
 def test_not_more_is_remembered_than_needs_be(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages_module, "_MAX_PENDING_RECORDS", 3)
+    monkeypatch.setattr(run_module, "_MAX_PENDING_RECORDS", 3)
     for step in range(4):
         assert "train" not in stages.writers
         stages.log({"test": 2.0}, step, "train")
     assert "train" in stages.writers
-    monkeypatch.setattr(stages_module, "_MAX_PENDING_BYTES", 100)
+    monkeypatch.setattr(run_module, "_MAX_PENDING_BYTES", 100)
     stages.add([encode.text("note", "x" * 101)], 1, "eval")
     assert "eval" in stages.writers
 
@@ -149,7 +149,7 @@ def test_what_is_in_several_places_goes_on_from_the_highest(tmp_path: Path) -> N
 
 
 def test_files_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages_module, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(run_module, "_BLOCK_BYTES", 1000)
     write(tmp_path, *range(2000))
     storage = InBlocks(str(tmp_path))
     assert LastSteps([storage]).of("") == 1999
@@ -159,12 +159,12 @@ def test_files_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_storage_that_does_not_answer_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stages_module, "_PATIENCE_SECS", 0.05)
+    monkeypatch.setattr(run_module, "_LAST_STEPS_SECS", 0.05)
     write(tmp_path, 5)
     storage = Hanging(str(tmp_path))
     last = LastSteps([storage])
     assert last.of("eval") is None
-    monkeypatch.setattr(stages_module, "_PATIENCE_SECS", 3600.0)
+    monkeypatch.setattr(run_module, "_LAST_STEPS_SECS", 3600.0)
     assert last.of("train") is None
     storage.go.set()
     last._thread.join()

@@ -24,7 +24,7 @@ from torch.utils.tensorboard import summary as torch_summary
 
 import aboard
 from aboard.events.encode import torch_histogram
-from aboard.storage.uri import open_storage
+from aboard.storage.base import open_storage
 from aboard.track import summary
 from aboard.track.summary import FileWriter
 from tests.track.reading import assert_equal, read_ours, read_stock

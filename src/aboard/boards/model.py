@@ -20,8 +20,8 @@ from enum import StrEnum
 from types import MappingProxyType, NoneType
 from typing import Any, ClassVar, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
-from aboard.runs.groups import Band, Show
 from aboard.runs.manifest import format_time
+from aboard.runs.naming import Band, Show
 
 INSTANT = "instant"  # the `on` of a board that the hub itself serves
 LONGEST_NAME = 64

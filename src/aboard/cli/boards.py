@@ -261,7 +261,7 @@ def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
 
 def _wait(client: Client, board: Board) -> Board:
     """Wait until the board has data; print a notice if it has none yet."""
-    from aboard.sdk.errors import NotReady
+    from aboard.sdk import NotReady
 
     progress = _Progress()
     try:
@@ -293,7 +293,7 @@ def _check_question(
     group_by: Sequence[str] | None,
 ) -> None:
     """Report a name that no run has: it may be misspelt, or some run may have it later."""
-    from aboard.sdk.errors import HubError
+    from aboard.sdk import HubError
 
     try:
         if group_by:
@@ -404,7 +404,7 @@ def open_board(
     json: JsonOption = False,
 ) -> None:
     """Open the console, or a board, in the browser."""
-    from aboard.sdk.errors import NotReady
+    from aboard.sdk import NotReady
 
     if board is None:
         _open_console(root or [], browser=browser, json=json)

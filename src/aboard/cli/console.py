@@ -595,7 +595,7 @@ def _is_error_of_ours(error: Exception) -> bool:
         ("aboard.web", "ListenError"),
         ("aboard.web", "ServeError"),
         ("aboard.web", "TokenError"),
-        ("aboard.sdk.errors", "HubError"),
+        ("aboard.sdk", "HubError"),
         ("aboard.runs", "RunsError"),
         ("aboard.boards.model", "BoardsError"),
         ("aboard.jobs", "JobError"),

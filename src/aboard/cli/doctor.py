@@ -159,8 +159,8 @@ def _board(text: str) -> Examination | None:
     """Return the hub's examination of a board; None if the board does not exist."""
     from aboard.doctor.examination import Examination
     from aboard.doctor.rules import Finding
+    from aboard.sdk import HubError
     from aboard.sdk.client import Client
-    from aboard.sdk.errors import HubError
 
     try:
         board = Client(start=False, seconds=_HUB_SECONDS).get(text)

@@ -217,7 +217,7 @@ class _Trial:
     def _started(self, *, roots: bool) -> tuple[Board | None, str]:
         """Return a trial that the engine accepted, or why it did not."""
         from aboard.boards.model import ENDED
-        from aboard.sdk.errors import HubError
+        from aboard.sdk import HubError
 
         self._began = time.monotonic()
         try:
@@ -238,7 +238,7 @@ class _Trial:
 
     def _wait(self, board: Board) -> None:
         from aboard.boards.model import ENDED
-        from aboard.sdk.errors import BoardFailed, NotReady
+        from aboard.sdk import BoardFailed, NotReady
 
         waited: list[str] = []
         announced: list[str] = []
@@ -290,7 +290,7 @@ class _Trial:
             self._fail("refuses", f"status {seen['status']} without its token", "Do not use it.")
 
     def _check_curve(self, board: Board) -> None:
-        from aboard.sdk.errors import HubError
+        from aboard.sdk import HubError
 
         path = f"data/plugin/scalars/scalars?{urlencode({'run': TRIAL_RUN, 'tag': TRIAL_TAG})}"
         deadline = time.monotonic() + _CURVE_SECONDS
@@ -311,7 +311,7 @@ class _Trial:
         self._fail("curve", problem, f"See its log: aboard logs {board.id}")
 
     def _check_log(self, board: Board) -> None:
-        from aboard.sdk.errors import HubError
+        from aboard.sdk import HubError
 
         try:
             lines = b"".join(self._client.logs(board)).splitlines()
@@ -331,7 +331,7 @@ class _Trial:
                 self._pass("roots", f"{one['root']} can be read there")
 
     def _end(self, board: Board) -> None:
-        from aboard.sdk.errors import HubError
+        from aboard.sdk import HubError
 
         try:
             stopped = self._client.stop(board, seconds=_STOP_SECONDS)

@@ -313,8 +313,8 @@ def tell_way_in(*listeners: Sequence[socket.socket]) -> None:
 )
 def show_status(json: JsonOption = False) -> None:
     """Show which hub is used, and whether it answers."""
+    from aboard.sdk import HubError
     from aboard.sdk.client import Client
-    from aboard.sdk.errors import HubError
     from aboard.sdk.personal import find_hub
 
     known = find_hub()
@@ -380,8 +380,8 @@ def stop_hub(
 
 def _isolated(hub: KnownHub, *, end: bool) -> tuple[list[str], list[str]]:
     """Return the names of boards with their own process: those stopped, and the others."""
+    from aboard.sdk import HubError
     from aboard.sdk.client import Client
-    from aboard.sdk.errors import HubError
 
     client = Client(hub.url, hub.token)
     ended: list[str] = []

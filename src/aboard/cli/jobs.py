@@ -175,7 +175,7 @@ def submit(
     from aboard.jobs.member import parse_sweeps
     from aboard.jobs.service import JobRequest, Jobs
     from aboard.jobs.store import remember_root
-    from aboard.runs.layout import DEFAULT_EXPERIMENT
+    from aboard.runs.catalog import DEFAULT_EXPERIMENT
     from aboard.track.program import parse_hparam
 
     form = "KEY=VALUE, such as --hparam lr=0.1"
@@ -274,8 +274,8 @@ def _preview(jobs: Jobs, request: JobRequest, *, json: bool) -> None:
 def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
     """Start a board of a job; if that fails, the job continues without one."""
     from aboard.cli.boards import tell_way
+    from aboard.sdk import HubError
     from aboard.sdk.client import open_hub_for
-    from aboard.sdk.errors import HubError
 
     record = status.record
     try:

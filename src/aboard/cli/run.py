@@ -182,10 +182,9 @@ def _begin(
     ranks: str,
     **options: Any,
 ) -> Run:
-    from aboard.runs.layout import BadName, RunExists
+    from aboard.runs.catalog import BadName, RunExists
     from aboard.runs.manifest import BadManifest
-    from aboard.track.environment import find_place
-    from aboard.track.rank import NoLaunch, find_rank
+    from aboard.track.environment import NoLaunch, find_place, find_rank
     from aboard.track.redaction import command_line
     from aboard.track.start import begin
 

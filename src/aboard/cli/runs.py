@@ -45,8 +45,7 @@ from aboard.storage import StorageError, open_storage
 
 if TYPE_CHECKING:
     from aboard.index.library import Library
-    from aboard.runs.catalog import KnownRun
-    from aboard.runs.layout import Deletion
+    from aboard.runs.catalog import Deletion, KnownRun
     from aboard.runs.manifest import Manifest
 
 DEFAULT = ("run", "state", "created", "duration", "host", "user", "tags")
@@ -388,7 +387,7 @@ def delete_runs(
 ) -> None:
     """Delete runs: their records, logs and everything else in their directories."""
     from aboard.index import Index
-    from aboard.runs.layout import delete_run
+    from aboard.runs.catalog import delete_run
 
     with Index() as index:
         chosen = select_runs(index, run, root or [], unambiguous=True)
@@ -659,7 +658,7 @@ def _ask_to_delete(runs: Sequence[KnownRun]) -> None:
 
 def _refuse_running(run: KnownRun) -> None:
     """Reject a run whose current record has a recent heartbeat."""
-    from aboard.runs.layout import seconds_silent
+    from aboard.runs.catalog import seconds_silent
 
     silent = seconds_silent(run, time.time())
     if silent is not None:

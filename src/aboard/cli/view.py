@@ -48,11 +48,10 @@ if TYPE_CHECKING:
 
     from aboard.hub.viewer import Engine
     from aboard.index.library import Library
-    from aboard.runs.groups import Grouping
+    from aboard.runs.naming import Grouping
     from aboard.runs.question import Question
     from aboard.runs.selectors import Selector
-    from aboard.tensorboard.board import Board
-    from aboard.tensorboard.follower import BoardSelection
+    from aboard.tensorboard.board import Board, BoardSelection
     from aboard.web import TokenAccess
 
 EPILOG = examples(
@@ -179,7 +178,7 @@ def view(
     """Show runs in TensorBoard, live."""
     from aboard.boards.model import parse_duration
     from aboard.runs.catalog import find_roots
-    from aboard.runs.groups import Band, Grouping, Show
+    from aboard.runs.naming import Band, Grouping, Show
     from aboard.storage import local
     from aboard.web import listen
 
@@ -264,8 +263,7 @@ def make_spec(
     from aboard.index import Source
     from aboard.index.library import Member
     from aboard.runs.naming import Template
-    from aboard.tensorboard.board import member_labels
-    from aboard.tensorboard.follower import BoardSelection
+    from aboard.tensorboard.board import BoardSelection, member_labels
 
     parsed = Template.parse(template) if template is not None else None
     selectors = parse_sources(texts, roots)
@@ -298,7 +296,6 @@ def serve_board(
     from aboard.hub.viewer import Viewer
     from aboard.index import Index
     from aboard.index.library import Library
-    from aboard.tensorboard.follower import board_of
     from aboard.web import ending_in_order, serve
 
     with ExitStack() as closing:
@@ -317,7 +314,7 @@ def serve_board(
             library.resolve(spec.selectors, retry=False)
         if spec.question is not None:
             _read_and_check(library, spec.selectors, spec.question)
-        board = board_of(spec, library)
+        board = spec.board(library)
         viewer = Viewer(
             spec,
             library,
@@ -464,7 +461,7 @@ def open_link(link: str, closed: threading.Event) -> None:
     The browser gets a page that redirects to the link and that only its user can read. It is in
     the home directory because a sandboxed browser can read only that.
     """
-    from aboard.web.tempfiles import own_file
+    from aboard.system import own_file
 
     try:
         controller = webbrowser.get()

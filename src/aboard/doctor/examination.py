@@ -35,6 +35,7 @@ from aboard.storage import (
     NoSuchPath,
     PermissionDenied,
     StorageError,
+    bucket_of,
     canonical,
     is_remote,
     join,
@@ -77,7 +78,7 @@ def examine(
     except StorageError as error:
         return Examination(text, [_unreadable(error)])
     place = join(source.uri, source.only)
-    before = _pages(place)
+    before = traffic.pages_listed(place)
     try:
         report = index.refresh(source, progress=progress)
     except StorageError as error:
@@ -91,7 +92,7 @@ def examine(
     found += _misnamed(place)
     found += _one_of_several(source, facts)
     if is_remote(place):
-        found.append(_requests(index, place, _pages(place) - before))
+        found.append(_requests(index, place, traffic.pages_listed(place) - before))
     times = [when for file in facts.files if (when := facts.written(file)) is not None]
     return Examination(
         place,
@@ -326,18 +327,12 @@ def _closed(place: str, error: StorageError) -> Finding:
     )
 
 
-def _pages(place: str) -> int:
-    if not is_remote(place):
-        return 0
-    return traffic.snapshot().get((traffic.bucket_of(place), "list"), traffic.Traffic()).requests
-
-
 def _requests(index: Index, place: str, pages: int) -> Finding:
     hours: dict[int, tuple[int, int]] = {}
     for one in index.traffic(place):
         count, size = hours.get(one.hour, (0, 0))
         hours[one.hour] = (count + one.requests, size + one.bytes)
-    return requests(traffic.bucket_of(place), hours, pages)
+    return requests(bucket_of(place), hours, pages)
 
 
 # The surroundings of a path without event files, searched in bounded time.

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from aboard.index.query import Damage, EventFile
 from aboard.index.tags import KNOWN_PLUGINS, Tag
-from aboard.storage.uri import join
+from aboard.storage.base import join
 
 Severity = Literal["error", "warning", "info"]
 

@@ -32,9 +32,8 @@ from aboard.index.series import read_records
 from aboard.index.summary import Summary
 from aboard.jobs.store import RunLog
 from aboard.runs import manifest
-from aboard.runs.catalog import KnownRun, natural
+from aboard.runs.catalog import Deletion, KnownRun, delete_run, files_of, natural, seconds_silent
 from aboard.runs.columns import Facet
-from aboard.runs.layout import Deletion, delete_run, files_of, seconds_silent
 from aboard.runs.manifest import BadManifest, Manifest, State, format_time
 from aboard.runs.question import Field
 from aboard.storage import BadUri, Entry, NoSuchPath, StorageError, is_remote, open_storage

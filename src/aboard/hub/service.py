@@ -69,15 +69,15 @@ from aboard.index.library import Library, Member
 from aboard.index.sources import Source
 from aboard.runs import RunsError
 from aboard.runs.catalog import KnownRun
-from aboard.runs.groups import Band, Grouping, Show
-from aboard.runs.naming import Template
+from aboard.runs.naming import Band, Grouping, Show, Template
 from aboard.runs.question import Question
 from aboard.runs.selectors import NothingMatches, Selector
 from aboard.sdk.personal import remember_personal
 from aboard.storage import BadUri, canonical, is_below, is_remote, join
-from aboard.storage.clouds import credential_files, credentials, set_profile
 from aboard.storage.local import confine
-from aboard.tensorboard.follower import BoardSelection, Follower
+from aboard.storage.settings import credential_files, credentials, set_profile
+from aboard.tensorboard.board import BoardSelection
+from aboard.tensorboard.follower import Follower
 from aboard.tensorboard.provider import Boards
 
 _TRIAL = "tag:aboard-doctor"

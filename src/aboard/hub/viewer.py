@@ -17,10 +17,10 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from aboard.index.library import Library
-from aboard.tensorboard.follower import BoardSelection, Follower, OnChange, OnPoll, board_of
-from aboard.tensorboard.schedule import REMOTE_SECONDS
+from aboard.system import own_directory
+from aboard.tensorboard.board import BoardSelection
+from aboard.tensorboard.follower import REMOTE_SECONDS, Follower, OnChange, OnPoll
 from aboard.web import Gate, TokenAccess
-from aboard.web.tempfiles import own_directory
 
 if TYPE_CHECKING:
     from aboard.executors.vertex.upload import Upload
@@ -77,7 +77,7 @@ class Viewer:
                 from aboard.tensorboard.stock import make_stock_app
 
                 stock = make_stock_app(
-                    board_of(spec, library),
+                    spec.board(library),
                     samples=samples,
                     reload_seconds=REMOTE_SECONDS if poll is None else poll,
                     work_directory=closing.enter_context(own_directory("aboard-view")),

@@ -19,7 +19,7 @@ import numpy as np
 
 from aboard.index.series import Floats, Ints, Series, downsample, read_series
 from aboard.index.tags import GroupTag, Tag
-from aboard.runs.groups import Band, Line
+from aboard.runs.naming import Band, Line
 
 MOST_POINTS = 4_000_000  # read for a curve of a group; with more, members are sampled
 KEPT_POINTS = 32_768  # of a computed curve

@@ -33,9 +33,7 @@ from aboard.index.query import (
 from aboard.index.sources import Plan, Source, make_plan, reread
 from aboard.index.tags import DescribedNames, GroupTag, LaterTags, Segment, Tag, Tags
 from aboard.index.traffic import TrafficHour
-from aboard.storage.base import StorageError
-from aboard.storage.traffic import bucket_of
-from aboard.storage.uri import is_remote
+from aboard.storage.base import StorageError, bucket_of, is_remote
 from aboard.system import NotPrivate, cache_place
 
 if TYPE_CHECKING:

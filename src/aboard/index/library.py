@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from aboard.index.sources import Source
-from aboard.runs.catalog import KnownRun, directory_of_id, with_parents
-from aboard.runs.layout import BadName, job_file
+from aboard.runs.catalog import BadName, KnownRun, directory_of_id, job_file, with_parents
 from aboard.runs.manifest import FILE_NAME
 from aboard.runs.question import GROUPS, LAST, Field, Question
 from aboard.runs.selectors import (
@@ -47,7 +46,7 @@ from aboard.storage import (
     join,
     open_storage,
 )
-from aboard.storage.uri import split
+from aboard.storage.base import split
 
 if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport

@@ -31,7 +31,7 @@ from aboard.index.tags import (
     kind_of,
     put_together,
 )
-from aboard.storage.uri import join
+from aboard.storage.base import join
 
 
 class UnknownName(LookupError):  # noqa: N818 - named by what is wrong

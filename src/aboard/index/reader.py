@@ -26,8 +26,7 @@ from aboard.events.scanner import (
     scan_small_files,
 )
 from aboard.index.sources import Reading
-from aboard.storage.base import Storage, StorageError
-from aboard.storage.uri import is_remote
+from aboard.storage.base import Storage, StorageError, is_remote
 
 BLOCK = 1 << 20
 BATCH_VALUES = 120_000  # roughly 4 MB of columns

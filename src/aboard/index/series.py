@@ -26,8 +26,7 @@ from aboard.events.scanner import CODES, Sketch, Totals, sketch
 from aboard.index.schema import CHUNK_BITS, SCALARS
 from aboard.index.summary import added
 from aboard.index.tags import Segment, Tag
-from aboard.storage.base import Storage, StorageError
-from aboard.storage.uri import is_remote, join, open_storage, split
+from aboard.storage.base import Storage, StorageError, is_remote, join, open_storage, split
 
 if TYPE_CHECKING:
     from aboard.events.decode import Value

@@ -12,8 +12,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aboard.events.files import EVENT_FILE, STAMPED
-from aboard.storage.base import Entry, NoSuchPath, Storage, StorageError
-from aboard.storage.uri import canonical, is_below, is_remote, join, open_storage, split
+from aboard.storage.base import (
+    Entry,
+    NoSuchPath,
+    Storage,
+    StorageError,
+    canonical,
+    is_below,
+    is_remote,
+    join,
+    open_storage,
+    split,
+)
 
 
 @dataclass(frozen=True, slots=True)

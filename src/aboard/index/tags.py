@@ -28,7 +28,7 @@ from aboard.events import messages
 from aboard.events.messages import Malformed, Metadata, parse_metadata
 from aboard.index.schema import RECORDS, SCALARS
 from aboard.index.sources import Source
-from aboard.runs.groups import Band, Line
+from aboard.runs.naming import Band, Line
 
 DataClass = Literal["scalar", "tensor", "blob_sequence", ""]
 

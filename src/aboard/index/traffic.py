@@ -10,8 +10,7 @@ import time
 from typing import NamedTuple
 
 from aboard.index.schema import transaction
-from aboard.storage import traffic
-from aboard.storage.traffic import Counts, Kind
+from aboard.storage.base import Counts, Kind, traffic
 
 _KEPT_HOURS = 90 * 24
 

@@ -21,7 +21,7 @@ from aboard.jobs import BadJob
 from aboard.jobs.model import JobState, JobStatus, Member
 from aboard.jobs.service import JobRequest, Jobs
 from aboard.jobs.store import find_job_roots, remember_root
-from aboard.runs.layout import DEFAULT_EXPERIMENT
+from aboard.runs.catalog import DEFAULT_EXPERIMENT
 from aboard.runs.manifest import plain_tags
 from aboard.system import require
 from aboard.track import notify

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, Self
 from aboard.executors.base import Handle, Resources, TaskState, TaskStatus
 from aboard.jobs import BadJob, JobError
 from aboard.jobs.member import JOB, NUMBER, fill
-from aboard.runs.catalog import dump_json, parse_quickly
-from aboard.runs.layout import directory_of
+from aboard.runs.catalog import directory_of, dump_json, parse_quickly
 from aboard.runs.manifest import Manifest, State, format_time
 
 _LETTERS = "abcdefghijkmnpqrstuvwxyz"

@@ -59,7 +59,7 @@ from aboard.jobs.model import (
 )
 from aboard.jobs.store import JobStore, MemberLog
 from aboard.runs import manifest
-from aboard.runs.layout import DEFAULT_EXPERIMENT, BadName, check_name, directory_of
+from aboard.runs.catalog import DEFAULT_EXPERIMENT, BadName, check_name, directory_of
 from aboard.runs.manifest import BadManifest, Manifest
 from aboard.storage import (
     NoSuchPath,
@@ -935,7 +935,7 @@ def _with_credentials(payload: bytes, record: JobRecord) -> bytes:
     """Add this process's credentials for the root, unless tasks have their own."""
     if not is_remote(record.root) or _is_own_cloud(record.engine, record.root):
         return payload
-    from aboard.storage.clouds import credentials
+    from aboard.storage.settings import credentials
 
     own = credentials(os.environ, [record.root])
     document = json.loads(payload)
@@ -950,7 +950,7 @@ def _is_own_cloud(engine: str, root: str) -> bool:
 def _credential_files(root: str) -> tuple[Path, ...]:
     if not is_remote(root):
         return ()
-    from aboard.storage.clouds import credential_files
+    from aboard.storage.settings import credential_files
 
     return credential_files(os.environ, [root])
 

@@ -26,8 +26,7 @@ from pathlib import Path
 from aboard.executors.start import Read, start_of_tail
 from aboard.jobs import JobError, JobExists, NoSuchJob
 from aboard.jobs.model import JobRecord
-from aboard.runs.catalog import find_roots
-from aboard.runs.layout import BadName, job_file
+from aboard.runs.catalog import BadName, find_roots, job_file
 from aboard.runs.manifest import change_file
 from aboard.sdk.personal import state_directory
 from aboard.storage import (

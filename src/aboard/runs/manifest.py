@@ -1,7 +1,7 @@
 """The record of a run, `run.json`: its description, its state and every attempt at it.
 
 A manifest is always read and replaced completely; fields written by a newer version are kept.
-`layout` claims the names of runs, and `track` sends heartbeats.
+`catalog` claims the names of runs, and `track` sends heartbeats.
 """
 
 from __future__ import annotations

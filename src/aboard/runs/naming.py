@@ -1,19 +1,24 @@
-"""Names of runs on a board, from templates such as `{experiment}_{run}_lr={hparams.lr}`.
+"""Names of runs on a board, and of groups of runs, from templates.
 
-TensorBoard shows a name as a path, so slashes are kept and group runs. A value never adds an empty,
-`.` or `..` part.
+A template is a text such as `{experiment}_{run}_lr={hparams.lr}`. TensorBoard shows a name as a
+path, so slashes are kept and group runs. A value never adds an empty, `.` or `..` part. A group is
+named after the values that its runs share, such as `lr=0.1`. Its curves appear as runs of the
+board, with a suffix: `lr=0.1 mean`, `lr=0.1 +std`, `lr=0.1 -std`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
-from typing import ClassVar, NamedTuple
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from aboard.runs import RunsError
+
+if TYPE_CHECKING:
+    from aboard.runs import question
 
 PLAIN_FIELDS = (
     "workspace",
@@ -145,6 +150,8 @@ def _field(template: str, place: int, inside: str) -> Field:
     name = name.strip()
     group, dot, rest = name.partition(".")
     if name not in PLAIN_FIELDS and not (group in FIELD_GROUPS and dot and rest):
+        from difflib import get_close_matches
+
         near = get_close_matches(name, (*PLAIN_FIELDS, *(f"{one}." for one in FIELD_GROUPS)), n=1)
         guess = f"Did you mean '{near[0]}'? " if near else ""
         hint = f"{guess}Known: {', '.join(KNOWN_FIELDS)}"
@@ -204,3 +211,89 @@ def _clean(text: str) -> str:
     words = "".join(one if one.isprintable() else " " for one in text).split()
     parts = (part.strip() for part in " ".join(words).split("/"))
     return "/".join(part for part in parts if part not in ("", ".", ".."))
+
+
+COUNT_PREFIX = "members/"  # of the tag that counts the members at each step
+_GROUP_FIELDS = {"name": "run"} | {  # by their names in the query language
+    name: name
+    for name in ("run", "experiment", "state", "host", "user", "job", "workspace", "created")
+}
+
+
+class Band(StrEnum):
+    """What is drawn around the middle of a group."""
+
+    STD = "std"
+    SEM = "sem"
+    MINMAX = "minmax"
+    QUARTILES = "quartiles"
+
+
+class Show(StrEnum):
+    """What a board with groups shows."""
+
+    GROUPS = "groups"
+    RUNS = "runs"
+    BOTH = "both"
+
+
+class Line(StrEnum):
+    """A curve of a group."""
+
+    MIDDLE = "middle"
+    UPPER = "upper"
+    LOWER = "lower"
+    COUNT = "count"
+
+
+LINES: dict[Band, dict[Line, str]] = {
+    Band.STD: {Line.MIDDLE: "mean", Line.UPPER: "+std", Line.LOWER: "-std"},
+    Band.SEM: {Line.MIDDLE: "mean", Line.UPPER: "+sem", Line.LOWER: "-sem"},
+    Band.MINMAX: {Line.MIDDLE: "mean", Line.UPPER: "max", Line.LOWER: "min"},
+    Band.QUARTILES: {Line.MIDDLE: "median", Line.UPPER: "q3", Line.LOWER: "q1"},
+}
+"""The suffixes of the name of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How a board groups its runs; `template` makes the name of a group from one of its runs."""
+
+    template: Template
+    band: Band = Band.STD
+    show: Show = Show.GROUPS
+
+    @classmethod
+    def parse(
+        cls, fields: Sequence[str], band: str = Band.STD, show: str = Show.GROUPS
+    ) -> Grouping | None:
+        """Parse the fields that runs are grouped by; None if there are none.
+
+        Raises:
+            BadQuestion: a field does not exist, or cannot be grouped by.
+        """
+        if not fields:
+            return None
+        # Most importers of this module do not need the query language.
+        from aboard.runs.question import parse_field
+
+        parts: list[str | Field] = []
+        for text in fields:
+            one = parse_field(text)
+            parts += [", "] if parts else []
+            parts += [f"{one.name}=", Field(_template_field(one))]
+        return cls(Template(", ".join(fields), tuple(parts)), Band(band), Show(show))
+
+
+def _template_field(field: question.Field) -> str:
+    if field.group in ("hparams", "tags"):
+        return f"{field.group}.{field.name}"
+    if field.group or field.name not in _GROUP_FIELDS:
+        from aboard.runs.question import BadQuestion
+
+        raise BadQuestion(
+            f"runs on a board cannot be grouped by {str(field)!r}.",
+            f"Use hparams.NAME, tags.NAME, {', '.join(_GROUP_FIELDS)}.",
+            text=str(field),
+        )
+    return _GROUP_FIELDS[field.name]

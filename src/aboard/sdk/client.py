@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, get_type_hints
 
 from aboard.boards.model import ENDED, INSTANT, BoardChanges, BoardOptions
+from aboard.sdk import BoardFailed, HubError, NotFound, NotReady, Unreachable, error_of
 from aboard.sdk.board import Board
-from aboard.sdk.errors import BoardFailed, HubError, NotFound, NotReady, Unreachable, error_of
 from aboard.sdk.personal import KnownHub, find_hub, start_personal
 
 Selectors = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

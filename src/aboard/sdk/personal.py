@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from aboard.sdk.errors import AuthError, HubError, Unreachable
+from aboard.sdk import AuthError, HubError, Unreachable
 from aboard.system import file_lock, make_private, try_lock, write_private
 
 HUB_FILE, TOKEN_FILE = "hub.json", "hub-token"

@@ -19,8 +19,15 @@ from aboard.storage.base import (
     Unreachable,
     Unreadable,
     Unsupported,
+    bucket_of,
+    canonical,
+    is_below,
+    is_remote,
+    join,
+    open_storage,
+    split,
+    traffic,
 )
-from aboard.storage.uri import canonical, is_below, is_remote, join, open_storage, split
 
 __all__ = [
     "AlreadyExists",
@@ -38,10 +45,12 @@ __all__ = [
     "Unreachable",
     "Unreadable",
     "Unsupported",
+    "bucket_of",
     "canonical",
     "is_below",
     "is_remote",
     "join",
     "open_storage",
     "split",
+    "traffic",
 ]

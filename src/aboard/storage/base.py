@@ -1,16 +1,24 @@
-"""The contract of a storage, and the errors of all storages.
+"""The contract of a storage, its errors, the URIs that name one, and the count of its requests.
 
 A storage is a root with files below it, each identified by a name relative to that root.
-Implementations map names to paths or keys; `uri` maps URIs to storages.
+Implementations map names to paths or keys. Nothing here reads a disk or the network, except for the
+working directory of relative paths.
 """
 
 # ruff: noqa: N818
 # Errors are named after the problem: NoSuchPath, StorageFull.
 
 import errno
+import os
+import posixpath
+import re
+import threading
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from aboard.system import require
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +41,12 @@ class StorageError(Exception):
     def __str__(self) -> str:
         sentence = f"{self.uri}: {self.problem}."
         return f"{sentence} {self.hint}" if self.hint else sentence
+
+
+def _printable(text: str) -> str:
+    """Put a text on one line, and escape what is not Unicode."""
+    one_line = " ".join(text.split())
+    return one_line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class NoSuchPath(StorageError, FileNotFoundError):
@@ -222,7 +236,200 @@ def prefix_parts(uri: str, prefix: str) -> tuple[str, ...]:
     return name_parts(uri, stripped) if stripped else ()
 
 
-def _printable(text: str) -> str:
-    """Put a text on one line, and escape what is not Unicode."""
-    one_line = " ".join(text.split())
-    return one_line.encode("utf-8", "backslashreplace").decode("utf-8")
+# Schemes and their clouds, as in `settings.CLOUDS`; "memory" is for tests.
+SCHEMES = {one: one for one in ("s3", "gs", "az", "oss", "memory")} | {
+    "abfs": "az",
+    "abfss": "az",
+}
+_NAMES_ELSEWHERE = {"s3": "s3a s3n aws", "gs": "gcs google", "az": "azure adl wasb wasbs"}
+_MEANT = {name: scheme for scheme, names in _NAMES_ELSEWHERE.items() for name in names.split()}
+_MEANT["aliyun"] = "oss"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CONTAINER_AT_ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
+_LOST_SLASH = re.compile(rf"({'|'.join([*SCHEMES, 'gcs'])}):", re.IGNORECASE)
+
+
+class RemoteUri(NamedTuple):
+    """The parts of a remote URI; `path` has no slash at either end, and is taken literally."""
+
+    scheme: str
+    bucket: str
+    path: str
+
+    @property
+    def cloud(self) -> str:
+        return SCHEMES[self.scheme]
+
+    def __str__(self) -> str:
+        return join(f"{self.scheme}://{self.bucket}", self.path)
+
+
+def open_storage(uri: str) -> Storage:
+    """Open the storage rooted at a path or URI. No request is made until it is used."""
+    place = _parse(uri)
+    if isinstance(place, RemoteUri):
+        require("obstore", install="obstore")
+        from aboard.storage.object import ObjectStorage
+
+        return ObjectStorage(place)
+    from aboard.storage.local import LocalStorage
+
+    return LocalStorage(place)
+
+
+def is_remote(uri: str) -> bool:
+    return isinstance(_parse(uri), RemoteUri)
+
+
+def canonical(uri: str) -> str:
+    """Normalise a path or URI: absolute, no trailing slash, links kept."""
+    return str(_parse(uri))
+
+
+def join(uri: str, name: str) -> str:
+    return f"{uri.rstrip('/')}/{name}" if name else uri
+
+
+def is_below(uri: str, place: str) -> bool:
+    return uri == place or uri.startswith(place.rstrip("/") + "/")
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Split off the last part: the URI to open, and the name of the file in it."""
+    place = _parse(uri)
+    if isinstance(place, RemoteUri):
+        above, _, name = place.path.rpartition("/")
+        return str(place._replace(path=above)), name
+    return posixpath.split(place)
+
+
+def bucket_of(uri: str) -> str:
+    """Return the bucket that a remote URI names: `s3://logs` for `s3://logs/a/b`."""
+    return "/".join(canonical(uri).split("/")[:3])
+
+
+def _parse(uri: str) -> str | RemoteUri:
+    if not uri or "\0" in uri:
+        raise BadUri(repr(uri), "not a path or URI", "Give a directory or a bucket.")
+    if not uri.isascii() and uri != uri.encode(errors="replace").decode():
+        raise BadUri(uri, "the path is not UTF-8", "Rename it.")
+    match = _SCHEME.match(uri)
+    if match is None:
+        if lost := _LOST_SLASH.match(uri):
+            scheme = _MEANT.get(lost[1].lower(), lost[1].lower())
+            meant = f"{scheme}://{uri[lost.end() :].lstrip('/')}"
+            raise BadUri(uri, "'://' is missing", f"Did you mean {meant}?")
+        if uri.lower().startswith("file:/"):
+            return _file_path(uri)
+        return _absolute(os.path.expanduser(uri))  # noqa: PTH111 (a Path drops what it thinks idle)
+    scheme = match[1].lower()
+    if scheme == "file":
+        return _file_path(uri)
+    rest = uri[match.end() :]
+    if scheme not in SCHEMES:
+        raise UnknownScheme(uri, f"'{scheme}://' is not supported", _suggest(scheme, rest))
+    return _remote(uri, scheme, rest)
+
+
+def _suggest(scheme: str, rest: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(scheme, SCHEMES, n=1)
+    meant = _MEANT.get(scheme) or (near[0] if near else None)
+    clouds = dict.fromkeys(cloud for cloud in SCHEMES.values() if cloud != "memory")
+    known = f"Supported: plain paths and {', '.join(f'{one}://' for one in ('file', *clouds))}."
+    return f"Did you mean {meant}://{rest}? {known}" if meant else known
+
+
+def _remote(uri: str, scheme: str, rest: str) -> RemoteUri:
+    bucket, _, path = rest.partition("/")
+    if not bucket:
+        raise BadUri(uri, "the bucket is missing", f"Write {scheme}://bucket/path.")
+    if scheme.startswith("abfs"):
+        if not _CONTAINER_AT_ACCOUNT.fullmatch(bucket):
+            hint = f"Write {scheme}://container@account.dfs.core.windows.net/path."
+            raise BadUri(uri, "the container or the account is missing", hint)
+    elif not _BUCKET.fullmatch(bucket):
+        hint = "Bucket names consist of letters, digits, '.', '-' and '_'."
+        raise BadUri(uri, f"'{bucket}' is not a valid bucket name", hint)
+    parts = [part for part in path.split("/") if part]
+    if "." in parts or ".." in parts:
+        raise BadUri(uri, "'.' and '..' have no meaning in a bucket", "Write the path out.")
+    return RemoteUri(scheme, bucket, "/".join(parts))
+
+
+def _file_path(uri: str) -> str:
+    from urllib.parse import unquote
+
+    host, path = "", uri[len("file:") :]
+    if path.startswith("//"):
+        host, _, path = path[2:].partition("/")
+    if host not in {"", "localhost"}:
+        problem = f"a file URI names a path on this machine, not '{host}'"
+        raise BadUri(uri, problem, "Write file:///absolute/path or just the path.")
+    return _absolute("/" + unquote(path))
+
+
+def _absolute(path: str) -> str:
+    absolute = os.path.abspath(path)  # noqa: PTH100 (Path.resolve would follow symbolic links)
+    return "/" + absolute.lstrip("/")
+
+
+Kind = Literal["list", "read", "write", "delete"]  # `list` counts pages; `read` includes HEAD
+
+
+class Traffic(NamedTuple):
+    """Requests and bytes: received for reads, sent for writes."""
+
+    requests: int = 0
+    bytes: int = 0
+
+
+Counts = dict[tuple[str, Kind], Traffic]  # by bucket, as `bucket_of` writes it
+
+
+class TrafficCount:
+    """The requests to each bucket, and the bytes they transferred.
+
+    Requests that the object store library retries count once, and listings as one request per
+    thousand names. The index persists what it takes from here.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._total: defaultdict[tuple[str, Kind], Traffic] = defaultdict(Traffic)
+        self._untaken: defaultdict[tuple[str, Kind], Traffic] = defaultdict(Traffic)
+
+    def count(self, bucket: str, kind: Kind, requests: int = 1, size: int = 0) -> None:
+        with self._lock:
+            for counts in (self._total, self._untaken):
+                before = counts[bucket, kind]
+                counts[bucket, kind] = Traffic(before.requests + requests, before.bytes + size)
+
+    def snapshot(self) -> Counts:
+        with self._lock:
+            return dict(self._total)
+
+    def pages_listed(self, uri: str) -> int:
+        """Return the number of pages of listings requested from the bucket that a URI names."""
+        return self.snapshot().get((bucket_of(uri), "list"), Traffic()).requests
+
+    def take(self) -> Counts:
+        with self._lock:
+            taken = dict(self._untaken)
+            self._untaken.clear()
+            return taken
+
+    def give_back(self, counts: Counts) -> None:
+        """Undo a `take` whose counts could not be saved."""
+        with self._lock:
+            for key, one in counts.items():
+                before = self._untaken[key]
+                self._untaken[key] = Traffic(
+                    before.requests + one.requests, before.bytes + one.bytes
+                )
+
+
+traffic = TrafficCount()
+"""The traffic of this process."""

@@ -1,21 +1,29 @@
 """The supported clouds, and how the endpoint and credentials of each are found.
 
-Functions take the environment and the home directory and return values; they make no requests.
-Each search follows the cloud's own tools, and errors use the names of their settings.
+Searches take the environment and the home directory and return values; they make no requests. Each
+follows the cloud's own tools, and errors use the names of their settings. A root may have variables
+of its own, its *profile*. `object` connects to the clouds.
 """
 
 import configparser
 import json
+import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from aboard.storage.base import BadUri, NoCredentials, Unreachable
-from aboard.storage.uri import RemoteUri
+from aboard.storage.base import (
+    SCHEMES,
+    BadUri,
+    NoCredentials,
+    RemoteUri,
+    Unreachable,
+    is_remote,
+)
 
 Environment = Mapping[str, str]
 Config = dict[str, str | bool]
@@ -68,22 +76,6 @@ _OSS_KEYS = (
 )
 _AZURE_JOB_VARIABLES = tuple(chain.from_iterable(_AZURE_JOB_OPTIONS.values()))
 _AZURE_ABOVE_JOBS: tuple[str, ...] = ("AZURE_STORAGE_TOKEN", *_AZURE_KEYS)
-
-
-def overlaid(cloud: str, environment: Environment, own: Environment) -> dict[str, str]:
-    """Override the environment with the variables of a root.
-
-    A root that sets one credential of its cloud gets no other from the environment, so that the two
-    do not mix; one that sets an Azure account gets none of another account.
-    """
-    replaced = set[str]()
-    credentials = CLOUDS[cloud].credentials
-    if not own.keys().isdisjoint(credentials):
-        replaced.update(credentials)
-    if cloud == "az" and not own.keys().isdisjoint(_AZURE_ACCOUNT):
-        replaced.update(_AZURE_ACCOUNT, _AZURE_OF_ONE_ACCOUNT)
-    kept = {name: value for name, value in environment.items() if name not in replaced}
-    return {**kept, **own}
 
 
 class Keys(NamedTuple):
@@ -420,13 +412,6 @@ class Cloud(NamedTuple):
     hint: str
 
 
-def login_files(cloud: str, env: Environment, home: Path) -> list[Path]:
-    """Return the files and directories with credentials that a cloud's storage may read."""
-    own = [home / name for name in CLOUDS[cloud].files]
-    named = [Path(env[name]).expanduser() for name in CLOUDS[cloud].named if env.get(name)]
-    return [path for path in (*own, *named) if path.is_absolute() and path.exists()]
-
-
 CLOUDS = {
     "s3": Cloud(
         find=s3,
@@ -494,3 +479,67 @@ CLOUDS = {
         hint="Set OSS_ACCESS_KEY_ID and OSS_ACCESS_KEY_SECRET, or run 'ossutil config'.",
     ),
 }
+
+_profiles: dict[str, dict[str, str]] = {}
+
+
+def set_profile(uri: str, variables: Mapping[str, str]) -> None:
+    """Set variables that override the environment below a URI; an empty mapping removes them."""
+    _profiles[uri.rstrip("/")] = dict(variables)
+
+
+def profiles() -> dict[str, dict[str, str]]:
+    """Return the variables that `set_profile` has set, by URI."""
+    return dict(_profiles)
+
+
+def variables_of(uri: RemoteUri) -> tuple[Mapping[str, str], frozenset[str]]:
+    """Return the variables that apply to a URI, and those of the process that do not."""
+    place = f"{uri}/"
+    above = [root for root in _profiles if place.startswith(f"{root}/")]
+    if not above:
+        return os.environ, frozenset()
+    profile = _profiles[max(above, key=len)]
+    variables = _overlaid(uri.cloud, os.environ, profile)
+    return variables, frozenset(os.environ.keys() - variables.keys())
+
+
+def _overlaid(cloud: str, environment: Environment, own: Environment) -> dict[str, str]:
+    """Override the environment with the variables of a root.
+
+    A root that sets one credential of its cloud gets no other from the environment, so that the two
+    do not mix; one that sets an Azure account gets none of another account.
+    """
+    replaced = set[str]()
+    known = CLOUDS[cloud].credentials
+    if not own.keys().isdisjoint(known):
+        replaced.update(known)
+    if cloud == "az" and not own.keys().isdisjoint(_AZURE_ACCOUNT):
+        replaced.update(_AZURE_ACCOUNT, _AZURE_OF_ONE_ACCOUNT)
+    kept = {name: value for name, value in environment.items() if name not in replaced}
+    return {**kept, **own}
+
+
+def credentials(variables: Mapping[str, str], uris: Iterable[str]) -> dict[str, str]:
+    """Return only the variables that the clouds of these URIs use."""
+    known = tuple(start for cloud in _clouds(uris) for start in CLOUDS[cloud].variables)
+    return {name: value for name, value in variables.items() if name.upper().startswith(known)}
+
+
+def credential_files(variables: Mapping[str, str], uris: Iterable[str]) -> tuple[Path, ...]:
+    """Return only the credential files that the clouds of these URIs read."""
+    home = Path(variables.get("HOME") or Path.home())
+    found = [path for cloud in _clouds(uris) for path in _login_files(cloud, variables, home)]
+    return tuple(dict.fromkeys(found))
+
+
+def _login_files(cloud: str, env: Environment, home: Path) -> list[Path]:
+    """Return the files and directories with credentials that a cloud's storage may read."""
+    own = [home / name for name in CLOUDS[cloud].files]
+    named = [Path(env[name]).expanduser() for name in CLOUDS[cloud].named if env.get(name)]
+    return [path for path in (*own, *named) if path.is_absolute() and path.exists()]
+
+
+def _clouds(uris: Iterable[str]) -> list[str]:
+    found = {SCHEMES[uri.partition("://")[0]] for uri in uris if is_remote(uri)}
+    return sorted(found - {"memory"})

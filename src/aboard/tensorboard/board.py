@@ -1,7 +1,8 @@
 """A board: its sources, the names of its runs, and their current tags.
 
-A `Board` is a value that can be compared. A `Listing` is the index's current view of a board,
-updated run by run, so that an update costs only what changed.
+A `Board` is a value that can be compared; a `BoardSelection` makes it from the runs that match. A
+`Listing` is the index's current view of a board, updated run by run, so that an update costs only
+what changed.
 """
 
 from __future__ import annotations
@@ -17,15 +18,30 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from aboard.events import protos
 from aboard.index import Source, Tag
 from aboard.index.library import Library, Member
 from aboard.index.tags import GroupTag, Tags
 from aboard.runs.catalog import KnownRun
-from aboard.runs.groups import COUNT_PREFIX, LINES, Band, Grouping, Line, Show
-from aboard.runs.naming import Template, distinct, fields_of_path, is_logdir
+from aboard.runs.naming import (
+    COUNT_PREFIX,
+    LINES,
+    Band,
+    Grouping,
+    Line,
+    Show,
+    Template,
+    distinct,
+    fields_of_path,
+    is_logdir,
+)
 from aboard.storage import is_below
+
+if TYPE_CHECKING:
+    from aboard.runs.question import Question
+    from aboard.runs.selectors import Selector
 
 BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -84,6 +100,49 @@ class Board:
         """Name a run by its path; a single unnamed member keeps TensorBoard's names."""
         label = self.labels[member]
         return run if not label else label if run == "." else f"{label}/{run}"
+
+
+class BoardSelection(NamedTuple):
+    """The selection of a board; which runs it matches changes with time."""
+
+    id: str
+    title: str
+    selectors: tuple[Selector, ...]
+    template: Template | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    question: Question | None = None  # filters the runs, also those below a path
+    grouping: Grouping | None = None
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources that are shown completely."""
+        if self.question is not None:
+            return []
+        return [Source.parse(one.place) for one in self.selectors if one.place]
+
+    @property
+    def selects_runs(self) -> bool:
+        return self.question is not None or any(not one.place for one in self.selectors)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the selection changes with time, such as `state:lost`."""
+        if self.question is not None and self.question.is_timed:
+            return True
+        return any("state:" in one.text for one in self.selectors)
+
+    def board(self, library: Library) -> Board:
+        """Return the board of the runs that match now."""
+        members = tuple(library.members(self.selectors, self.question))
+        where = [one.place for one in self.selectors if one.place]
+        words = [one.text for one in self.selectors if not one.place]
+        if words:
+            where.append(f"{', '.join(words)} in {', '.join(library.uris)}")
+        if self.question is not None:
+            where.append(str(self.question))
+        names = self.template, self.include, self.exclude
+        return Board(self.id, self.title, members, *names, ", ".join(where), self.grouping)
 
 
 def member_labels(members: Sequence[Member]) -> list[str]:

@@ -24,19 +24,13 @@ from aboard.events.files import EVENT_FILE
 from aboard.index import Report, Source
 from aboard.runs.manifest import FILE_NAME
 from aboard.storage import StorageError, is_below, is_remote, join, traffic
-from aboard.storage.base import JOBS
+from aboard.storage.base import JOBS, split
 from aboard.storage.local import TEMPORARY
-from aboard.storage.uri import split
-from aboard.tensorboard.board import Board, needs_records
-from aboard.tensorboard.schedule import CPU_SHARE, UNWATCHED_SECONDS, Schedule, schedule_of
+from aboard.tensorboard.board import Board, BoardSelection, needs_records
 
 if TYPE_CHECKING:
     from aboard.index.library import Library
     from aboard.runs.catalog import KnownRun
-    from aboard.runs.groups import Grouping
-    from aboard.runs.naming import Template
-    from aboard.runs.question import Question
-    from aboard.runs.selectors import Selector
     from aboard.tensorboard.provider import Boards
 
 CATCH_UP_SECONDS = 1.5  # how long the first request after a pause waits for new data
@@ -57,49 +51,6 @@ _MOST_CONDITIONS = 10
 _log = logging.getLogger(__name__)
 
 
-class BoardSelection(NamedTuple):
-    """The selection of a board; which runs it matches changes with time."""
-
-    id: str
-    title: str
-    selectors: tuple[Selector, ...]
-    template: Template | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    question: Question | None = None  # filters the runs, also those below a path
-    grouping: Grouping | None = None
-
-    @property
-    def sources(self) -> list[Source]:
-        """The sources that are shown completely."""
-        if self.question is not None:
-            return []
-        return [Source.parse(one.place) for one in self.selectors if one.place]
-
-    @property
-    def selects_runs(self) -> bool:
-        return self.question is not None or any(not one.place for one in self.selectors)
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether the selection changes with time, such as `state:lost`."""
-        if self.question is not None and self.question.is_timed:
-            return True
-        return any("state:" in one.text for one in self.selectors)
-
-
-def board_of(spec: BoardSelection, library: Library) -> Board:
-    members = tuple(library.members(spec.selectors, spec.question))
-    where = [one.place for one in spec.selectors if one.place]
-    words = [one.text for one in spec.selectors if not one.place]
-    if words:
-        where.append(f"{', '.join(words)} in {', '.join(library.uris)}")
-    if spec.question is not None:
-        where.append(str(spec.question))
-    names = spec.template, spec.include, spec.exclude
-    return Board(spec.id, spec.title, members, *names, ", ".join(where), spec.grouping)
-
-
 class SourceState(NamedTuple):
     """The result of a poll: what was read, or why the source could not be read."""
 
@@ -112,6 +63,48 @@ class SourceState(NamedTuple):
 OnPoll = Callable[[Source, SourceState], None]
 OnChange = Callable[[Board], None]
 OnData = Callable[[str], None]
+
+# How often feeds are polled.
+_LOCAL_SECONDS = 0.4
+_ROOT_SECONDS = 1.0
+_LONGEST_LOCAL_SECONDS = 5.0
+REMOTE_SECONDS = 5.0  # between two polls of a bucket that changes
+LONGEST_SECONDS = 60.0
+UNWATCHED_SECONDS = 60.0  # without a request, then a board is not polled
+_CPU_SHARE = 0.1  # of one core, for polling all feeds in use
+
+
+@dataclass(slots=True)
+class Schedule:
+    """How long to wait before the next poll. It has no clock."""
+
+    shortest: float  # seconds to wait after a change
+    longest: float  # the longest wait in seconds, however slow a poll is
+    grows: bool = True  # back off while nothing changes
+    wait: float = 0.0
+    floor: float = 0.0  # the shortest wait in any case, so that polling is not continuous
+    share: float = _CPU_SHARE
+
+    def after(self, *, changed: bool, cost: float) -> float:
+        """Return the seconds to wait after a poll that took `cost` seconds of CPU time.
+
+        The cost of a poll that found changes is ignored, because it does not predict the next one.
+        """
+        if not changed:
+            self.floor = min(cost / self.share, self.longest)
+        least = max(self.shortest, self.floor)
+        longer = self.grows and not changed and self.wait
+        self.wait = min(max(least, self.wait * 1.5 if longer else 0.0), self.longest)
+        return self.wait
+
+
+def _schedule_of(uri: str, poll: float | None = None, *, is_root: bool = False) -> Schedule:
+    """Return the schedule of a feed; `poll` replaces the shortest wait of a bucket."""
+    if not is_remote(uri):
+        shortest = _ROOT_SECONDS if is_root else _LOCAL_SECONDS
+        return Schedule(shortest, max(shortest, _LONGEST_LOCAL_SECONDS), grows=False)
+    shortest = REMOTE_SECONDS if poll is None else poll
+    return Schedule(shortest, max(shortest, LONGEST_SECONDS))
 
 
 @dataclass(eq=False)
@@ -426,7 +419,7 @@ class Follower:
                 shown.dirty = False
             began = time.thread_time()
             try:
-                board = board_of(shown.spec, self._library)
+                board = shown.spec.board(self._library)
                 read = self._library.candidates(shown.spec.selectors, shown.spec.question)
             except BaseException:
                 shown.stale = True  # the next request tries again
@@ -480,7 +473,7 @@ class Follower:
     def _feed(self, source: Source, *, is_root: bool = False) -> _Feed:
         key = (source, is_root)
         if key not in self._feeds:
-            schedule = schedule_of(source.uri, self._poll, is_root=is_root)
+            schedule = _schedule_of(source.uri, self._poll, is_root=is_root)
             self._feeds[key] = _Feed(source, is_root, schedule)
         return self._feeds[key]
 
@@ -536,7 +529,7 @@ class Follower:
             self._update_watchers(in_use)
             wait = self._answer_soon(now)
             for feed in in_use:
-                feed.schedule.share = CPU_SHARE / len(in_use)
+                feed.schedule.share = _CPU_SHARE / len(in_use)
                 if not feed.busy:
                     self._start_poll(feed, now)
                 if not feed.busy:
@@ -663,7 +656,7 @@ class Follower:
     # Polls. They run in threads of the pool, and hold no lock while they read.
 
     def _poll_source(self, feed: _Feed) -> _Poll:
-        listed = pages_listed(feed.uri)
+        listed = traffic.pages_listed(feed.uri)
 
         def progress(report: Report) -> None:
             if self._closed.is_set() or feed.dropped:
@@ -681,7 +674,7 @@ class Follower:
         if changed:
             self._count_boards(lambda shown: feed in shown.feeds)
             self._on_data(feed.uri)
-        recent = self._recent(feed.source, pages_listed(feed.uri) - listed)
+        recent = self._recent(feed.source, traffic.pages_listed(feed.uri) - listed)
         return _Poll(changed, report=report, recent=tuple(recent))
 
     def _poll_root(self, feed: _Feed) -> _Poll:
@@ -693,10 +686,10 @@ class Follower:
                 feed.changes, feed.fresh_until = None, float("-inf")
             feed.epoch = epoch
             cached = self._clock() < feed.fresh_until
-        listed = pages_listed(root)
+        listed = traffic.pages_listed(root)
         if not cached and self._library.refresh(root) is None:
             return _Poll(error=self._library.state(root).error)
-        pages = pages_listed(root) - listed
+        pages = traffic.pages_listed(root) - listed
         changes = self._index.catalog_changes(root)
         with self._lock:
             is_new = changes != feed.changes
@@ -946,10 +939,3 @@ def parts_of(uri: str, paths: Iterable[str], *, records: bool) -> list[Source] |
         elif EVENT_FILE in name:
             found.append(Source(directory, name))
     return found
-
-
-def pages_listed(uri: str) -> int:
-    """Return the number of pages of listings that this process has requested from a bucket."""
-    if not is_remote(uri):
-        return 0
-    return traffic.snapshot().get((traffic.bucket_of(uri), "list"), traffic.Traffic()).requests

@@ -28,11 +28,12 @@ from aboard.events import protos
 from aboard.events.files import EVENT_FILE
 from aboard.index.library import Library, Member
 from aboard.index.reader import TAIL_BYTES
-from aboard.storage.base import StorageError
+from aboard.storage.base import StorageError, is_remote, open_storage
 from aboard.storage.local import admit
-from aboard.storage.uri import is_remote, open_storage
 from aboard.tensorboard.app import (
+    INDEX,
     STATUS,
+    Assets,
     inner_path,
     make_frame,
     sample_limits,
@@ -40,12 +41,10 @@ from aboard.tensorboard.app import (
     status_body,
     tensorboard_scope,
 )
-from aboard.tensorboard.assets import INDEX, Assets
 from aboard.tensorboard.board import Board
-from aboard.tensorboard.logdir import LogTree, MemberDirectory
-from aboard.tensorboard.mirror import Mirror, MirrorUpdater, Update
+from aboard.tensorboard.follower import UNWATCHED_SECONDS
+from aboard.tensorboard.logdir import LogTree, MemberDirectory, Mirror, MirrorUpdater, Update
 from aboard.tensorboard.plugins import all_plugins, make_flags
-from aboard.tensorboard.schedule import UNWATCHED_SECONDS, Schedule
 from aboard.web.pages import NOT_FOUND
 
 protos.keep_tensorflow_out()
@@ -257,7 +256,7 @@ class _Loading:
         self._began = time.monotonic()
         self.loader = RunLoader(samples)
         self.loaded = threading.Event()
-        self._schedule = Schedule(seconds, seconds)
+        self._seconds = seconds
         self._wake = threading.Event()
         self._done = threading.Event()
         self._requested = time.monotonic()
@@ -320,10 +319,8 @@ class _Loading:
     def _run(self) -> None:
         while not self._done.is_set():
             complete = len(self._updates) == self._expected
-            started = time.monotonic()
             self._refresh_records()
             runs = self.tree.update()
-            wait = self._schedule.after(changed=False, cost=time.monotonic() - started)
             on_run = None if self.loaded.is_set() else self._notify  # called for each run
             try:
                 self.loader.load({name: self.tree.path_of(name) for name in runs}, on_run)
@@ -333,7 +330,7 @@ class _Loading:
                 self.loaded.set()
             self._report()
             self._notify(len(runs))
-            self._wake.wait(wait)
+            self._wake.wait(self._seconds)
             self._wake.clear()
             while self.unwatched() and not self._done.is_set():
                 self._wake.wait(1.0)

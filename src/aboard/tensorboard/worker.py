@@ -31,8 +31,8 @@ from typing import Any, NamedTuple, NoReturn
 from aboard.events import protos
 from aboard.index import Index
 from aboard.index.library import Library, Root
-from aboard.storage.clouds import set_profile
 from aboard.storage.local import confine
+from aboard.storage.settings import set_profile
 from aboard.tensorboard.board import Board, Listing
 from aboard.tensorboard.provider import (
     BoardDataProvider,
@@ -127,13 +127,16 @@ def main(descriptor: int) -> None:
     # A terminal sends SIGINT to the process group; the hub decides when to exit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
-    _import_plugins()
+    _import_all()
     gc.collect()
     gc.freeze()  # so that garbage collection in workers does not write to shared pages
     _ForkServer(control).serve()
 
 
-def _import_plugins() -> None:
+def _import_all() -> None:
+    """Import what workers need, so that they share its memory."""
+    import aboard.storage.object  # noqa: F401
+
     nowhere = Boards(Library(Index(Path(os.devnull), read_only=True)))
     _tensorboard(nowhere, BoardDataProvider(nowhere), {})
 
@@ -391,8 +394,7 @@ def _tensorboard(boards: Boards, provider: BoardDataProvider, samples: Mapping[s
     protos.keep_tensorflow_out()
     from tensorboard.backend import application
 
-    from aboard.tensorboard.plugins import Loader, static_plugins
-    from aboard.tensorboard.projector import BoardsProjector
+    from aboard.tensorboard.plugins import BoardsProjector, Loader, static_plugins
 
     flags = argparse.Namespace(
         logdir="", logdir_spec="", path_prefix="", samples_per_plugin=dict(samples), window_title=""

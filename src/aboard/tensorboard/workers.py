@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from aboard.index import Index
-from aboard.storage.clouds import profiles
 from aboard.storage.local import confinement
-from aboard.system import find_process
+from aboard.storage.settings import profiles
+from aboard.system import find_process, own_directory
 from aboard.tensorboard.board import Board, Listing
 from aboard.tensorboard.provider import Boards
 from aboard.tensorboard.worker import (
@@ -59,7 +59,6 @@ from aboard.tensorboard.worker import (
     Work,
 )
 from aboard.web.pages import Problem
-from aboard.web.tempfiles import own_directory
 
 DEADLINE = 15.0  # seconds of CPU time for a call
 _WALL = 4  # times the deadline of wall time, if the machine or the storage is busy

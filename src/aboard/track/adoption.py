@@ -23,7 +23,7 @@ from aboard import system
 from aboard.events.files import EVENT_FILE, MADE_BY, adopted_name
 from aboard.runs.manifest import FILE_NAME
 from aboard.track import environment, notify
-from aboard.track.rank import find_rank
+from aboard.track.environment import find_rank
 
 _POLL_SECS = 0.25
 _POLLS_PER_COPY = 4

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from aboard.runs import layout, manifest
-from aboard.runs.layout import BadName, check_name, directory_of
+from aboard.runs import catalog, manifest
+from aboard.runs.catalog import BadName, check_name, directory_of
 from aboard.runs.manifest import (
     HEARTBEAT_SECS,
     BadManifest,
@@ -34,20 +34,22 @@ from aboard.storage import (
 from aboard.track import environment as env
 from aboard.track import notify, notify_once
 from aboard.track.arrays import to_whole
-from aboard.track.environment import Launch, RunPlace, find_launch, find_place
-from aboard.track.rank import (
+from aboard.track.environment import (
+    Launch,
     NoLaunch,
     Rank,
+    RunPlace,
     announce_name,
     check_rank,
     derived_name,
+    find_launch,
+    find_place,
     find_rank,
     unreachable_notice,
     wait_for_name,
 )
 from aboard.track.redaction import command_line, hparams_to_record, tags_to_record, without_secrets
-from aboard.track.run import Run, SilentRun
-from aboard.track.stages import LastSteps, Stages
+from aboard.track.run import LastSteps, Run, SilentRun, Stages
 
 if TYPE_CHECKING:
     from aboard.runs.manifest import HParams
@@ -344,7 +346,7 @@ class _Opening:
                 name = self._place.name or ""
             else:
                 shared = self._must_agree and derived_name(self._rank)
-                name = shared or layout.unclaimed_name(self._place.name)
+                name = shared or catalog.unclaimed_name(self._place.name)
             notify(unreachable_notice(error, name))
             self._place = self._place._replace(requested=(None, None))
             return self._describe(name)
@@ -360,7 +362,7 @@ class _Opening:
             if earlier is not None and self._is_same_job(storage, folder, earlier, key):
                 return self._begin_again(storage, directory_of(folder, earlier))
             first = 1 if place.inside is None else 2  # the run around it is the first
-            record = layout.claim_next(storage, folder, self._describe, first)
+            record = catalog.claim_next(storage, folder, self._describe, first)
             if key:
                 with contextlib.suppress(StorageError):  # needed only after a restart
                     storage.write(_restart_file(folder, key), record.name.encode())
@@ -369,7 +371,7 @@ class _Opening:
         if continues or (is_restarted and self._is_same_job(storage, folder, place.name, key)):
             with contextlib.suppress(NoSuchPath):
                 return self._begin_again(storage, directory_of(folder, place.name))
-        return layout.claim(storage, folder, place.name, self._describe)
+        return catalog.claim(storage, folder, place.name, self._describe)
 
     def _is_same_job(self, storage: Storage, folder: str, name: str, key: str) -> bool:
         """Return whether this process, before a restart, began a run."""
@@ -383,9 +385,9 @@ class _Opening:
     def _at_fixed_directory(self, uri: str) -> Manifest:
         storage = open_storage(uri)
         record = self._describe(self._place.name or "")
-        if not layout.create_record(storage, "", record):
+        if not catalog.create_record(storage, "", record):
             if self._resume is False:
-                raise layout.RunExists(
+                raise catalog.RunExists(
                     f"a run exists at {uri}, and resume is False. Choose another directory."
                 )
             record = self._begin_again(storage, "")

@@ -25,7 +25,7 @@ import numpy as np
 from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.writer import EventWriter
-from aboard.storage.uri import canonical, is_remote
+from aboard.storage.base import canonical, is_remote
 from aboard.track import notify, notify_recovered
 from aboard.track.arrays import (
     Levels,

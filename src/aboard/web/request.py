@@ -7,14 +7,13 @@ page, and caching it for others.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
-import os
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
+
+from aboard.system import machine_digest
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -130,12 +129,6 @@ def make_cookie(scope: Scope, name: str, value: str, *, path: str = "/", seconds
         " SameSite=Lax"
     )
     return f"{cookie}; Secure" if scope.get("scheme") == "https" else cookie
-
-
-def machine_digest() -> str:
-    """Return a short digest of this machine and its user, which reveals neither."""
-    text = f"{socket.gethostname()} {os.getuid()}"
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def accepts_html(scope: Scope) -> bool:

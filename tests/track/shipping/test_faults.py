@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from aboard.runs.manifest import Manifest, State
-from aboard.storage import clouds, open_storage
+from aboard.storage import object as object_module
+from aboard.storage import open_storage
 from aboard.track.shipping import segments, upload
 from aboard.track.shipping.segments import Ledger
 from aboard.track.shipping.shipper import Shipment, send_abandoned
@@ -127,9 +128,9 @@ def test_a_write_carried_out_after_the_end_replaces_nothing(
 ):
     """Requests are given up, repeated, acknowledged, and then carried out in reverse order."""
     proxy, target = behind_faulty
-    patience = clouds._READ_TIMEOUT
-    monkeypatch.setattr(clouds, "_READ_TIMEOUT", timedelta(seconds=0.4))
-    monkeypatch.setattr(clouds, "_RETRIES", {**clouds._RETRIES, "max_retries": 0})
+    patience = object_module._READ_TIMEOUT
+    monkeypatch.setattr(object_module, "_READ_TIMEOUT", timedelta(seconds=0.4))
+    monkeypatch.setattr(object_module, "_RETRIES", {**object_module._RETRIES, "max_retries": 0})
     monkeypatch.setattr(upload, "pause_before", lambda _: 0.0)
     spool = Spool.create(target, 5)
     record = Manifest("run1", "late")
@@ -154,8 +155,8 @@ def test_a_write_carried_out_after_the_end_replaces_nothing(
     owner = spool.owner()
     until(lambda: send_abandoned(spool, owner, lambda _: None).complete)
     assert proxy.carry_out_late() >= 3
-    monkeypatch.setattr(clouds, "_READ_TIMEOUT", patience)  # the readers may be slow
-    clouds._connect.cache_clear()
+    monkeypatch.setattr(object_module, "_READ_TIMEOUT", patience)  # the readers may be slow
+    object_module._client.cache_clear()
     mirror = fetched(target, tmp_path / "mirror")
     assert indexed_steps(target, index) == list(range(step))
     assert StockReader(mirror).steps() == list(range(step))

@@ -115,7 +115,7 @@ class VertexExecutor(ProcessExecutor):
     unit = ("experiment", "experiment")
 
     def start(self, spec: Spec) -> Handle:
-        from aboard.storage.clouds import credentials
+        from aboard.storage.settings import credentials
 
         settings: VertexSettings = self.profiles[spec.profile]
         experiment = f"aboard-{slug(spec.board)}"

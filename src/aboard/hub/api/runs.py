@@ -44,9 +44,8 @@ from aboard.index.library import RunSet
 from aboard.index.tags import GroupTag
 from aboard.runs.catalog import KnownRun
 from aboard.runs.columns import Mark
-from aboard.runs.groups import Band, Line
 from aboard.runs.manifest import format_time
-from aboard.runs.naming import shown
+from aboard.runs.naming import Band, Line, shown
 from aboard.runs.question import (
     MAX_FIELDS,
     MAX_LENGTH,

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from aboard.web.request import machine_digest
-from aboard.web.tempfiles import own_directory, own_file
+from aboard.system import machine_digest, own_directory, own_file
 
 HOLDER = """
 import sys
 from pathlib import Path
-from aboard.web.tempfiles import own_directory, own_file
+from aboard.system import own_directory, own_file
 with own_directory("mine") as directory, own_file(Path(sys.argv[1]), "page", ".html", "x") as file:
     (directory / "copy").write_text("large")
     print(directory, file, flush=True)
