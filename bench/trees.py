@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events import crc, encode
+from aboard.events import encode, fallback
 from aboard.events.records import HEADER, OVERHEAD, frame
 
 Style = Literal["simple", "tensor"]
@@ -150,8 +150,8 @@ def _column(tree: Tree, run: int, tag: int, steps: npt.NDArray[np.int64]) -> Oct
     count, width = rows.shape
     starts = np.arange(count) * width + HEADER
     lengths = np.full(count, width - OVERHEAD)
-    states = crc._advance(crc._fresh(count), rows.reshape(-1), starts, lengths)
-    _fill(rows, width - 4, crc._masked(states).astype("<u4"))
+    states = fallback._advance(fallback._fresh(count), rows.reshape(-1), starts, lengths)
+    _fill(rows, width - 4, fallback._masked(states).astype("<u4"))
     return rows
 
 

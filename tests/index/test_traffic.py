@@ -6,7 +6,7 @@ import pytest
 
 from aboard.events import encode
 from aboard.events.records import frame
-from aboard.index import Index, traffic
+from aboard.index import Index, store
 from aboard.index.logs import Logs
 from aboard.index.schema import open_memory
 from aboard.storage import NoSuchPath, open_storage
@@ -61,22 +61,22 @@ def test_hours_add_up_and_old_ones_are_forgotten():
     connection = open_memory()
     once = {("s3://b", "list"): Traffic(2, 0), ("s3://c", "read"): Traffic(1, 9)}
     for now in (0, 5 * HOUR, 5 * HOUR + 60, 28 * HOUR):
-        traffic.save(connection, once, now)
-    assert traffic.read(connection, "s3://b", now=28 * HOUR) == [
+        store.save_traffic(connection, once, now)
+    assert store.read_traffic(connection, "s3://b", now=28 * HOUR) == [
         (5, "list", 4, 0),
         (28, "list", 2, 0),
     ]
-    assert len(traffic.read(connection, "s3://b", hours=100, now=28 * HOUR)) == 3
-    traffic.save(connection, once, 100 * 24 * HOUR)
-    assert len(traffic.read(connection, "s3://c", hours=10_000, now=100 * 24 * HOUR)) == 1
+    assert len(store.read_traffic(connection, "s3://b", hours=100, now=28 * HOUR)) == 3
+    store.save_traffic(connection, once, 100 * 24 * HOUR)
+    assert len(store.read_traffic(connection, "s3://c", hours=10_000, now=100 * 24 * HOUR)) == 1
 
 
 def test_what_cannot_be_kept_waits():
     counting.take()
     counting.count("s3://b", "read", 3, 30)
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    traffic.save_untaken(connection)
+    store.save_untaken_traffic(connection)
     connection.close()
     connection = open_memory()
-    traffic.save_untaken(connection)
-    assert [one[1:] for one in traffic.read(connection, "s3://b")] == [("read", 3, 30)]
+    store.save_untaken_traffic(connection)
+    assert [one[1:] for one in store.read_traffic(connection, "s3://b")] == [("read", 3, 30)]

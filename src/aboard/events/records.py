@@ -34,7 +34,7 @@ CRC_TABLE = _byte_table()
 
 def _crc32c_python(data: bytes) -> int:
     if len(data) >= _LONG:
-        from aboard.events.crc import of_long_piece  # a circular import
+        from aboard.events.fallback import of_long_piece  # a circular import
 
         return of_long_piece(data)
     crc = 0xFFFFFFFF

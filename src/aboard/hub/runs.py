@@ -28,8 +28,7 @@ from aboard.events.files import EVENT_FILE
 from aboard.hub import read
 from aboard.index import Index, Pointer, Report, Source, Tag, UnknownName
 from aboard.index.library import Library, RunSet
-from aboard.index.series import read_records
-from aboard.index.summary import Summary
+from aboard.index.series import Summary, read_records
 from aboard.jobs.store import RunLog
 from aboard.runs import manifest
 from aboard.runs.catalog import Deletion, KnownRun, delete_run, files_of, natural, seconds_silent

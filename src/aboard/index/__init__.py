@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aboard.index.index import Index, Report
     from aboard.index.query import Damage, Run, UnknownName
-    from aboard.index.series import Pointer, Series
+    from aboard.index.series import Pointer, Series, Summary
     from aboard.index.sources import Source
-    from aboard.index.summary import Summary
     from aboard.index.tags import Tag
 
 __all__ = [
@@ -27,11 +26,10 @@ __all__ = [
 
 _MODULES = {
     "Source": "sources",
-    "Summary": "summary",
     "Tag": "tags",
     **dict.fromkeys(("Index", "Report"), "index"),
     **dict.fromkeys(("Damage", "Run", "UnknownName"), "query"),
-    **dict.fromkeys(("Pointer", "Series"), "series"),
+    **dict.fromkeys(("Pointer", "Series", "Summary"), "series"),
 }
 
 

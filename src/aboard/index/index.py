@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from aboard.index import query, schema, traffic
+from aboard.index import query, schema
 from aboard.index.query import (
     Damage,
     EventFile,
@@ -32,7 +32,6 @@ from aboard.index.query import (
 )
 from aboard.index.sources import Plan, Source, make_plan, reread
 from aboard.index.tags import DescribedNames, GroupTag, LaterTags, Segment, Tag, Tags
-from aboard.index.traffic import TrafficHour
 from aboard.storage.base import StorageError, bucket_of, is_remote
 from aboard.system import NotPrivate, cache_place
 
@@ -41,9 +40,8 @@ if TYPE_CHECKING:
     from aboard.index.columns import Columns
     from aboard.index.derived import GroupCurves
     from aboard.index.reader import Batch
-    from aboard.index.series import Ints, Pointer, Series
-    from aboard.index.store import Forgotten, Store
-    from aboard.index.summary import Summary
+    from aboard.index.series import Ints, Pointer, Series, Summary
+    from aboard.index.store import Forgotten, Store, TrafficHour
     from aboard.runs.catalog import KnownRun
     from aboard.runs.manifest import Manifest
 
@@ -159,7 +157,7 @@ class Index:
             )
         finally:
             if is_remote(source.uri):
-                self._do(traffic.save_untaken)
+                self._save_traffic()
 
     def runs(self, source: Source) -> list[Run]:
         return self._ask(lambda connection: query.runs(connection, source))
@@ -278,7 +276,7 @@ class Index:
 
     def summaries(self, tags: Sequence[Tag]) -> list[Summary | None]:
         """Return the summaries of tags; None for a tag that was deleted or is not a scalar."""
-        from aboard.index.summary import read_summaries
+        from aboard.index.series import read_summaries
 
         return self._of_many(tags, read_summaries)
 
@@ -310,7 +308,7 @@ class Index:
             return self._do(lambda connection: refresh_catalog(connection, root, marks=marks))
         finally:
             if is_remote(root):
-                self._do(traffic.save_untaken)
+                self._save_traffic()
 
     def known_runs(self, roots: Sequence[str]) -> list[KnownRun]:
         from aboard.index.catalog import known_runs, refresh_catalog
@@ -415,8 +413,15 @@ class Index:
         return self._do(lambda connection: catalog_changes(connection, root))
 
     def traffic(self, uri: str) -> list[TrafficHour]:
+        from aboard.index.store import read_traffic
+
         bucket = bucket_of(uri)
-        return self._ask(lambda connection: traffic.read(connection, bucket))
+        return self._ask(lambda connection: read_traffic(connection, bucket))
+
+    def _save_traffic(self) -> None:
+        from aboard.index.store import save_untaken_traffic
+
+        self._do(save_untaken_traffic)
 
     def point_counts(self, tags: Sequence[Tag]) -> list[int]:
         """Return the number of values of each tag, without those superseded by restarts."""

@@ -50,8 +50,8 @@ from aboard.storage.base import split
 
 if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport
+    from aboard.index.columns import Metrics, RunTable
     from aboard.index.index import Index
-    from aboard.index.table import Metrics, RunTable
     from aboard.runs.columns import Facet, Ints, Mark
 
 _BUCKET_SECONDS = 5.0  # how long the listing of a bucket is considered current
@@ -502,7 +502,7 @@ class Library:
 
     def table(self) -> RunTable:
         """Return the known runs as a table, whose columns are loaded on demand."""
-        from aboard.index.table import Metrics, RunTable
+        from aboard.index.columns import Metrics, RunTable
 
         shown = self._shown_rows()  # without the lock: links are followed, which may hang
         with self._lock:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from aboard.events.decode import Value
-    from aboard.index.series import Series
-    from aboard.index.summary import Summary
+    from aboard.index.series import Series, Summary
 
 
 class Logs:

@@ -70,7 +70,7 @@ CREATE TABLE segment (
     last_value,                     -- likewise
     rows INTEGER NOT NULL,          -- the largest first dimension of its tensors
     -- Of scalars that no restart in the file made void: how many, and what they add up to. All
-    -- null for records, and where a restart in the middle left some; see summary.py.
+    -- null for records, and where a restart in the middle left some; see series.py.
     kept INTEGER,
     first_wall,                     -- null for a NaN, too; and so on
     low,

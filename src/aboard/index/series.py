@@ -3,11 +3,14 @@
 A *series* is a tag's points from all files of its run, without those superseded by a restart. Long
 ones can be sampled. The *outline* of a series consists of the sketches of its chunks: it tells
 which chunks a window needs and which of their points remain, and a long window is sampled from it
-alone. A value that is not a scalar is a *record*: the index has a pointer to it.
+alone. Totals are stored with every segment, and a *summary* adds them up; only if a restart in the
+middle superseded points are chunks examined. A value that is not a scalar is a *record*: the index
+has a pointer to it.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from collections import deque
@@ -24,7 +27,7 @@ import numpy.typing as npt
 from aboard.events.records import OVERHEAD, unframe
 from aboard.events.scanner import CODES, Sketch, Totals, sketch
 from aboard.index.schema import CHUNK_BITS, SCALARS
-from aboard.index.summary import added
+from aboard.index.store import STORED, totals_of
 from aboard.index.tags import Segment, Tag
 from aboard.storage.base import Storage, StorageError, is_remote, join, open_storage, split
 
@@ -546,3 +549,78 @@ def _values(tag: Tag, data: bytes) -> list[Value]:
 
     metadata = {} if tag.metadata is None else {tag.name: tag.metadata}
     return [value for value in decode(data, metadata) if value.tag == tag.name][-1:]
+
+
+# Summaries.
+
+
+class Summary(NamedTuple):
+    """A series in a few numbers, without points superseded by restarts.
+
+    `min`, `max` and `mean` are of the finite values; without any, they are NaN and their steps
+    None.
+    """
+
+    count: int  # type: ignore[assignment]
+    first_step: int
+    last_step: int
+    first_wall: float
+    last_wall: float
+    last: float
+    min: float
+    min_step: int | None
+    max: float
+    max_step: int | None
+    mean: float
+    nans: int
+    infinities: int
+
+
+def added(parts: Iterable[Totals]) -> Totals | None:
+    """Add totals in order; None if there are none, or a later part supersedes points."""
+    whole: Totals | None = None
+    for part in parts:
+        whole = part if whole is None else whole.followed_by(part)
+        if whole is None:
+            return None
+    return whole
+
+
+def _summary_of(totals: Totals) -> Summary:
+    finite = totals.size - totals.nans - totals.infinities
+    return Summary(
+        totals.size,
+        totals.first_step,
+        totals.last_step,
+        totals.first_wall,
+        totals.last_wall,
+        totals.last,
+        totals.low,
+        totals.low_step if finite else None,
+        totals.high,
+        totals.high_step if finite else None,
+        totals.total / finite if finite else math.nan,
+        totals.nans,
+        totals.infinities,
+    )
+
+
+def read_summaries(connection: sqlite3.Connection, tags: Sequence[Tag]) -> list[Summary | None]:
+    """Return the summaries of tags in the index; None for those that are not scalars."""
+    ids = [one.id for tag in tags if tag.is_scalar for one in tag.segments]
+    rows = connection.execute(
+        f"SELECT id, {STORED} FROM segment WHERE id IN (SELECT value FROM json_each(?))",
+        (json.dumps(ids),),
+    )
+    stored = {one: totals_of(rest) for one, *rest in rows}
+    return [_summary(connection, tag, stored) if tag.is_scalar else None for tag in tags]
+
+
+def _summary(
+    connection: sqlite3.Connection, tag: Tag, stored: dict[int, Totals | None]
+) -> Summary | None:
+    parts = [stored[one.id] for one in tag.segments]
+    whole = added(part for part in parts if part is not None)
+    if whole is None or None in parts:
+        whole = read_totals(connection, tag)
+    return _summary_of(whole)

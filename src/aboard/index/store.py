@@ -1,4 +1,4 @@
-"""The writing half of a refresh: stores batches in transactions, and removes sources.
+"""Writes to the index: stores batches in transactions, removes sources, counts requests.
 
 A batch's values and the new offset of its file are committed together, and only if the file's row
 has not changed since the batch was read. So a crash between two commits loses and repeats nothing,
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import struct
+import time
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from aboard.index.schema import (
     transaction,
 )
 from aboard.index.sources import Source, at_or_below, known_files, span, within
-from aboard.index.summary import STORED, loaded
+from aboard.storage.base import Counts, Kind, traffic
 
 _IF_STORED = """
 ON CONFLICT (id) DO UPDATE SET
@@ -47,6 +48,20 @@ ON CONFLICT (id) DO UPDATE SET
     high = excluded.high, high_step = excluded.high_step, total = excluded.total,
     nans = excluded.nans, infinities = excluded.infinities
 """
+
+
+# The columns of a segment with its totals; NaN is stored as null.
+STORED = (
+    "kept, min_step, last_step, first_wall, last_wall, last_value, low, low_step, high, high_step,"
+    " total, nans, infinities"
+)
+
+
+def totals_of(row: Sequence[float | None]) -> Totals | None:
+    """Return a segment's totals from its columns in the index; None if it has none."""
+    if row[0] is None:
+        return None
+    return Totals._make(math.nan if one is None else one for one in row)
 
 
 _LOADED = f"id, count, min_step, max_step, increasing, last_step, max_wall, rows, {STORED}"
@@ -71,7 +86,7 @@ class _Segment:
     @classmethod
     def load(cls, row: Sequence[Any]) -> _Segment:
         segment = cls(*row[:8])
-        segment.totals = loaded(row[8:])
+        segment.totals = totals_of(row[8:])
         return segment
 
     def take_in(self, part: Part) -> None:
@@ -509,3 +524,52 @@ def _forget_records(connection: sqlite3.Connection, place: str) -> int:
 def compact(connection: sqlite3.Connection) -> None:
     connection.execute("VACUUM")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+# Requests to buckets by hour, summed over all of the user's processes on this machine.
+
+_KEPT_HOURS = 90 * 24
+
+
+class TrafficHour(NamedTuple):
+    hour: int  # since 1970, in UTC
+    kind: Kind
+    requests: int
+    bytes: int
+
+
+def save_traffic(connection: sqlite3.Connection, counts: Counts, now: float | None = None) -> None:
+    hour = _hour(now)
+    with transaction(connection):
+        connection.execute("DELETE FROM traffic WHERE hour < ?", (hour - _KEPT_HOURS,))
+        connection.executemany(
+            "INSERT INTO traffic VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " requests = requests + excluded.requests, bytes = bytes + excluded.bytes",
+            [(bucket, hour, kind, *one) for (bucket, kind), one in counts.items()],
+        )
+
+
+def save_untaken_traffic(connection: sqlite3.Connection) -> None:
+    """Save the counts of this process; if that fails, they are saved next time."""
+    counts = traffic.take()
+    if not counts:
+        return
+    try:
+        save_traffic(connection, counts)
+    except sqlite3.Error:
+        traffic.give_back(counts)
+
+
+def read_traffic(
+    connection: sqlite3.Connection, bucket: str, hours: int = 24, now: float | None = None
+) -> list[TrafficHour]:
+    rows = connection.execute(
+        "SELECT hour, kind, requests, bytes FROM traffic WHERE bucket = ? AND hour > ?"
+        " ORDER BY hour, kind",
+        (bucket, _hour(now) - hours),
+    )
+    return [TrafficHour(*row) for row in rows]
+
+
+def _hour(now: float | None = None) -> int:
+    return int((time.time() if now is None else now) // 3600)

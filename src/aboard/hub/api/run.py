@@ -20,7 +20,7 @@ from aboard.hub.permissions import Action, require
 from aboard.hub.runs import Kind, content_type, read_blob, read_medium, run_document
 from aboard.hub.service import Hub
 from aboard.index.library import RunSet
-from aboard.index.summary import Summary
+from aboard.index.series import Summary
 from aboard.runs.catalog import KnownRun, dump_json
 from aboard.runs.manifest import Attempt, Manifest, format_time
 from aboard.runs.question import MAX_LENGTH, Question, parse_field

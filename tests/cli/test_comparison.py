@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.index.comparison import (
+from aboard.cli.compare import (
     Condition,
     MetricRow,
     Sample,
