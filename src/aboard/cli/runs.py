@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -114,13 +114,12 @@ class Column(NamedTuple):
             raise ValueError(f"the column {self.name!r} needs a library")
         return library.values(self.field, runs)
 
-    def text(self, value: Any) -> str:
-        if value is None:
-            return _NOTHING
+    def texts(self, values: Iterable[Any]) -> list[str]:
         name = self.field.name if self.field and not self.field.group else self.name
+        text: Callable[[Any], str] = duration if name == "duration" else written
         if name in _TIMES:
-            return moment(value)
-        return duration(value) if name == "duration" else written(value)
+            text = moment
+        return [_NOTHING if value is None else text(value) for value in values]
 
 
 def written(value: object) -> str:
@@ -259,9 +258,7 @@ def list_runs(
         found = {"runs": runs, "total": chosen.total}
         _print_json(found | {"roots": chosen.roots, "problems": chosen.problems})
     elif chosen.runs:
-        texts = [
-            [one.text(value) for value in column] for one, column in zip(names, values, strict=True)
-        ]
+        texts = [one.texts(column) for one, column in zip(names, values, strict=True)]
         rows = list(zip(*texts, strict=True))
         typer.echo(table([one.name.upper() for one in names], rows, left=len(names)))
         if len(chosen.runs) < chosen.total:
@@ -306,9 +303,9 @@ def _print_groups(
         return
     rows = [
         [
-            *(Column(name).text(value) for name, value in zip(fields, group.values, strict=True)),
+            *(Column(name).texts([one])[0] for name, one in zip(fields, group.values, strict=True)),
             str(len(group.runs)),
-            *(one.text(value) for one, value in zip(columns, held, strict=True)),
+            *(one.texts([value])[0] for one, value in zip(columns, held, strict=True)),
         ]
         for group, held in zip(chosen.groups, means, strict=True)
     ]

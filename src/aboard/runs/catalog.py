@@ -392,7 +392,12 @@ def find_roots(given: Sequence[str], environment: Mapping[str, str] | None = Non
 
 def natural(name: str) -> str:
     """Return a key that sorts `run10` after `run9`."""
-    return _DIGITS.sub(_weighed, name)
+    return "/".join([_natural(part) for part in name.split("/")])
+
+
+@lru_cache(4096)  # experiments have many runs, and runs of several often the same names
+def _natural(part: str) -> str:
+    return _DIGITS.sub(_weighed, part)
 
 
 def _weighed(number: re.Match[str]) -> str:

@@ -295,7 +295,8 @@ class _ManyReader:
 
     def read(self, directory: Directory, later: Sequence[Directory]) -> Contents:
         if directory not in self._ahead:
-            self._read_ahead([directory, *later[: -_AHEAD - 1 : -1]])
+            following = [one for one in later[: -_AHEAD - 1 : -1] if one not in self._ahead]
+            self._read_ahead([directory, *following])
         found = self._ahead.pop(directory, None)
         return found or scan(directory, lambda name: self._containing in name)
 
