@@ -7,7 +7,7 @@
 #include "pack.h"
 #include "small.h"
 
-#define VERSION 5 /* of what scanner.py expects of this module */
+#define VERSION 6 /* of what scanner.py expects of this module */
 
 typedef struct {
     PyObject_HEAD
@@ -151,13 +151,6 @@ static PyObject *take_parts(ScannerObject *self, packing pack) {
     good = pack(&self->core, &self->packed);
     Py_END_ALLOW_THREADS
     return good ? new_parts(&self->packed) : PyErr_NoMemory();
-}
-
-/* The parts of the series of a small file. */
-static PyObject *take_few(scanner *s, packed *p, packing pack) {
-    if (!pack(s, p)) return PyErr_NoMemory();
-    p->parts.at[0].count = 0; /* what belongs to no series is not needed */
-    return new_parts(p);
 }
 
 static PyObject *take_damage(scanner *s) {
@@ -313,36 +306,101 @@ static PyObject *module_sketch(PyObject *Py_UNUSED(module), PyObject *args) {
     return good ? PyBytes_FromStringAndSize((char *)&out, sizeof out) : NULL;
 }
 
-static PyObject *new_all_series(const scanner *s) {
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < s->series.count; i++) {
-        PyObject *item = new_series(s, &s->series.at[i]);
-        if (!item || PyList_Append(list, item) < 0) Py_CLEAR(list);
-        Py_XDECREF(item);
-    }
-    return list;
+/* The only chunk of a part, for the index; its sketch only if it has at least `least` values. */
+static PyObject *small_chunk(const packed *p, const part *one, Py_ssize_t least) {
+    const int64_t *steps = p->steps.at + one->start;
+    int64_t even[] = {steps[0], 0};
+    size_t count = one->count;
+    int is_even = rise_evenly(steps, count, &even[1]);
+    int is_sketched = one->width != PLACE && (Py_ssize_t)count >= least;
+    return Py_BuildValue(
+        "ny#y#y#y#", (Py_ssize_t)count,
+        is_sketched ? (char *)(p->sketches.at + one->sketches) : "",
+        (Py_ssize_t)(is_sketched ? sizeof(sketch) : 0), (char *)(is_even ? even : steps),
+        (Py_ssize_t)(is_even ? sizeof even : count * sizeof *steps),
+        (char *)(p->walls.at + one->start), (Py_ssize_t)(count * sizeof *p->walls.at),
+        (char *)payload_at(p, one, 0), (Py_ssize_t)(count * one->width));
 }
 
-static PyObject *new_small(small_file *file, packed *p) {
+/* A part of a small file, as the index stores it: the columns of its segment and of its chunk, both
+ * without ids. None if it is unusual: its tag is not UTF-8, or it needs more than one chunk. */
+static PyObject *small_part(const scanner *s, const packed *p, const part *one, Py_ssize_t least) {
+    const series *of = &s->series.at[one->series];
+    size_t last = one->start + one->count - 1;
+    if (one->count > CHUNK_VALUES) Py_RETURN_NONE;
+    PyObject *tag =
+        PyUnicode_DecodeUTF8((char *)s->arena.at + of->tag, (Py_ssize_t)of->tag_length, NULL);
+    if (!tag) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) return NULL;
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    PyObject *chunk = small_chunk(p, one, least), *segment;
+    const char *metadata = of->has_metadata ? (char *)s->arena.at + of->metadata : NULL;
+    int class = of->unsure ? CLASS_UNKNOWN : of->class;
+    if (one->width == PLACE) {
+        segment = Py_BuildValue(
+            "Niiiy#nLLiLddOLOOOOOOOOO", tag, 1, of->origin, class, metadata,
+            (Py_ssize_t)of->metadata_length, (Py_ssize_t)one->count, (long long)one->min_step,
+            (long long)one->max_step, one->rising, (long long)p->steps.at[last], one->max_wall,
+            p->walls.at[last], Py_None, (long long)one->rows, Py_None, Py_None, Py_None, Py_None,
+            Py_None, Py_None, Py_None, Py_None, Py_None);
+    } else {
+        const sketch *k = p->sketches.at + one->sketches;
+        segment = Py_BuildValue(
+            "Niiiy#nLLiLdddLLddLdLdLL", tag, 0, of->origin, class, metadata,
+            (Py_ssize_t)of->metadata_length, (Py_ssize_t)one->count, (long long)one->min_step,
+            (long long)one->max_step, one->rising, (long long)p->steps.at[last], one->max_wall,
+            p->walls.at[last], value_of(payload_at(p, one, 0), one->width, one->count - 1),
+            (long long)one->rows, (long long)k->size, k->first_wall, k->low, (long long)k->low_step,
+            k->high, (long long)k->high_step, k->total, (long long)k->nans,
+            (long long)k->infinities);
+    }
+    PyObject *pair = chunk && segment ? PyTuple_Pack(2, segment, chunk) : NULL;
+    Py_XDECREF(chunk);
+    Py_XDECREF(segment);
+    return pair;
+}
+
+/* Append the parts of a small file to a list; 0 on an error, -1 if one is unusual. */
+static int add_small_parts(PyObject *list, const scanner *s, const packed *p, Py_ssize_t least) {
+    for (size_t i = 1; i < p->parts.count; i++) { /* the first belongs to no series */
+        if (!p->parts.at[i].count) continue;
+        PyObject *item = small_part(s, p, &p->parts.at[i], least);
+        int is_unusual = item == Py_None;
+        int good = item && !is_unusual && !PyList_Append(list, item);
+        Py_XDECREF(item);
+        if (!good) return is_unusual ? -1 : 0;
+    }
+    return 1;
+}
+
+/* What the index stores of a small file; None if it cannot be read, is damaged or unusual. */
+static PyObject *new_small(small_file *file, packed *p, Py_ssize_t least) {
     scanner *s = &file->core;
     if (!file->is_good) Py_RETURN_NONE;
-    PyObject *points = take_few(s, p, pack_points);
-    PyObject *pointers = points ? take_few(s, p, pack_pointers) : NULL;
-    PyObject *series = pointers ? new_all_series(s) : NULL;
-    PyObject *wall = Py_None;
-    if (series && s->has_events) wall = PyFloat_FromDouble(s->first_wall);
-    else Py_INCREF(wall);
-    PyObject *result = NULL;
-    if (series && wall)
-        result = Py_BuildValue("OOKOLKOy#", points, pointers, (unsigned long long)s->events, series,
-                               (long long)file->reached,
-                               (unsigned long long)(s->digest & INT64_MAX), wall,
-                               (char *)file->tail, (Py_ssize_t)file->tail_length);
-    Py_XDECREF(points);
-    Py_XDECREF(pointers);
-    Py_XDECREF(series);
-    Py_XDECREF(wall);
-    return result;
+    PyObject *parts = PyList_New(0);
+    size_t records = 0;
+    int good = parts != NULL;
+    for (int form = 0; good == 1 && form < 2; form++) {
+        if ((form ? pack_pointers : pack_points)(s, p)) {
+            good = add_small_parts(parts, s, p, least);
+        } else {
+            PyErr_NoMemory();
+            good = 0;
+        }
+    }
+    if (good != 1) {
+        Py_XDECREF(parts);
+        if (!good) return NULL;
+        Py_RETURN_NONE;
+    }
+    for (size_t i = 1; i < p->parts.count; i++) records += p->parts.at[i].count; /* the last packed */
+    return Py_BuildValue("KnnLKNy#N", (unsigned long long)s->events, (Py_ssize_t)s->points.count,
+                         (Py_ssize_t)records, (long long)file->reached,
+                         (unsigned long long)(s->digest & INT64_MAX),
+                         s->has_events ? PyFloat_FromDouble(s->first_wall) : Py_NewRef(Py_None),
+                         (char *)file->tail, (Py_ssize_t)file->tail_length, parts);
 }
 
 /* Take (path, size) of each file; return how many were taken, or -1. */
@@ -365,8 +423,9 @@ static Py_ssize_t take_paths(PyObject *given, small_file *files, Py_ssize_t coun
 static PyObject *module_scan_files(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *given, *results = NULL;
     int64_t most = 1;
+    Py_ssize_t least;
     packed p = {0};
-    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &given)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!n", &PyList_Type, &given, &least)) return NULL;
     Py_INCREF(given);
     Py_ssize_t count = PyList_Size(given);
     small_file *files = calloc((size_t)count + 1, sizeof *files);
@@ -383,7 +442,7 @@ static PyObject *module_scan_files(PyObject *Py_UNUSED(module), PyObject *args) 
         Py_END_ALLOW_THREADS
         results = PyList_New(0);
         for (Py_ssize_t i = 0; results && i < count; i++) {
-            PyObject *item = new_small(&files[i], &p);
+            PyObject *item = new_small(&files[i], &p, least);
             if (!item || PyList_Append(results, item) < 0) Py_CLEAR(results);
             Py_XDECREF(item);
             scanner_close(&files[i].core);
@@ -400,7 +459,7 @@ static PyObject *module_scan_files(PyObject *Py_UNUSED(module), PyObject *args) 
 
 static PyMethodDef module_methods[] = {
     {"scan_files", module_scan_files, METH_VARARGS,
-     "scan_files([(path, size)]) -> [(points, pointers, events, series, reached, digest, first_wall, tail)]"},
+     "scan_files([(path, size)], least) -> [the fields of scanner.SmallFile, or None]"},
     {"sketch", module_sketch, METH_VARARGS, "sketch(size, steps, walls, payload) -> bytes"},
     {"crc32c", module_crc32c, METH_VARARGS, "crc32c(data) -> int"},
     {NULL, NULL, 0, NULL},

@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import final
 
-from aboard.events.scanner import RawScan, RawSeries, RawTaken
+from aboard.events.scanner import RawSeries, RawSmallFile, RawTaken
 
 @final
 class Scanner:
@@ -36,5 +36,5 @@ class Scanner:
 VERSION: int
 
 def crc32c(data: bytes | bytearray | memoryview, /) -> int: ...
-def scan_files(files: list[tuple[bytes, int]], /) -> list[RawScan | None]: ...
+def scan_files(files: list[tuple[bytes, int]], least: int, /) -> list[RawSmallFile | None]: ...
 def sketch(size: int, steps: bytes, walls: bytes, payload: bytes, /) -> bytes: ...

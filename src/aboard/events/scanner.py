@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from aboard.system import compiled
 
 CHUNK_VALUES = 4096
-_CORE_VERSION = 5
+_CORE_VERSION = 6
 MAX_UNVERIFIED = 16 << 20  # a longer record is held in memory only after its checksum is verified
 MAX_RECORD = 256 << 20  # a longer one is skipped, and counts as damage; both as in scan.h
 
@@ -188,9 +188,22 @@ RawPart = tuple[
 ]
 RawSeries = tuple[bytes, bytes | None, int, int, bool, bool]
 RawTaken = tuple[Sequence[RawPart], Sequence[RawPart], list[tuple[int, int]], int]
-RawScan = tuple[
-    Sequence[RawPart], Sequence[RawPart], int, list[RawSeries], int, int, float | None, bytes
-]
+SmallPart = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The columns of a segment in the index after `file`, and those of its only chunk after `id`."""
+RawSmallFile = tuple[int, int, int, int, int, float | None, bytes, list[SmallPart]]
+
+
+class SmallFile(NamedTuple):
+    """A complete small file that has only good records."""
+
+    events: int
+    points: int
+    records: int  # of tags that are not scalars
+    reached: int
+    digest: int
+    first_wall: float | None
+    tail: bytes  # the last 256 bytes before what was reached
+    parts: list[SmallPart]
 
 
 class Core(Protocol):
@@ -240,35 +253,18 @@ def cores() -> dict[str, CoreFactory]:
     return ({"c": core.Scanner} if core else {}) | {"python": _python_core}
 
 
-class SmallScan(NamedTuple):
-    """The scan of a complete small file that has only good records."""
-
-    taken: Taken  # without records that belong to no tag
-    series: list[Series]  # by number
-    reached: int
-    digest: int
-    first_wall: float | None
-    tail: bytes  # the last 256 bytes before what was reached
-
-
-def scan_small_files(files: list[tuple[bytes, int]]) -> list[SmallScan | None]:
+def scan_small_files(files: list[tuple[bytes, int]], least: int) -> list[SmallFile | None]:
     """Read many small local files, by path and size, in one call into the C core.
 
-    None stands for a file that cannot be read, is damaged or unusual; without the C core, for every
-    file.
+    Chunks of fewer than `least` points have no sketch. None stands for a file that cannot be read,
+    is damaged or unusual; without the C core, for every file.
     """
     if "c" not in cores():
         return [None] * len(files)
     from aboard.events._scanner import scan_files
 
-    return [None if raw is None else _small_scan(raw) for raw in scan_files(files)]
-
-
-def _small_scan(raw: RawScan) -> SmallScan:
-    points, pointers, events, series, reached, digest, first_wall, tail = raw
-    taken = Taken([_part(one) for one in points], [_part(one) for one in pointers], [], events)
-    every = [Series._make(one) for one in series]
-    return SmallScan(taken, every, reached, digest, first_wall, tail)
+    scans = scan_files(files, least)
+    return [None if scan is None else SmallFile._make(scan) for scan in scans]
 
 
 def sketch(size: int, steps: bytes, walls: bytes, payload: bytes) -> bytes:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport
     from aboard.index.columns import Columns
     from aboard.index.derived import GroupCurves
-    from aboard.index.reader import Batch
+    from aboard.index.reader import Batch, SmallBatch
     from aboard.index.series import Ints, Pointer, Series, Summary
     from aboard.index.store import Forgotten, Store, TrafficHour
     from aboard.runs.catalog import KnownRun
@@ -77,6 +77,14 @@ class Report:
         for part in batch.taken.pointers:
             if part.series >= 0:
                 self.records += part.size
+
+    def add_small(self, batch: SmallBatch) -> None:
+        self.files_read += len(batch.files)
+        self.bytes_read += sum([reading.entry.size for reading in batch.readings])
+        for file in batch.files:
+            self.events += file.events
+            self.points += file.points
+            self.records += file.records
 
 
 Progress = Callable[[Report], None]
@@ -635,7 +643,7 @@ def refresh(
 def _read_and_store(
     connection: sqlite3.Connection, plan: Plan, report: Report, progress: Progress | None
 ) -> Store:
-    from aboard.index.reader import Batch, reading
+    from aboard.index.reader import SmallBatch, reading
     from aboard.index.store import Store
 
     store = Store(connection)
@@ -647,10 +655,13 @@ def _read_and_store(
             failures = [item for item in found if isinstance(item, StorageError)]
             report.problems += failures
             report.files_failed += len(failures)
-            ready = [item for item in found if isinstance(item, Batch)]
+            ready = [item for item in found if not isinstance(item, StorageError)]
             store.put(ready)
             for batch in ready:
-                report.add(batch)
+                if isinstance(batch, SmallBatch):
+                    report.add_small(batch)
+                else:
+                    report.add(batch)
             if progress:
                 progress(report)
     return store

@@ -20,7 +20,7 @@ from aboard.events.scanner import (
     Scanned,
     Scanner,
     Series,
-    SmallScan,
+    SmallFile,
     Taken,
     scan_blocks,
     scan_small_files,
@@ -39,6 +39,7 @@ COMPARED_BYTES = 1 << 20  # up to this size, all that was read is compared when 
 
 SMALL_BYTES = 64 << 10  # largest file that is read completely, in one call with others
 SMALL_FILES = 64  # files in such a call
+SKETCHED = 64  # least values of a chunk whose sketch is stored; fewer are read just as fast
 
 
 @dataclass(slots=True)
@@ -64,7 +65,19 @@ class Batch:
         return self.values + 8 * len(self.series) + 40
 
 
-Found = Batch | StorageError
+@dataclass(slots=True)
+class SmallBatch:
+    """Complete small files that are new to the index, ready to be stored."""
+
+    readings: list[Reading]
+    files: list[SmallFile]
+
+    @property
+    def weight(self) -> int:
+        return sum([one.points + one.records + 8 * len(one.parts) + 40 for one in self.files])
+
+
+Found = Batch | SmallBatch | StorageError
 
 
 class _Download:
@@ -203,37 +216,22 @@ def read_file(
 def read_small_files(
     readings: Sequence[Reading], buffer: bytearray, stopped: Callable[[], bool] = lambda: False
 ) -> list[Found]:
-    """Scan small files; return a batch or an error for each."""
-    scans = scan_small_files([(os.fsencode(one.uri), one.entry.size) for one in readings])
-    found: list[Found] = []
+    """Scan small files; return a batch of them, and a batch or an error for each other one."""
+    files = [(os.fsencode(one.uri), one.entry.size) for one in readings]
+    scans = scan_small_files(files, SKETCHED)
+    batch = SmallBatch([], [])
+    found: list[Found] = [batch]
     for reading, scan in zip(readings, scans, strict=True):
         if scan is None:
             found += _guarded(reading, buffer, stopped)
         else:
-            found.append(_small_batch(reading, scan))
+            batch.readings.append(reading)
+            batch.files.append(scan)
     return found
 
 
-def _small_batch(reading: Reading, scan: SmallScan) -> Batch:
-    taken = scan.taken
-    return Batch(
-        reading=reading,
-        taken=taken,
-        series=scan.series,
-        start=0,
-        offset=scan.reached,
-        tail=zlib.crc32(scan.tail),
-        digest=scan.digest,
-        damage_start=-1,
-        first_wall=scan.first_wall,
-        values=sum([part.size for part in (*taken.points, *taken.pointers)]),
-        scanned=reading.entry.size,
-        last=True,
-    )
-
-
 def _is_small(reading: Reading) -> bool:
-    is_new = reading.fresh and not reading.tags
+    is_new = reading.known is None and not reading.tags
     return is_new and reading.entry.size <= SMALL_BYTES and reading.storage.has_paths
 
 
@@ -341,7 +339,7 @@ def _guarded(
 
 
 def _weight_of(found: Sequence[Found]) -> int:
-    return sum([one.weight for one in found if isinstance(one, Batch)])
+    return sum([one.weight for one in found if not isinstance(one, StorageError)])
 
 
 class _Room:

@@ -14,16 +14,17 @@ import sqlite3
 import struct
 import time
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from aboard.events.messages import CLASS_UNKNOWN, ORIGIN_TENSOR
-from aboard.events.scanner import CHUNK_VALUES, Chunk, Part, Series, Totals, sketch
-from aboard.index.reader import Batch
+from aboard.events.scanner import CHUNK_VALUES, Chunk, Part, Series, SmallFile, Totals, sketch
+from aboard.index.reader import SKETCHED, Batch, SmallBatch
 from aboard.index.schema import (
     CHUNK_BITS,
     RECORDS,
@@ -32,7 +33,7 @@ from aboard.index.schema import (
     next_change,
     transaction,
 )
-from aboard.index.sources import Source, at_or_below, known_files, span, within
+from aboard.index.sources import Reading, Source, at_or_below, known_files, span, within
 from aboard.storage.base import Counts, Kind, traffic
 
 _IF_STORED = """
@@ -116,7 +117,7 @@ class _Segment:
                 self.totals = self.totals.followed_by(one)
 
 
-_SKETCHED = 64  # least values of a chunk whose sketch is stored; fewer are read just as fast
+_ORIGIN, _KIND, _METADATA = 2, 3, 4  # places among the columns of a small part's segment
 _MOST_OPEN = 20_000  # cached segments of a file
 
 
@@ -146,11 +147,14 @@ class Store:
         self.unsure: set[str] = set()
         self.described: set[str] = set()
 
-    def put(self, batches: Sequence[Batch]) -> None:
+    def put(self, batches: Sequence[Batch | SmallBatch]) -> None:
         with self._transaction():
-            self._insert_new(batches)
+            self._insert_new([one for one in batches if isinstance(one, Batch)])
             for batch in batches:
-                self._put(batch)
+                if isinstance(batch, Batch):
+                    self._put(batch)
+                else:
+                    self._put_small(batch)
             self._save()
 
     def forget(self, files: Iterable[int]) -> None:
@@ -190,6 +194,22 @@ class Store:
         if not batch.last:
             self._open[key] = opened
 
+    def _put_small(self, batch: SmallBatch) -> None:
+        ids = self._insert_files(list(map(_small_file_row, batch.readings, batch.files)))
+        for file_id, reading, file in zip(ids, batch.readings, batch.files, strict=True):
+            if file_id is None:
+                self.outrun.add(id(reading))
+                continue
+            for segment, chunk in file.parts:
+                if segment[_ORIGIN] == ORIGIN_TENSOR:
+                    if segment[_METADATA] is not None:
+                        self.described.add(reading.directory)
+                    if segment[_KIND] == CLASS_UNKNOWN:
+                        self.unsure.add(reading.directory)
+                self._segment_rows.append((self._next_segment, file_id, *segment))
+                self._chunk_rows.append((self._next_segment << CHUNK_BITS, *chunk))
+                self._next_segment += 1
+
     def _begin(self, batch: Batch) -> _OpenFile:
         known = batch.reading.known
         if known is not None and not batch.reading.fresh:
@@ -218,18 +238,22 @@ class Store:
         self._insert(list(new.values()))
 
     def _insert(self, batches: Sequence[Batch]) -> None:
-        """Insert files, except those that another process has inserted meanwhile."""
-        first = self._next_file
-        self._next_file += len(batches)
-        ids = range(first, self._next_file)
-        rows = [(one, *_file_row(batch), 0) for one, batch in zip(ids, batches, strict=True)]
-        stored: Collection[int] = ids
-        if insert_rows(self._connection, "INSERT OR IGNORE INTO file", rows) < len(rows):
-            found = self._connection.execute("SELECT id FROM file WHERE id >= ?", (first,))
-            stored = {one for (one,) in found}
+        ids = self._insert_files([_file_row(batch) for batch in batches])
         for one, batch in zip(ids, batches, strict=True):
-            if one in stored:
+            if one is not None:
                 self._inserted[id(batch.reading)] = one
+
+    def _insert_files(self, files: Sequence[tuple[object, ...]]) -> Sequence[int | None]:
+        """Insert files; return their ids, None for those that another process has inserted."""
+        first = self._next_file
+        self._next_file += len(files)
+        ids = range(first, self._next_file)
+        rows = [(one, *file, 0) for one, file in zip(ids, files, strict=True)]
+        if insert_rows(self._connection, "INSERT OR IGNORE INTO file", rows) == len(rows):
+            return ids
+        found = self._connection.execute("SELECT id FROM file WHERE id >= ?", (first,))
+        stored = {one for (one,) in found}
+        return [one if one in stored else None for one in ids]
 
     def _advance(self, opened: _OpenFile, batch: Batch) -> None:
         cursor = self._connection.execute(
@@ -294,7 +318,7 @@ class Store:
             chunks = merge([*map(Chunk._make, rows), *chunks])
         for chunk in chunks:
             size, steps, walls, payload, sketched = chunk
-            if size < _SKETCHED:
+            if size < SKETCHED:
                 sketched = b""
             row = base + segment.next_seq, size, sketched, steps, walls, payload
             self._chunk_rows.append(row)
@@ -360,6 +384,21 @@ def _file_row(batch: Batch) -> tuple[object, ...]:
         batch.damage_start,
         batch.taken.events,
         batch.first_wall,
+    )
+
+
+def _small_file_row(reading: Reading, file: SmallFile) -> tuple[object, ...]:
+    return (
+        reading.directory,
+        reading.name,
+        reading.entry.size,
+        reading.entry.version,
+        file.reached,
+        crc32(file.tail),
+        file.digest,
+        -1,
+        file.events,
+        file.first_wall,
     )
 
 
