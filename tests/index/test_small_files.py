@@ -94,6 +94,25 @@ def test_the_index_is_the_same_as_if_they_were_read_one_by_one(tree, tmp_path, m
     assert found[0]["damage"]
 
 
+def test_they_are_read_anew_and_replaced(tree, tmp_path):
+    source = Source(str(tree))
+    with Index(tmp_path / "once.db") as index:
+        first = index.refresh(source)
+    with Index(tmp_path / "twice.db") as index, Index(tmp_path / "twice.db") as other:
+        index.refresh(source)
+        again = index.refresh(source, anew=True)
+        assert (again.files_read, again.points) == (first.files_read, first.points)
+        for number in range(0, 200, 10):  # the same size, another time
+            path = tree / f"run{number % 150}" / f"events.out.tfevents.{number}.host"
+            path.write_bytes(path.read_bytes())
+            os.utime(path, ns=(0, path.stat().st_mtime_ns + 10**9))
+        assert other.refresh(source).files_read == 20
+        index.refresh(source, anew=True)
+    with Index(tmp_path / "new.db") as index:
+        index.refresh(source)
+    assert dump(tmp_path / "twice.db") == dump(tmp_path / "new.db")
+
+
 def test_they_grow_and_are_read_on(tree, index):
     source = Source(str(tree))
     before = index.refresh(source).points

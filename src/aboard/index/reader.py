@@ -67,7 +67,7 @@ class Batch:
 
 @dataclass(slots=True)
 class SmallBatch:
-    """Complete small files that are new to the index, ready to be stored."""
+    """Complete small files, ready to be stored; each is new, or replaces a file."""
 
     readings: list[Reading]
     files: list[SmallFile]
@@ -231,7 +231,7 @@ def read_small_files(
 
 
 def _is_small(reading: Reading) -> bool:
-    is_new = reading.known is None and not reading.tags
+    is_new = reading.fresh and not reading.tags
     return is_new and reading.entry.size <= SMALL_BYTES and reading.storage.has_paths
 
 

@@ -33,7 +33,7 @@ from aboard.index.schema import (
     next_change,
     transaction,
 )
-from aboard.index.sources import Reading, Source, at_or_below, known_files, span, within
+from aboard.index.sources import Known, Reading, Source, at_or_below, known_files, span, within
 from aboard.storage.base import Counts, Kind, traffic
 
 _IF_STORED = """
@@ -195,8 +195,13 @@ class Store:
             self._open[key] = opened
 
     def _put_small(self, batch: SmallBatch) -> None:
-        ids = self._insert_files(list(map(_small_file_row, batch.readings, batch.files)))
-        for file_id, reading, file in zip(ids, batch.readings, batch.files, strict=True):
+        pairs = list(zip(batch.readings, batch.files, strict=True))
+        outrun = [one for one in batch.readings if one.known and not self._remove(one.known)]
+        if outrun:
+            self.outrun.update(map(id, outrun))
+            pairs = [pair for pair in pairs if id(pair[0]) not in self.outrun]
+        ids = self._insert_files([_small_file_row(*pair) for pair in pairs])
+        for file_id, (reading, file) in zip(ids, pairs, strict=True):
             if file_id is None:
                 self.outrun.add(id(reading))
                 continue
@@ -218,15 +223,21 @@ class Store:
             self._advance(opened, batch)
             return opened
         if known is not None:
-            row = self._connection.execute("SELECT offset FROM file WHERE id = ?", (known.id,))
-            if row.fetchone() != (known.offset,):
+            if not self._remove(known):
                 raise _Outrun
-            self._delete(known.id)
             self._insert([batch])
         inserted = self._inserted.get(id(batch.reading))
         if inserted is None:
             raise _Outrun
         return _OpenFile(inserted)
+
+    def _remove(self, known: Known) -> bool:
+        """Delete a file that is to be replaced; False if another process has changed it."""
+        row = self._connection.execute("SELECT offset FROM file WHERE id = ?", (known.id,))
+        if row.fetchone() != (known.offset,):
+            return False
+        self._delete(known.id)
+        return True
 
     def _insert_new(self, batches: Sequence[Batch]) -> None:
         """Insert all files that are new to the index."""
