@@ -36,7 +36,10 @@ setup(
             f"aboard.{package}.{core}",
             sources=[f"src/aboard/{package}/{core}.c"],
             depends=[str(header) for header in Path("src", "aboard", package).glob("*.h")],
-            extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
+            extra_compile_args=[
+                *("-O3", "-std=c11", "-Wall", "-Wextra"),
+                "-Werror=implicit-function-declaration",
+            ],
             py_limited_api=True,
             optional=True,
         )

@@ -40,6 +40,11 @@ def test_boards_are_offered_by_name_and_id(hub, aboard, offered):
     assert offered("stop", "offe") == []
 
 
+def test_completion_after_an_unknown_command_is_silent(offered):
+    assert offered("nosuch", "zzz") == []
+    assert offered("nosuch", "--op") == []
+
+
 def test_places_for_a_board_are_offered(hub, offered):
     assert {"instant", "process"} <= set(offered("start", "--on", ""))
     assert offered("start", "--on", "proc") == ["process"]

@@ -140,6 +140,10 @@ def test_both_readers_find_the_same(tmp_path: Path, monkeypatch, part: str) -> N
             os.mkfifo(place / f"events-pipe{number}")
         if rng.random() < 0.02:
             os.close(os.open(os.fsencode(place / "events-") + b"\xff", os.O_CREAT))
+        if rng.random() < 0.02:
+            odd = os.fsencode(place) + b"/odd\xff/below"
+            os.makedirs(odd, exist_ok=True)  # noqa: PTH103 - a path of bytes
+            os.close(os.open(odd + b"/events", os.O_CREAT))
     (tmp_path / "a/.jobs").mkdir()
     files(tmp_path, "a/.jobs/events", "b/.jobs-of-mine/events")
 
@@ -152,6 +156,94 @@ def test_both_readers_find_the_same(tmp_path: Path, monkeypatch, part: str) -> N
 
     assert found("") == found("1")
     assert len(found("")[0]) > 300
+
+
+def many_directories(path: Path, count: int, *, each: int = 1) -> None:
+    for number in range(count):
+        files(path, *(f"{number:04}/events{one}" for one in range(each)))
+
+
+class Counted:
+    """The C core, which counts the directories that it was given and those that it read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        core = pytest.importorskip("aboard.storage._listing", reason="the C core was not compiled")
+        self.given = self.read = self.most = 0
+        self._core = core.read_directories
+        monkeypatch.setattr(local, "compiled", lambda _: self)
+
+    def read_directories(self, paths, part, most):
+        answer = self._core(paths, part, most)
+        self.given += len(paths)
+        self.read += len(answer)
+        self.most = max(self.most, sum(len(one[0]) for one in answer if one))
+        return answer
+
+
+def test_each_directory_is_read_once_by_the_core(tmp_path: Path, monkeypatch) -> None:
+    root = tmp_path / "root"
+    many_directories(root, 1200)
+    for number in range(1200):  # which is left to Python
+        (root / f"{number:04}/link").symlink_to("events0")
+    core = Counted(monkeypatch)
+    assert len(names(root)) == 2400
+    assert core.read == 1201
+
+
+def test_few_entries_are_read_ahead(tmp_path: Path, monkeypatch) -> None:
+    root = tmp_path / "root"
+    many_directories(root, 200, each=30)
+    monkeypatch.setattr(local, "_ENTRIES", 50)
+    core = Counted(monkeypatch)
+    assert len(names(root)) == 6000
+    assert core.read == 201 < core.given
+    assert core.most <= 201
+
+
+def test_without_threads_directories_are_read_one_after_the_other(tmp_path, monkeypatch) -> None:
+    many_directories(tmp_path, 300)
+
+    def fail(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", fail)
+    assert len(names(tmp_path)) == 300
+
+
+def test_the_core_is_not_used_if_names_are_not_utf_8(tmp_path: Path) -> None:
+    files(tmp_path, "lauf-é/events")
+    script = (
+        "import sys; from aboard.storage import open_storage\n"
+        "print(ascii([one.name for one in open_storage(sys.argv[1]).list(on_error=print)]))"
+    )
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=os.environ | variables,
+        check=True,
+    )
+    assert "the path is not UTF-8. Rename it." in done.stdout
+    assert done.stdout.endswith("[]\n")
+
+
+def test_a_confined_process_does_not_list_a_directory_that_became_a_link(
+    tmp_path: Path, monkeypatch
+) -> None:
+    root = tmp_path / "root"
+    files(root, "a/events", "b/events")
+    files(tmp_path, "secrets/secret")
+    monkeypatch.setattr(local, "_real", (f"{root}/",))
+    problems: list[StorageError] = []
+    listing = open_storage(str(root)).list(on_error=problems.append)
+    assert next(listing).name == "a/events"
+    shutil.rmtree(root / "b")
+    (root / "b").symlink_to(tmp_path / "secrets")
+    assert list(listing) == []
+    assert [str(one) for one in problems] == [
+        f"{root}/b: permission denied. Check the owner and mode of the path."
+    ]
 
 
 def test_a_name_that_is_not_unicode_is_reported(tmp_path: Path) -> None:

@@ -592,6 +592,8 @@ def no_such_board(text: str) -> NoSuchName:
     return NoSuchName(f"board {text[:80]!r} not found.", "List them: aboard list --all")
 
 
+# Live boards in memory, and leases.
+
 _GAP_POLLS, _GAP_SECONDS = 5, 10.0
 
 

@@ -188,8 +188,8 @@ class _AllCommands(ReportingGroup):
         return TyperCommand(cmd_name, help=summary, hidden=hidden, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, self.commands[name], rest
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and self.commands[found.name], rest  # completion may find none
 
 
 app = typer.Typer(

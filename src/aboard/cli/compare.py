@@ -57,8 +57,6 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_TINY = 1e-300
-_MOST_TERMS = 10_000
 _EXAMPLE = 'Example: metrics["eval/acc"].max < -0.5%'
 
 Side = Annotated[
@@ -386,6 +384,10 @@ class Welch(NamedTuple):
     t: float
     freedom: float
     p: float  # probability of a difference at least this large if the means are equal
+
+
+_TINY = 1e-300
+_MOST_TERMS = 10_000
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> Welch | None:

@@ -282,7 +282,9 @@ def styled(text: str, style: int) -> str:
     return text if plain or not sys.stdout.isatty() else f"\x1b[{style}m{text}\x1b[0m"
 
 
-_PATIENCE_SECONDS = 0.3
+# Progress.
+
+_BAR_DELAY_SECONDS = 0.3
 
 
 class ReadingBar:
@@ -306,7 +308,7 @@ class ReadingBar:
 
     def __call__(self, report: Report) -> None:
         elapsed = time.monotonic() - self._started
-        if not self._wanted or (self._bar is None and elapsed < _PATIENCE_SECONDS):
+        if not self._wanted or (self._bar is None and elapsed < _BAR_DELAY_SECONDS):
             return
         if self._bar is None:
             self._bar = _make_bar(self._label)
@@ -425,7 +427,7 @@ class StockLine:
             notify(text)
 
     def _show(self, state: StockState) -> None:
-        if not self._wanted or state.seconds < _PATIENCE_SECONDS:
+        if not self._wanted or state.seconds < _BAR_DELAY_SECONDS:
             return
         if self._bar is None:
             self._bar = _run_bar(self._board.title)
@@ -497,6 +499,8 @@ def transfer_bar(text: str, total: int | None, *more: str, **fields: Any) -> Pro
     bar.add_task(escape(text), total=total, **fields)
     return bar
 
+
+# Errors.
 
 FAILURE, USAGE, INTERRUPTED = 1, 2, 130
 _USAGE_CODES = {"invalid", "exists", "bad_value", "bad_selector", "bad_template", "bad_question"}

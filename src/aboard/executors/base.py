@@ -304,6 +304,8 @@ class Executor(Engine):
         return True
 
 
+# Batches of tasks.
+
 PAYLOAD = "payload.json"
 """The file that every task reads; it contains secrets."""
 _MOST_TASKS = 1_000_000

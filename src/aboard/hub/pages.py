@@ -190,6 +190,8 @@ def _response(reply: Reply) -> Response:
     return response
 
 
+# Metrics.
+
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -316,7 +316,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA synchronous = NORMAL")
-    # Pages of 16 KiB: the log is overwritten while it is in memory, and few times written to disk.
+    # Pages of 16 KiB: a log of 32 MB, which stays in the page cache and is used again.
     connection.execute("PRAGMA wal_autocheckpoint = 2000")
     return _with_small_cache(connection)
 

@@ -247,6 +247,8 @@ def _known_roots() -> list[str]:
         return []
 
 
+# Logs.
+
 _BLOCK = 1 << 20
 _MOST_OF_ENGINE = 16 << 20
 _CUT = b"aboard: the rest of the engine's log is not shown, because its run has not begun.\n"

@@ -213,6 +213,8 @@ def _clean(text: str) -> str:
     return "/".join(part for part in parts if part not in ("", ".", ".."))
 
 
+# Groups of runs on a board.
+
 COUNT_PREFIX = "members/"  # of the tag that counts the members at each step
 _GROUP_FIELDS = {"name": "run"} | {  # by their names in the query language
     name: name

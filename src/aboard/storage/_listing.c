@@ -72,16 +72,26 @@ static int add(directory *here, const char *name, const struct stat *status) {
     return 1;
 }
 
+/* Whether a time is one of which 64 bits hold the nanoseconds since 1970. */
+static int has_usual_time(const struct stat *status) {
+    int64_t seconds = status->st_mtim.tv_sec;
+    return seconds >= 0 && seconds < INT64_MAX / 1000000000;
+}
+
 /* Return whether an entry needs nothing more than what was added. */
 static int take(directory *here, int descriptor, const kernel_entry *entry, const char *part) {
     const char *name = entry->name;
     struct stat status;
     if (!strcmp(name, ".") || !strcmp(name, "..")) return 1;
-    if (entry->type == DT_LNK || entry->type == DT_UNKNOWN) return 0;
+    if (entry->type == DT_LNK) return 0;
     if (entry->type == DT_DIR) return add(here, name, NULL);
-    if (entry->type != DT_REG || !strstr(name, part)) return 1;
+    int is_listed = strstr(name, part) != NULL;
+    if (entry->type != DT_UNKNOWN && (entry->type != DT_REG || !is_listed)) return 1;
     if (fstatat(descriptor, name, &status, AT_SYMLINK_NOFOLLOW)) return errno == ENOENT;
-    return S_ISREG(status.st_mode) && status.st_mtim.tv_sec >= 0 && add(here, name, &status);
+    if (S_ISLNK(status.st_mode)) return 0;
+    if (S_ISDIR(status.st_mode)) return add(here, name, NULL);
+    if (!S_ISREG(status.st_mode) || !is_listed) return 1;
+    return has_usual_time(&status) && add(here, name, &status);
 }
 
 static void read_directory(directory *here, const char *part, char *block) {
@@ -136,8 +146,9 @@ static PyObject *contents(const directory *here) {
 static PyObject *read_directories(PyObject *module, PyObject *args) {
     PyObject *paths, *result = NULL;
     const char *part;
+    Py_ssize_t most, reached = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "O!y", &PyList_Type, &paths, &part)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!yn", &PyList_Type, &paths, &part, &most)) return NULL;
     Py_ssize_t count = PyList_Size(paths);
     directory *all = calloc(count ? (size_t)count : 1, sizeof *all);
     char *block = malloc(BLOCK);
@@ -152,14 +163,15 @@ static PyObject *read_directories(PyObject *module, PyObject *args) {
         all[i].path = bytes;
     }
     Py_BEGIN_ALLOW_THREADS;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        read_directory(&all[i], part, block);
-        if (all[i].count)
-            qsort_r(all[i].entries, all[i].count, sizeof(found), compare, all[i].names);
+    for (; reached < count && most > 0; reached++) {
+        directory *one = &all[reached];
+        read_directory(one, part, block);
+        if (one->count) qsort_r(one->entries, one->count, sizeof(found), compare, one->names);
+        most -= (Py_ssize_t)one->count + 1;
     }
     Py_END_ALLOW_THREADS;
-    result = PyList_New(count);
-    for (Py_ssize_t i = 0; result && i < count; i++) {
+    result = PyList_New(reached);
+    for (Py_ssize_t i = 0; result && i < reached; i++) {
         PyObject *one = all[i].is_good ? contents(&all[i]) : Py_NewRef(Py_None);
         if (!one || PyList_SetItem(result, i, one)) Py_CLEAR(result);
     }
@@ -175,7 +187,7 @@ done:
 
 static PyMethodDef methods[] = {
     {"read_directories", read_directories, METH_VARARGS,
-     "Read directories by path; describe the files whose names contain a part."},
+     "Read directories by path, until they have many entries; describe files with a part in their names."},
     {NULL, NULL, 0, NULL},
 };
 

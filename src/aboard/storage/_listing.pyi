@@ -1,3 +1,3 @@
 def read_directories(
-    paths: list[bytes], part: bytes, /
+    paths: list[bytes], part: bytes, most: int, /
 ) -> list[tuple[list[tuple[str, int, str]], list[str]] | None]: ...

@@ -108,7 +108,7 @@ Reader = Callable[[Directory, Sequence[Directory]], Contents]
 
 
 ReadDirectories = Callable[
-    [list[bytes], bytes], list[tuple[list[tuple[str, int, str]], list[str]] | None]
+    [list[bytes], bytes, int], list[tuple[list[tuple[str, int, str]], list[str]] | None]
 ]
 
 
@@ -274,11 +274,14 @@ def _walk(start: Directory, read: Reader, on_error: ListingProblem | None) -> It
 
 
 def _reader(containing: str) -> Reader:
-    """Return a reader that describes the files whose names contain a text."""
+    """Return a reader that describes the files whose names contain a text.
+
+    The C core decodes names as UTF-8, and does not check where a directory is once it is opened.
+    """
     core = compiled("aboard.storage._listing")
-    if core is not None:
-        return _ManyReader(core.read_directories, containing).read
-    return lambda directory, _: scan(directory, lambda name: containing in name)
+    if core is None or is_confined() or sys.getfilesystemencoding() != "utf-8":
+        return lambda directory, _: scan(directory, lambda name: containing in name)
+    return _ManyReader(core.read_directories, containing).read
 
 
 class _ManyReader:
@@ -291,7 +294,7 @@ class _ManyReader:
     def __init__(self, read: ReadDirectories, containing: str) -> None:
         self._core = read
         self._containing = containing
-        self._ahead: dict[Directory, Contents] = {}
+        self._ahead: dict[Directory, Contents | None] = {}
 
     def read(self, directory: Directory, later: Sequence[Directory]) -> Contents:
         if directory not in self._ahead:
@@ -301,38 +304,45 @@ class _ManyReader:
         return found or scan(directory, lambda name: self._containing in name)
 
     def _read_ahead(self, directories: Sequence[Directory]) -> None:
-        parts = [directories[i : i + _AT_ONCE] for i in range(0, len(directories), _AT_ONCE)]
-        threads = [threading.Thread(target=self._read_part, args=(one,)) for one in parts[1:]]
-        for thread in threads:
-            thread.start()
-        self._read_part(parts[0])
+        size = max(_LEAST_AT_ONCE, -(-len(directories) // _THREADS))
+        first, *others = (directories[i : i + size] for i in range(0, len(directories), size))
+        threads = []
+        for part in others:
+            thread = threading.Thread(target=self._read_part, args=(part,))
+            with suppress(RuntimeError):  # no more threads: what was not read is read later
+                thread.start()
+                threads.append(thread)
+        self._read_part(first)
         for thread in threads:
             thread.join()
 
     def _read_part(self, directories: Sequence[Directory]) -> None:
         paths = [os.fsencode(one.path) for one in directories]
-        found = self._core(paths, os.fsencode(self._containing))
-        for directory, raw in zip(directories, found, strict=True):
-            if raw is not None:
-                self._ahead[directory] = _contents(directory, *raw)
+        part = os.fsencode(self._containing)
+        # The core stops after many entries, so that those read ahead are not too many.
+        for directory, raw in zip(directories, self._core(paths, part, _ENTRIES), strict=False):
+            usual = raw if is_unicode(directory.name) else None
+            self._ahead[directory] = None if usual is None else _contents(directory, *usual)
 
 
 def _contents(
     directory: Directory, files: Sequence[tuple[str, int, str]], below: Sequence[str]
 ) -> Contents:
-    place, above = f"{directory.path}/", f"{directory.name}/" if directory.name else ""
+    place, above = directory.path.rstrip("/"), f"{directory.name}/" if directory.name else ""
     return Contents(
         [
             Entry(above + name, size, version)
             for name, size, version in files
             if not name.startswith(TEMPORARY)
         ],
-        [Directory(place + name, above + name, directory) for name in below if name != JOBS],
+        [Directory(f"{place}/{name}", above + name, directory) for name in below if name != JOBS],
     )
 
 
 _AHEAD = 511  # directories that are read ahead
-_AT_ONCE = 128  # directories that one thread reads
+_THREADS = 4
+_LEAST_AT_ONCE = 16  # directories that are worth a thread
+_ENTRIES = 4096  # after which a thread reads no more directories
 
 
 def scan(
@@ -343,34 +353,53 @@ def scan(
     below: list[Directory] = []
     problems: list[StorageError] = []
     has_links = False
-    with unwatched(), os.scandir(directory.path) as found:
-        entries = sorted(found, key=_name_of)
-    for entry in entries:
-        name = f"{directory.name}/{entry.name}" if directory.name else entry.name
-        try:
-            is_link = entry.is_symlink()
-            has_links |= is_link
-            if entry.is_dir():
-                if entry.name == JOBS:
-                    continue
-                child = Directory(entry.path, name, directory)
-                if is_link and (leads_out(entry.path) or child.contains_itself()):
-                    continue
-                below.append(child)
-            elif is_listed(entry.name) and not entry.name.startswith(TEMPORARY):
-                if not entry.is_file():
-                    continue
-                if not is_unicode(name):
-                    problems.append(BadUri(entry.path, "the path is not UTF-8", "Rename it."))
-                elif is_described(entry.name):
-                    files.append(entry_of(name, entry.stat()))
-                else:
-                    files.append(Entry(name, 0, ""))
-        except OSError as error:
-            # Skip files deleted meanwhile and broken links.
-            if error.errno not in {errno.ENOENT, errno.ELOOP}:
-                problems.append(explain(entry.path, error))
+    place = directory.path.rstrip("/")
+    with _entries(directory.path) as entries:
+        for entry in entries:
+            path = f"{place}/{entry.name}"
+            name = f"{directory.name}/{entry.name}" if directory.name else entry.name
+            try:
+                is_link = entry.is_symlink()
+                has_links |= is_link
+                if entry.is_dir():
+                    if entry.name == JOBS:
+                        continue
+                    child = Directory(path, name, directory)
+                    if is_link and (leads_out(path) or child.contains_itself()):
+                        continue
+                    below.append(child)
+                elif is_listed(entry.name) and not entry.name.startswith(TEMPORARY):
+                    if not entry.is_file():
+                        continue
+                    if not is_unicode(name):
+                        problems.append(BadUri(path, "the path is not UTF-8", "Rename it."))
+                    elif is_described(entry.name):
+                        files.append(entry_of(name, entry.stat()))
+                    else:
+                        files.append(Entry(name, 0, ""))
+            except OSError as error:
+                # Skip files deleted meanwhile and broken links.
+                if error.errno not in {errno.ENOENT, errno.ELOOP}:
+                    problems.append(explain(path, error))
     return Contents(files, below, problems, has_links)
+
+
+@contextmanager
+def _entries(path: str) -> Iterator[list[os.DirEntry[str]]]:
+    """Read a directory. A confined process checks the one that it has opened."""
+    if not is_confined():
+        with os.scandir(path) as found:
+            yield sorted(found, key=_name_of)
+        return
+    with unwatched():
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if not _is_inside(path_of_descriptor(descriptor)):
+                raise PermissionError(errno.EACCES, _REASON, path)
+            with os.scandir(descriptor) as found:
+                yield sorted(found, key=_name_of)
+        finally:
+            os.close(descriptor)
 
 
 _name_of = attrgetter("name")

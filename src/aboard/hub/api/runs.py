@@ -332,6 +332,8 @@ def _root_requests(hub: Hub, uri: str) -> list[RootRequests]:
     ]
 
 
+# Curves.
+
 _SLICE_SECONDS = 0.05
 MOST_SERIES = 10_000
 MOST_POINTS = 4_000_000  # in a response
