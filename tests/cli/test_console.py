@@ -114,7 +114,7 @@ def test_a_reading_tells_the_bar(terminal, tmp_path, index, monkeypatch):
     from aboard import EventWriter
     from aboard.index.logs import Logs
 
-    monkeypatch.setattr(console, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(console, "_BAR_DELAY_SECONDS", 0)
     with EventWriter(tmp_path / "run") as writer:
         for step in range(1000):
             writer.scalar("loss", 1.0, step)
