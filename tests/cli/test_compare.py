@@ -74,6 +74,8 @@ def test_chosen_metrics(aboard, root):
         assert one[0] == ("eval/acc", "mean")
     at = rows(aboard("compare", "old", "new", "--metric", "eval/acc.at(1)", "--json"))
     assert at["eval/acc", "at"]["a"]["mean"] == pytest.approx(0.91)
+    assert at["eval/acc", "at"]["step"] == 1
+    assert "at(1)" in aboard("compare", "old", "new", "--metric", "eval/acc.at(1)").out
     wrong = aboard("compare", "old", "new", "--metric", "eval/ac")
     assert wrong.code == 1
     assert "no metric matches --metric 'eval/ac'; did you mean 'eval/acc'?" in wrong.err

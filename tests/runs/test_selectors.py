@@ -189,6 +189,27 @@ def test_a_heart_that_stopped_beating_is_lost():
         chosen("state:running", now=late)
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "place"),
+    [
+        ("new=runs/", "new", "runs/"),
+        ("new=./runs/", "new", "./runs/"),
+        ("new=/logs/runs/", "new", "/logs/runs/"),
+        ("old=s3://bucket/runs/", "old", "s3://bucket/runs/"),
+        ("runs/lr=0.1/", "", "runs/lr=0.1/"),
+        ("./lr=0.1/", "", "./lr=0.1/"),
+    ],
+)
+def test_a_directory_can_have_a_name(text, name, place):
+    found = parse(text)
+    assert (found.name, found.place) == (name, place)
+
+
+def test_a_directory_that_exists_is_no_name():
+    found = parse("lr=0.1/", exists="lr=0.1/".__eq__)
+    assert (found.name, found.place) == ("", "lr=0.1/")
+
+
 def test_an_experiment_outranks_a_run_of_that_name():
     runs = [run("a/mnist"), run("mnist/run1")]
     assert chosen("mnist", runs=runs) == ["mnist/run1"]

@@ -404,6 +404,32 @@ def test_of_a_large_bucket_only_recent_runs_are_polled_often(
     assert set(listed[4:]) == {f"{bucket}/exp/live"}
 
 
+def test_boards_that_are_opened_leave_the_schedule_of_a_large_bucket(
+    tmp_path, following, monkeypatch
+):
+    bucket = f"memory://{tmp_path.name}/logs"
+    fill_bucket(tmp_path, bucket)
+    listed = []
+    real = ObjectStorage.list
+
+    def counted(self, *args, **options):
+        listed.append(self.uri)
+        return real(self, *args, **options)
+
+    followed = following(roots=[bucket], poll=0.05)
+    monkeypatch.setattr(ObjectStorage, "list", counted)
+    monkeypatch.setattr(traffic, "pages_listed", lambda _: 3 * len(listed))
+    followed.show("exp")
+    until(lambda: f"{bucket}/exp/live" in listed)
+    feed = followed.feed(bucket)
+    feed.fresh_until = float("inf")  # the next listing is reused
+    followed.show("exp/live", board="opened")
+    until(lambda: "exp/live" in followed.steps("opened"))
+    since = len(listed)
+    until(lambda: len(listed) > since + 3)
+    assert listed.count(bucket) == 1
+
+
 # Runs of roots.
 
 

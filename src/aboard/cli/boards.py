@@ -204,12 +204,15 @@ def start(
         new=new,
     )
     if not detach:
-        board = _wait(client, board)
-        _check_question(client, selectors, where, sort, group_by)
+        is_known = _check_question(client, selectors, where, sort, group_by)
+        board = _wait(client, board, data=is_known)
     for problem in board.problems:
         notify(problem)
     if client.hub.how == "personal" and any("credentials" in one for one in board.problems):
-        notify("your hub keeps the environment of its start; to change that: aboard hub stop")
+        notify(
+            "your hub uses the environment variables it was started with. To use others: aboard hub"
+            " stop, then start the board again."
+        )
     link = client.link(board)
     if json:
         print_json(board.document | {"link": link})
@@ -259,14 +262,14 @@ def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
     return [*named, *(f"{one}/{run}" for one in experiments for run in short)] or short
 
 
-def _wait(client: Client, board: Board) -> Board:
-    """Wait until the board has data; print a notice if it has none yet."""
+def _wait(client: Client, board: Board, *, data: bool) -> Board:
+    """Wait until the board runs and, if `data`, shows some; print a notice if it has none yet."""
     from aboard.sdk import NotReady
 
     progress = _Progress()
     try:
         board = client.wait(board, seconds=_START_SECONDS, data=False, on_change=progress)
-        if board.problems:
+        if board.problems or not data:
             return board
         return client.wait(board, seconds=_DATA_SECONDS, on_change=progress)
     except KeyboardInterrupt:
@@ -291,7 +294,7 @@ def _check_question(
     where: str | None,
     sort: Sequence[str] | None,
     group_by: Sequence[str] | None,
-) -> None:
+) -> bool:
     """Report a name that no run has: it may be misspelt, or some run may have it later."""
     from aboard.sdk import HubError
 
@@ -303,6 +306,8 @@ def _check_question(
     except HubError as error:
         if error.code == "bad_question":
             notify(f"{error} The board shows such runs as soon as there are any.")
+            return False
+    return True
 
 
 class _Progress:

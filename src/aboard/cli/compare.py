@@ -32,7 +32,7 @@ from aboard.cli.console import (
 from aboard.cli.runs import written
 from aboard.cli.sources import RootOption, check_each, matches, read_runs, select_runs
 from aboard.runs import RunsError
-from aboard.runs.question import BadQuestion, Field, Place, parse_field
+from aboard.runs.question import AT, BadQuestion, Field, Place, parse_field
 
 if TYPE_CHECKING:
     from aboard.index.library import Library
@@ -59,19 +59,19 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {
 }
 _EXAMPLE = 'Example: metrics["eval/acc"].max < -0.5%'
 
-Side = Annotated[
-    str,
-    typer.Argument(
+
+def _side(name: str) -> Any:
+    return typer.Argument(
+        metavar=name,
         help="A run or a group of runs: selectors, separated by commas.",
         show_default=False,
         autocompletion=selectors_like,
-    ),
-]
+    )
 
 
 def compare(
-    a: Side,
-    b: Side,
+    a: Annotated[str, _side("A")],
+    b: Annotated[str, _side("B")],
     root: RootOption = None,
     metric: Annotated[
         list[str] | None,
@@ -140,6 +140,10 @@ def _condition(text: str) -> Condition:
         raise WrongUsage(f"--fail-if '{text}': {error}") from None
 
 
+def _statistic(field: Field) -> str:
+    return f"{AT}({field.step})" if field.statistic == AT else field.statistic
+
+
 def _fields(patterns: Sequence[str], names: Sequence[str]) -> list[Field]:
     """Return the fields to compare: statistics of all metrics, or those that match patterns."""
     if not patterns:
@@ -176,6 +180,7 @@ def _document(row: MetricRow) -> dict[str, Any]:
     return {
         "metric": row.field.name,
         "statistic": row.field.statistic,
+        "step": row.field.step if row.field.statistic == AT else None,
         **{
             side: {
                 "mean": json_number(sample.mean) if sample.count else None,
@@ -211,7 +216,7 @@ def _print(
     heads = ["METRIC", "", "A", "B", "B - A", "%", *(["P"] if is_tested else [])]
     cells = []
     for row in rows:
-        cell = [row.field.name, row.field.statistic, _sample(row.a), _sample(row.b)]
+        cell = [row.field.name, _statistic(row.field), _sample(row.a), _sample(row.b)]
         cell += [_signed(row.difference), _percent(row.percent)]
         cells.append([*cell, *([_chance(row.p)] if is_tested else [])])
     typer.echo("\n" + table(heads, cells, left=2))

@@ -650,7 +650,7 @@ class _Parser:
                 raise self.error(f"a field or a value is missing before {token.text!r}.", _EXAMPLE)
             return self.field()
         if token.kind == "end":
-            raise self.error("the question is incomplete.", _EXAMPLE)
+            raise self.error("the query is incomplete.", _EXAMPLE)
         raise self.error(f"unexpected {token.text!r}.", _EXAMPLE)
 
     def _compare(self, left: Operand | None, sign: str, right: Operand | None, at: _Token) -> Node:

@@ -209,10 +209,8 @@ def parse(text: str, *, exists: Exists = lambda _: False) -> Selector:
     word = text.strip()
     if not word:
         raise BadSelector(f"empty selector. {EXAMPLES}.")
-    if is_path(word) or exists(word):
-        return Selector(word, place=word)
-    name, place = split_name(word)
-    if name and (is_path(place) or exists(place)):
+    name, place = ("", word) if exists(word) else split_name(word)
+    if is_path(place) or exists(place):
         return Selector(word, place=place, name=name)
     if word.startswith(_NOT):
         return _exclusion(word)

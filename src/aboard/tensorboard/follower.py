@@ -130,6 +130,7 @@ class _Feed:
     marks: dict[str, int] = field(default_factory=dict)  # of each run of a root when last read
     epoch: int | None = None  # of the index that the marks were read into
     changes: int | None = None  # of the catalog of a root, when boards were last resolved
+    pages: int = 0  # of the last listing of a root
     recent: tuple[Source, ...] = ()
     reported: set[str] = field(default_factory=set)  # by the file system, not yet read
     reported_due: float = 0.0
@@ -625,7 +626,8 @@ class Follower:
             if poll.unforeseen:
                 wait = min(feed.schedule.shortest * 2**feed.failures, _LONGEST_BACKOFF)
             feed.due = began if feed.again else now + wait
-            feed.whole_due = now + feed.schedule.longest if feed.recent else 0.0
+            listed = feed.polled if poll.cached else now
+            feed.whole_due = (listed or now) + feed.schedule.longest if feed.recent else 0.0
             feed.again = feed.busy = False
             feed.loaded = feed.listed = True
             feed.polls += 1
@@ -692,6 +694,7 @@ class Follower:
         pages = traffic.pages_listed(root) - listed
         changes = self._index.catalog_changes(root)
         with self._lock:
+            feed.pages = pages = feed.pages if cached else pages
             is_new = changes != feed.changes
         others = self._resolve_in_use() if is_new or self._has_timed_boards() else set()
         marks = self._library.state(root).marks

@@ -243,6 +243,9 @@ def serving(
         _close(sockets)
 
 
+_ACCEPT_STEPS = 3  # of the loop, until an accepted connection has a protocol, which is then closed
+
+
 class UntrustedConnections:
     """The connections that have not sent a valid secret, oldest first.
 
@@ -476,6 +479,8 @@ class _Server(uvicorn.Server):
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         for server in self.servers:
             server.close()
+        for _ in range(_ACCEPT_STEPS):
+            await asyncio.sleep(0)
         self._untrusted.abort_handshakes()
         await super().shutdown(sockets)
 

@@ -350,22 +350,23 @@ def test_a_process_that_still_writes_is_waited_for(target, spool_root, tmp_path)
     assert joined(Path(target), NAME) == VERSION + scalar_record(1)
 
 
-def test_a_process_that_may_still_write_is_reported(shipped, target, tmp_path, capfd):
+def test_a_process_that_may_still_write_is_reported(shipped, target, capfd):
     """A process in the background opens its file long after the program's end."""
     shipment = shipped()
     append(shipment.directory / "notes.txt", b"early")
-    go = tmp_path / "go"
-    late = "while [ ! -e $0 ]; do sleep 0.05; done; echo late > $ABOARD_LOGDIR/late.txt"
+    # It waits without a child, which would be another process that may write.
+    late = "read line; echo late > $ABOARD_LOGDIR/late.txt"
     told = {**os.environ, "ABOARD_LOGDIR": str(shipment.directory)}
-    with subprocess.Popen(["sh", "-c", late, str(go)], env=told) as process:
-        assert shipment.finish(60) is False
+    with subprocess.Popen(["sh", "-c", late], env=told, stdin=subprocess.PIPE) as process:
+        ended = shipment.finish(60)
         said = capfd.readouterr().err
-        assert said == (
-            f"aboard: process {process.pid} may still write to {target};"
-            " sending continues in the background.\n"
-        )
-        assert (Path(target) / "notes.txt").read_bytes() == b"early"
-        go.touch()
+        sent = (Path(target) / "notes.txt").read_bytes()
+        process.communicate(b"go\n")
+    assert (ended, sent) == (False, b"early")
+    assert said == (
+        f"aboard: process {process.pid} may still write to {target};"
+        " sending continues in the background.\n"
+    )
     until(lambda: not shipment.spool.directory.exists(), "sending did not end")
     assert (Path(target) / "late.txt").read_bytes() == b"late\n"
 
