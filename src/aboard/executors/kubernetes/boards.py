@@ -210,7 +210,7 @@ class KubernetesExecutor(Executor):
     ) -> Iterator[bytes]:
         start = _start_of(handle)
         if start.ended_status() is not None:
-            yield from start.read_log(tail=tail, follow=False, is_running=lambda: False)
+            yield from start.read_log(tail=tail)
             return
         api = self._api_of(handle)
         try:
@@ -530,9 +530,12 @@ class KubernetesExecutor(Executor):
         if tail is not None and not follow:
             return
         while True:
-            for piece in log_after(api, handle["namespace"], handle["pod"], sent, follow=follow):
-                sent += len(piece)
-                yield piece
+            skipped = sent
+            for piece in api.log(handle["namespace"], handle["pod"], CONTAINER, follow=follow):
+                news = piece[skipped:]
+                skipped = max(0, skipped - len(piece))
+                sent += len(news)
+                yield news
             if not follow or not self._is_running(api, handle):
                 break
             yield b""
@@ -546,21 +549,6 @@ class KubernetesExecutor(Executor):
         if pod is None or "terminated" in container_state(pod):
             return False
         return pod.get("status", {}).get("phase") not in {"Failed", "Succeeded"}
-
-
-def log_after(
-    api: KubernetesApi,
-    namespace: str,
-    pod: str,
-    position: int,
-    container: str = CONTAINER,
-    *,
-    follow: bool,
-) -> Iterator[bytes]:
-    """Yield the log of a pod from an offset on."""
-    for piece in api.log(namespace, pod, container, follow=follow):
-        yield piece[position:]
-        position = max(0, position - len(piece))
 
 
 def last_events(

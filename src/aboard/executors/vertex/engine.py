@@ -281,8 +281,7 @@ class VertexBatches(BatchExecutor):
         handle: Handle,
         number: int,
         *,
-        tail: int | None = None,  # noqa: ARG002
-        follow: bool = False,  # noqa: ARG002
+        tail: int | None = None,  # noqa: ARG002 - the log is not here
     ) -> Iterator[bytes]:
         """Yield the address of the log, which is in Cloud Logging."""
         job = handle["jobs"].get(str(number), "").rpartition("/")[2]
