@@ -507,16 +507,13 @@ def _by_hparam(word: str, rest: str) -> Finder:
 
     def find(known: Known) -> Ints:
         column = known.column(name, "hparams")
-        equal = column.each(lambda one: not _is_number(one) and _equals(one, text))
+        lower = text.lower()
+        equal = column.each(lambda one: not _is_number(one) and _shown(one).lower() == lower)
         if number is not None:
             equal = equal | column.compare("==", number)
         return known.where(column.present & ~equal if sign == "!=" else equal)
 
     return find
-
-
-def _equals(value: object, text: str) -> bool:
-    return _shown(value).lower() == text.lower()
 
 
 def _texts(value: object) -> list[str]:

@@ -335,7 +335,7 @@ class KubernetesExecutor(Executor):
         path = _pod_path(handle)
         deadline = time.monotonic() + _RECREATE_SECONDS
         while True:
-            created = api.create(_pods_path(handle), pod)
+            created = api.create(f"/api/v1/namespaces/{handle['namespace']}/pods", pod)
             if created is not None:
                 secret = _make_secret(handle, created)
                 if api.create(_secrets_path(handle), secret) is None:  # of an earlier pod
@@ -583,10 +583,6 @@ def _note_log_from(start: Start) -> int:
     size = start.log.stat().st_size if start.log.exists() else 0
     write_private(start.place / _LOG_FROM, json.dumps(size))
     return size
-
-
-def _pods_path(handle: Handle) -> str:
-    return f"/api/v1/namespaces/{handle['namespace']}/pods"
 
 
 def _pod_path(handle: Handle) -> str:
