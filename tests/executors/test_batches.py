@@ -55,16 +55,6 @@ ONCE = "print('begun', flush=True)"
 
 
 @pytest.fixture
-def place(rig: Rig, tmp_path: Path) -> Path:
-    """Return a directory that the tasks of the engine see too."""
-    if rig.place is None:
-        return tmp_path
-    place = rig.place / tmp_path.name
-    place.mkdir(exist_ok=True)
-    return place
-
-
-@pytest.fixture
 def engine(rig: Rig, place: Path) -> Rig:
     return rig.reading(place)
 
