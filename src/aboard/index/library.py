@@ -715,7 +715,6 @@ class Library:
         return table.rows[chosen[table.rows]]
 
     def _rows_below(self, table: RunTable, places: Sequence[str]) -> Ints:
-        """Return the rows of the runs in and below the places."""
         import numpy as np
 
         is_inside = _inside(places)
