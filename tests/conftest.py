@@ -131,6 +131,16 @@ def rig(request: pytest.FixtureRequest) -> Rig:
     return found
 
 
+@pytest.fixture
+def place(rig: Rig, tmp_path: Path) -> Path:
+    """Return a directory that the commands of the engine see too."""
+    if rig.place is None:
+        return tmp_path
+    place = rig.place / tmp_path.name
+    place.mkdir(exist_ok=True)
+    return place
+
+
 @pytest.fixture(scope="session")
 def process_rig() -> Rig:
     return Rig("process")
@@ -405,6 +415,15 @@ def _create_container(url: str, name: str) -> None:
     headers["Authorization"] = f"SharedKey {AZURITE_ACCOUNT}:{base64.b64encode(digest).decode()}"
     address = f"{url}/{name}?restype=container"
     urllib.request.urlopen(urllib.request.Request(address, method="PUT", headers=headers)).close()
+
+
+@pytest.fixture
+def shared_directory() -> Iterator[Path]:
+    """Give a directory that another user can reach; pytest's own are private."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.browser.console_visits import visits
 from tests.browser.looking import Complaints
 from tests.browser.two_boards import Site, serve_two_boards
 from tests.engines.chromium import chromium, visitors
@@ -56,3 +57,10 @@ def second(new_visitor: Any, site: Site) -> Any:
     page = new_visitor()
     page.goto(site.link("second"))
     return page
+
+
+@pytest.fixture
+def visit(hub: Any, new_visitor: Any) -> Iterator[Any]:
+    """Give a function that opens a path of the console of the module's hub."""
+    with visits(hub, new_visitor) as visit:
+        yield visit

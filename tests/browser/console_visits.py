@@ -23,3 +23,7 @@ def visits(hub: Any, new_visitor: Callable[[], Any]) -> Iterator[Callable[..., A
     yield visit
     for page in opened:
         page.close()
+
+
+def panel(page: Any) -> Any:
+    return page.get_by_role("complementary")

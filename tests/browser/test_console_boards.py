@@ -4,7 +4,7 @@ import pytest
 
 from aboard.boards.model import Limits
 from tests.browser.accessibility import serious_problems
-from tests.browser.console_visits import visits
+from tests.browser.console_visits import panel, visits
 from tests.browser.looking import eventually, wait_for_words, words
 from tests.hub.hubs import create, log_run, served
 
@@ -40,10 +40,6 @@ def visit(hub, new_visitor):
 def boards_on(page):
     table = page.get_by_label("Boards", exact=True)
     return table.locator("tbody td:nth-child(1)").all_inner_texts()
-
-
-def panel(page):
-    return page.get_by_role("complementary")
 
 
 def test_a_board_is_started_opened_changed_and_deleted(visit, hub):

@@ -6,7 +6,7 @@ import pytest
 
 from aboard.hub.config import JobSettings
 from tests.browser.accessibility import serious_problems
-from tests.browser.console_visits import visits
+from tests.browser.console_visits import panel
 from tests.browser.looking import eventually, words
 from tests.hub.hubs import log_run, served
 from tests.hub.test_jobs import add_job
@@ -29,16 +29,6 @@ def root(tmp_path_factory):
 def hub(root):
     with served(root.parent, [root], jobs=JobSettings(submit=True)) as found:
         yield found
-
-
-@pytest.fixture
-def visit(hub, new_visitor):
-    with visits(hub, new_visitor) as visit:
-        yield visit
-
-
-def panel(page):
-    return page.get_by_role("complementary")
 
 
 def test_a_long_job_is_looked_through(visit):

@@ -5,7 +5,7 @@ import pytest
 
 from aboard.index.library import Root
 from tests.browser.accessibility import serious_problems
-from tests.browser.console_visits import visits
+from tests.browser.console_visits import panel
 from tests.browser.looking import eventually, words
 from tests.hub.hubs import QUICK, log_run, served
 
@@ -25,16 +25,6 @@ def root(tmp_path_factory):
 def hub(root):
     with served(root.parent, [root, Root(str(root.parent / "missing"), "missing")]) as found:
         yield found
-
-
-@pytest.fixture
-def visit(hub, new_visitor):
-    with visits(hub, new_visitor) as visit:
-        yield visit
-
-
-def panel(page):
-    return page.get_by_role("complementary")
 
 
 def test_a_root_says_what_is_wrong_and_another_one_is_added(visit, hub, tmp_path, complaints):

@@ -108,9 +108,6 @@ class Cluster:
         until(lambda: "default" in self.kubectl("-n", name, "get", "serviceaccounts"))
         return name
 
-    def delete_namespace(self, name: str) -> None:
-        self.kubectl("delete", "namespace", name, "--wait=true", "--timeout=90s")
-
     def write_kubeconfig(self, path: Path, user: Mapping[str, Any], namespace: str = "") -> Path:
         context = {"cluster": "here", "user": "me"} | (
             {"namespace": namespace} if namespace else {}

@@ -62,16 +62,6 @@ def used(executor: Executor) -> Iterator[Executor]:
 
 
 @pytest.fixture
-def place(rig: Rig, tmp_path: Path) -> Path:
-    """Return where the directories of boards lie."""
-    if rig.place is None:
-        return tmp_path
-    place = rig.place / tmp_path.name
-    place.mkdir(exist_ok=True)
-    return place
-
-
-@pytest.fixture
 def start(executor: Executor, place: Path) -> Iterator[Callable[..., Handle]]:
     """Start a script, and let nothing run on after the test."""
     handles: list[Handle] = []

@@ -262,12 +262,6 @@ def test_a_memory_limit_counts_what_a_task_started(executor, make):
     assert status.reason.endswith(" of 150.0 MiB memory")
 
 
-@pytest.mark.engine("process")
-def test_a_log_can_be_followed_from_before_its_task_starts(executor, make):
-    handle = executor.submit(make('sleep 0.1; echo "$2"; sleep 0.1; echo end', (1, 2), parallel=1))
-    assert b"".join(executor.logs(handle, 2, follow=True)) == b"2\nend\n"
-
-
 # GPUs.
 
 

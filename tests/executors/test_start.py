@@ -72,10 +72,9 @@ def test_a_pipe_in_the_place_of_a_file_blocks_nobody(tmp_path, reads):
     """What a record names was perhaps made by another user."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    options = {"follow": False, "is_running": lambda: False}
     ways = {
-        "log": lambda: list(read_log(pipe, tail=None, **options)),
-        "tail": lambda: list(read_log(pipe, tail=3, **options)),
+        "log": lambda: list(read_log(pipe, tail=None)),
+        "tail": lambda: list(read_log(pipe, tail=3)),
         "last output": lambda: last_output(pipe),
         "document": lambda: read_json(pipe),
         "journal": lambda: read_lines(pipe),

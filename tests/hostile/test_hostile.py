@@ -30,7 +30,6 @@ from tests.waiting import until_async
 
 SERIES = "data/plugin/timeseries/timeSeries"
 TEXT = "data/plugin/text/text"
-CUSTOM_SCALARS = "data/plugin/custom_scalars/scalars"
 TEXT_SIZE = 60_000
 GROWTH = 200 << 20
 """How much the process may grow in a test: each request alone may have megabytes."""

@@ -18,15 +18,6 @@ ENGINES = [
 ]
 
 
-@pytest.fixture
-def place(rig, tmp_path):
-    if rig.place is None:
-        return tmp_path
-    place = rig.place / tmp_path.name
-    place.mkdir()
-    return place
-
-
 @pytest.mark.parametrize("rig", ENGINES, indirect=True)
 def test_a_hub_killed_at_random_moments_keeps_one_board(rig, place, monkeypatch):
     root, state = place / "logs", place / "state"

@@ -80,11 +80,12 @@ def test_a_selector_must_select_something(library):
         library.find(library.parse(["cifar10", "job:5"]))
 
 
-def test_what_came_since_the_last_refresh_is_found_by_name(library, root):
+def test_a_refresh_finds_new_runs(library, root):
     add_run(root, "imagenet/run1", job="10")
     with pytest.raises(NothingMatches):
-        library.resolve(library.parse(["imagenet"]), retry=False)
+        library.resolve(library.parse(["imagenet"]))
     assert selected(library, "imagenet") == []
+    library.refresh(root)
     (member,) = library.resolve(library.parse(["imagenet"]))
     assert member == Member(Source(f"{root}/imagenet/run1"), "imagenet/run1")
     assert selected(library, "imagenet") == ["imagenet/run1"]
@@ -95,7 +96,7 @@ def test_a_job_may_have_no_runs_yet(library, root):
     with pytest.raises(NothingMatches, match="'job:sweep' matches no run"):
         library.resolve(selectors)
     open_storage(root).write(".jobs/sweep/job.json", b"{}")
-    assert library.resolve(selectors) == library.resolve(selectors, retry=False) == []
+    assert library.resolve(selectors) == []
     assert library.roots_of("sweep") == [root]
     assert library.roots_of("../sweep") == []
     with pytest.raises(NothingMatches, match="'job:sweeq' matches no run"):

@@ -59,9 +59,7 @@ class ScriptedEngine(BatchExecutor):
         for number in tasks if numbers is None else numbers:
             tasks[number] = ended(None, "CANCELLED")
 
-    def logs(
-        self, handle: Handle, number: int, *, tail: int | None = None, follow: bool = False
-    ) -> Iterator[bytes]:
+    def logs(self, handle: Handle, number: int, *, tail: int | None = None) -> Iterator[bytes]:
         yield self.words
 
     def release(self, handle: Handle) -> None:

@@ -7,8 +7,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -281,15 +279,6 @@ for ask in (
         problems.append(error)
 print(json.dumps([names, [[type(error).__name__, str(error)] for error in problems]]))
 """
-
-
-@pytest.fixture
-def shared_directory() -> Iterator[Path]:
-    """Give a directory that another user can reach; pytest's own are private."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        yield directory
 
 
 def test_permission_denied_in_one_part_leaves_the_rest(shared_directory: Path) -> None:

@@ -631,7 +631,7 @@ def test_roots_are_polled_while_their_runs_are_requested(root, following):
     followed.follower.runs_requested()
     until(lambda: followed.follower._feeds and followed.feed(root).polls)
     log_run(root, "cifar10/run25", "train")
-    until(lambda: len(followed.library.find(Library.parse(["cifar10"]), retry=False)) == 3)
+    until(lambda: len(followed.library.find(Library.parse(["cifar10"]))) == 3)
     assert followed.follower.lag() < 30
 
 

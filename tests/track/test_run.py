@@ -7,9 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -410,15 +408,6 @@ def test_ranks_that_cannot_agree_say_so(tmp_path: Path) -> None:
 
 
 # Disks that refuse.
-@pytest.fixture
-def shared_directory() -> Iterator[Path]:
-    """Give a directory that another user can reach; pytest's own are private."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        yield directory
-
-
 def test_a_root_that_may_not_be_written(shared_directory: Path) -> None:
     shared_directory.chmod(0o555)
     # Python may be where nobody can read, so what is imported later is imported first.

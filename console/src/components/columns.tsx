@@ -7,6 +7,7 @@ import { Button } from "./basics";
 import { Dialog } from "./dialog";
 import { type FieldCount, fieldsOf } from "./filter";
 import { matches } from "./find";
+import { inputInto } from "./form";
 
 const SHOWN_STATISTICS = ["last", "min", "max", "mean"] as const;
 const MOST_LISTED = 200; // per group, until the user types
@@ -58,9 +59,7 @@ export function ColumnsDialog(props: {
         placeholder="Find a field"
         aria-label="Find a field"
         value={typed.value}
-        onInput={(event) => {
-          typed.value = event.currentTarget.value;
-        }}
+        onInput={inputInto(typed)}
       />
       <div class="two">
         <div class="choices">
@@ -151,9 +150,7 @@ export function GroupDialog(props: {
         placeholder="Find a field"
         aria-label="Find a field"
         value={typed.value}
-        onInput={(event) => {
-          typed.value = event.currentTarget.value;
-        }}
+        onInput={inputInto(typed)}
       />
       <div class="choices">
         {found.map((field) => (

@@ -1,7 +1,19 @@
 // Parts of forms: fields with a label and a hint.
 
+import type { Signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
+
+/** Put the text of a field into a signal. */
+export const into = (signal: Signal<string>) => (text: string) => {
+  signal.value = text;
+};
+
+/** Put the text of an `input` into a signal. */
+export const inputInto =
+  (signal: Signal<string>) => (event: { currentTarget: { value: string } }) => {
+    signal.value = event.currentTarget.value;
+  };
 
 interface FieldProps {
   label: string;

@@ -216,10 +216,14 @@ function looks(style: Style): { names: string; style?: Record<string, string> } 
   if (style.isDim) names.push("dim");
   if (style.isItalic) names.push("italic");
   if (style.isUnderlined) names.push("underlined");
-  if (style.colour?.startsWith("#")) own.color = style.colour;
-  else if (style.colour) names.push(`ink-${style.colour}`);
-  if (style.ground?.startsWith("#")) own.backgroundColor = style.ground;
-  else if (style.ground) names.push(`ground-${style.ground}`);
+  const named = (colour: string) => `var(--ansi-${colour.replace("bright-", "")})`;
+  const isOwn = (colour: string) => colour.startsWith("#");
+  const { colour, ground } = style;
+  if (colour) own.color = isOwn(colour) ? colour : named(colour);
+  if (ground)
+    own.backgroundColor = isOwn(ground)
+      ? ground
+      : `color-mix(in srgb, ${named(ground)} 22%, transparent)`;
   return Object.keys(own).length > 0
     ? { names: names.join(" "), style: own }
     : { names: names.join(" ") };

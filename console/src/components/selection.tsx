@@ -9,6 +9,7 @@ import { labelsOf } from "../roots";
 import { address } from "../router";
 import { Button, ErrorNote, RunName } from "./basics";
 import { Dialog } from "./dialog";
+import { inputInto } from "./form";
 import { say } from "./toast";
 
 export function labelOf(run: Pick<Run, "experiment" | "name">): string {
@@ -126,9 +127,7 @@ export function BoardDialog(props: DialogProps) {
             class="text"
             placeholder="{experiment}/{run} lr={hparams.lr}"
             value={template.value}
-            onInput={(event) => {
-              template.value = event.currentTarget.value;
-            }}
+            onInput={inputInto(template)}
           />
         </label>
         <p class="soft">
@@ -141,9 +140,7 @@ export function BoardDialog(props: DialogProps) {
             class="text"
             placeholder="generated"
             value={name.value}
-            onInput={(event) => {
-              name.value = event.currentTarget.value;
-            }}
+            onInput={inputInto(name)}
           />
         </label>
         <ErrorNote error={error.value} />
@@ -195,14 +192,7 @@ export function TagDialog(props: DialogProps & { onChanged: () => void }) {
       >
         <label>
           Tag, or tag=value
-          <input
-            type="text"
-            class="text"
-            value={typed.value}
-            onInput={(event) => {
-              typed.value = event.currentTarget.value;
-            }}
-          />
+          <input type="text" class="text" value={typed.value} onInput={inputInto(typed)} />
         </label>
         {counts.size > 0 && (
           <ul class="tags" aria-label="Tags of these runs">
@@ -278,9 +268,7 @@ export function NoteDialog(props: DialogProps & { onChanged: () => void }) {
             rows={6}
             maxLength={10_000}
             value={note.value}
-            onInput={(event) => {
-              note.value = event.currentTarget.value;
-            }}
+            onInput={inputInto(note)}
           />
         </label>
         <ErrorNote error={error.value} />

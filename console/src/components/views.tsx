@@ -7,6 +7,7 @@ import { address, go, place } from "../router";
 import { isAdmin, isMember, me } from "../session";
 import { Button, ErrorNote } from "./basics";
 import { Dialog, Menu } from "./dialog";
+import { inputInto } from "./form";
 import { say } from "./toast";
 
 const LONGEST_NAME = 64;
@@ -112,9 +113,7 @@ function ViewsDialog(props: {
             class="text"
             maxLength={LONGEST_NAME}
             value={name.value}
-            onInput={(event) => {
-              name.value = event.currentTarget.value;
-            }}
+            onInput={inputInto(name)}
           />
         </label>
         {isMember() && !me.value?.personal && (

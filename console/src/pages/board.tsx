@@ -7,6 +7,7 @@ import { isIsolated, isLive, lostWith, reasonOf, rightsOn } from "../boards";
 import { Button, Copy, ErrorNote, StateMark, Time } from "../components/basics";
 import { Confirm } from "../components/confirm";
 import { Menu } from "../components/dialog";
+import { inputInto } from "../components/form";
 import { Log } from "../components/log";
 import { Panel, Section } from "../components/panel";
 import { say } from "../components/toast";
@@ -247,9 +248,7 @@ function Runs(props: {
             spellcheck={false}
             autocomplete="off"
             value={typed.value}
-            onInput={(event) => {
-              typed.value = event.currentTarget.value;
-            }}
+            onInput={inputInto(typed)}
           />
           <button type="submit" class="button">
             Add

@@ -29,6 +29,7 @@ import {
 import { Chart, type ChartProps, type Pointer, save, savePng, saveSvg } from "../components/chart";
 import { Choice } from "../components/choice";
 import { Dialog, Menu, type MenuEntry } from "../components/dialog";
+import { inputInto } from "../components/form";
 import { MEDIA_PLUGINS, MediaRow } from "../components/media";
 import { attempt } from "../components/toast";
 import { type Curves, samplesFor, useCurves, useSeen } from "../curves";
@@ -759,9 +760,7 @@ function TagDialog(props: {
         aria-label="Find a metric"
         placeholder="Find a metric"
         value={typed.value}
-        onInput={(event) => {
-          typed.value = event.currentTarget.value;
-        }}
+        onInput={inputInto(typed)}
       />
       <ul class="picks">
         {shown.map((tag) => (

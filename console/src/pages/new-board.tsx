@@ -6,7 +6,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { type ApiError, type Board, change, type Engine, type Facet, get, type Root } from "../api";
 import { isLive, type NewBoardField, newBoard, preview } from "../boards";
 import { Button, ErrorNote, StateMark, Time } from "../components/basics";
-import { Form, SelectField, TextField } from "../components/form";
+import { Form, inputInto, SelectField, TextField } from "../components/form";
 import { Panel, Section } from "../components/panel";
 import * as format from "../format";
 import { asError, useLive, useLoaded } from "../loading";
@@ -260,9 +260,7 @@ function Selection() {
           spellcheck={false}
           autocomplete="off"
           value={typed.value}
-          onInput={(event) => {
-            typed.value = event.currentTarget.value;
-          }}
+          onInput={inputInto(typed)}
           onKeyDown={(event) => {
             if (event.key !== "Enter" || !typed.value.trim()) return;
             event.preventDefault();

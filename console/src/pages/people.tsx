@@ -14,7 +14,7 @@ import {
 } from "../api";
 import { Bar, Button, Copy, ErrorNote, Time } from "../components/basics";
 import { Confirm } from "../components/confirm";
-import { Form, SelectField, TextField } from "../components/form";
+import { Form, into, SelectField, TextField } from "../components/form";
 import { Section } from "../components/panel";
 import { say } from "../components/toast";
 import * as format from "../format";
@@ -156,21 +156,13 @@ function Users(props: { onChange: () => void }) {
         disabled={!name.value.trim()}
         onSubmit={add}
       >
-        <TextField
-          label="name"
-          value={name.value}
-          onChange={(text) => {
-            name.value = text;
-          }}
-        />
+        <TextField label="name" value={name.value} onChange={into(name)} />
         <TextField
           label="password"
           type="password"
           autocomplete="new-password"
           value={password.value}
-          onChange={(text) => {
-            password.value = text;
-          }}
+          onChange={into(password)}
         />
         <SelectField
           label="role"
@@ -256,21 +248,8 @@ function Tokens(props: { tokens: Loaded<{ tokens: Token[] }> }) {
         </div>
       )}
       <Form label="New token" submit="Create token" class="row" onSubmit={create}>
-        <TextField
-          label="what it is for"
-          value={name.value}
-          onChange={(text) => {
-            name.value = text;
-          }}
-        />
-        <SelectField
-          label="lasts"
-          value={lasts.value}
-          onChange={(text) => {
-            lasts.value = text;
-          }}
-          options={LASTING}
-        />
+        <TextField label="what it is for" value={name.value} onChange={into(name)} />
+        <SelectField label="lasts" value={lasts.value} onChange={into(lasts)} options={LASTING} />
       </Form>
       {revoked.value && (
         <Confirm
@@ -358,18 +337,14 @@ function Password(props: { user: string }) {
           type="password"
           autocomplete="new-password"
           value={first.value}
-          onChange={(text) => {
-            first.value = text;
-          }}
+          onChange={into(first)}
         />
         <TextField
           label="again"
           type="password"
           autocomplete="new-password"
           value={again.value}
-          onChange={(text) => {
-            again.value = text;
-          }}
+          onChange={into(again)}
           hint={differ ? "The passwords differ." : ""}
         />
       </Form>

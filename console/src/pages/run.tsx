@@ -17,6 +17,7 @@ import {
   ValueText,
 } from "../components/basics";
 import { Chart, type Pointer } from "../components/chart";
+import { inputInto } from "../components/form";
 import { Log } from "../components/log";
 import { MEDIA_PLUGINS, MediaRow } from "../components/media";
 import { attempt } from "../components/toast";
@@ -253,9 +254,7 @@ function Tags(props: { run: RunInFull; path: string; onChange: () => void }) {
             aria-label="Add a tag"
             placeholder="add a tag"
             value={typed.value}
-            onInput={(event) => {
-              typed.value = event.currentTarget.value;
-            }}
+            onInput={inputInto(typed)}
           />
         </form>
       )}
@@ -491,9 +490,7 @@ function Curves(props: { run: RunInFull; path: string }) {
             aria-label="Filter metrics"
             placeholder={`Filter ${format.plural(scalars.length, "metric")}`}
             value={filter.value}
-            onInput={(event) => {
-              filter.value = event.currentTarget.value;
-            }}
+            onInput={inputInto(filter)}
           />
         )}
         {zoom && <Button onClick={() => setQuery({ zoom: undefined })}>Show all</Button>}

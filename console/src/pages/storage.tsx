@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { type ApiError, change, get, type Root } from "../api";
 import { Bar, Button, Copy, Empty, ErrorNote, Time } from "../components/basics";
-import { Form, TextField } from "../components/form";
+import { Form, into, TextField } from "../components/form";
 import { Panel, Section } from "../components/panel";
 import { type Column, filled, Table } from "../components/table";
 import { say } from "../components/toast";
@@ -228,9 +228,7 @@ function AddRoot(props: { onClose: () => void; onAdded: () => void }) {
           label="place"
           isCode
           value={uri.value}
-          onChange={(text) => {
-            uri.value = text;
-          }}
+          onChange={into(uri)}
           placeholder="/data/runs or s3://bucket/runs"
           hint="A directory that the hub can read, or a bucket with its credentials in the hub's environment. A team's hub forgets it when it restarts: add it to aboard.toml too."
         />

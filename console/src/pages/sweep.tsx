@@ -7,6 +7,7 @@ import { get, type RunList } from "../api";
 import { ramp } from "../colouring";
 import { Bar, Button, Empty, ErrorNote, RunName, StateMark, ValueText } from "../components/basics";
 import { Choice } from "../components/choice";
+import { inputInto } from "../components/form";
 import { type Column, Table } from "../components/table";
 import * as format from "../format";
 import { useKeys } from "../keys";
@@ -278,9 +279,7 @@ function Where(props: { where: string }) {
         spellcheck={false}
         autocomplete="off"
         value={typed.value}
-        onInput={(event) => {
-          typed.value = event.currentTarget.value;
-        }}
+        onInput={inputInto(typed)}
       />
     </form>
   );

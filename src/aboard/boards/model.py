@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType, NoneType
-from typing import Any, ClassVar, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
+from aboard.runs import HintedError
 from aboard.runs.manifest import format_time
 from aboard.runs.naming import Band, Show
 
@@ -728,18 +729,8 @@ def _amount(value: float, units: _Units) -> str:
     return f"{value:.15g}{units[-1][1]}"
 
 
-class BoardsError(Exception):
+class BoardsError(HintedError):
     """An error that a user or a caller can resolve."""
-
-    code: ClassVar[str] = "error"
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.message = message
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.message} {self.hint}".rstrip()
 
 
 class NoSuchName(BoardsError):  # noqa: N818 - named by what is wrong

@@ -812,7 +812,6 @@ def _about(board: Board) -> str:
 
 
 def _question_words(board: Board) -> list[str]:
-    """Describe the question of a board."""
     words = [f"where {board.where}"] if board.where else []
     words += [f"sorted by {', '.join(board.sort)}"] if board.sort else []
     return words + ([f"the first {board.limit}"] if board.limit else [])

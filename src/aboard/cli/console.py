@@ -311,7 +311,8 @@ class ReadingBar:
         if not self._wanted or (self._bar is None and elapsed < _BAR_DELAY_SECONDS):
             return
         if self._bar is None:
-            self._bar = _make_bar(self._label)
+            text, more = f"reading {self._label}", "{task.fields[events]}"
+            self._bar = transfer_bar(text, None, more, events="")
             self._bar.start()
         self._bar.update(
             self._bar.task_ids[0],
@@ -467,10 +468,6 @@ def _run_bar(title: str) -> Progress:
     )
     bar.add_task(escape(f"reading {title}"), total=None)
     return bar
-
-
-def _make_bar(label: str) -> Progress:
-    return transfer_bar(f"reading {label}", None, "{task.fields[events]}", events="")
 
 
 def transfer_bar(text: str, total: int | None, *more: str, **fields: Any) -> Progress:

@@ -330,10 +330,9 @@ def _loss(logits: Array, labels: Array) -> float:
     return float((np.logaddexp(0, logits) - labels * logits).mean())
 
 
-def _picture(network: Network, size: int = 64) -> Array:
+def _picture(network: Network) -> Array:
     """Draw the plane: the brighter a pixel, the more likely the second spiral."""
-    edge = np.linspace(-2.8, 2.8, size)
+    edge = np.linspace(-2.8, 2.8, 64)
     across, down = np.meshgrid(edge, edge[::-1])
-    return _sigmoid(network.logits(np.stack([across.ravel(), down.ravel()], axis=1))).reshape(
-        size, size
-    )
+    logits = network.logits(np.stack([across.ravel(), down.ravel()], axis=1))
+    return _sigmoid(logits).reshape(across.shape)

@@ -145,7 +145,7 @@ def _places(
         refresh_roots(library)
     for word in words:
         try:
-            places += [run.uri for run in library.find([word], retry=False)]
+            places += [run.uri for run in library.find([word])]
         except NothingMatches as error:
             what, _, advice = str(error).partition(". ")
             hint = advice or "'aboard runs' lists all runs."

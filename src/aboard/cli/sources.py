@@ -136,7 +136,7 @@ def select_runs(
         )
     library = Library(index, [*searched, *places])
     problems = refresh_roots(library)
-    runs = library.find(selectors, unambiguous=unambiguous, retry=False)
+    runs = library.find(selectors, unambiguous=unambiguous)
     for place in () if problems else places:
         if not any(is_below(run.uri, place) for run in library.runs()):
             raise Failure(f"{place}: no runs found in it or below it. Check the path.")
@@ -331,7 +331,7 @@ def _given(
         refresh_roots(library)
         for one in words:
             with collecting_errors(found, one.text):
-                for run in library.find([one], retry=False):
+                for run in library.find([one]):
                     given.setdefault(Source(run.uri), (one.text, run.label))
     return given
 

@@ -311,7 +311,7 @@ def serve_board(
         library = Library(index, _roots_of(spec, roots))
         if spec.selects_runs:
             refresh_roots(library)
-            library.resolve(spec.selectors, retry=False)
+            library.resolve(spec.selectors)
         if spec.question is not None:
             _read_and_check(library, spec.selectors, spec.question)
         board = spec.board(library)

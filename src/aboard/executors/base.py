@@ -443,10 +443,8 @@ class BatchExecutor(Engine):
         """
 
     @abstractmethod
-    def logs(
-        self, handle: Handle, number: int, *, tail: int | None = None, follow: bool = False
-    ) -> Iterator[bytes]:
-        """Yield the standard output and error of a task; see `Executor.logs`.
+    def logs(self, handle: Handle, number: int, *, tail: int | None = None) -> Iterator[bytes]:
+        """Yield the standard output and error of a task so far; see `Executor.logs`.
 
         The run records the same, except for output before it began.
         """

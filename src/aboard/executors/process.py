@@ -152,7 +152,7 @@ class ProcessExecutor(Executor):
         self, handle: Handle, *, tail: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
         started = _Started(handle)
-        return started.read_log(tail=tail, follow=follow, is_running=started.is_running)
+        return started.read_log(tail=tail, is_running=started.is_running if follow else None)
 
     def address(self, handle: Handle) -> Address | None:
         """Return the address of a running process; later another may have its port."""

@@ -58,7 +58,6 @@ from aboard.executors.start import amount, last_output, read_json, read_log, why
 from aboard.system import cache_place, write_private
 
 _RESTARTED = "the machine was restarted"
-_FOLLOW_SECONDS = 0.5
 _PROBLEM_BYTES = 1024
 _SUPERVISE = "from aboard.executors.queue import supervise; supervise()"
 _DETACH = '"$@" &'
@@ -427,24 +426,8 @@ class QueueBatches(BatchExecutor):
                 "Check that you may write there and start processes."
             ) from error
 
-    def logs(
-        self, handle: Handle, number: int, *, tail: int | None = None, follow: bool = False
-    ) -> Iterator[bytes]:
-        queue = _queue(handle)
-        checked_at, running = 0.0, follow
-
-        def is_running() -> bool:
-            nonlocal checked_at, running
-            if running and time.monotonic() - checked_at >= _FOLLOW_SECONDS:
-                checked_at = time.monotonic()
-                status = self.tasks({"one": handle})["one"].get(number)
-                running = status is not None and status.state is not TaskState.ENDED
-            return running
-
-        while follow and not queue.log(number).exists() and is_running():
-            time.sleep(_FOLLOW_SECONDS)
-            yield b""
-        yield from read_log(queue.log(number), tail=tail, follow=follow, is_running=is_running)
+    def logs(self, handle: Handle, number: int, *, tail: int | None = None) -> Iterator[bytes]:
+        yield from read_log(_queue(handle).log(number), tail=tail)
 
     def release(self, handle: Handle) -> None:
         queue = _queue(handle)

@@ -169,15 +169,15 @@ class Start:
         return last_output(self.log, self.log_from)
 
     def read_log(
-        self, *, tail: int | None, follow: bool, is_running: Callable[[], bool]
+        self, *, tail: int | None, is_running: Callable[[], bool] | None = None
     ) -> Iterator[bytes]:
-        return read_log(self.log, tail=tail, follow=follow, is_running=is_running)
+        return read_log(self.log, tail=tail, is_running=is_running)
 
 
 def read_log(
-    path: Path, *, tail: int | None, follow: bool, is_running: Callable[[], bool]
+    path: Path, *, tail: int | None, is_running: Callable[[], bool] | None = None
 ) -> Iterator[bytes]:
-    """Yield a log file; with `follow`, until the command is not running."""
+    """Yield a log file; with `is_running`, until the command is not running."""
     try:
         with system.open_regular(path) as file:
             if tail is not None:
@@ -188,7 +188,7 @@ def read_log(
 
                 file.seek(start_of_tail(read, 0, file.seek(0, os.SEEK_END), tail))
             while True:
-                continues = follow and is_running()
+                continues = is_running is not None and is_running()
                 while block := file.read(_BLOCK):
                     yield block
                 if not continues:

@@ -11,13 +11,12 @@ import ipaddress
 import json
 import logging
 import re
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from aboard.boards.accounts import Session, User
@@ -507,13 +506,13 @@ class JsonLines(logging.Formatter):
         return json.dumps(document, default=str)
 
 
-def configure_log(stream: TextIO | None = None, level: int = logging.INFO) -> None:
-    handler = logging.StreamHandler(stream or sys.stderr)
+def configure_log() -> None:
+    handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("aboard").setLevel(level)
+    logging.getLogger("aboard").setLevel(logging.INFO)
 
 
 def without_secrets(path: str) -> str:

@@ -268,7 +268,7 @@ class Auth:
         if user is None or not is_right:
             if not await self.throttle.hold():
                 raise TooManyAttempts
-            raise _wrong_password()
+            raise AuthError("wrong user name or password.", "Try again, or ask an admin.")
         give_back()
         if user.password is not None and self._passwords.is_outdated(user.password):
             with suppress(TooManyAttempts):  # the next login renews it
@@ -502,10 +502,6 @@ def _end(now: float, lasts: float | None) -> float | None:
     if not lasts:
         raise BadValue("lasts must be greater than 0.", "Give a longer time.")
     return now + check_number(lasts, "lasts")
-
-
-def _wrong_password() -> AuthError:
-    return AuthError("wrong user name or password.", "Try again, or ask an admin.")
 
 
 # Passwords.

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -472,9 +472,11 @@ class _Scan:
             run = self._run_at(uri)
             if run is not None:
                 runs.append(run.id)
-            elif boards := _boards_of(uri, self._hub.lifecycle.snapshot().boards.values()):
-                data = orjson.dumps({"source": uri})
-                events.append(Event(Kind.POINTS, "points", data, boards))
+            else:
+                shown = self._hub.lifecycle.snapshot().boards.values()
+                if boards := tuple(board for board in shown if uri in board.sources):
+                    data = orjson.dumps({"source": uri})
+                    events.append(Event(Kind.POINTS, "points", data, boards))
         for at in range(0, len(runs), _MOST_POINTS):
             part = tuple(runs[at : at + _MOST_POINTS])
             data = orjson.dumps({"runs": part})
@@ -500,7 +502,3 @@ def _job_event(change: str, job: dict[str, Any]) -> Event:
     held = {} if change == "gone" else {"job": job}
     data = {"change": change, "id": job["id"], "root": job["root"], **held}
     return Event(Kind.JOB, "job", dump_json(data))
-
-
-def _boards_of(uri: str, boards: Iterable[BoardRecord]) -> tuple[BoardRecord, ...]:
-    return tuple(board for board in boards if uri in board.sources)

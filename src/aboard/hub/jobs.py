@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
@@ -26,7 +26,7 @@ from aboard.index.library import Library
 from aboard.jobs import JobError, NoSuchJob
 from aboard.jobs.model import MEMBER_ENDED, Ending, JobRecord, JobStatus, MemberState
 from aboard.jobs.service import JobRequest, Jobs
-from aboard.jobs.store import MemberLog
+from aboard.jobs.store import MemberLog, RunLog
 from aboard.runs.manifest import format_time
 from aboard.storage import BadUri, StorageError, canonical
 
@@ -240,21 +240,32 @@ class HubLog:
 
         return all_from(await self._call(partial(next, pieces, b"")))
 
-    async def follow(self, tail: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the log, and what is added to it until the member has ended."""
-        is_over = False
-        while not is_over:
-            with suppress(ExecutorError, StorageError, JobError, Busy):  # it may answer later
-                ended = await self._call(self._has_ended)
-                pieces = self._log.read(tail=tail, to_end=ended)  # after the check, to miss nothing
-                while piece := await self._call(partial(next, pieces, b"")):
-                    yield piece
-                tail, is_over = None, ended
-            await asyncio.sleep(_FOLLOW_SECONDS)
+    def follow(self, tail: int | None = None) -> AsyncIterator[bytes]:
+        return follow(self._log, self._has_ended, self._call, tail)
 
     async def _call(self, call: Callable[[], Result]) -> Result:
         async with self._turn():
             return await self._queue.put(call, self._seconds).wait()
+
+
+async def follow(
+    log: RunLog,
+    has_ended: Callable[[], bool],
+    call: Callable[[Callable[[], Any]], Awaitable[Any]],
+    tail: int | None,
+    pause: float = _FOLLOW_SECONDS,
+) -> AsyncIterator[bytes]:
+    """Yield a log, and what is added to it until the run has ended; `call` makes blocking calls."""
+    is_over = False
+    while not is_over:
+        with suppress(ExecutorError, StorageError, JobError, Busy):  # it may answer later
+            ended = await call(has_ended)
+            pieces = log.read(tail=tail, to_end=ended)  # after the check, to miss nothing
+            while piece := await call(partial(next, pieces, b"")):
+                yield piece
+            tail, is_over = None, ended
+        if not is_over:
+            await asyncio.sleep(pause)
 
 
 class _Queue:

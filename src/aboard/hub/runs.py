@@ -6,7 +6,6 @@ are read from their event files on request, one step at a time, and are not cach
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 import threading
@@ -15,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from heapq import nlargest
 from itertools import islice
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from aboard.doctor.rules import Finding
 from aboard.events.decode import DecodeError, Value
 from aboard.events.files import EVENT_FILE
 from aboard.hub import read
+from aboard.hub.jobs import follow
 from aboard.index import Index, Pointer, Report, Source, Tag, UnknownName
 from aboard.index.library import Library, RunSet
 from aboard.index.series import Summary, read_records
@@ -274,21 +275,10 @@ class HubRuns:
     def log(self, run: KnownRun) -> RunLog:
         return RunLog(run.root, run.directory)
 
-    async def follow_log(
-        self, run: KnownRun, log: RunLog, tail: int | None
-    ) -> AsyncIterator[bytes]:
+    def follow_log(self, run: KnownRun, log: RunLog, tail: int | None) -> AsyncIterator[bytes]:
         """Yield the log, and what is added to it until the run has ended."""
         pause = _FOLLOW_REMOTE_SECONDS if is_remote(run.root) else _FOLLOW_SECONDS
-        is_over = False
-        while not is_over:
-            ended = await read(self._has_ended, run)
-            with suppress(StorageError):  # it may answer later
-                pieces = log.read(tail=tail, to_end=ended)  # after the check, to miss nothing
-                while piece := await read(next, pieces, b""):
-                    yield piece
-                tail, is_over = None, ended
-            if not is_over:
-                await asyncio.sleep(pause)
+        return follow(log, partial(self._has_ended, run), read, tail, pause)
 
     def _has_ended(self, run: KnownRun) -> bool:
         self._follower.runs_requested()

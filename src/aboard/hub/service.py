@@ -376,7 +376,7 @@ class Hub:
                 )
         selectors = self.library.parse(given["selectors"])
         values["selectors"] = tuple(one.text for one in selectors)
-        members = self.library.resolve(selectors, retry=False)
+        members = self.library.resolve(selectors)
         values = fill_limits(values, self.config.limits)
         draft = BoardRecord(owner=user.name, **values)
         if (question := question_of(draft)) is not None:
@@ -429,7 +429,7 @@ class Hub:
         """Add and remove selectors of a board; an isolated one restarts with them."""
         added, removed = self.library.parse(add), self.library.parse(remove)
         if added:
-            self.library.resolve(added, retry=False)
+            self.library.resolve(added)
 
         def changed(now: BoardRecord) -> dict[str, Any]:
             selectors = self.library.changed(self.library.parse(now.selectors), added, removed)

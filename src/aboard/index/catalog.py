@@ -666,7 +666,7 @@ def column_names(connection: sqlite3.Connection, group: str, roots: Collection[s
             "SELECT DISTINCT name, roots FROM run_column WHERE name > ? AND name < ?",
             (f"{group}.", f"{group}/"),
         )
-        if not roots_in(of_roots).isdisjoint(roots)
+        if not frozenset(json.loads(of_roots)).isdisjoint(roots)
     }
     built = built_chunks(connection)
     for chunk in chunks(connection):
@@ -725,10 +725,6 @@ def labels_of(
         (experiment, start, json.dumps(list(roots)), most),
     )
     return sorted((f"{experiment}/{one}" if experiment else one for (one,) in rows), key=natural)
-
-
-def roots_in(text: str) -> frozenset[str]:
-    return frozenset(json.loads(text))
 
 
 # Which attempt at a run wrote an event file. Names begin with a time, so they sort in the order of

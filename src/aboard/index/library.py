@@ -397,14 +397,11 @@ class Library:
                 return run
         return None
 
-    def find(
-        self, selectors: Sequence[Selector] = (), *, unambiguous: bool = False, retry: bool = True
-    ) -> RunSet:
+    def find(self, selectors: Sequence[Selector] = (), *, unambiguous: bool = False) -> RunSet:
         """Return the known runs that the selectors select; all runs without selectors.
 
         A path or URI selects the runs in and below it, which may be none. With `unambiguous`, the
-        name of a run without its experiment must match one run only. With `retry`, the roots are
-        refreshed if a selector matches nothing.
+        name of a run without its experiment must match one run only.
 
         Raises:
             NothingMatches: a selector other than a path matches no run.
@@ -412,7 +409,7 @@ class Library:
         """
         if not selectors:
             return self.runs()
-        selected = self._select(selectors, unambiguous=unambiguous, retry=retry)
+        selected = self._select(selectors, unambiguous=unambiguous)
         return RunSet(self, self._with_places(selectors, selected))
 
     # Questions.
@@ -649,7 +646,7 @@ class Library:
         starts = tuple(f"{group}." for group in GROUPS)
         return {name: count for name, count in counts.items() if name.startswith(starts)}
 
-    def resolve(self, selectors: Sequence[Selector], *, retry: bool = True) -> list[Member]:
+    def resolve(self, selectors: Sequence[Selector]) -> list[Member]:
         """Return what selectors select; a path or URI is one member, with all runs below it.
 
         A job whose record is below a root may have no runs yet.
@@ -663,7 +660,7 @@ class Library:
             if one.place:
                 self._check_place(one)
         self._check_exclusions(selectors)
-        rows = self._select(selectors, retry=retry, with_jobs=True)
+        rows = self._select(selectors, with_jobs=True)
         return self._members(selectors, RunSet(self, rows))
 
     def roots_of(self, job: str) -> list[str]:
@@ -718,7 +715,6 @@ class Library:
         return table.rows[chosen[table.rows]]
 
     def _rows_below(self, table: RunTable, places: Sequence[str]) -> Ints:
-        """Return the rows of the runs in and below the places."""
         import numpy as np
 
         is_inside = _inside(places)
@@ -832,18 +828,10 @@ class Library:
         selectors: Sequence[Selector],
         *,
         unambiguous: bool = False,
-        retry: bool = True,
         with_jobs: bool = False,
     ) -> Ints:
         if all(one.place for one in selectors):
             return self.none().rows
-        if retry:
-            try:
-                known = Known(self.table(), bounded=True)
-                return select(selectors, known, unambiguous=unambiguous, explain=False)
-            except NothingMatches:
-                for uri in self.uris:
-                    self.refresh(uri)
         return select(
             selectors,
             Known(self.table(), bounded=True),

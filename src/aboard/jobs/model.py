@@ -239,11 +239,6 @@ class Member(NamedTuple):
     reason: str = ""
     unit: str = ""
 
-    @property
-    def shell_code(self) -> int:
-        """The exit code in the shell's convention; 1 for a failure without one."""
-        return shell_code(self.state, self.exit_code)
-
     def document(self) -> dict[str, Any]:
         return {**self._asdict(), "state": self.state.value}
 

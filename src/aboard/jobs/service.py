@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from glob import escape
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from aboard import system
@@ -155,12 +154,7 @@ class Jobs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 
-class RunsError(ValueError):
-    """Invalid selectors, questions or templates; `code` is for programs, the rest for people."""
+class HintedError(Exception):
+    """What is wrong and what to do; `code` is for programs, the rest for people."""
 
     code: ClassVar[str] = "error"
 
@@ -17,3 +17,7 @@ class RunsError(ValueError):
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".rstrip()
+
+
+class RunsError(HintedError, ValueError):
+    """Invalid selectors, questions or templates."""

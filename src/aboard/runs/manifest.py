@@ -105,10 +105,6 @@ def format_time(moment: float | None) -> str | None:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def _time_to_text(moment: float | None) -> str | None:
-    return format_time(moment or None)
-
-
 def _time_from_text(text: object) -> float | None:
     if text is None:
         return None
@@ -456,7 +452,7 @@ def _document(record: Manifest | Attempt) -> dict[str, Any]:
     document = {}
     for name, reader in _READERS[type(record)].items():
         value = getattr(record, name)
-        document[name] = _time_to_text(value) if reader in _TIMES else value
+        document[name] = format_time(value or None) if reader in _TIMES else value
     return {**document, **record.others}
 
 

@@ -285,14 +285,12 @@ def select(
     known: Known,
     *,
     unambiguous: bool = False,
-    explain: bool = True,
     is_expected: Callable[[Selector], bool] = lambda _: False,
 ) -> Ints:
     """Return what `match` returns; each selector that does not exclude must select a run.
 
     With `unambiguous`, the name of a run without its experiment must select one run only.
     `is_expected` tells whether a selector may match nothing, since its runs may still start.
-    Without `explain`, the error does not suggest the nearest name.
 
     Raises:
         NothingMatches: a selector selects nothing.
@@ -306,7 +304,7 @@ def select(
         if not len(rows):
             if is_expected(selector):
                 continue
-            raise NothingMatches(_nearest(selector, known) if explain else selector.text)
+            raise NothingMatches(_nearest(selector, known))
         may_be_name = unambiguous and selector.is_word and len(rows) > 1
         if may_be_name and not known.shown[selector.finders[0](known)].any():
             labels = known.table.column(Field("run")).values(_in_order(known, [rows]))
@@ -507,16 +505,13 @@ def _by_hparam(word: str, rest: str) -> Finder:
 
     def find(known: Known) -> Ints:
         column = known.column(name, "hparams")
-        equal = column.each(lambda one: not _is_number(one) and _equals(one, text))
+        lower = text.lower()
+        equal = column.each(lambda one: not _is_number(one) and _shown(one).lower() == lower)
         if number is not None:
             equal = equal | column.compare("==", number)
         return known.where(column.present & ~equal if sign == "!=" else equal)
 
     return find
-
-
-def _equals(value: object, text: str) -> bool:
-    return _shown(value).lower() == text.lower()
 
 
 def _texts(value: object) -> list[str]:

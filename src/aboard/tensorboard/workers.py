@@ -95,9 +95,8 @@ class Refusal(Exception):  # noqa: N818 - named by what happens
         self.problem = problem
 
 
-def _busy(reason: str, seconds: int = 5) -> Refusal:
-    hint = f"Try again in {seconds} seconds."
-    return Refusal(Problem(503, "busy", reason, hint, _retry_after(seconds)))
+def _busy(reason: str) -> Refusal:
+    return Refusal(Problem(503, "busy", reason, "Try again in 5 seconds.", _retry_after(5)))
 
 
 def _too_slow(board: str, path: str, deadline: float, seconds: float) -> Refusal:

@@ -175,7 +175,9 @@ def table_of(given: Any, columns: Sequence[str] | None = None) -> Table:
     if rows and all(isinstance(row, Mapping) for row in rows):
         names = list(columns or dict.fromkeys(name for row in rows for name in row))
         return Table([*map(str, names)], [[row.get(name, "") for name in names] for row in rows])
-    if not all(isinstance(row, Sequence | np.ndarray) and not _is_text(row) for row in rows):
+    if not all(
+        isinstance(row, Sequence | np.ndarray) and not isinstance(row, str | bytes) for row in rows
+    ):
         raise TypeError("expected every row to be a sequence, or every row to be a mapping")
     rows = [list(row) for row in rows]
     names = list(columns or range(len(rows[0]) if rows else 0))
@@ -224,10 +226,6 @@ def _cell(content: Any) -> str:
         return f"{content:.6g}"
     text = "" if content is None else str(content)
     return "<br>".join(text.replace("\\", "\\\\").replace("|", "\\|").splitlines())
-
-
-def _is_text(row: Any) -> bool:
-    return isinstance(row, str | bytes)
 
 
 # Images, batches, videos and figures as levels of the shape `[height, width, channels]`. A layout

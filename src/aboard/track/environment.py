@@ -84,11 +84,6 @@ def job_id(variables: Mapping[str, str] = os.environ) -> str:
     return next((variables[name] for name in _JOB_IDS if variables.get(name)), "")
 
 
-def submitted_job(variables: Mapping[str, str] = os.environ) -> str:
-    """Return the id of the job that was submitted with Aboard."""
-    return variables.get(JOB, "")
-
-
 def was_restarted(variables: Mapping[str, str] = os.environ) -> bool:
     return any(variables.get(name, "0") not in ("", "0") for name in _RESTART_COUNTS)
 

@@ -183,7 +183,7 @@ def begin(
             at=now,
             host=host,
             pid=os.getpid(),
-            job=without_secrets(str(job or env.submitted_job() or launch.job)),
+            job=without_secrets(str(job or os.environ.get(env.JOB) or launch.job)),
             engine_job=_engine_job(launch),
         )
         return record

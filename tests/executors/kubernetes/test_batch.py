@@ -465,11 +465,10 @@ class TestOnACluster:
         assert handle["name"] in shown
         assert SECRET not in shown
         assert base64.b64encode(SECRET.encode()).decode()[:-4] not in shown
-        following = executor.logs(handle, 2, follow=True)
         (place / "go").touch()
-        lines = {f"task 2 of {place}\n".encode(), b"an error\n"}  # of two streams, in any order
-        assert set(b"".join(following).splitlines(keepends=True)) == lines
         found = until_tasks(executor, handle, all_are(TaskState.ENDED))
+        lines = {f"task 2 of {place}\n".encode(), b"an error\n"}  # of two streams, in any order
+        assert set(b"".join(executor.logs(handle, 2)).splitlines(keepends=True)) == lines
         assert {n: (one.exit_code, one.reason) for n, one in found.items()} == {
             1: (0, ""),
             2: (3, ""),

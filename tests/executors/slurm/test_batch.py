@@ -339,9 +339,9 @@ class TestTasks:
         place = Path(handle["place"])
         for name in ("payload.json", "environment.sh"):
             assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
-        followed = log_of(executor, handle, 7, follow=True)
-        assert followed == f"7\n{work}\ndark green main\n{len(SECRET)}\n{SECRET}last\n"
         (status,) = ended(executor, handle).values()
+        log = log_of(executor, handle, 7)
+        assert log == f"7\n{work}\ndark green main\n{len(SECRET)}\n{SECRET}last\n"
         assert (status.exit_code, status.reason, status.unit) == (3, "", array["job"])
         assert log_of(executor, handle, 7, tail=1) == f"{SECRET}last\n"
 
@@ -557,8 +557,8 @@ class TestSubmission:
         executor = batches.executor(directory=tmp_path / "shared")
         handle = batches.submit(executor, "echo hello")
         assert Path(handle["place"]).parent == tmp_path / "shared"
-        assert log_of(executor, handle, follow=True) == "hello\n"
         ended(executor, handle)
+        assert log_of(executor, handle) == "hello\n"
         executor.release(handle)
         assert log_of(executor, handle) == "hello\n"
         assert not list((tmp_path / "shared").iterdir())

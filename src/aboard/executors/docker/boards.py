@@ -411,7 +411,7 @@ class DockerExecutor(Executor):
                 self.poll({"one": handle})
             return start.ended_status() is None
 
-        return start.read_log(tail=tail, follow=follow, is_running=is_running)
+        return start.read_log(tail=tail, is_running=is_running if follow else None)
 
     def address(self, handle: Handle) -> Address | None:
         with suppress(KeyError):

@@ -18,7 +18,6 @@ import gzip
 import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,7 +36,7 @@ from aboard.executors.base import (
     parse_ranges,
 )
 from aboard.executors.kubernetes.api import MISSING, ApiError, KubernetesApi, KubernetesApis
-from aboard.executors.kubernetes.boards import last_events, log_after
+from aboard.executors.kubernetes.boards import last_events
 from aboard.executors.kubernetes.pod import (
     ATTEMPT,
     HANDLE,
@@ -65,7 +64,6 @@ _KIND = "app.kubernetes.io/name=aboard-task"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _AT_ONCE = 8
 _FEW = 20
-_FOLLOW_SECONDS = 0.5
 _EVENTS_AFTER = 3.0
 
 
@@ -179,33 +177,19 @@ class KubernetesBatches(BatchExecutor):
                 f"Cancel all with: {_kubectl(handle)}"
             ) from error
 
-    def logs(
-        self, handle: Handle, number: int, *, tail: int | None = None, follow: bool = False
-    ) -> Iterator[bytes]:
+    def logs(self, handle: Handle, number: int, *, tail: int | None = None) -> Iterator[bytes]:
         api = self._api_of(handle)
-        namespace = str(handle["namespace"])
-        pod, sent = "", 0
         try:
-            while True:
-                task = _find(api, [handle])[handle["name"]].get(number, _Task(None, []))
-                ended = read_status(task, {}).state is TaskState.ENDED
-                newest = [_name_of(one) for one in task.pods if has_begun(one)][-1:]
-                if newest and newest != [pod]:  # the first one, or a replacement
-                    (pod,), sent = newest, 0
-                    if tail is not None:
-                        text = b"".join(api.log(namespace, pod, TASK))
-                        lines = text.splitlines(keepends=True)
-                        yield b"".join(lines[-tail:]) if tail else b""
-                        tail, sent = None, len(text)
-                if pod:
-                    live = follow and not ended
-                    for piece in log_after(api, namespace, pod, sent, TASK, follow=live):
-                        sent += len(piece)
-                        yield piece
-                if ended or not follow:
-                    return
-                yield b""
-                time.sleep(_FOLLOW_SECONDS)
+            task = _find(api, [handle])[handle["name"]].get(number, _Task(None, []))
+            begun = [_name_of(one) for one in task.pods if has_begun(one)]
+            if not begun:
+                return
+            pieces = api.log(str(handle["namespace"]), begun[-1], TASK)
+            if tail is None:
+                yield from pieces
+            else:
+                lines = b"".join(pieces).splitlines(keepends=True)
+                yield b"".join(lines[-tail:]) if tail else b""
         except ApiError as error:
             raise ExecutorError(
                 f"the log of task {number} of {handle['name']} cannot be read: {error}. Try again."

@@ -210,7 +210,7 @@ class KubernetesExecutor(Executor):
     ) -> Iterator[bytes]:
         start = _start_of(handle)
         if start.ended_status() is not None:
-            yield from start.read_log(tail=tail, follow=False, is_running=lambda: False)
+            yield from start.read_log(tail=tail)
             return
         api = self._api_of(handle)
         try:
@@ -335,7 +335,7 @@ class KubernetesExecutor(Executor):
         path = _pod_path(handle)
         deadline = time.monotonic() + _RECREATE_SECONDS
         while True:
-            created = api.create(_pods_path(handle), pod)
+            created = api.create(f"/api/v1/namespaces/{handle['namespace']}/pods", pod)
             if created is not None:
                 secret = _make_secret(handle, created)
                 if api.create(_secrets_path(handle), secret) is None:  # of an earlier pod
@@ -530,9 +530,12 @@ class KubernetesExecutor(Executor):
         if tail is not None and not follow:
             return
         while True:
-            for piece in log_after(api, handle["namespace"], handle["pod"], sent, follow=follow):
-                sent += len(piece)
-                yield piece
+            skipped = sent
+            for piece in api.log(handle["namespace"], handle["pod"], CONTAINER, follow=follow):
+                news = piece[skipped:]
+                skipped = max(0, skipped - len(piece))
+                sent += len(news)
+                yield news
             if not follow or not self._is_running(api, handle):
                 break
             yield b""
@@ -546,21 +549,6 @@ class KubernetesExecutor(Executor):
         if pod is None or "terminated" in container_state(pod):
             return False
         return pod.get("status", {}).get("phase") not in {"Failed", "Succeeded"}
-
-
-def log_after(
-    api: KubernetesApi,
-    namespace: str,
-    pod: str,
-    position: int,
-    container: str = CONTAINER,
-    *,
-    follow: bool,
-) -> Iterator[bytes]:
-    """Yield the log of a pod from an offset on."""
-    for piece in api.log(namespace, pod, container, follow=follow):
-        yield piece[position:]
-        position = max(0, position - len(piece))
 
 
 def last_events(
@@ -595,10 +583,6 @@ def _note_log_from(start: Start) -> int:
     size = start.log.stat().st_size if start.log.exists() else 0
     write_private(start.place / _LOG_FROM, json.dumps(size))
     return size
-
-
-def _pods_path(handle: Handle) -> str:
-    return f"/api/v1/namespaces/{handle['namespace']}/pods"
 
 
 def _pod_path(handle: Handle) -> str:

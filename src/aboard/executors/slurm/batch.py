@@ -26,7 +26,6 @@ import shlex
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,7 +63,6 @@ from aboard.executors.start import read_json, read_log, why
 from aboard.system import write_private
 
 _ENVIRONMENT, _RECORD, _TASKS = "environment.sh", "handle.json", "tasks"
-_FOLLOW_SECONDS, _WAIT_SECONDS = 2.0, 0.2  # between queries; between checks for the log
 _OUTPUT_TAIL = 2000  # bytes at the end of a log in which Slurm may explain why it ended the task
 _TASK = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.(\d+))?(\.time)?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
@@ -146,25 +144,9 @@ class SlurmBatches(BatchExecutor):
             number = "USR2" if now else "TERM"
             cluster.cancel("--state=RUNNING", "--batch", f"--signal={number}", *targets)
 
-    def logs(
-        self, handle: Handle, number: int, *, tail: int | None = None, follow: bool = False
-    ) -> Iterator[bytes]:
+    def logs(self, handle: Handle, number: int, *, tail: int | None = None) -> Iterator[bytes]:
         submitted = _Submitted(handle)
-        path = submitted.log(submitted.array_of(number), number)
-        asked = -math.inf
-
-        def is_running() -> bool:
-            nonlocal asked
-            if time.monotonic() < asked + _FOLLOW_SECONDS:
-                return True
-            asked = time.monotonic()
-            status = self.tasks({"": handle})[""].get(number)
-            return status is not None and status.state is not TaskState.ENDED
-
-        while follow and not path.exists() and is_running():  # not started yet
-            time.sleep(_WAIT_SECONDS)
-            yield b""
-        yield from read_log(path, tail=tail, follow=follow, is_running=is_running)
+        yield from read_log(submitted.log(submitted.array_of(number), number), tail=tail)
 
     def release(self, handle: Handle) -> None:
         """Remove all but the logs and the payload."""

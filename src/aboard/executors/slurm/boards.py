@@ -146,7 +146,7 @@ class SlurmExecutor(Executor):
             asked = time.monotonic()
             return self.poll({"": handle})[""].state is not CommandState.ENDED
 
-        return submitted.files.read_log(tail=tail, follow=follow, is_running=is_running)
+        return submitted.files.read_log(tail=tail, is_running=is_running if follow else None)
 
     def address(self, handle: Handle) -> Address | None:
         job = str(handle.get("job"))

@@ -200,7 +200,7 @@ class VertexBatches(BatchExecutor):
             board = ""
             if _has_tensorboard(batch, settings):
                 board = vertex.tensorboard(settings.tensorboard)["name"]
-            _write_payload(handle["output"], batch.payload)
+            open_storage(handle["output"]).write(PAYLOAD, batch.payload)
             for number, job in jobs.items():
                 key = (handle["submission"], number)
                 if key not in created:
@@ -281,8 +281,7 @@ class VertexBatches(BatchExecutor):
         handle: Handle,
         number: int,
         *,
-        tail: int | None = None,  # noqa: ARG002
-        follow: bool = False,  # noqa: ARG002
+        tail: int | None = None,  # noqa: ARG002 - the log is not here
     ) -> Iterator[bytes]:
         """Yield the address of the log, which is in Cloud Logging."""
         job = handle["jobs"].get(str(number), "").rpartition("/")[2]
@@ -455,10 +454,6 @@ def _submission(batch: Batch) -> str:
 
 def _output(batch: Batch, settings: VertexSettings) -> str:
     return f"{settings.output}/{batch.name}-{_submission(batch)[:8]}"
-
-
-def _write_payload(output: str, payload: bytes) -> None:
-    open_storage(output).write(PAYLOAD, payload)
 
 
 def _numbers(handle: Handle) -> list[int]:

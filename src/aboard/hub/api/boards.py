@@ -365,8 +365,7 @@ def share_board(
         lasts = parse_duration(share.for_)
     made = hub.auth.share(user, board, lasts=lasts)
     home = hub.config.boards_url or public_address(request.scope, hub.config)
-    url = f"{home}/s/{made.secret}"
-    return ShareDocument.of(made.record, url)
+    return ShareDocument.of(made.record, f"{home}/s/{made.secret}")
 
 
 @router.delete("/boards/{ref}/shares/{share}", status_code=204, response_model=None)

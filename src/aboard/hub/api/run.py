@@ -565,7 +565,7 @@ def _selected(
 ) -> RunSet:
     """Return the runs of a request, and start reading the metrics that it needs."""
     hub.follower.runs_requested()
-    runs = hub.library.find(hub.library.parse(selectors), retry=False)
+    runs = hub.library.find(hub.library.parse(selectors))
     question = Question.parse(where)
     if read := hub.library.to_read(question, runs, fields):
         hub.follower.metrics_requested(read)

@@ -186,7 +186,7 @@ def list_runs(
     question = Question.parse(where, sort, min(place + limit, MAX_LIMIT), group_by)
     fields = {one: parse_field(one) for one in split_fields(columns or "")}
     library = hub.library
-    selected = library.find(library.parse(selector), retry=False)
+    selected = library.find(library.parse(selector))
     if read := library.to_read(question, selected, fields.values()):
         hub.follower.metrics_requested(read)
     unread = library.unread(read)
@@ -507,8 +507,8 @@ class _Reading:
         selectors = self._library.parse(self._spec.selectors)
         places = [one.place for one in selectors if one.place]
         if places:
-            self._library.resolve(selectors, retry=False)  # refuses what is not below a root
-        runs = self._library.find(selectors, retry=False)
+            self._library.resolve(selectors)  # refuses what is not below a root
+        runs = self._library.find(selectors)
         in_each = all(any(is_below(run.uri, place) for run in runs) for place in places)
         if not runs or not (in_each or is_last):
             raise NothingMatches("no runs in these places below a root of the hub.")
