@@ -27,6 +27,7 @@ import typer
 import aboard
 from aboard.cli.app import app
 from aboard.cli.demo import train_all
+from aboard.runs.naming import Grouping
 from aboard.sdk.personal import stop_personal
 
 ROOT = Path(__file__).parents[1]
@@ -139,6 +140,23 @@ def test_every_public_name_is_documented():
                 inspect.isroutine(member) or isinstance(member, property)
             ):
                 assert re.search(rf"`{name}[`(]", reference), name
+
+
+def test_every_option_of_a_board_is_documented():
+    from aboard.boards.model import BoardOptions
+
+    (line,) = re.findall(r"^\| `create\((.*?)\)`", page("reference/python.md"), re.MULTILINE)
+    assert {"selectors", "new", *BoardOptions.__annotations__} == set(re.findall(r"\w+", line))
+
+
+def test_every_field_of_groups_is_documented():
+    from aboard.runs.question import BadQuestion
+
+    with pytest.raises(BadQuestion) as error:
+        Grouping.parse(["metrics.loss"])
+    known = re.findall(r"[\w.]+", error.value.hint.removeprefix("Use "))
+    listed = page("how-to/compare.md").split("`--group-by` takes")[1].split("Several")[0]
+    assert set(re.findall(r"`([\w.]+)`", listed)) == {one.rstrip(".") for one in known}
 
 
 def test_every_json_field_is_documented(tmp_path, monkeypatch, capsys):
