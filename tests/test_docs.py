@@ -27,6 +27,7 @@ import typer
 import aboard
 from aboard.cli.app import app
 from aboard.cli.demo import train_all
+from aboard.runs.naming import Grouping
 from aboard.sdk.personal import stop_personal
 
 ROOT = Path(__file__).parents[1]
@@ -141,6 +142,23 @@ def test_every_public_name_is_documented():
                 assert re.search(rf"`{name}[`(]", reference), name
 
 
+def test_every_option_of_a_board_is_documented():
+    from aboard.boards.model import BoardOptions
+
+    (line,) = re.findall(r"^\| `create\((.*?)\)`", page("reference/python.md"), re.MULTILINE)
+    assert {"selectors", "new", *BoardOptions.__annotations__} == set(re.findall(r"\w+", line))
+
+
+def test_every_field_of_groups_is_documented():
+    from aboard.runs.question import BadQuestion
+
+    with pytest.raises(BadQuestion) as error:
+        Grouping.parse(["metrics.loss"])
+    known = re.findall(r"[\w.]+", error.value.hint.removeprefix("Use "))
+    listed = page("how-to/compare.md").split("`--group-by` takes")[1].split("Several")[0]
+    assert set(re.findall(r"`([\w.]+)`", listed)) == {one.rstrip(".") for one in known}
+
+
 def test_every_json_field_is_documented(tmp_path, monkeypatch, capsys):
     import orjson
 
@@ -202,9 +220,12 @@ def test_every_field_of_a_served_board_is_documented(tmp_path):
 
 
 def test_every_finding_is_documented():
-    sources = [path.read_text() for path in (ROOT / "src/aboard/doctor").glob("*.py")]
-    codes = set(re.findall(r"Finding\(\s*\"([a-z-]+)\"", "".join(sources)))
-    assert len(codes) > 20
+    package = ROOT / "src/aboard"
+    sources = [*(package / "doctor").glob("*.py"), package / "cli" / "doctor.py"]
+    text = "".join(path.read_text() for path in sources)
+    codes = set(re.findall(r"Finding\(\s*\"([a-z-]+)\"", text))
+    assert {"no-such-run", "board-state", "unreadable", "restarts"} <= codes
+    assert len(codes) > 25
     assert codes - set(re.findall(r"`([a-z-]+)`", page("how-to/empty-board.md"))) == set()
 
 

@@ -202,15 +202,29 @@ def test_other_ranks_are_silent(aboard: Aboard, tmp_path: Path) -> None:
 def test_all_ranks_have_directories(aboard: Aboard, tmp_path: Path) -> None:
     for rank in "01":
         done = aboard("run", "-q", "--ranks", "all", "--", *PYTHON, LOG, RANK=rank, **TWO)
-        said = "aboard: this run is default/run1, as set by the environment, not"
-        assert (done.code, done.err) == (0, f"{said} mine/other.\n" if rank == "0" else "")
+        said = (
+            "aboard: this run is default/run1, as `aboard run` set in ABOARD_RUN, not mine/other."
+        )
+        hint = "To change this: aboard run --experiment mine --name other"
+        assert (done.code, done.err) == (0, f"{said} {hint}\n" if rank == "0" else "")
     run = tmp_path / "runs/default/run1"
     assert record(tmp_path, "default/run1")["state"] == "completed"
     for rank in "01":
         assert len(list(run.glob(f"rank-{rank}/train/*tfevents*"))) == 1
         lines = (run / f"rank-{rank}/output.log").read_text().splitlines()
-        notes = [f"{said} mine/other."] if rank == "0" else []
+        notes = [f"{said} {hint}"] if rank == "0" else []
         assert sorted(lines) == [*notes, "default run1"]  # stdout and stderr are in either order
+
+
+def test_a_name_that_is_not_used_is_reported(aboard: Aboard) -> None:
+    said = "aboard: this run is default/run1, as `aboard run` set in ABOARD_RUN, not spirals/run1."
+    script = "import aboard; aboard.init('spirals').finish()"
+    done = aboard("run", "-q", "--", *PYTHON, script)
+    assert done.err == f"{said} To change this: aboard run --experiment spirals\n"
+    again = aboard("run", "-q", "--experiment", "spirals", "--", *PYTHON, script)
+    assert (again.code, again.err) == (0, "")
+    member = aboard("run", "-q", "--", *PYTHON, script, ABOARD_JOB="7")  # its job named it
+    assert member.err == f"{said}\n".replace("run1", "run2")
 
 
 def test_the_ranks_below_one_program_have_directories(aboard: Aboard, tmp_path: Path) -> None:

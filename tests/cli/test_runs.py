@@ -173,7 +173,7 @@ def test_a_wrong_question_is_marked(aboard, measured):
     assert error["picture"] == "stat == 1\n^^^^"
     none = aboard("runs", "--where", "hparams.lr > 99")
     assert (none.code, none.out) == (0, "")
-    assert none.err == "aboard: --where is true for none of the runs.\n"
+    assert none.err == "aboard: no run matches --where 'hparams.lr > 99'.\n"
 
 
 def test_json_has_every_field(aboard, root):
@@ -213,6 +213,8 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
     ("arguments", "code", "text"),
     [
         (["cifar1"], 1, "'cifar1' matches no run. The nearest is 'cifar10'."),
+        (["shwo", "cifar10/run1"], 1, "no run. Known here: cifar10, mnist, raw. If you meant a"),
+        (["shwo"], 1, "If you meant a command: aboard runs show"),
         (["jobs:1"], 2, "unknown selector 'jobs'. Did you mean job:1?"),
         (["--columns", "stat"], 2, "unknown column 'stat'. Did you mean 'state'?"),
         (["--columns", "run,hparams.l"], 2, "no run has a hyperparameter 'l'. Did you mean 'lr'?"),
@@ -399,6 +401,30 @@ def test_tags_are_added_and_removed(aboard, root):
     aboard("runs", "tag", "mnist", "--remove", "api_key")
     tagged = aboard("runs", "tag", "mnist", "--add", "x", "--json").json
     assert tagged["tagged"][0]["tags"] == {"x": True}
+
+
+def test_a_tag_that_no_run_has_is_not_removed_silently(aboard, root):
+    one = aboard("runs", "tag", "cifar10/run1", "--remove", "nosuch")
+    assert (one.code, one.out) == (0, "cifar10/run1: -\n")
+    assert one.err == "aboard: cifar10/run1 has no tag 'nosuch'.\n"
+    several = aboard("runs", "tag", "cifar10", "--remove", "nosuch", "--remove", "baseline")
+    assert several.err == "aboard: none of the 3 runs has a tag 'nosuch'.\n"
+    added = aboard("runs", "tag", "cifar10/run1", "--remove", "new", "--add", "new", "--json")
+    assert (added.err, added.json["tagged"][0]["tags"]) == ("", {"new": True})
+
+
+def test_a_command_is_suggested_only_for_the_first_word(aboard, root):
+    assert aboard("runs", "cifar1", "shwo").err.count("command") == 0
+    assert aboard("runs", "cifar10", "shwo").err.count("command") == 0
+
+
+def test_the_names_of_many_runs_are_cut_off(aboard, tmp_path):
+    for number in range(13):
+        record(tmp_path / "runs", f"cifar10/run{number}")
+    result = aboard("runs", "show", "cifar10")
+    assert result.code == 1
+    assert result.err.startswith("aboard: 'cifar10' is 13 runs: cifar10/run0, cifar10/run1, ")
+    assert result.err.endswith(", cifar10/run9 and 3 more. Name one of them.\n")
 
 
 def test_options_may_come_before_the_command(aboard, tmp_path):

@@ -271,7 +271,7 @@ def test_the_next_free_port_is_taken(viewing, tree):
         (["logs", "--engine", "slow"], 2, "unknown engine 'slow'. Choose 'fast' or 'stock'."),
         (["logs", "--template", "{lr}"], 2, "unknown field 'lr'"),
         (["logs", "--port", "99999"], 2, "99999 is not in the range"),
-        (["logs", "--token", "x"], 2, "a token is 16 to 512 letters"),
+        (["logs", "--token", "x"], 2, "the token is too short: it has 1 of at least 16"),
         (["logs", "--token", "ab" * 20], 2, "the token repeats the same few characters"),
         (["logs", "--token", "a" * 30, "--token-file", "f"], 2, "--token or --token-file"),
         (["logs", "--token-file", "missing"], 2, "missing"),

@@ -1,15 +1,19 @@
 """How findings are worded, and what they promise."""
 
-from aboard.doctor.rules import QUICK_POLL, SLOW_POLL, UNWATCHED, age, requests, slow_index
-from aboard.tensorboard import follower
+from aboard.doctor import rules
+from aboard.doctor.rules import age, requests, slow_index
 
 
-def test_the_estimate_is_of_what_a_board_does():
-    assert (QUICK_POLL, SLOW_POLL, UNWATCHED) == (
-        follower.REMOTE_SECONDS,
-        follower.LONGEST_SECONDS,
-        follower.UNWATCHED_SECONDS,
-    )
+def test_the_estimate_is_of_what_a_board_does(monkeypatch):
+    start = "A board in use will make"
+    end = "list requests an hour, and one read for each file that grew; it stops"
+    found = requests("s3://b", {}, 2)
+    assert found.advice == f"{start} 120 to 1,440 {end} 60 s after the last viewer has left."
+    monkeypatch.setattr(rules, "REMOTE_SECONDS", 10.0)
+    monkeypatch.setattr(rules, "LONGEST_SECONDS", 30.0)
+    monkeypatch.setattr(rules, "UNWATCHED_SECONDS", 90.0)
+    found = requests("s3://b", {}, 2)
+    assert found.advice == f"{start} 240 to 720 {end} 90 s after the last viewer has left."
 
 
 def test_hours_of_requests_are_told_apart():

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from aboard.hub.api.run import FacetDocument, MetricList, RunDetail
+from aboard.hub.api.run import MetricList, RunDetail
+from aboard.hub.api.runs import FacetDocument
 from aboard.runs import manifest
 from aboard.runs.catalog import directory_of_id, run_id
 from aboard.runs.manifest import Manifest, State

@@ -12,6 +12,7 @@ from aboard.events import encode
 from aboard.events.writer import EventWriter
 from aboard.index import Index, Source, reader
 from aboard.index.library import Library
+from aboard.index.sources import UNWATCHED_SECONDS
 from aboard.runs import manifest
 from aboard.runs.manifest import Manifest
 from aboard.runs.naming import Template
@@ -21,7 +22,7 @@ from aboard.storage.object import ObjectStorage
 from aboard.tensorboard import board as board_module
 from aboard.tensorboard import follower as follower_module
 from aboard.tensorboard.board import BoardSelection
-from aboard.tensorboard.follower import UNWATCHED_SECONDS, Follower, parts_of
+from aboard.tensorboard.follower import Follower, parts_of
 from aboard.tensorboard.provider import Boards
 from tests.waiting import until
 

@@ -451,7 +451,8 @@ def test_runs_below_aboard_run(tmp_path: Path, place: str, request: pytest.Fixtu
     assert done.out.splitlines() == expected
     overridden, several = done.err.splitlines()
     assert overridden == (
-        "aboard: this run is default/a, as set by the environment, not mine/trial0."
+        "aboard: this run is default/a, as `aboard run` set in ABOARD_RUN, not mine/trial0."
+        " To change this: aboard run --experiment mine --name trial0"
     )
     assert several + "\n" == f"aboard: the environment names one run, {whole}, {SAID}"
     for trial, run in enumerate(("a", "a/trial1", "a/trial2")):

@@ -180,6 +180,12 @@ class TestLogin:
         for secret in (access.key, f"http://localhost/b/?x=1&key={access.key}#top"):
             assert self.log_in(secret, gate=gate).status_code == 303
 
+    def test_the_page_says_what_to_paste(self) -> None:
+        response = Visitor(gate_to()).get("/b/", **PAGE)
+        hint = "Open the link that <code>aboard view</code> printed, or paste that link or the"
+        assert hint in response.text
+        assert "<label>Link or token" in response.text
+
     def test_a_wrong_one_gets_the_form_again(self) -> None:
         response = self.log_in("wrong-secret-here")
         assert response.status_code == 401

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -150,7 +151,7 @@ EPILOG = """
 Examples:
 
 - `aboard runs` - every run below `./runs`, or `ABOARD_ROOT`
-- `aboard runs cifar10 state:running` - those of an experiment, and all running ones
+- `aboard runs cifar10 --where 'state == "running"'` - the running ones of an experiment
 - `aboard runs 'hparam:lr<0.1' --columns run,hparams.lr,metrics.eval/accuracy --sort -created`
 - `aboard runs cifar10 --where 'metrics["eval/acc"].max > 0.9' --sort -hparams.lr --limit 10`
 - `aboard runs --group-by hparams.lr --columns 'metrics["eval/acc"].max'` - means by learning rate
@@ -239,7 +240,7 @@ def list_runs(
         names = given
     else:
         names = given or [Column(name) for name in (_EVERYTHING if json else DEFAULT)]
-    with Index() as index:
+    with Index() as index, _suggesting_command(selector):
         chosen = select_runs(
             index,
             selector or [],
@@ -265,10 +266,27 @@ def list_runs(
             more = chosen.total - len(chosen.runs)
             notify(f"{counted(more, 'more run')}; raise --limit to see them.")
     elif where and chosen.library.runs():
-        notify("--where is true for none of the runs.")
+        notify(f"no run matches --where {where!r}.")
     elif not chosen.problems:
         notify(f"no runs below {', '.join(chosen.roots)} yet.")
     chosen.finish()
+
+
+@contextmanager
+def _suggesting_command(selectors: Sequence[str] | None) -> Iterator[None]:
+    """Suggest a command if the first selector matches no run and is similar to its name."""
+    from aboard.runs.selectors import NothingMatches
+
+    try:
+        yield
+    except NothingMatches as error:
+        first = selectors[0] if selectors else ""
+        known = [one.name for one in GROUP.registered_commands if one.name]
+        near = get_close_matches(first, known, n=1)
+        if not near or repr(first) not in error.message:
+            raise
+        hint = f"If you meant a command: aboard runs {near[0]}"
+        raise NothingMatches(str(error), hint) from None
 
 
 def _print_groups(
@@ -342,8 +360,7 @@ def show_run(
     with Index() as index:
         found = select_runs(index, [run], root or []).runs
     if len(found) != 1:
-        labels = ", ".join(one.label for one in found[:_SHOWN_RUNS])
-        raise Failure(f"{run!r} is {counted(len(found), 'run')}: {labels}. Name one of them.")
+        raise Failure(f"{run!r} is {_some(found)}. Name one of them.")
     (one,) = found
     record, problem = _record_of(one)
     files = list(open_storage(one.uri).list(on_error=lambda _: None))
@@ -433,15 +450,29 @@ def tag_runs(
     if not changes:
         raise WrongUsage("nothing to do: give --add NAME, --add NAME=VALUE or --remove NAME.")
 
+    edited: list[str] = []
+    had: set[str] = set()
+
     def tag(one: KnownRun) -> dict[str, Any]:
-        return {"tags": _edit(one, lambda record: record.edit(changes)).tags}
+        def change(record: Manifest) -> None:
+            had.update(record.tags)
+            record.edit(changes)
+
+        tags = _edit(one, change).tags
+        edited.append(one.label)
+        return {"tags": tags}
 
     def tell(one: KnownRun, done: dict[str, Any]) -> str:
         return f"{one.label}: {written(done['tags'])}"
 
     with Index() as index:
         chosen = select_runs(index, run, root or [], unambiguous=True)
-        _each(chosen, tag, tell, "tagged", json=json)
+        try:
+            _each(chosen, tag, tell, "tagged", json=json)
+        finally:
+            for name in dict.fromkeys(remove or []):
+                if edited and name not in had and name not in added:
+                    _notify_no_tag(edited, name)
 
 
 @GROUP.command(
@@ -485,6 +516,13 @@ def note_runs(
 
 
 # Shared.
+
+
+def _notify_no_tag(labels: Sequence[str], tag: str) -> None:
+    if len(labels) == 1:
+        notify(f"{labels[0]} has no tag {tag!r}.")
+    else:
+        notify(f"none of the {len(labels):,} runs has a tag {tag!r}.")
 
 
 def _edit(run: KnownRun, change: Callable[[Manifest], None]) -> Manifest:
@@ -640,11 +678,15 @@ def _attempts(record: Manifest | None) -> list[dict[str, Any]]:
     ]
 
 
-def _ask_to_delete(runs: Sequence[KnownRun]) -> None:
+def _some(runs: Sequence[KnownRun]) -> str:
+    """Return the number of runs and the first names, such as `2 runs: a/run1, a/run2`."""
     labels = ", ".join(run.label for run in runs[:_SHOWN_RUNS])
     more = f" and {len(runs) - _SHOWN_RUNS:,} more" if len(runs) > _SHOWN_RUNS else ""
-    question = f"Delete {counted(len(runs), 'run')}: {printable(labels)}{more}? [y/N] "
-    typer.echo(question, err=True, nl=False)
+    return f"{counted(len(runs), 'run')}: {labels}{more}"
+
+
+def _ask_to_delete(runs: Sequence[KnownRun]) -> None:
+    typer.echo(f"Delete {printable(_some(runs))}? [y/N] ", err=True, nl=False)
     answer = sys.stdin.readline() if sys.stdin is not None else ""
     if not answer:
         typer.echo(err=True)

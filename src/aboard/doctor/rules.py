@@ -15,14 +15,13 @@ from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
 from aboard.index.query import Damage, EventFile
+from aboard.index.sources import LONGEST_SECONDS, REMOTE_SECONDS, UNWATCHED_SECONDS
 from aboard.index.tags import KNOWN_PLUGINS, Tag
 from aboard.storage.base import join
 
 Severity = Literal["error", "warning", "info"]
 
 SLOW_WRITE_SECONDS = 0.05
-QUICK_POLL, SLOW_POLL = 5, 60  # seconds between two listings of a bucket that changes, or does not
-UNWATCHED = 60  # seconds without a request, after which polling stops
 _SHOWN = 3
 
 
@@ -97,7 +96,7 @@ def requests(bucket: str, hours: dict[int, tuple[int, int]], pages: int) -> Find
     total = sum(count for count, _ in hours.values())
     size = sum(count for _, count in hours.values())
     most = max((count for count, _ in hours.values()), default=0)
-    lowest, highest = (pages * 3600 // each for each in (SLOW_POLL, QUICK_POLL))
+    lowest, highest = (int(pages * 3600 // each) for each in (LONGEST_SECONDS, REMOTE_SECONDS))
     return Finding(
         "requests",
         "info",
@@ -105,7 +104,8 @@ def requests(bucket: str, hours: dict[int, tuple[int, int]], pages: int) -> Find
         " requests in an hour",
         (bucket,),
         f"A board in use will make {lowest:,} to {highest:,} list requests an hour, and one read"
-        f" for each file that grew; it stops {UNWATCHED} s after the last viewer has left.",
+        f" for each file that grew; it stops {UNWATCHED_SECONDS:g} s after the last viewer has"
+        " left.",
     )
 
 

@@ -17,9 +17,10 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from aboard.index.library import Library
+from aboard.index.sources import REMOTE_SECONDS
 from aboard.system import own_directory
 from aboard.tensorboard.board import BoardSelection
-from aboard.tensorboard.follower import REMOTE_SECONDS, Follower, OnChange, OnPoll
+from aboard.tensorboard.follower import Follower, OnChange, OnPoll
 from aboard.web import Gate, TokenAccess
 
 if TYPE_CHECKING:

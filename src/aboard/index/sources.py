@@ -25,6 +25,11 @@ from aboard.storage.base import (
     split,
 )
 
+# How often the follower polls sources; doctor estimates requests from these numbers.
+REMOTE_SECONDS = 5.0  # between two polls of a bucket that changes
+LONGEST_SECONDS = 60.0  # between two polls of a bucket that does not change
+UNWATCHED_SECONDS = 60.0  # without a request, then a board is not polled
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aboard.events.files import EVENT_FILE
 from aboard.index import Report, Source
+from aboard.index.sources import LONGEST_SECONDS, REMOTE_SECONDS, UNWATCHED_SECONDS
 from aboard.runs.manifest import FILE_NAME
 from aboard.storage import StorageError, is_below, is_remote, join, traffic
 from aboard.storage.base import JOBS, split
@@ -64,13 +65,10 @@ OnPoll = Callable[[Source, SourceState], None]
 OnChange = Callable[[Board], None]
 OnData = Callable[[str], None]
 
-# How often feeds are polled.
+# How often local feeds are polled; for buckets, see `index.sources`.
 _LOCAL_SECONDS = 0.4
 _ROOT_SECONDS = 1.0
 _LONGEST_LOCAL_SECONDS = 5.0
-REMOTE_SECONDS = 5.0  # between two polls of a bucket that changes
-LONGEST_SECONDS = 60.0
-UNWATCHED_SECONDS = 60.0  # without a request, then a board is not polled
 _CPU_SHARE = 0.1  # of one core, for polling all feeds in use
 
 

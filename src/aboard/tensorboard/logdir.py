@@ -23,11 +23,12 @@ from typing import NamedTuple
 from aboard.events.files import EVENT_FILE, is_event_file
 from aboard.index.library import Library, Member
 from aboard.index.reader import TAIL_BYTES
+from aboard.index.sources import LONGEST_SECONDS
 from aboard.runs.naming import distinct
 from aboard.storage.base import BadUri, Entry, Storage, StorageError, join, name_parts, open_storage
 from aboard.storage.local import TEMPORARY, is_confined, leads_out
 from aboard.tensorboard.board import Board, template_fields
-from aboard.tensorboard.follower import LONGEST_SECONDS, Schedule
+from aboard.tensorboard.follower import Schedule
 from aboard.tensorboard.plugins import CONFIG_FILE, BadConfig, named_files, read_config, resolve
 
 _PLUGINS = "plugins"  # where plugins keep their own files, below the directory of a run

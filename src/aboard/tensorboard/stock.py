@@ -28,6 +28,7 @@ from aboard.events import protos
 from aboard.events.files import EVENT_FILE
 from aboard.index.library import Library, Member
 from aboard.index.reader import TAIL_BYTES
+from aboard.index.sources import UNWATCHED_SECONDS
 from aboard.storage.base import StorageError, is_remote, open_storage
 from aboard.storage.local import admit
 from aboard.tensorboard.app import (
@@ -42,7 +43,6 @@ from aboard.tensorboard.app import (
     tensorboard_scope,
 )
 from aboard.tensorboard.board import Board
-from aboard.tensorboard.follower import UNWATCHED_SECONDS
 from aboard.tensorboard.logdir import LogTree, MemberDirectory, Mirror, MirrorUpdater, Update
 from aboard.tensorboard.plugins import all_plugins, make_flags
 from aboard.web.pages import NOT_FOUND

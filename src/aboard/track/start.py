@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -231,7 +232,23 @@ def _notify_unused_name(run: Run) -> None:
     requested = f"{experiment or run.experiment}/{name or run.name}"
     actual = f"{run.experiment}/{run.name}"
     if requested != actual:
-        notify_once(f"this run is {actual}, as set by the environment, not {requested}.")
+        notify_once(f"this run is {actual}, {_set_by(run)}, not {requested}.{_to_rename(run)}")
+
+
+def _set_by(run: Run) -> str:
+    return f"as `aboard run` set in {env.RUN}" if run.place.joined else "as set by the environment"
+
+
+def _to_rename(run: Run) -> str:
+    if not run.place.joined or env.JOB in os.environ:  # the job named it
+        return ""
+    experiment, name = run.place.requested
+    options = []
+    if experiment not in (None, run.experiment):
+        options += ["--experiment", experiment]
+    if name not in (None, run.name):
+        options += ["--name", name]
+    return f" To change this: aboard run {shlex.join(options)}"
 
 
 @dataclass

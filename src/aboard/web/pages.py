@@ -167,7 +167,7 @@ def page(
     return Reply(status, (kind, policy, *headers), text.encode())
 
 
-_ONE_FIELD = """<label>Token
+_ONE_FIELD = """<label>Link or token
 <input name="token" type="password" required autofocus autocomplete="off" spellcheck="false">
 </label>"""
 _TWO_FIELDS = """<label>Name

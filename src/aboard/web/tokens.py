@@ -38,6 +38,7 @@ MIN_DISTINCT = 6  # characters
 UNGUESSABLE_BITS = 128
 DAY = 86400.0
 _TOKEN = re.compile(rf"[!-~]{{{SHORTEST},{LONGEST}}}")
+_VISIBLE = re.compile(r"[!-~]*")
 _REPEATED = re.compile(r"(.+?)\1+")
 _HOW_TO_MAKE = "Create one with: openssl rand -hex 32"
 
@@ -53,16 +54,21 @@ def new_token() -> str:
 def check_token(token: str, where: str = "the token") -> str:
     """Return the token; raise `TokenError` if it is easy to guess or does not fit a header."""
     if not _TOKEN.fullmatch(token):
-        raise TokenError(
-            f"{where}: a token is {SHORTEST} to {LONGEST} letters, digits and signs without"
-            f" spaces. {_HOW_TO_MAKE}"
-        )
+        raise TokenError(f"{where} {_what_is_wrong(token)}. {_HOW_TO_MAKE}")
     if len(set(token)) < MIN_DISTINCT or _REPEATED.fullmatch(token):
         raise TokenError(
-            f"{where}: the token repeats the same few characters, so it could be guessed."
-            f" {_HOW_TO_MAKE}"
+            f"{where} repeats the same few characters, so it could be guessed. {_HOW_TO_MAKE}"
         )
     return token
+
+
+def _what_is_wrong(token: str) -> str:
+    """Say which rule a token breaks, without revealing any of it."""
+    if not _VISIBLE.fullmatch(token):
+        return "has a character that is not allowed: use ASCII letters, digits and signs, no spaces"
+    if len(token) < SHORTEST:
+        return f"is too short: it has {len(token)} of at least {SHORTEST} characters"
+    return f"is too long: it may have at most {LONGEST} characters"
 
 
 def is_guessable(token: str) -> bool:
@@ -89,10 +95,10 @@ class TokenAccess:
     login = LoginPage(
         path="/_aboard/login",
         message="A link or a token is needed.",
-        hint="This is Aboard, which shows training runs. Open the link that it printed when it"
-        " started, or paste its token.",
+        hint="This is Aboard, which shows training runs. Open the link that `aboard view` printed,"
+        " or paste that link or the token here.",
         wrong_link="The link may be incomplete, or Aboard may have restarted since. Copy the link"
-        " again, or paste the token.",
+        " that `aboard view` printed last, or paste the token.",
     )
 
     def __init__(
@@ -201,7 +207,7 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
         os.close(descriptor)
     if not text:
         raise TokenError(f"{path}: the token file is empty. Fill it with: openssl rand -hex 32")
-    return check_token(text, str(path))
+    return check_token(text, f"{path}: the token")
 
 
 def write_token_file(path: str | os.PathLike[str], token: str) -> None:

@@ -1,10 +1,10 @@
-"""One run: its description, edits, deletion, log, files, media and findings; facets of many."""
+"""One run: its description, edits, deletion, log, files, media and findings."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
@@ -15,16 +15,13 @@ from pydantic import BaseModel, Field
 
 from aboard.boards.model import LIVE, BadValue
 from aboard.hub.api import RequestDocument, TheHub, TheUser, api_router, computes
-from aboard.hub.api.runs import RunDocument
+from aboard.hub.api.runs import RunDocument, json_response
 from aboard.hub.permissions import Action, require
 from aboard.hub.runs import Kind, content_type, read_blob, read_medium, run_document
 from aboard.hub.service import Hub
-from aboard.index.library import RunSet
 from aboard.index.series import Summary
-from aboard.runs.catalog import KnownRun, dump_json
+from aboard.runs.catalog import KnownRun
 from aboard.runs.manifest import Attempt, Manifest, format_time
-from aboard.runs.question import MAX_LENGTH, Question, parse_field
-from aboard.runs.question import Field as QuestionField
 
 router = api_router("runs")
 _UNCACHED = {"cache-control": "no-store"}
@@ -44,15 +41,10 @@ _BLOB_HEADERS = {
 }
 _LONGEST_STEP = 1 << 62
 _MOST_TAGS = 100
-_MOST_LOOKED = 1000  # runs whose tags are listed together
 _MOST_BOARDS = 1000
 
 RunId = Annotated[
     str, Path(description="The `id` of a listed run.", min_length=1, max_length=16_000)
-]
-Selectors = Annotated[list[str], Query(description="Selectors, as of boards; all runs by default.")]
-Condition = Annotated[
-    str | None, Query(description="A condition on the runs.", max_length=MAX_LENGTH)
 ]
 TagQuery = Annotated[
     str,
@@ -133,26 +125,6 @@ class MetricList(BaseModel):
     complete: bool = Field(description="False while files are being read: request it again.")
 
 
-class LoggedDocument(BaseModel):
-    """A tag that some runs have logged."""
-
-    name: str = Field(description="`STAGE/TAG`, or the tag alone in a run's own directory.")
-    plugin: str = Field(examples=["scalars"])
-    scalar: bool
-    runs: int = Field(description="How many of the runs have it.")
-    first_step: int
-    last_step: int
-    ids: list[str] = Field(description="At most a hundred of these runs; none for a scalar.")
-
-
-class LoggedList(BaseModel):
-    """What some runs have logged, by name."""
-
-    metrics: list[LoggedDocument]
-    runs: int = Field(description="How many runs were examined: at most a thousand.")
-    unread: int = Field(description="How many of them the hub has not read yet.")
-
-
 class FileDocument(BaseModel):
     """A file of a run."""
 
@@ -228,116 +200,6 @@ class RunDeletion(BaseModel):
     problems: list[str] = Field(description="What could not be deleted.")
 
 
-class FacetValue(BaseModel):
-    """A value, and how many runs have it."""
-
-    value: str | int | float | bool
-    count: int
-
-
-class FacetBin(BaseModel):
-    """A range of numbers, and how many runs have a value in it."""
-
-    low: float
-    high: float
-    count: int
-
-
-class FacetDocument(BaseModel):
-    """The values of a field, most frequent first."""
-
-    field: str
-    values: list[FacetValue]
-    bins: list[FacetBin] = Field(description="Replaces numbers with more values than `limit`.")
-    distinct: int
-    missing: int = Field(description="How many runs have no value.")
-    runs: int
-
-
-class FieldCount(BaseModel):
-    """A hyperparameter, metric or tag, and how many runs have it."""
-
-    name: str = Field(examples=["hparams.lr"])
-    runs: int
-
-
-class FieldList(BaseModel):
-    """The fields of some runs, by name."""
-
-    fields: list[FieldCount]
-
-
-@router.get("/runs/facets", response_model=FacetDocument)
-@computes
-def get_facet(
-    hub: TheHub,
-    field: Annotated[
-        str,
-        Query(
-            description="As in a question: `state`, `tags`, `hparams.NAME`, `metrics.NAME.max`.",
-            min_length=1,
-            max_length=500,
-        ),
-    ],
-    selector: Selectors = [],  # noqa: B006
-    where: Condition = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-) -> Response:
-    """Count the values of a field; many different numbers are counted in bins."""
-    parsed = parse_field(field)
-    runs = _selected(hub, selector, where, [parsed])
-    found = hub.runs.facet(runs, parsed, limit)
-    return _json(
-        {
-            "field": field,
-            "values": [{"value": value, "count": count} for value, count in found.values],
-            "bins": [{"low": low, "high": high, "count": count} for low, high, count in found.bins],
-            "distinct": found.distinct,
-            "missing": found.missing,
-            "runs": len(runs),
-        }
-    )
-
-
-@router.get("/runs/fields")
-@computes
-def list_fields(
-    hub: TheHub,
-    selector: Selectors = [],  # noqa: B006
-    where: Condition = None,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-) -> FieldList:
-    """List the most frequent hyperparameters, metrics and tags of runs, by name."""
-    any_of_them = QuestionField("", "hparams")  # makes the hub read runs without a record
-    found = hub.runs.fields(_selected(hub, selector, where, [any_of_them]), limit)
-    return FieldList(fields=[FieldCount(name=name, runs=count) for name, count in found])
-
-
-@router.get("/runs/metrics", response_model=LoggedList)
-def list_logged(
-    hub: TheHub,
-    selector: Selectors = [],  # noqa: B006
-    where: Condition = None,
-) -> Response:
-    """List the tags that runs have logged: scalars, images, text, histograms and others."""
-    runs = _selected(hub, selector, where)[:_MOST_LOOKED]
-    hub.follower.metrics_requested(runs, wait=True)
-    metrics = [
-        {
-            "name": one.name,
-            "plugin": one.plugin,
-            "scalar": one.is_scalar,
-            "runs": one.runs,
-            "first_step": one.first_step,
-            "last_step": one.last_step,
-            "ids": one.ids,
-        }
-        for one in hub.runs.logged(runs)
-    ]
-    unread = hub.library.unread(runs)
-    return _json({"metrics": metrics, "runs": len(runs), "unread": unread})
-
-
 def the_run(hub: TheHub, run: RunId) -> KnownRun:
     return hub.runs.get(run)
 
@@ -349,14 +211,14 @@ TheRun = Annotated[KnownRun, Depends(the_run)]
 def get_run(hub: TheHub, run: TheRun) -> Response:
     """Describe a run, with its attempts, stages and note."""
     record, problem = hub.runs.record(run)
-    return _json(_detail(hub, run, record, problem))
+    return json_response(_detail(hub, run, record, problem))
 
 
 @router.patch("/runs/{run}", response_model=RunDetail)
 def change_run(hub: TheHub, run: TheRun, change: RunChange) -> Response:
     """Set and remove tags, and write a note, in the run's record."""
     edited, record = hub.runs.edit(run, change.tags, change.note)
-    return _json(_detail(hub, edited, record, ""))
+    return json_response(_detail(hub, edited, record, ""))
 
 
 @router.delete("/runs/{run}")
@@ -412,7 +274,7 @@ def list_metrics(hub: TheHub, run: TheRun) -> Response:
         }
         for one in found
     ]
-    return _json({"metrics": metrics, "complete": complete})
+    return json_response({"metrics": metrics, "complete": complete})
 
 
 def _statistics(summary: Summary) -> dict[str, Any]:
@@ -560,18 +422,6 @@ def _streamed(
     return StreamingResponse(found, status, headers, media_type=media_type)
 
 
-def _selected(
-    hub: Hub, selectors: list[str], where: str | None, fields: Sequence[QuestionField] = ()
-) -> RunSet:
-    """Return the runs of a request, and start reading the metrics that it needs."""
-    hub.follower.runs_requested()
-    runs = hub.library.find(hub.library.parse(selectors))
-    question = Question.parse(where)
-    if read := hub.library.to_read(question, runs, fields):
-        hub.follower.metrics_requested(read)
-    return hub.library.narrow(question, runs) if where else runs
-
-
 def _detail(hub: Hub, run: KnownRun, record: Manifest | None, problem: str) -> dict[str, Any]:
     now = hub.clock()
     files = hub.runs.files(run)
@@ -612,10 +462,6 @@ def _attempt(one: Attempt) -> dict[str, Any]:
 
 def _moment(seconds: float) -> str | None:
     return format_time(seconds) if 0 <= seconds < 1e12 else None
-
-
-def _json(document: dict[str, Any]) -> Response:
-    return Response(dump_json(document), media_type="application/json")
 
 
 # Media: what a run logged besides scalars, step by step.

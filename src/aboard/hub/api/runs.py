@@ -1,4 +1,4 @@
-"""Runs, the roots that contain them, and their curves.
+"""Runs, their fields and facets, the roots that contain them, and their curves.
 
 Curves are the points of many runs and metrics in one response, smoothed and sampled on request. A
 request for them is computed in slices of a few hundredths of a second, and the slices of all
@@ -42,7 +42,7 @@ from aboard.index.derived import Axis, Curve, Shape
 from aboard.index.library import RunGroup as Group
 from aboard.index.library import RunSet
 from aboard.index.tags import GroupTag
-from aboard.runs.catalog import KnownRun
+from aboard.runs.catalog import KnownRun, dump_json
 from aboard.runs.columns import Mark
 from aboard.runs.manifest import format_time
 from aboard.runs.naming import Band, Line, shown
@@ -63,6 +63,7 @@ from aboard.tensorboard.routes import json_numbers
 router = api_router("runs")
 series = api_router("series")
 _MOST_PROBLEMS = 20
+_MOST_LOOKED = 1000  # runs whose tags are listed together
 _LONGEST_CURSOR = 8192  # proxies may refuse longer URLs
 
 
@@ -110,6 +111,65 @@ class RunList(BaseModel):
     next: str | None
 
 
+class LoggedDocument(BaseModel):
+    """A tag that some runs have logged."""
+
+    name: str = Field(description="`STAGE/TAG`, or the tag alone in a run's own directory.")
+    plugin: str = Field(examples=["scalars"])
+    scalar: bool
+    runs: int = Field(description="How many of the runs have it.")
+    first_step: int
+    last_step: int
+    ids: list[str] = Field(description="At most a hundred of these runs; none for a scalar.")
+
+
+class LoggedList(BaseModel):
+    """What some runs have logged, by name."""
+
+    metrics: list[LoggedDocument]
+    runs: int = Field(description="How many runs were examined: at most a thousand.")
+    unread: int = Field(description="How many of them the hub has not read yet.")
+
+
+class FacetValue(BaseModel):
+    """A value, and how many runs have it."""
+
+    value: str | int | float | bool
+    count: int
+
+
+class FacetBin(BaseModel):
+    """A range of numbers, and how many runs have a value in it."""
+
+    low: float
+    high: float
+    count: int
+
+
+class FacetDocument(BaseModel):
+    """The values of a field, most frequent first."""
+
+    field: str
+    values: list[FacetValue]
+    bins: list[FacetBin] = Field(description="Replaces numbers with more values than `limit`.")
+    distinct: int
+    missing: int = Field(description="How many runs have no value.")
+    runs: int
+
+
+class FieldCount(BaseModel):
+    """A hyperparameter, metric or tag, and how many runs have it."""
+
+    name: str = Field(examples=["hparams.lr"])
+    runs: int
+
+
+class FieldList(BaseModel):
+    """The fields of some runs, by name."""
+
+    fields: list[FieldCount]
+
+
 class RootSpec(BaseModel):
     """A root to add."""
 
@@ -155,6 +215,10 @@ class RootList(BaseModel):
     roots: list[RootDocument]
 
 
+Selectors = Annotated[list[str], Query(description="Selectors, as of boards; all runs by default.")]
+Condition = Annotated[
+    str | None, Query(description="A condition on the runs.", max_length=MAX_LENGTH)
+]
 Texts = Annotated[list[Annotated[str, Field(max_length=MAX_LENGTH)]], Field(max_length=MAX_FIELDS)]
 
 
@@ -163,9 +227,7 @@ Texts = Annotated[list[Annotated[str, Field(max_length=MAX_LENGTH)]], Field(max_
 def list_runs(
     hub: TheHub,
     selector: Annotated[list[str], Query(description="Selectors; all runs by default.")] = [],  # noqa: B006
-    where: Annotated[
-        str | None, Query(description="A condition on the runs.", max_length=MAX_LENGTH)
-    ] = None,
+    where: Condition = None,
     sort: Annotated[Texts, Query(description="Fields, in descending order with '-'.")] = [],  # noqa: B006
     group_by: Annotated[Texts, Query(description="Fields that the runs of a group share.")] = [],  # noqa: B006
     columns: Annotated[
@@ -279,6 +341,93 @@ def _value(field: QuestionField, value: Any) -> Any:
     if not field.group and field.name in TIMES and value is not None:
         return format_time(value)
     return value
+
+
+@router.get("/runs/facets", response_model=FacetDocument)
+@computes
+def get_facet(
+    hub: TheHub,
+    field: Annotated[
+        str,
+        Query(
+            description="As in a question: `state`, `tags`, `hparams.NAME`, `metrics.NAME.max`.",
+            min_length=1,
+            max_length=500,
+        ),
+    ],
+    selector: Selectors = [],  # noqa: B006
+    where: Condition = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> Response:
+    """Count the values of a field; many different numbers are counted in bins."""
+    parsed = parse_field(field)
+    runs = _selected(hub, selector, where, [parsed])
+    found = hub.runs.facet(runs, parsed, limit)
+    return json_response(
+        {
+            "field": field,
+            "values": [{"value": value, "count": count} for value, count in found.values],
+            "bins": [{"low": low, "high": high, "count": count} for low, high, count in found.bins],
+            "distinct": found.distinct,
+            "missing": found.missing,
+            "runs": len(runs),
+        }
+    )
+
+
+@router.get("/runs/fields")
+@computes
+def list_fields(
+    hub: TheHub,
+    selector: Selectors = [],  # noqa: B006
+    where: Condition = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> FieldList:
+    """List the most frequent hyperparameters, metrics and tags of runs, by name."""
+    any_of_them = QuestionField("", "hparams")  # makes the hub read runs without a record
+    found = hub.runs.fields(_selected(hub, selector, where, [any_of_them]), limit)
+    return FieldList(fields=[FieldCount(name=name, runs=count) for name, count in found])
+
+
+@router.get("/runs/metrics", response_model=LoggedList)
+def list_logged(
+    hub: TheHub,
+    selector: Selectors = [],  # noqa: B006
+    where: Condition = None,
+) -> Response:
+    """List the tags that runs have logged: scalars, images, text, histograms and others."""
+    runs = _selected(hub, selector, where)[:_MOST_LOOKED]
+    hub.follower.metrics_requested(runs, wait=True)
+    metrics = [
+        {
+            "name": one.name,
+            "plugin": one.plugin,
+            "scalar": one.is_scalar,
+            "runs": one.runs,
+            "first_step": one.first_step,
+            "last_step": one.last_step,
+            "ids": one.ids,
+        }
+        for one in hub.runs.logged(runs)
+    ]
+    unread = hub.library.unread(runs)
+    return json_response({"metrics": metrics, "runs": len(runs), "unread": unread})
+
+
+def _selected(
+    hub: Hub, selectors: list[str], where: str | None, fields: Sequence[QuestionField] = ()
+) -> RunSet:
+    """Return the runs of a request, and start reading the metrics that it needs."""
+    hub.follower.runs_requested()
+    runs = hub.library.find(hub.library.parse(selectors))
+    question = Question.parse(where)
+    if read := hub.library.to_read(question, runs, fields):
+        hub.follower.metrics_requested(read)
+    return hub.library.narrow(question, runs) if where else runs
+
+
+def json_response(document: dict[str, Any]) -> Response:
+    return Response(dump_json(document), media_type="application/json")
 
 
 @router.get("/roots")
