@@ -144,6 +144,13 @@ def test_values_of_options_are_offered(no_hub, offered, words, values):
     assert offered(*words) == values
 
 
+@pytest.mark.parametrize("group", ["runs", "jobs"])
+def test_a_group_that_lists_by_default_offers_the_options_of_its_list(offered, group):
+    options = offered(group, "--")
+    assert options.count("--help") == 1
+    assert set(options) == set(offered(group, "list", "--"))
+
+
 def test_runs_are_offered_once_one_experiment_is_left(index):
     labels = ("cifar10/run1", "cifar100/run1", "mnist/run1")
     for one in labels:

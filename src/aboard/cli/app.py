@@ -274,9 +274,12 @@ class ListByDefault(TyperGroup):
         return at
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Offer the commands, and the options and arguments of `list`."""
         listing = self.commands["list"]
         below = typer.Context(listing, info_name="list", parent=ctx, resilient_parsing=True)
         below.params["root"] = None
         arguments = [one for one in listing.params if one.param_type_name == "argument"]
-        listed = [offer for one in arguments for offer in one.shell_complete(below, incomplete)]
-        return [*super().shell_complete(ctx, incomplete), *listed]
+        offers = [*super().shell_complete(ctx, incomplete)]
+        offers += listing.shell_complete(below, incomplete)
+        offers += [offer for one in arguments for offer in one.shell_complete(below, incomplete)]
+        return list({offer.value: offer for offer in offers}.values())
