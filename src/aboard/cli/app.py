@@ -13,9 +13,10 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+from typer import _completion_shared
 from typer.core import TyperCommand, TyperGroup
 
-from aboard.cli.completion import whole_words
+from aboard.cli.completion import BASH_SCRIPT, whole_words
 from aboard.cli.console import CommandError, ReportingGroup, examples, report
 
 _HELP = """
@@ -202,6 +203,8 @@ app = typer.Typer(
     invoke_without_command=True,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+# Private, and the same in typer 0.19 and 0.28; typer has no public way to change the script.
+_completion_shared._completion_scripts["bash"] = BASH_SCRIPT
 
 
 @app.callback()

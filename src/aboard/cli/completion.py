@@ -18,6 +18,21 @@ import typer
 if TYPE_CHECKING:
     from aboard.index import Index
 
+BASH_SCRIPT = """
+%(complete_func)s() {
+    local IFS=$'\\n'
+    COMPREPLY=( $( env COMP_WORDS="${COMP_WORDS[*]}" \\
+                   COMP_CWORD=$COMP_CWORD \\
+                   %(autocomplete_var)s=complete_bash $1 ) )
+    # More follows a directory or a group of fields: append no space.
+    [[ ${COMPREPLY[0]} == *[./] ]] && compopt -o nospace 2> /dev/null
+    return 0
+}
+
+complete -o default -F %(complete_func)s %(prog_name)s
+"""
+"""Typer's script, except for the space."""
+_SIGNED = {"--sort"}  # options whose values may begin with a minus
 _TO_ANSWER_SECONDS = 1.0
 _MOST_OFFERED = 10_000
 
@@ -26,16 +41,19 @@ Offers = list[tuple[str, str]]
 
 @contextmanager
 def whole_words() -> Iterator[None]:
-    """Let Bash complete words with a colon, such as `slurm:long`.
+    """Let Bash complete words with a colon, such as `slurm:long`, and values such as `-created`.
 
     Bash splits words at colons and replaces only what follows the last one: join the words that it
     passes, and remove the preceding part from the offers. Zsh and Fish do not need this.
+
+    Typer takes any word with a leading minus for an option: complete `--sort -created` without it.
     """
     if os.environ.get("_ABOARD_COMPLETE") != "complete_bash":
         yield
         return
     given = os.environ["COMP_WORDS"].split("\n")
     words, kept = join_words(given[: int(os.environ["COMP_CWORD"]) + 1])
+    words, sign = without_sign(words)
     os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     offers = StringIO()
     try:
@@ -43,7 +61,18 @@ def whole_words() -> Iterator[None]:
             yield
     finally:
         for line in offers.getvalue().splitlines(keepends=True):
-            sys.stdout.write(line.removeprefix(kept))
+            text = sign + line if line.strip() else line
+            sys.stdout.write(text.removeprefix(kept))
+
+
+def without_sign(words: Sequence[str]) -> tuple[list[str], str]:
+    """Remove the minus from the last word if it is the value of a signed option."""
+    *before, last = words
+    quote = last[:1] if last[:1] in {"'", '"'} else ""
+    value = last.removeprefix(quote)
+    if not before or before[-1] not in _SIGNED or value[:1] != "-" or value[:2] == "--":
+        return list(words), ""
+    return [*before, quote + value[1:]], "-"
 
 
 def join_words(given: Sequence[str]) -> tuple[list[str], str]:
@@ -143,13 +172,13 @@ def columns_like(context: typer.Context, incomplete: str) -> list[str]:
 
 def fields_like(context: typer.Context, incomplete: str) -> list[str]:
     """Offer fields to sort or group by."""
-    return _fields(context, incomplete)
+    return _fields_within(context, incomplete)
 
 
 def conditions_like(context: typer.Context, incomplete: str) -> list[str]:
     """Offer fields for the last word of a condition."""
     before, last = _split_word(incomplete)
-    return [before + one for one in _fields(context, last)]
+    return [before + one for one in _fields_within(context, last)]
 
 
 def _split_word(text: str) -> tuple[str, str]:
@@ -157,6 +186,17 @@ def _split_word(text: str) -> tuple[str, str]:
     while at and (text[at - 1].isalnum() or text[at - 1] in "_./-:"):
         at -= 1
     return text[:at], text[at:]
+
+
+def _fields_within(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer fields; with the only group that matches, also its names.
+
+    A shell completes a single offer with a space and a closing quote.
+    """
+    offers = _fields(context, incomplete)
+    if len(offers) == 1 and offers[0].endswith("."):
+        offers += _fields(context, offers[0])
+    return offers
 
 
 def _fields(context: typer.Context, incomplete: str) -> list[str]:
