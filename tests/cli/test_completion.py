@@ -219,3 +219,48 @@ def test_fields_of_runs_are_offered(aboard, offered, tmp_path):
     assert offered("runs", "--columns", "hp") == ["hparams", "hparams."]
     assert offered("runs", "--columns", "run,hparams.l") == ["run,hparams.lr"]
     assert offered("runs", "--columns", "run,metrics.loss.me") == ["run,metrics.loss.mean"]
+
+
+def test_tags_metrics_and_words_of_selectors_are_offered(aboard, offered, tmp_path):
+    log_run(tmp_path / "runs", "mnist/run1", [3.0])
+    record = Manifest("run1", "mnist", hparams={"lr": 0.1, "width": 3}, tags={"baseline": ""})
+    (tmp_path / "runs/mnist/run1/run.json").write_bytes(record.to_json())
+    assert offered("export", "runs", "--tag", "") == []  # nothing is read to complete
+    assert aboard("runs", "--where", "metrics.loss.max > 0").code == 0
+    assert offered("compare", "a", "b", "--metric", "lo") == ["loss"]
+    assert offered("compare", "a", "b", "--metric", "loss.me") == ["loss.mean"]
+    assert offered("export", "runs", "--tag", "") == ["loss"]
+    assert offered("export", "mnist", "--tag", "l") == ["loss"]
+    assert offered("export", "runs", "--tag", "x") == []
+    assert offered("view", "tag", ":") == ["baseline"]
+    assert offered("view", "not", ":", "tag", ":", "ba") == ["baseline"]
+    assert offered("view", "state", ":", "k") == ["killed"]
+    assert offered("runs", "show", "hparam", ":") == ["lr", "width"]
+    assert offered("runs", "show", "hparam", ":", "w") == ["width", "width="]
+
+
+def test_only_scalars_are_offered_to_export(aboard, offered, tree):
+    assert aboard("index", tree).code == 0
+    assert offered("export", str(tree), "--tag", "") == ["exact", "loss"]
+    assert offered("ls", str(tree), "--tag", "") == ["exact", "loss", "notes", "picture"]
+
+
+def test_completion_from_the_index_does_not_import_numpy(aboard, variables, tree, tmp_path):
+    assert aboard("index", tree).code == 0
+    script = (
+        "import sys; from aboard.cli.app import run\n"
+        "try: run([])\n"
+        "except SystemExit: pass\n"
+        "assert 'numpy' not in sys.modules, 'numpy'"
+    )
+    words = ["aboard", "export", str(tree), "--tag", "lo"]
+    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": "4"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=variables | asked | {"_ABOARD_COMPLETE": "complete_bash"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["loss"]

@@ -35,6 +35,7 @@ complete -o default -F %(complete_func)s %(prog_name)s
 _SIGNED = {"--sort"}  # options whose values may begin with a minus
 _TO_ANSWER_SECONDS = 1.0
 _MOST_OFFERED = 10_000
+_MOST_TAGS = 1_000  # of a source; reading them takes about ten milliseconds
 
 Offers = list[tuple[str, str]]
 
@@ -154,9 +155,68 @@ def engines_like(incomplete: str) -> Offers:
 
 def selectors_like(context: typer.Context, incomplete: str) -> Offers:
     try:
+        if named := _named_like(context, incomplete):
+            return named
         return [*_offered_runs(context, incomplete), *_directories(incomplete)]
     except Exception:  # noqa: BLE001 - completion must be silent
         return []
+
+
+def _named_like(context: typer.Context, incomplete: str) -> Offers:
+    """Offer what may follow `tag:`, `state:` and `hparam:`, also after `not:`."""
+    before, colon, _ = incomplete.rpartition(":")
+    match before.removeprefix("not:"):
+        case "tag":
+            names = _names(context, "tags")
+        case "state":
+            from aboard.runs.manifest import State
+
+            names = list(State)
+        case "hparam":
+            names = _names(context, "hparams")
+        case _:
+            return []
+    texts = [text for name in names if (text := before + colon + name).startswith(incomplete)]
+    if before.endswith("hparam") and len(texts) == 1:
+        texts.append(f"{texts[0]}=")  # a comparison follows: with one offer, a space would
+    return [(text, before) for text in texts]
+
+
+def metrics_like(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer metrics; after the name of one and a dot, its statistics."""
+    try:
+        from aboard.runs.question import STATISTICS
+
+        names = _names(context, "metrics")
+        before, _, _ = incomplete.rpartition(".")
+        if before in names:
+            names += [f"{before}.{one}" for one in STATISTICS]
+        return [one for one in names if one.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def tags_like(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer tags of the sources, or of all roots if the index does not have the sources."""
+    try:
+        with _index_of_runs(context) as (index, roots):
+            if index is None:
+                return []
+            # An option without its value ends the parsing: the arguments are still in `args`.
+            found = _tags(context, index, context.params.get("source") or context.args)
+            found = found or _tags(context, index, roots)
+        # Tags with a leading underscore are internal.
+        return [one for one in found if one.startswith(incomplete) and one[:1] != "_"]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def _tags(context: typer.Context, index: Index, sources: Sequence[str]) -> list[str]:
+    from aboard.index import Source
+
+    tags = [tag for one in sources for tag in index.tags(Source.parse(one), most=_MOST_TAGS)]
+    only_scalars = context.info_name == "export"
+    return sorted({tag.name for tag in tags if tag.is_scalar or not only_scalars})
 
 
 def columns_like(context: typer.Context, incomplete: str) -> list[str]:

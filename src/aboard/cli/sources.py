@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.completion import conditions_like, fields_like
+from aboard.cli.completion import conditions_like, fields_like, tags_like
 from aboard.cli.console import (
     FAILURE,
     Failure,
@@ -443,7 +443,12 @@ RunOption = Annotated[
 ]
 TagOption = Annotated[
     list[str] | None,
-    typer.Option("--tag", metavar="GLOB", help="Only tags of this name; may be repeated."),
+    typer.Option(
+        "--tag",
+        metavar="GLOB",
+        help="Only tags of this name; may be repeated.",
+        autocompletion=tags_like,
+    ),
 ]
 
 
