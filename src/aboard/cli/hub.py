@@ -84,7 +84,7 @@ def serve(
     ] = None,
     port: PortOption = None,
     database: Annotated[
-        str | None, typer.Option(help="A path, or postgresql://user:password@host/name.")
+        str | None, typer.Option(help="A path, or postgresql://user@host/name.")
     ] = None,
     root: Annotated[
         list[str] | None,

@@ -72,7 +72,7 @@ WhereOption = Annotated[
     typer.Option(
         metavar="EXPR",
         help="Only runs for which this is true, such as"
-        """ 'hparams.lr < 0.1 and metrics["eval/acc"].max > 0.9'.""",
+        """ 'hparams.lr < 0.1 and metrics["eval/acc"] > 0.9'.""",
         autocompletion=conditions_like,
     ),
 ]
