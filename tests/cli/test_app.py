@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pytest
 import typer
 from typer.main import get_command
 
@@ -66,6 +67,15 @@ def test_help_is_not_cut_at_80_columns(monkeypatch, capsys):
             # A range such as [x>=1] may be on a line of its own.
             metavar = "" if one.is_flag else one.make_metavar(context).split()[0]
             assert metavar in shown, (path, one.opts)
+
+
+@pytest.mark.parametrize("group", ["boards", "image"])
+def test_a_group_that_shows_nothing_prints_its_help(group, capsys):
+    assert run([group]) == 0
+    alone = capsys.readouterr()
+    assert run([group, "--help"]) == 0
+    assert alone.out.strip() == capsys.readouterr().out.strip()
+    assert alone.err == ""
 
 
 def test_the_list_of_commands_imports_none_of_them():

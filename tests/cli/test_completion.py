@@ -178,11 +178,14 @@ def test_values_of_options_are_offered(no_hub, offered, words, values):
     assert offered(*words) == values
 
 
-@pytest.mark.parametrize("group", ["runs", "jobs"])
-def test_a_group_that_lists_by_default_offers_the_options_of_its_list(offered, group):
+@pytest.mark.parametrize(
+    ("group", "default"),
+    [("runs", "list"), ("jobs", "list"), ("user", "list"), ("token", "list"), ("hub", "status")],
+)
+def test_a_group_offers_the_options_of_its_default_command(offered, group, default):
     options = offered(group, "--")
     assert options.count("--help") == 1
-    assert set(options) == set(offered(group, "list", "--"))
+    assert set(options) == set(offered(group, default, "--"))
 
 
 def test_runs_are_offered_once_one_experiment_is_left(index):

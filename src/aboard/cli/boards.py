@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from aboard.boards.model import ENDED, INSTANT, BoardState
+from aboard.cli.app import HelpByDefault
 from aboard.cli.completion import boards_like, places_like, selectors_like
 from aboard.cli.console import (
     INTERRUPTED,
@@ -578,7 +579,9 @@ def _revoke_share(client: Client, board: str, share: str, *, json: bool) -> None
 
 
 GROUP = typer.Typer(
-    help="Change what a board shows, its name and its limits.", rich_markup_mode="markdown"
+    cls=HelpByDefault,
+    help="Change what a board shows, its name and its limits.",
+    rich_markup_mode="markdown",
 )
 SelectorsArgument = Annotated[
     list[str],
