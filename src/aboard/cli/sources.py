@@ -48,11 +48,12 @@ if TYPE_CHECKING:
     from aboard.runs.selectors import Selector
 
 SourceArgument = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
-        metavar="SOURCE...",
-        help="Directories, bucket URIs (s3://bucket/path) or event files, one or more; each also"
-        " as NAME=SOURCE. Or selectors of runs, such as cifar10/1-3, if there is no such path.",
+        metavar="[SOURCE]...",
+        help="Directories, bucket URIs (s3://bucket/path) or event files, each also as"
+        " NAME=SOURCE. Or selectors of runs, such as cifar10/1-3, if there is no such path. By"
+        " default the root: ABOARD_ROOT or ./runs.",
         show_default=False,
     ),
 ]
