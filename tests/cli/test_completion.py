@@ -128,6 +128,8 @@ def test_bash_appends_no_space_to_what_must_be_continued(no_hub, aboard, complet
         "aboard runs --sort=-metrics.lo",
         'aboard runs --where "hpar',
         "aboard runs --sort crea",
+        "aboard view tag:ba",
+        "aboard view hparam:l",
     ) == [
         "aboard view runs/",
         "aboard runs --sort hparams.",
@@ -135,6 +137,8 @@ def test_bash_appends_no_space_to_what_must_be_continued(no_hub, aboard, complet
         "aboard runs --sort=-metrics.loss ",
         'aboard runs --where "hparams.',
         "aboard runs --sort created ",
+        "aboard view tag:baseline ",
+        "aboard view hparam:lr",
     ]
 
 
