@@ -76,6 +76,19 @@ def names(aboard):
     return [user["name"] for user in aboard("user", "list", "--json").json["users"]]
 
 
+@pytest.mark.parametrize(
+    ("group", "default"), [("hub", "status"), ("user", "list"), ("token", "list")]
+)
+def test_a_group_alone_shows_what_it_is_about(hub, aboard, group, default):
+    done = aboard(group)
+    assert done.code == 0
+    assert done == aboard(group, default)
+    assert aboard(group, "--json").json.keys() == aboard(group, default, "--json").json.keys()
+    wrong = aboard(group, "nosuch")
+    assert wrong.code == 2
+    assert wrong.err == f"aboard: no such command 'nosuch'. See 'aboard {group} --help'.\n"
+
+
 # Users.
 
 

@@ -6,10 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pytest
 import typer
 from typer.main import get_command
 
-from aboard.cli.app import COMMANDS, _command, app
+from aboard.cli.app import COMMANDS, _command, app, run
 
 
 def arguments(command, context) -> Iterator[tuple[str, str, bool]]:
@@ -45,6 +46,36 @@ def test_the_help_has_the_first_sentence_of_every_command():
     for name, entry in COMMANDS.items():
         text = inspect.cleandoc(_command(name).help)
         assert re.split(r"(?<=\.)\s", text)[0] == entry.summary, name
+
+
+def commands(name, command) -> Iterator[tuple[list[str], object]]:
+    yield [name], command
+    for below, child in getattr(command, "commands", {}).items():
+        yield [name, below], child
+
+
+def test_help_is_not_cut_at_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    for path, command in (one for name in COMMANDS for one in commands(name, _command(name))):
+        assert run([*path, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert max(map(len, shown.splitlines())) <= 80
+        assert "…" not in shown, path
+        context = typer.Context(command)
+        options = [one for one in command.params if one.param_type_name == "option"]
+        for one in options:
+            # A range such as [x>=1] may be on a line of its own.
+            metavar = "" if one.is_flag else one.make_metavar(context).split()[0]
+            assert metavar in shown, (path, one.opts)
+
+
+@pytest.mark.parametrize("group", ["boards", "image"])
+def test_a_group_that_shows_nothing_prints_its_help(group, capsys):
+    assert run([group]) == 0
+    alone = capsys.readouterr()
+    assert run([group, "--help"]) == 0
+    assert alone.out.strip() == capsys.readouterr().out.strip()
+    assert alone.err == ""
 
 
 def test_the_list_of_commands_imports_none_of_them():

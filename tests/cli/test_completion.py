@@ -69,38 +69,76 @@ def test_words_that_bash_splits_are_joined(given, words, kept):
     assert join_words(given.split(" ")) == (["aboard", "start", *words], kept)
 
 
-def test_bash_completes_profiles_of_an_engine(no_hub, aboard, variables, tmp_path):
+@pytest.fixture
+def completed(variables, tmp_path):
+    """Press Tab in Bash after each of some lines; return the lines that this makes."""
+
+    def press(*lines):
+        start = tmp_path / "bashrc"
+        start.write_text('eval "$(aboard --show-completion)"\nPS1=""\n')
+        programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        keyboard, terminal = pty.openpty()
+        with subprocess.Popen(
+            ["bash", "--noprofile", "--rcfile", str(start), "-i"],
+            env=variables | {"PATH": programs, "TERM": "dumb"},
+            cwd=tmp_path,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+        ):
+            os.close(terminal)
+            # Alt-# makes the line a comment and shows it again; the bar shows a space before it.
+            for line in lines:
+                os.write(keyboard, f"{line}\t|\x1b#".encode())
+            os.write(keyboard, b"exit\n")
+            shown = b""
+            with suppress(OSError):  # how a terminal ends
+                while some := os.read(keyboard, 4096):
+                    shown += some
+            os.close(keyboard)
+        printed = shown.decode().splitlines()
+        return [line[1:-1] for line in printed if line.startswith("#aboard")]
+
+    return press
+
+
+def test_bash_completes_profiles_of_an_engine(no_hub, aboard, completed, tmp_path):
     settings = tmp_path / "aboard.toml"
     settings.write_text("[executors.slurm.profiles.long]\n")
     assert aboard("engines", ABOARD_CONFIG=str(settings)).code == 0
-    start = tmp_path / "bashrc"
-    start.write_text('eval "$(aboard --show-completion)"\nPS1=""\n')
-    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    keyboard, terminal = pty.openpty()
-    with subprocess.Popen(
-        ["bash", "--noprofile", "--rcfile", str(start), "-i"],
-        env=variables | {"PATH": programs, "TERM": "dumb"},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    ):
-        os.close(terminal)
-        # The completed line is printed, as the arguments of another command.
-        for typed in ("--on slurm:", "--on slurm:lo", "--on=slurm:l", "--on proc"):
-            os.write(keyboard, f"aboard start x {typed}\t\x01echo line: \x05\n".encode())
-        os.write(keyboard, b"exit\n")
-        shown = b""
-        with suppress(OSError):  # how a terminal ends
-            while some := os.read(keyboard, 4096):
-                shown += some
-        os.close(keyboard)
-    lines = [line for line in shown.decode().splitlines() if line.startswith("line: ")]
-    assert lines == [
-        "line: aboard start x --on slurm:long",
-        "line: aboard start x --on slurm:long",
-        "line: aboard start x --on=slurm:long",
-        "line: aboard start x --on process",
+    typed = ("--on slurm:", "--on slurm:lo", "--on=slurm:l", "--on proc")
+    assert completed(*(f"aboard start x {one}" for one in typed)) == [
+        "aboard start x --on slurm:long ",
+        "aboard start x --on slurm:long ",
+        "aboard start x --on=slurm:long ",
+        "aboard start x --on process ",
+    ]
+
+
+def test_bash_appends_no_space_to_what_must_be_continued(no_hub, aboard, completed, tmp_path):
+    log_run(tmp_path / "runs", "mnist/run1", [3.0])
+    record = Manifest("run1", "mnist", hparams={"lr": 0.1}, tags={"baseline": ""})
+    (tmp_path / "runs/mnist/run1/run.json").write_bytes(record.to_json())
+    assert aboard("runs", "--where", "metrics.loss.max > 0").code == 0
+    assert completed(
+        "aboard view ru",
+        "aboard runs --sort hp",
+        "aboard runs --sort -hp",
+        "aboard runs --sort=-metrics.lo",
+        'aboard runs --where "hpar',
+        "aboard runs --sort crea",
+        "aboard view tag:ba",
+        "aboard view hparam:l",
+    ) == [
+        "aboard view runs/",
+        "aboard runs --sort hparams.",
+        "aboard runs --sort -hparams.",
+        "aboard runs --sort=-metrics.loss ",
+        'aboard runs --where "hparams.',
+        "aboard runs --sort created ",
+        "aboard view tag:baseline ",
+        "aboard view hparam:lr",
     ]
 
 
@@ -144,6 +182,16 @@ def test_values_of_options_are_offered(no_hub, offered, words, values):
     assert offered(*words) == values
 
 
+@pytest.mark.parametrize(
+    ("group", "default"),
+    [("runs", "list"), ("jobs", "list"), ("user", "list"), ("token", "list"), ("hub", "status")],
+)
+def test_a_group_offers_the_options_of_its_default_command(offered, group, default):
+    options = offered(group, "--")
+    assert options.count("--help") == 1
+    assert set(options) == set(offered(group, default, "--"))
+
+
 def test_runs_are_offered_once_one_experiment_is_left(index):
     labels = ("cifar10/run1", "cifar100/run1", "mnist/run1")
     for one in labels:
@@ -167,9 +215,59 @@ def test_fields_of_runs_are_offered(aboard, offered, tmp_path):
     (tmp_path / "runs/mnist/run1/run.json").write_bytes(record.to_json())
     assert aboard("runs", "--where", "metrics.loss.max > 0").code == 0
     assert offered("runs", "--sort", "crea") == ["created"]
+    assert offered("runs", "--sort", "-crea") == ["-created"]
+    assert offered("runs", "--sort", "=", "-metrics.lo") == ["-metrics.loss"]
+    assert offered("runs", "--sort", "'-metrics.lo") == ["-metrics.loss"]
+    assert offered("runs", "--sort", "-nosuch") == []
+    assert offered("runs", "--sort", "hp") == ["hparams.", "hparams.lr", "hparams.width"]
     assert offered("runs", "--group-by", "hparams.") == ["hparams.lr", "hparams.width"]
     assert offered("runs", "--where", "'state==1 or hparams.w")[-1] == "hparams.width"
     assert offered("ls", "runs", "--sort", "metrics.l") == ["metrics.loss"]
     assert offered("runs", "--columns", "hp") == ["hparams", "hparams."]
     assert offered("runs", "--columns", "run,hparams.l") == ["run,hparams.lr"]
     assert offered("runs", "--columns", "run,metrics.loss.me") == ["run,metrics.loss.mean"]
+
+
+def test_tags_metrics_and_words_of_selectors_are_offered(aboard, offered, tmp_path):
+    log_run(tmp_path / "runs", "mnist/run1", [3.0])
+    record = Manifest("run1", "mnist", hparams={"lr": 0.1, "width": 3}, tags={"baseline": ""})
+    (tmp_path / "runs/mnist/run1/run.json").write_bytes(record.to_json())
+    assert offered("export", "runs", "--tag", "") == []  # nothing is read to complete
+    assert aboard("runs", "--where", "metrics.loss.max > 0").code == 0
+    assert offered("compare", "a", "b", "--metric", "lo") == ["loss"]
+    assert offered("compare", "a", "b", "--metric", "loss.me") == ["loss.mean"]
+    assert offered("export", "runs", "--tag", "") == ["loss"]
+    assert offered("export", "mnist", "--tag", "l") == ["loss"]
+    assert offered("export", "runs", "--tag", "x") == []
+    assert offered("view", "tag", ":") == ["baseline"]
+    assert offered("view", "not", ":", "tag", ":", "ba") == ["baseline"]
+    assert offered("view", "state", ":", "k") == ["killed"]
+    assert offered("runs", "show", "hparam", ":") == ["lr", "width"]
+    assert offered("runs", "show", "hparam", ":", "w") == ["width", "width="]
+
+
+def test_only_scalars_are_offered_to_export(aboard, offered, tree):
+    assert aboard("index", tree).code == 0
+    assert offered("export", str(tree), "--tag", "") == ["exact", "loss"]
+    assert offered("ls", str(tree), "--tag", "") == ["exact", "loss", "notes", "picture"]
+
+
+def test_completion_from_the_index_does_not_import_numpy(aboard, variables, tree, tmp_path):
+    assert aboard("index", tree).code == 0
+    script = (
+        "import sys; from aboard.cli.app import run\n"
+        "try: run([])\n"
+        "except SystemExit: pass\n"
+        "assert 'numpy' not in sys.modules, 'numpy'"
+    )
+    words = ["aboard", "export", str(tree), "--tag", "lo"]
+    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": "4"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=variables | asked | {"_ABOARD_COMPLETE": "complete_bash"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["loss"]

@@ -176,8 +176,3 @@ def test_without_a_daemon_building_an_image_says_which_and_what_to_check(aboard,
         f"aboard: unix://{tmp_path}/docker.sock: Docker does not answer: no such file or directory."
         " Check: docker info\n"
     )
-
-
-def test_image_alone_shows_its_commands(aboard):
-    done = aboard("image")
-    assert "build" in done.out + done.err

@@ -73,7 +73,25 @@ def test_a_bad_uri_is_wrong_usage(aboard, uri, line):
     ("arguments", "line"),
     [
         (["ls", "--zyx"], "no such option: --zyx. See 'aboard ls --help'."),
-        (["ls"], "missing argument 'SOURCE...'. See 'aboard ls --help'."),
+        (
+            ["ls"],
+            "./runs not found. Name what to list: aboard ls SOURCE. Or set ABOARD_ROOT or --root.",
+        ),
+        (
+            ["index"],
+            "./runs not found. Name what to read: aboard index SOURCE. Or set ABOARD_ROOT.",
+        ),
+        (
+            ["export"],
+            (
+                "./runs not found. Name what to export: aboard export SOURCE. Or set ABOARD_ROOT"
+                " or --root."
+            ),
+        ),
+        (
+            ["index", "--forget"],
+            "--forget requires a source. Name it: aboard index --forget SOURCE.",
+        ),
         (["lss"], "no such command 'lss'. Did you mean 'ls'? See 'aboard --help'."),
     ],
 )

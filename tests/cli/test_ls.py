@@ -13,6 +13,7 @@ from rich.cells import cell_len
 
 import aboard as library
 from aboard.cli.sources import distinct_labels
+from tests.engines.real_hub import log_run
 
 
 def test_runs_are_listed(aboard, tree):
@@ -24,6 +25,35 @@ def test_runs_are_listed(aboard, tree):
         ("b", "1", "7", "3", "-"),
     ]
     assert (result.code, result.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("ls", []),
+        ("ls", ["--limit", "1"]),
+        ("ls", ["--tag", "loss"]),
+        ("index", ["--rebuild"]),
+        ("export", []),
+        ("export", ["--where", "metrics.loss > 0"]),
+    ],
+)
+def test_without_a_source_the_root_is_read(aboard, tmp_path, command, options):
+    for number in (1, 2):
+        log_run(tmp_path / "runs", f"mnist/run{number}", [float(number)])
+    (tmp_path / "elsewhere").mkdir()
+
+    def told(*arguments, **more):
+        done = aboard(command, *arguments, *options, **more)
+        assert (done.code, done.err) == (0, "")
+        varying = ("  read ", "The index is ")  # how fast it was, and how large it is
+        return [line for line in done.out.splitlines() if not line.startswith(varying)]
+
+    named = told(tmp_path / "runs")
+    assert told() == named
+    assert told(ABOARD_ROOT=str(tmp_path / "runs"), cwd=tmp_path / "elsewhere") == named
+    if command != "index":
+        assert told("--root", tmp_path / "runs", cwd=tmp_path / "elsewhere") == named
 
 
 def test_tags_are_listed(aboard, tree):

@@ -13,9 +13,10 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+from typer import _completion_shared
 from typer.core import TyperCommand, TyperGroup
 
-from aboard.cli.completion import whole_words
+from aboard.cli.completion import BASH_SCRIPT, whole_words
 from aboard.cli.console import CommandError, ReportingGroup, examples, report
 
 _HELP = """
@@ -119,8 +120,8 @@ _PANELS = {
         "image": ("engines", "Build the image of boards in containers."),
         "hub": ("hub", "Show the hub in use, or stop your own."),
         "login": ("hub", "Use a team's hub from now on."),
-        "user": ("hub", "Manage the users of a team's hub."),
-        "token": ("hub", "Manage the tokens with which programs use a hub."),
+        "user": ("hub", "List and manage the users of a team's hub."),
+        "token": ("hub", "List and manage the tokens with which programs use a hub."),
         "serve": ("hub", "Serve boards of a selection of runs, behind one authenticated address."),
     },
 }
@@ -202,6 +203,8 @@ app = typer.Typer(
     invoke_without_command=True,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+# Private, and the same in typer 0.19 and 0.28; typer has no public way to change the script.
+_completion_shared._completion_scripts["bash"] = BASH_SCRIPT
 
 
 @app.callback()
@@ -249,20 +252,40 @@ def run(arguments: list[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-class ListByDefault(TyperGroup):
-    """The commands of a group; any other word is for its `list`."""
+class HelpByDefault(TyperGroup):
+    """The commands of a group; without one, the help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the command first: the one behind the options, or `list`."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), nl=False)
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+
+class ListByDefault(TyperGroup):
+    """The commands of a group; without one, its `list`, or another that is the `default`.
+
+    If the default takes arguments, any word that is not a command is one of them.
+    """
+
+    default = "list"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command first: the one behind the options, or the default."""
         if not args and ctx.resilient_parsing:
             return super().parse_args(ctx, args)  # completion: a command may still follow
         if not args or args[0] not in ctx.help_option_names:
             at = self._first_word(args)
             if at < len(args) and args[at] in self.commands:
                 args = [args[at], *args[:at], *args[at + 1 :]]
-            else:
-                args = ["list", *args]
+            elif at == len(args) or self._arguments():
+                args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def _arguments(self) -> list[Any]:
+        """Return the arguments of the default command."""
+        params = self.commands[self.default].params
+        return [one for one in params if one.param_type_name == "argument"]
 
     def _first_word(self, args: list[str]) -> int:
         """Return the position of the first argument that is neither an option nor its value."""
@@ -274,9 +297,16 @@ class ListByDefault(TyperGroup):
         return at
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        listing = self.commands["list"]
-        below = typer.Context(listing, info_name="list", parent=ctx, resilient_parsing=True)
+        """Offer the commands, and the options and arguments of the default command."""
+        command = self.commands[self.default]
+        below = typer.Context(command, info_name=self.default, parent=ctx, resilient_parsing=True)
         below.params["root"] = None
-        arguments = [one for one in listing.params if one.param_type_name == "argument"]
-        listed = [offer for one in arguments for offer in one.shell_complete(below, incomplete)]
-        return [*super().shell_complete(ctx, incomplete), *listed]
+        offers = [*super().shell_complete(ctx, incomplete)]
+        offers += command.shell_complete(below, incomplete)
+        for one in self._arguments():
+            offers += one.shell_complete(below, incomplete)
+        return list({offer.value: offer for offer in offers}.values())
+
+
+class StatusByDefault(ListByDefault):
+    default = "status"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from aboard.boards.model import ENDED, INSTANT, BoardState
+from aboard.cli.app import HelpByDefault
 from aboard.cli.completion import boards_like, places_like, selectors_like
 from aboard.cli.console import (
     INTERRUPTED,
@@ -124,10 +125,10 @@ def start(
     on: Annotated[
         str | None,
         typer.Option(
-            metavar="ENGINE[:PROFILE]",
-            help="Where it runs. instant: in the hub itself. process: in a separate process."
-            " docker, slurm, kubernetes, vertex: see `aboard engines`."
-            " [default: set by the hub]",
+            metavar="ENGINE",
+            help="Where it runs, as ENGINE or ENGINE:PROFILE. instant: in the hub itself."
+            " process: in a separate process. docker, slurm, kubernetes, vertex:"
+            " see `aboard engines`. [default: set by the hub]",
             autocompletion=places_like,
         ),
     ] = None,
@@ -149,7 +150,7 @@ def start(
     ] = None,
     cpus: Annotated[
         float | None,
-        typer.Option(help="How many processors it may use; not with instant.", min=0),
+        typer.Option(metavar="N", help="How many processors it may use; not with instant.", min=0),
     ] = None,
     runs: Annotated[
         list[str] | None,
@@ -158,7 +159,7 @@ def start(
             "--trial-ids",
             metavar="RUN",
             help="Only these runs of the experiments: 1,4 or 3-7 or names; may be repeated. Without"
-            " an experiment, runs of any: cifar10/run1,mnist/run4.",
+            " an experiment, runs of any, such as cifar10/run1.",
         ),
     ] = None,
     team: Annotated[bool, typer.Option("--team", help="Let all users of the hub see it.")] = False,
@@ -583,7 +584,9 @@ def _revoke_share(client: Client, board: str, share: str, *, json: bool) -> None
 
 
 GROUP = typer.Typer(
-    help="Change what a board shows, its name and its limits.", rich_markup_mode="markdown"
+    cls=HelpByDefault,
+    help="Change what a board shows, its name and its limits.",
+    rich_markup_mode="markdown",
 )
 SelectorsArgument = Annotated[
     list[str],

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from aboard.cli.completion import selectors_like
+from aboard.cli.completion import metrics_like, selectors_like
 from aboard.cli.console import (
     FAILURE,
     JsonOption,
@@ -79,6 +79,7 @@ def compare(
             metavar="METRIC",
             help="Only metrics that match, such as 'eval/*', or one of last, min, max, mean, first"
             " and count of one: eval/acc.max; may be repeated.",
+            autocompletion=metrics_like,
         ),
     ] = None,
     fail_if: Annotated[

@@ -18,24 +18,43 @@ import typer
 if TYPE_CHECKING:
     from aboard.index import Index
 
+BASH_SCRIPT = """
+%(complete_func)s() {
+    local IFS=$'\\n'
+    COMPREPLY=( $( env COMP_WORDS="${COMP_WORDS[*]}" \\
+                   COMP_CWORD=$COMP_CWORD \\
+                   %(autocomplete_var)s=complete_bash $1 ) )
+    # More follows a directory or a group of fields: append no space.
+    [[ ${COMPREPLY[0]} == *[./] ]] && compopt -o nospace 2> /dev/null
+    return 0
+}
+
+complete -o default -F %(complete_func)s %(prog_name)s
+"""
+"""Typer's script, except for the space."""
+_SIGNED = {"--sort"}  # options whose values may begin with a minus
 _TO_ANSWER_SECONDS = 1.0
 _MOST_OFFERED = 10_000
+_MOST_TAGS = 1_000  # of a source; reading them takes about ten milliseconds
 
 Offers = list[tuple[str, str]]
 
 
 @contextmanager
 def whole_words() -> Iterator[None]:
-    """Let Bash complete words with a colon, such as `slurm:long`.
+    """Let Bash complete words with a colon, such as `slurm:long`, and values such as `-created`.
 
     Bash splits words at colons and replaces only what follows the last one: join the words that it
     passes, and remove the preceding part from the offers. Zsh and Fish do not need this.
+
+    Typer takes any word with a leading minus for an option: complete `--sort -created` without it.
     """
     if os.environ.get("_ABOARD_COMPLETE") != "complete_bash":
         yield
         return
     given = os.environ["COMP_WORDS"].split("\n")
     words, kept = join_words(given[: int(os.environ["COMP_CWORD"]) + 1])
+    words, sign = without_sign(words)
     os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     offers = StringIO()
     try:
@@ -43,7 +62,18 @@ def whole_words() -> Iterator[None]:
             yield
     finally:
         for line in offers.getvalue().splitlines(keepends=True):
-            sys.stdout.write(line.removeprefix(kept))
+            text = sign + line if line.strip() else line
+            sys.stdout.write(text.removeprefix(kept))
+
+
+def without_sign(words: Sequence[str]) -> tuple[list[str], str]:
+    """Remove the minus from the last word if it is the value of a signed option."""
+    *before, last = words
+    quote = last[:1] if last[:1] in {"'", '"'} else ""
+    value = last.removeprefix(quote)
+    if not before or before[-1] not in _SIGNED or value[:1] != "-" or value[:2] == "--":
+        return list(words), ""
+    return [*before, quote + value[1:]], "-"
 
 
 def join_words(given: Sequence[str]) -> tuple[list[str], str]:
@@ -125,9 +155,68 @@ def engines_like(incomplete: str) -> Offers:
 
 def selectors_like(context: typer.Context, incomplete: str) -> Offers:
     try:
+        if named := _named_like(context, incomplete):
+            return named
         return [*_offered_runs(context, incomplete), *_directories(incomplete)]
     except Exception:  # noqa: BLE001 - completion must be silent
         return []
+
+
+def _named_like(context: typer.Context, incomplete: str) -> Offers:
+    """Offer what may follow `tag:`, `state:` and `hparam:`, also after `not:`."""
+    before, colon, _ = incomplete.rpartition(":")
+    match before.removeprefix("not:"):
+        case "tag":
+            names = _names(context, "tags")
+        case "state":
+            from aboard.runs.manifest import State
+
+            names = list(State)
+        case "hparam":
+            names = _names(context, "hparams")
+        case _:
+            return []
+    texts = [text for name in names if (text := before + colon + name).startswith(incomplete)]
+    if before.endswith("hparam") and len(texts) == 1:
+        texts.append(f"{texts[0]}=")  # a comparison follows: with one offer, a space would
+    return [(text, before) for text in texts]
+
+
+def metrics_like(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer metrics; after the name of one and a dot, its statistics."""
+    try:
+        from aboard.runs.question import STATISTICS
+
+        names = _names(context, "metrics")
+        before, _, _ = incomplete.rpartition(".")
+        if before in names:
+            names += [f"{before}.{one}" for one in STATISTICS]
+        return [one for one in names if one.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def tags_like(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer tags of the sources, or of all roots if the index does not have the sources."""
+    try:
+        with _index_of_runs(context) as (index, roots):
+            if index is None:
+                return []
+            # An option without its value ends the parsing: the arguments are still in `args`.
+            found = _tags(context, index, context.params.get("source") or context.args)
+            found = found or _tags(context, index, roots)
+        # Tags with a leading underscore are internal.
+        return [one for one in found if one.startswith(incomplete) and one[:1] != "_"]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def _tags(context: typer.Context, index: Index, sources: Sequence[str]) -> list[str]:
+    from aboard.index import Source
+
+    tags = [tag for one in sources for tag in index.tags(Source.parse(one), most=_MOST_TAGS)]
+    only_scalars = context.info_name == "export"
+    return sorted({tag.name for tag in tags if tag.is_scalar or not only_scalars})
 
 
 def columns_like(context: typer.Context, incomplete: str) -> list[str]:
@@ -143,13 +232,13 @@ def columns_like(context: typer.Context, incomplete: str) -> list[str]:
 
 def fields_like(context: typer.Context, incomplete: str) -> list[str]:
     """Offer fields to sort or group by."""
-    return _fields(context, incomplete)
+    return _fields_within(context, incomplete)
 
 
 def conditions_like(context: typer.Context, incomplete: str) -> list[str]:
     """Offer fields for the last word of a condition."""
     before, last = _split_word(incomplete)
-    return [before + one for one in _fields(context, last)]
+    return [before + one for one in _fields_within(context, last)]
 
 
 def _split_word(text: str) -> tuple[str, str]:
@@ -157,6 +246,17 @@ def _split_word(text: str) -> tuple[str, str]:
     while at and (text[at - 1].isalnum() or text[at - 1] in "_./-:"):
         at -= 1
     return text[:at], text[at:]
+
+
+def _fields_within(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer fields; with the only group that matches, also its names.
+
+    A shell completes a single offer with a space and a closing quote.
+    """
+    offers = _fields(context, incomplete)
+    if len(offers) == 1 and offers[0].endswith("."):
+        offers += _fields(context, offers[0])
+    return offers
 
 
 def _fields(context: typer.Context, incomplete: str) -> list[str]:

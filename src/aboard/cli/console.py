@@ -47,7 +47,7 @@ else:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 PORT_HELP = "The port; by default 6006, or the next that is free."
-PortOption = Annotated[int | None, typer.Option(help=PORT_HELP, min=0, max=65535)]
+PortOption = Annotated[int | None, typer.Option(metavar="PORT", help=PORT_HELP, min=0, max=65535)]
 BrowserOption = Annotated[
     bool, typer.Option("--browser/--no-browser", help="Open a browser when ready.")
 ]
@@ -56,7 +56,7 @@ AddressOption = Annotated[
 ]
 TemplateOption = Annotated[
     str | None,
-    typer.Option(help="How runs are named, such as '{experiment}_{run}_lr={hparams.lr}'."),
+    typer.Option(help="How runs are named, such as '{run} lr={hparams.lr}'."),
 ]
 GroupByOption = Annotated[
     list[str] | None,
@@ -71,15 +71,16 @@ GroupByOption = Annotated[
 BandOption = Annotated[
     Literal["std", "sem", "minmax", "quartiles"] | None,
     typer.Option(
-        metavar="std|sem|minmax|quartiles",
-        help="With --group-by, the band around the mean: standard deviation, standard error or"
-        " extremes; or quartiles around the median. [default: std]",
+        metavar="BAND",
+        help="With --group-by, the band around the mean: std (standard deviation), sem (standard"
+        " error) or minmax (extremes); or quartiles, around the median. [default: std]",
     ),
 ]
 ShowOption = Annotated[
     Literal["groups", "runs", "both"] | None,
     typer.Option(
-        metavar="groups|runs|both", help="With --group-by, what to show. [default: groups]"
+        metavar="WHAT",
+        help="With --group-by, what to show: groups, runs or both. [default: groups]",
     ),
 ]
 _GAP = 2  # spaces between two columns

@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 
 import typer
 
+from aboard.cli.app import HelpByDefault
 from aboard.cli.console import (
     FAILURE,
     Failure,
@@ -52,7 +53,7 @@ _IMAGE_EPILOG = examples(
     "`aboard image build --add 'aboard[postgres]'` - with an extra that is installed here",
     "`aboard image build --base my-python` - on your own image, without a registry",
 )
-_IMAGE = typer.Typer(no_args_is_help=True, help="Build the image of boards in containers.")
+_IMAGE = typer.Typer(cls=HelpByDefault, help="Build the image of boards in containers.")
 _HEADS = ("NAME", "ANSWERS", "VERSION", "RESOURCES")
 TRIAL_RUN, TRIAL_TAG, TRIAL_VALUES = "trial", "loss", (1.0, 0.5, 0.25)
 _START_SECONDS = 300.0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 import typer
 
 from aboard.cli.console import Failure, WrongUsage, counted, notify
-from aboard.cli.index import name_of
+from aboard.cli.index import name_of, sources_or_roots
 from aboard.cli.sources import (
     LimitOption,
     OpenSource,
@@ -69,7 +69,7 @@ class Chosen(NamedTuple):
 
 
 def export(
-    source: SourceArgument,
+    source: SourceArgument = None,
     root: RootOption = None,
     format: Annotated[  # noqa: A002 - the option's name
         FormatName | None,
@@ -101,8 +101,10 @@ def export(
     from aboard.index import Index
 
     question = parse_question(where, sort, limit)
+    missing = "Name what to export: aboard export SOURCE. Or set ABOARD_ROOT or --root."
+    exported = sources_or_roots(source, root, missing)
     with Index() as index:
-        found = open_sources(index, source, root, question=question)
+        found = open_sources(index, exported, root, question=question)
         if found.opened:
             chosen = _choose(found.opened, run or [], tag or [])
             points, series = _write(found, chosen, name, output, samples)

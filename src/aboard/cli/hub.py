@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from aboard.boards.model import INSTANT
+from aboard.cli.app import ListByDefault, StatusByDefault
 from aboard.cli.console import (
     FAILURE,
     AddressOption,
@@ -54,11 +55,15 @@ _SERVE_EPILOG = examples(
     " password.",
 )
 _HUB_EPILOG = examples(
-    "`aboard hub status` - which hub `aboard start` uses, and whether it answers",
+    "`aboard hub` - which hub `aboard start` uses, and whether it answers",
     "`aboard hub stop` - stop your own; its boards come back when it is started again",
 )
 _HOW = {"environment": "named by ABOARD_HUB", "login": "logged in to", "personal": "your own"}
-_HUB_GROUP = typer.Typer(help="Show the hub in use, or stop your own.", rich_markup_mode="markdown")
+_HUB_GROUP = typer.Typer(
+    cls=StatusByDefault,
+    help="Show the hub in use, or stop your own.",
+    rich_markup_mode="markdown",
+)
 
 
 def open_hub(*, revive: bool = False) -> Client:
@@ -84,7 +89,7 @@ def serve(
     ] = None,
     port: PortOption = None,
     database: Annotated[
-        str | None, typer.Option(help="A path, or postgresql://user:password@host/name.")
+        str | None, typer.Option(help="A path, or postgresql://user@host/name.")
     ] = None,
     root: Annotated[
         list[str] | None,
@@ -468,10 +473,14 @@ def login(
 
 # Users.
 
-_USER_GROUP = typer.Typer(help="Manage the users of a team's hub.", rich_markup_mode="markdown")
+_USER_GROUP = typer.Typer(
+    cls=ListByDefault,
+    help="List and manage the users of a team's hub.",
+    rich_markup_mode="markdown",
+)
 _USER_EPILOG = examples(
     "`aboard user add grace --role viewer` - asks for a password without showing it",
-    "`aboard user list` - users and their roles",
+    "`aboard user` - users and their roles",
     "`aboard user role grace member` - change a role",
     "`aboard user password grace` - set a new password, which ends the user's sessions",
     "`aboard user remove grace` - with all tokens, sessions and links; the boards stay",
@@ -570,11 +579,13 @@ def remove_user(name: NameArgument, json: JsonOption = False) -> None:
 # Tokens.
 
 _TOKEN_GROUP = typer.Typer(
-    help="Manage the tokens with which programs use a hub.", rich_markup_mode="markdown"
+    cls=ListByDefault,
+    help="List and manage the tokens with which programs use a hub.",
+    rich_markup_mode="markdown",
 )
 _TOKENS_HELP = examples(
     "`aboard token create nightly --for 30d` - prints a token, once",
-    "`aboard token list` - every token, and when it was last used",
+    "`aboard token` - every token, and when it was last used",
     "`aboard token revoke ID` - make it invalid from now on",
 )
 _TOKEN_HEADS = ("ID", "USER", "NAME", "STATE", "AGE", "EXPIRES", "USED")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from aboard.index.tags import Kind
 
 _LS_EPILOG = examples(
-    "`aboard ls runs/` - every directory with event files",
+    "`aboard ls` - every directory with event files below ABOARD_ROOT or ./runs",
     "`aboard ls runs/ --tags` - every tag in each of them, and its last value",
     "`aboard ls runs/ --run 'cifar10/*' --tag 'loss*'` - some tags of some runs",
     "`aboard ls s3://bucket/runs ~/runs` - two places at once",
@@ -64,8 +64,26 @@ _SHORTEST = {"TAG": 16, "RUN": 16}
 _TEXTS = {"RUN", "TAG", "KIND", "FIRST EVENT"}
 
 
+def sources_or_roots(
+    sources: Sequence[str] | None, roots: Sequence[str] | None, missing: str
+) -> Sequence[str]:
+    """Return the sources that a command names, else the roots.
+
+    Raises:
+        WrongUsage: there are neither; `missing` says what to do.
+    """
+    if sources:
+        return sources
+    from aboard.runs.catalog import find_roots
+
+    found = find_roots(roots or ())
+    if not found:
+        raise WrongUsage(f"./runs not found. {missing}")
+    return found
+
+
 def ls(
-    source: SourceArgument,
+    source: SourceArgument = None,
     root: RootOption = None,
     tags: Annotated[
         bool, typer.Option("--tags", help="List tags: kind, points, steps and last value.")
@@ -84,8 +102,10 @@ def ls(
     from aboard.index import Index
 
     question = parse_question(where, sort, limit)
+    missing = "Name what to list: aboard ls SOURCE. Or set ABOARD_ROOT or --root."
+    listed = sources_or_roots(source, root, missing)
     with Index() as index:
-        found = open_sources(index, source, root, question=question)
+        found = open_sources(index, listed, root, question=question)
         listings = _listings(found, run or [], tag or [], tags=tags or bool(tag))
         if json:
             import orjson
@@ -233,7 +253,7 @@ class _Contents(NamedTuple):
 
 
 def index(
-    source: SourceArgument,
+    source: SourceArgument = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Read everything again.")] = False,
     forget: Annotated[
         bool,
@@ -244,17 +264,21 @@ def index(
     """Read new data into the index, and show a summary."""
     if rebuild and forget:
         raise WrongUsage("use only one of --rebuild and --forget.")
+    if forget and not source:
+        raise WrongUsage("--forget requires a source. Name it: aboard index --forget SOURCE.")
     from aboard.index import Index
 
+    missing = "Name what to read: aboard index SOURCE. Or set ABOARD_ROOT."
+    named = sources_or_roots(source, None, missing)
     with Index() as held:
         if forget:
-            found, forgotten = _forget(held, source)
+            found, forgotten = _forget(held, named)
             document = found.as_json([]) | {
                 "forgotten": [{"source": one} | what._asdict() for one, what in forgotten.items()]
             }
             texts = [_forgotten_text(one, what) for one, what in forgotten.items()]
         else:
-            found = open_sources(held, source, anew=rebuild)
+            found = open_sources(held, named, anew=rebuild)
             document = found.as_json([_summary_json(one) for one in found.opened]) if json else {}
             texts = [] if json else [_summary_text(one) for one in found.opened]
         if json:

@@ -50,7 +50,8 @@ def run(
         str | None, typer.Option(help="The run's experiment; by default 'default'.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="The run's name; by default the next of run1, run2, …")
+        str | None,
+        typer.Option(help="The run's name; by default the next of run1, run2 and so on."),
     ] = None,
     root: WrittenRootOption = None,
     hparam: Annotated[
@@ -88,7 +89,7 @@ def run(
         str,
         typer.Option(
             help="Of many processes launched together, 'first' records rank 0 only; 'all' records"
-            " each in its own directory, rank-0, rank-1, …"
+            " each in its own directory, rank-0, rank-1 and so on."
         ),
     ] = "first",
     quiet: Annotated[

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.completion import conditions_like, fields_like
+from aboard.cli.completion import conditions_like, fields_like, tags_like
 from aboard.cli.console import (
     FAILURE,
     Failure,
@@ -48,11 +48,12 @@ if TYPE_CHECKING:
     from aboard.runs.selectors import Selector
 
 SourceArgument = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
-        metavar="SOURCE...",
-        help="Directories, bucket URIs (s3://bucket/path) or event files, one or more; each also"
-        " as NAME=SOURCE. Or selectors of runs, such as cifar10/1-3, if there is no such path.",
+        metavar="[SOURCE]...",
+        help="Directories, bucket URIs (s3://bucket/path) or event files, each also as"
+        " NAME=SOURCE. Or selectors of runs, such as cifar10/1-3, if there is no such path. By"
+        " default the root: ABOARD_ROOT or ./runs.",
         show_default=False,
     ),
 ]
@@ -72,7 +73,7 @@ WhereOption = Annotated[
     typer.Option(
         metavar="EXPR",
         help="Only runs for which this is true, such as"
-        """ 'hparams.lr < 0.1 and metrics["eval/acc"].max > 0.9'.""",
+        """ 'hparams.lr < 0.1 and metrics["eval/acc"] > 0.9'.""",
         autocompletion=conditions_like,
     ),
 ]
@@ -443,7 +444,12 @@ RunOption = Annotated[
 ]
 TagOption = Annotated[
     list[str] | None,
-    typer.Option("--tag", metavar="GLOB", help="Only tags of this name; may be repeated."),
+    typer.Option(
+        "--tag",
+        metavar="GLOB",
+        help="Only tags of this name; may be repeated.",
+        autocompletion=tags_like,
+    ),
 ]
 
 

@@ -95,7 +95,7 @@ def view(
     ] = "localhost",
     port: Annotated[
         int | None,
-        typer.Option(help=PORT_HELP, min=0, max=65535, envvar="ABOARD_PORT"),
+        typer.Option(metavar="PORT", help=PORT_HELP, min=0, max=65535, envvar="ABOARD_PORT"),
     ] = None,
     browser: BrowserOption = True,
     token: Annotated[
