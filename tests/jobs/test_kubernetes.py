@@ -111,6 +111,8 @@ def test_a_sweep_from_submission_to_retry(cluster: Cluster, types, place, kubern
 
     # The next pod may begin before the kubelet has ended the one that was deleted.
     until(lambda: states() == ["killed", "running"], states)
+    # The one that was deleted would complete, if it still ran.
+    until(lambda: f"pod/{unit}\n" not in left_in(cluster, namespace))
     (place / "go").touch()
     assert types("jobs", "wait", "sweep").code == 3
     found = members()
