@@ -249,6 +249,32 @@ def test_scanning_resumes_where_it_stopped(core):
     assert [one.step for one in rows(scanner.take().points)] == [2]
 
 
+def test_a_scanner_begins_another_file_as_if_it_were_new(core):
+    first = scalar_file(range(3)) + bytes(100) + frame(scalar_event(9, tag="other"))[:-5]
+    second = scalar_file(range(5), tag="acc")
+    known = [(b"acc", CLASS_SCALAR)]
+    new = Scanner(known=known, digest=7, core=CORES[core])
+    used = Scanner(core=CORES[core])
+    used.scan(first, 0, len(first))
+    used.reset(known=known, digest=7)
+    for one in (new, used):
+        assert one.first_wall is None
+        assert one.scan(second, 0, len(second)) == len(second)
+    assert used.resume(len(second)) == new.resume(len(second))
+    assert used.digest == new.digest
+    assert used.take() == new.take()
+    assert used.series() == new.series()
+
+
+def test_a_scanner_begins_another_file_in_the_middle_of_damage(core):
+    whole = scalar_file([1]) + bytes(100) + scalar_file([2])
+    start = len(scalar_file([1])) + 50
+    scanner = Scanner(core=CORES[core])
+    scanner.reset(start - 50)
+    scanner.scan(whole[start:], start, len(whole))
+    assert scanner.take().damage == [(start - 50, 100)]
+
+
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**31, 2**62])
 def test_absurd_lengths_are_damage_and_are_never_allocated(core, length):
     packed = struct.pack("<Q", length)

@@ -592,7 +592,7 @@ def test_a_reading_stops_after_any_block(write, tmp_path, index, monkeypatch):
 
     monkeypatch.setattr(LocalStorage, "readinto", readinto)
     (one,) = plan.readings
-    assert list(reader.read_file(one, bytearray(4096), lambda: len(calls) == 3)) == []
+    assert list(reader.read_file(one, reader.Workspace(4096), lambda: len(calls) == 3)) == []
     assert len(calls) == 3
 
 
@@ -603,7 +603,7 @@ def test_workers_stop_in_the_middle_of_a_file(write, tmp_path, index, monkeypatc
     began = threading.Event()
     told = []
 
-    def read_file(_reading, _buffer, stopped):
+    def read_file(_reading, _workspace, stopped):
         began.set()
         told.append(until(stopped))
         yield from ()

@@ -7,7 +7,7 @@
 #include "pack.h"
 #include "small.h"
 
-#define VERSION 6 /* of what scanner.py expects of this module */
+#define VERSION 7 /* of what scanner.py expects of this module */
 
 typedef struct {
     PyObject_HEAD
@@ -24,7 +24,8 @@ static int enter(ScannerObject *self) {
     return self->busy = 1;
 }
 
-static PyObject *Scanner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+/* Prepare the scanner for a file; 0 with an exception. */
+static int begin(ScannerObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"damage_start", "known", "digest", "digest_only", "limits", NULL};
     long long damage_start = -1, max_unverified = MAX_UNVERIFIED, max_record = MAX_RECORD;
     unsigned long long digest = 0;
@@ -32,18 +33,15 @@ static PyObject *Scanner_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     PyObject *known = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LOKp(LL)", names, &damage_start, &known,
                                      &digest, &digest_only, &max_unverified, &max_record))
-        return NULL;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    ScannerObject *self = (ScannerObject *)alloc(type, 0);
-    if (!self) return NULL;
-    scanner_open(&self->core);
+        return 0;
+    PyObject *iterator = known ? PyObject_GetIter(known) : NULL, *item;
+    if (known && !iterator) return 0;
+    scanner_reset(&self->core);
     self->core.damage_start = damage_start;
     self->core.digest = digest;
     self->core.digest_only = digest_only;
     self->core.max_unverified = max_unverified;
     self->core.max_record = max_record;
-    PyObject *iterator = known ? PyObject_GetIter(known) : NULL, *item;
-    if (known && !iterator) goto failed;
     while (iterator && (item = PyIter_Next(iterator))) {
         char *tag;
         Py_ssize_t n;
@@ -59,10 +57,23 @@ static PyObject *Scanner_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         if (PyErr_Occurred()) break;
     }
     Py_XDECREF(iterator);
-    if (!PyErr_Occurred()) return (PyObject *)self;
-failed:
-    Py_DECREF(self);
+    return !PyErr_Occurred();
+}
+
+static PyObject *Scanner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    ScannerObject *self = (ScannerObject *)alloc(type, 0);
+    if (self && begin(self, args, kwargs)) return (PyObject *)self;
+    Py_XDECREF(self);
     return NULL;
+}
+
+static PyObject *Scanner_reset(ScannerObject *self, PyObject *args, PyObject *kwargs) {
+    if (!enter(self)) return NULL;
+    int good = begin(self, args, kwargs);
+    self->busy = 0;
+    if (!good) return NULL;
+    Py_RETURN_NONE;
 }
 
 static void Scanner_dealloc(ScannerObject *self) {
@@ -236,6 +247,8 @@ static PyObject *get_pending(ScannerObject *self, void *Py_UNUSED(closure)) {
 
 static PyMethodDef Scanner_methods[] = {
     {"scan", (PyCFunction)Scanner_scan, METH_VARARGS, "scan(block, offset, end) -> next offset"},
+    {"reset", (PyCFunction)(void (*)(void))Scanner_reset, METH_VARARGS | METH_KEYWORDS,
+     "reset(...): begin another file; the arguments are those of the type"},
     {"take", (PyCFunction)Scanner_take, METH_NOARGS, "take() -> (points, pointers, damage, events) since the last take"},
     {"series", (PyCFunction)Scanner_series, METH_VARARGS,
      "series(numbers=all) -> [(tag, metadata, origin, class, wide, unsure)]"},

@@ -13,6 +13,9 @@ class Scanner:
         digest_only: bool = False,
         limits: tuple[int, int] = ...,
     ) -> Scanner: ...
+    def reset(
+        self, damage_start: int = -1, known: Iterable[tuple[bytes, int]] = (), digest: int = 0
+    ) -> None: ...
     @property
     def want(self) -> int: ...
     @property

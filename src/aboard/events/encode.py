@@ -13,7 +13,6 @@ import struct
 import wave
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import count
 from numbers import Number
@@ -638,6 +637,8 @@ def animated_png(frames: Sequence[npt.ArrayLike], rate: float) -> bytes:
         raise ValueError(f"a video must have 0.02 to 1000 frames a second, not {rate}")
     pictures = [_channels_last(levels(np.asarray(frame)), np.shape(frame)) for frame in frames]
     height, width, _ = pictures[0].shape
+    from fractions import Fraction
+
     pause = Fraction(1 / rate).limit_denominator(1000)  # 50 seconds still fit 16 bits
     chunks = [_png_chunk(b"IHDR", _png_header(pictures[0]))]
     chunks.append(_png_chunk(b"acTL", struct.pack(">II", len(pictures), 0)))

@@ -96,14 +96,21 @@ class PythonCore:
         digest_only: bool = False,
         limits: tuple[int, int] = (MAX_UNVERIFIED, MAX_RECORD),
     ) -> None:
+        self.reset(damage_start, known, digest)
+        self._digest_only = digest_only
+        self._max_unverified, self._max_record = limits
+
+    def reset(
+        self, damage_start: int = -1, known: Iterable[tuple[bytes, int]] = (), digest: int = 0
+    ) -> None:
+        self._digest_only = False
+        self._max_unverified, self._max_record = MAX_UNVERIFIED, MAX_RECORD
         self.want = HEADER
         self.again = False
         self.digest = digest
         self.damage_start = damage_start
         self.hold = -1
         self.first_wall: float | None = None
-        self._digest_only = digest_only
-        self._max_unverified, self._max_record = limits
         self._long: _Long | None = None
         self._verified = self._doubted = -1
         self._series: list[_Series] = []

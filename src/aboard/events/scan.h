@@ -138,6 +138,17 @@ static void scanner_close(scanner *s) {
     free(s->marks.at);
 }
 
+/* Begin another file. The room for points is kept, since it is large and takes long to get. */
+static void scanner_reset(scanner *s) {
+    point *at = s->points.at;
+    size_t room = s->points.room;
+    s->points.at = NULL;
+    scanner_close(s);
+    scanner_open(s);
+    s->points.at = at;
+    s->points.room = room;
+}
+
 static int keep_bytes(scanner *s, span bytes, size_t *place, uint32_t *length) {
     size_t n = (size_t)(bytes.end - bytes.at);
     if (!ROOM(s->arena, n + 1)) return 0;

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from aboard.system import compiled
 
 CHUNK_VALUES = 4096
-_CORE_VERSION = 6
+_CORE_VERSION = 7
 MAX_UNVERIFIED = 16 << 20  # a longer record is held in memory only after its checksum is verified
 MAX_RECORD = 256 << 20  # a longer one is skipped, and counts as damage; both as in scan.h
 
@@ -223,6 +223,9 @@ class Core(Protocol):
     def series_count(self) -> int: ...
     @property
     def pending(self) -> int: ...
+    def reset(
+        self, damage_start: int = -1, known: Iterable[tuple[bytes, int]] = (), digest: int = 0
+    ) -> None: ...
     def scan(self, block: Block, offset: int, end: int) -> int: ...
     def take(self) -> RawTaken: ...
     def series(self, numbers: list[int] = ..., /) -> list[RawSeries]: ...
@@ -303,6 +306,12 @@ class Scanner:
     ) -> None:
         factory = core if core is not None else next(iter(cores().values()))
         self._core = factory(damage_start, known, digest, digest_only, limits)
+
+    def reset(
+        self, damage_start: int = -1, known: Iterable[tuple[bytes, int]] = (), digest: int = 0
+    ) -> None:
+        """Begin another file in the memory of the last one, which a new scanner would allocate."""
+        self._core.reset(damage_start, known, digest)
 
     def scan(self, block: Block, offset: int, end: int) -> int:
         """Scan a block at `offset` of a file of `end` bytes; return where the next one must start.

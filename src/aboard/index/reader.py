@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from aboard.events.scanner import (
     scan_blocks,
     scan_small_files,
 )
-from aboard.index.sources import Reading
+from aboard.index.sources import Known, Reading
 from aboard.storage.base import Storage, StorageError, is_remote
 
 BLOCK = 1 << 20
@@ -169,8 +169,23 @@ class _Reader:
         return zlib.crc32(self._storage.read(self._name, first, offset))
 
 
+class Workspace:
+    """The memory in which a thread reads files, one after the other."""
+
+    def __init__(self, size: int) -> None:
+        self.buffer = bytearray(size)
+        self._scanner = Scanner()
+
+    def scanner(self, known: Known | None, tags: Iterable[tuple[bytes, int]]) -> Scanner:
+        if known is None:
+            self._scanner.reset(known=tags)
+        else:
+            self._scanner.reset(known.damage_start, tags, known.digest)
+        return self._scanner
+
+
 def read_file(
-    reading: Reading, buffer: bytearray, stopped: Callable[[], bool] = lambda: False
+    reading: Reading, workspace: Workspace, stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Batch]:
     """Scan what is new in a file; yield at least one batch.
 
@@ -178,13 +193,10 @@ def read_file(
         StorageError: the file cannot be read. Earlier batches remain valid.
     """
     reader = _Reader(reading.storage, reading.entry.name, reading.entry.size)
+    buffer = workspace.buffer
     if not reading.fresh and not _is_continued(reading, reader, buffer):
         reading.fresh, reading.tags = True, ()
-    known = None if reading.fresh else reading.known
-    if known is None:
-        scanner = Scanner(known=reading.tags)
-    else:
-        scanner = Scanner(known.damage_start, reading.tags, digest=known.digest)
+    scanner = workspace.scanner(None if reading.fresh else reading.known, reading.tags)
     stored = scanned = reading.start
     for block in scan_blocks(scanner, reader.readinto, stored, reading.entry.size, buffer):
         if stopped():
@@ -214,7 +226,7 @@ def read_file(
 
 
 def read_small_files(
-    readings: Sequence[Reading], buffer: bytearray, stopped: Callable[[], bool] = lambda: False
+    readings: Sequence[Reading], workspace: Workspace, stopped: Callable[[], bool] = lambda: False
 ) -> list[Found]:
     """Scan small files; return a batch of them, and a batch or an error for each other one."""
     files = [(os.fsencode(one.uri), one.entry.size) for one in readings]
@@ -223,7 +235,7 @@ def read_small_files(
     found: list[Found] = [batch]
     for reading, scan in zip(readings, scans, strict=True):
         if scan is None:
-            found += _guarded(reading, buffer, stopped)
+            found += _guarded(reading, workspace, stopped)
         else:
             batch.readings.append(reading)
             batch.files.append(scan)
@@ -315,25 +327,25 @@ def _weight(reading: Reading) -> int:
 
 
 def _one_by_one(readings: Sequence[Reading]) -> Iterator[list[Found]]:
-    buffer = bytearray(BLOCK)
+    workspace = Workspace(BLOCK)
     for group in _groups(readings):
-        yield from _read(group, buffer)
+        yield from _read(group, workspace)
 
 
 def _read(
-    group: list[Reading], buffer: bytearray, stopped: Callable[[], bool] = lambda: False
+    group: list[Reading], workspace: Workspace, stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[list[Found]]:
     if _is_small(group[0]):
-        yield read_small_files(group, buffer, stopped)
+        yield read_small_files(group, workspace, stopped)
     else:
-        yield from ([found] for found in _guarded(group[0], buffer, stopped))
+        yield from ([found] for found in _guarded(group[0], workspace, stopped))
 
 
 def _guarded(
-    reading: Reading, buffer: bytearray, stopped: Callable[[], bool] = lambda: False
+    reading: Reading, workspace: Workspace, stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Found]:
     try:
-        yield from read_file(reading, buffer, stopped)
+        yield from read_file(reading, workspace, stopped)
     except StorageError as error:
         yield error
 
@@ -400,12 +412,12 @@ class _Workers:
             return None if self._stop else next(self._todo, None)
 
     def _work(self) -> None:
-        buffer = bytearray(BLOCK)
+        workspace = Workspace(BLOCK)
         try:
             while (group := self._next()) is not None:
                 weight = sum(map(_weight, group))
                 self._files.take(weight)
-                for found in _read(group, buffer, lambda: self._stop):
+                for found in _read(group, workspace, lambda: self._stop):
                     self._room.take(_weight_of(found))
                     self._done.put(found)
                     if self._stop:

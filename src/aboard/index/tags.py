@@ -21,14 +21,16 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
 from weakref import WeakValueDictionary
 
 from aboard.events import messages
 from aboard.events.messages import Malformed, Metadata, parse_metadata
 from aboard.index.schema import RECORDS, SCALARS
 from aboard.index.sources import Source
-from aboard.runs.naming import Band, Line
+
+if TYPE_CHECKING:
+    from aboard.runs.naming import Band, Line
 
 DataClass = Literal["scalar", "tensor", "blob_sequence", ""]
 
@@ -187,9 +189,9 @@ class GroupTag(Tag):
     Its segments are those of all its members.
     """
 
-    members: tuple[Tag, ...] = field(default=(), repr=False)
-    band: Band = Band.STD
-    line: Line = Line.MIDDLE
+    members: tuple[Tag, ...] = field(repr=False)
+    band: Band
+    line: Line
 
     @classmethod
     def of(cls, members: Sequence[Tag], band: Band, line: Line, name: str = "") -> GroupTag:
@@ -214,6 +216,8 @@ class GroupTag(Tag):
         )
 
     def with_members(self, members: Sequence[Tag]) -> GroupTag:
+        from aboard.runs.naming import Line
+
         name = self.name if self.line is Line.COUNT else ""
         return GroupTag.of(members, self.band, self.line, name)
 

@@ -11,7 +11,6 @@ be repeated. Links are removed and never followed; a run inside another is a sep
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -35,7 +34,6 @@ from aboard.runs.manifest import (
     file_in,
 )
 from aboard.runs.manifest import read as read_record
-from aboard.runs.naming import is_logdir
 from aboard.storage.base import (
     JOBS,
     AlreadyExists,
@@ -53,6 +51,9 @@ from aboard.storage.base import (
 DEFAULT_EXPERIMENT = "default"
 _FORBIDDEN = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')
 _LONGEST_NAME = 128
+_LOGDIR = re.compile(
+    r"(?i)train|training|eval|evaluation|val|valid|validation|test|dev|predict|rank[-_.]?\d+"
+)
 
 
 class BadName(ValueError):  # noqa: N818 - named by what is wrong
@@ -254,6 +255,8 @@ def directory_of_id(root: str, identity: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _root_mark(root: str) -> str:
+    import hashlib  # loads OpenSSL, which a training may never need
+
     return hashlib.blake2b(root.encode(errors="replace"), digest_size=4).hexdigest()
 
 
@@ -403,6 +406,11 @@ def _natural(part: str) -> str:
 def _weighed(number: re.Match[str]) -> str:
     digits = number[0].lstrip("0")
     return f"\0{chr(len(digits))}{digits}"
+
+
+def is_logdir(name: str) -> bool:
+    """Return whether a directory is named like that of a stage or a rank, not of a run."""
+    return _LOGDIR.fullmatch(name) is not None
 
 
 def _raw_directory(directory: str) -> str:

@@ -38,10 +38,6 @@ MISSING = "-"  # replaces a value that a run does not have
 
 _LONGEST_VALUE = 120
 _FORMAT = re.compile(r"0?\d{0,2},?(d|(\.\d{1,2})?[eEfFgG%])")
-_LOGDIR = re.compile(
-    r"train|training|eval|evaluation|val|valid|validation|test|dev|predict|rank[-_.]?\d+",
-    re.IGNORECASE,
-)
 
 
 class BadTemplate(RunsError):  # noqa: N818 - named by what is wrong
@@ -121,11 +117,6 @@ def distinct(names: Iterable[str]) -> list[str]:
     return result
 
 
-def is_logdir(name: str) -> bool:
-    """Return whether a directory is named like that of a stage or a rank, not of a run."""
-    return _LOGDIR.fullmatch(name) is not None
-
-
 def fields_of_path(source_uri: str, run_name: str) -> dict[str, str]:
     """Derive the fields of a plain log directory from its path below the opened source.
 
@@ -134,6 +125,8 @@ def fields_of_path(source_uri: str, run_name: str) -> dict[str, str]:
     missing below the source are taken from above it, so that a run has the same name whether its
     root, its experiment or the run itself is opened.
     """
+    from aboard.runs.catalog import is_logdir
+
     above = [part for part in source_uri.rpartition("://")[2].split("/") if part]
     below = [part for part in run_name.split("/") if part not in ("", ".")]
     logdir: list[str] = []

@@ -24,7 +24,7 @@ from aboard.events import protos
 from aboard.index import Source, Tag
 from aboard.index.library import Library, Member
 from aboard.index.tags import GroupTag, Tags
-from aboard.runs.catalog import KnownRun
+from aboard.runs.catalog import KnownRun, is_logdir
 from aboard.runs.naming import (
     COUNT_PREFIX,
     LINES,
@@ -35,7 +35,6 @@ from aboard.runs.naming import (
     Template,
     distinct,
     fields_of_path,
-    is_logdir,
 )
 from aboard.storage import is_below
 

@@ -8,12 +8,10 @@ platform runs unchanged.
 from __future__ import annotations
 
 import getpass
-import hashlib
 import json
 import operator
 import os
 import re
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -58,7 +56,7 @@ def logdir_from_environment(variables: Mapping[str, str] = os.environ) -> str | 
 
 def default_logdir(comment: str = "") -> str:
     """Return the log directory that PyTorch's writer uses by default."""
-    return f"runs/{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}{comment}"
+    return f"runs/{time.strftime('%b%d_%H-%M-%S')}_{host_name()}{comment}"
 
 
 def variables_for(root: str, experiment: str, name: str, logdir: str) -> dict[str, str]:
@@ -100,14 +98,17 @@ def restart_key(command: list[str], variables: Mapping[str, str] = os.environ) -
     Workers that torchrun restarts have the same parent process. The id of a job of submitit's local
     executor is that of the process that restarts it.
     """
-    script = hashlib.sha256("\0".join(command).encode(errors="replace")).hexdigest()[:12]
+
+    def script() -> str:
+        return digest("\0".join(command))[:12]
+
     if job := variables.get("SLURM_JOB_ID"):
-        return f"slurm-{job}-{variables.get('SLURM_STEP_ID', '')}-{script}"
+        return f"slurm-{job}-{variables.get('SLURM_STEP_ID', '')}-{script()}"
     if "TORCHELASTIC_RUN_ID" in variables:
-        return f"torchelastic-{socket.gethostname()}-{os.getppid()}-{script}"
+        return f"torchelastic-{host_name()}-{os.getppid()}-{script()}"
     # Other programs of the job may be separate runs.
     if (job := variables.get(_SUBMITIT_JOB, "")).isdecimal() and "submitit" in sys.modules:
-        return f"submitit-{socket.gethostname()}-{job}-{start_ticks(int(job))}-{script}"
+        return f"submitit-{host_name()}-{job}-{start_ticks(int(job))}-{script()}"
     return ""
 
 
@@ -445,7 +446,7 @@ class NoLaunch(ValueError):  # noqa: N818 - named after the problem
 def announce_name(storage: Storage, experiment: str, rank: Rank, name: str) -> None:
     """Publish the name of the run to the other ranks; print a notice if a bucket is down."""
     file = _launch_file(experiment, rank)
-    announcement = {"run": name, "at": time.time(), "host": socket.gethostname()}
+    announcement = {"run": name, "at": time.time(), "host": host_name()}
     try:
         storage.write(file, json.dumps(announcement).encode())
     except StorageError as error:
@@ -471,7 +472,7 @@ def wait_for_name(
         problem: StorageError | None = None
         try:
             found = json.loads(storage.read(file))
-            here = found["host"] == socket.gethostname()
+            here = found["host"] == host_name()
             head_start = _HEAD_START_ON_A_HOST_SECS if here else _HEAD_START_SECS
             if float(found["at"]) >= started - head_start:
                 return str(found["run"])
@@ -510,7 +511,13 @@ def _launch_digest(rank: Rank) -> str:
             "ranks='all' needs a run name that every rank knows, because the launcher does not "
             "identify this launch. Pass name=, or set ABOARD_RUN."
         )
-    return hashlib.sha256(rank.launch.encode()).hexdigest()[:16]
+    return digest(rank.launch)[:16]
+
+
+def digest(text: str) -> str:
+    import hashlib  # loads OpenSSL
+
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
 # The process itself.
@@ -524,7 +531,7 @@ def user_name() -> str:
 
 
 def host_name() -> str:
-    return socket.gethostname()
+    return os.uname().nodename  # as `socket.gethostname` returns it; the import of `socket` is slow
 
 
 def git_commit(directory: Path | None = None) -> str:

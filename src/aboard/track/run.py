@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -21,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self, SupportsFloat
 from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.files import EVENT_FILE, newest_second
-from aboard.events.scanner import Scanner, scan_blocks
 from aboard.events.writer import EventWriter
 from aboard.runs import manifest
 from aboard.runs.catalog import check_name
@@ -414,6 +411,9 @@ class SilentRun(Run):
 
     @cached_property
     def logdir(self) -> str:
+        import shutil
+        import tempfile
+
         directory = tempfile.mkdtemp(prefix="aboard-silent-")
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         return directory
@@ -719,6 +719,8 @@ def _last_steps(storage: Storage, files: list[Entry]) -> dict[str, int]:
 
 
 def _last_steps_of_file(storage: Storage, entry: Entry) -> dict[str, int]:
+    from aboard.events.scanner import Scanner, scan_blocks
+
     # Hyperparameters do not count: an attempt that ended at once logs them as well.
     scanner = Scanner()
     last: dict[str, int] = {}

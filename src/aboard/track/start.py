@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shlex
 import time
@@ -458,8 +457,7 @@ def _restarted_run(storage: Storage, folder: str, key: str) -> str | None:
 
 
 def _restart_file(folder: str, key: str) -> str:
-    digest = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:16]
-    return directory_of(folder, f".restart-{digest}")
+    return directory_of(folder, f".restart-{env.digest(key)[:16]}")
 
 
 def _record_failure(record: Manifest | None, uri: str, error: StorageError) -> None:
