@@ -23,7 +23,7 @@ from aboard.index.derived import (
     statistics,
 )
 from aboard.index.series import Series
-from aboard.index.tags import GroupTag
+from aboard.index.tags import Tag, TagGroup
 from aboard.runs.naming import Band, Line
 
 numbers = st.floats(-1e9, 1e9, width=32)
@@ -192,7 +192,7 @@ def delete(index, directory):
 
 
 def line(index, members, line=Line.MIDDLE, band=Band.STD):
-    series = index.series(GroupTag.of(members, band, line))
+    series = index.series(Tag.of_group(TagGroup(tuple(members), band, line)))
     return dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from aboard.index.series import Floats, Ints, Series, downsample, read_series
-from aboard.index.tags import GroupTag, Tag
+from aboard.index.tags import Tag, TagGroup
 from aboard.runs.naming import Band, Line
 
 MOST_POINTS = 4_000_000  # read for a curve of a group; with more, members are sampled
@@ -332,17 +332,17 @@ class GroupCurves:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[Tag, ...], _Computed] = OrderedDict()
 
-    def read(self, connection: sqlite3.Connection, tag: GroupTag) -> Series:
+    def read(self, connection: sqlite3.Connection, group: TagGroup) -> Series:
         with self._lock:
-            found = self._kept.get(tag.members)
+            found = self._kept.get(group.members)
         if found is None:
-            found = compute(_read_members(connection, tag.members))
+            found = compute(_read_members(connection, group.members))
         with self._lock:
-            self._kept[tag.members] = found
-            self._kept.move_to_end(tag.members)
+            self._kept[group.members] = found
+            self._kept.move_to_end(group.members)
             while len(self._kept) > _KEPT_CURVES:
                 self._kept.popitem(last=False)
-        return found.line(tag.band, tag.line)
+        return found.line(group.band, group.line)
 
 
 def _read_members(connection: sqlite3.Connection, tags: Sequence[Tag]) -> list[Series]:

@@ -31,7 +31,7 @@ from aboard.index.query import (
     ValueCounts,
 )
 from aboard.index.sources import Plan, Source, make_plan, reread
-from aboard.index.tags import DescribedNames, GroupTag, LaterTags, Segment, Tag, Tags
+from aboard.index.tags import DescribedNames, LaterTags, Segment, Tag, Tags
 from aboard.storage.base import StorageError, bucket_of, is_remote
 from aboard.system import NotPrivate, cache_place
 
@@ -273,13 +273,13 @@ class Index:
     ) -> Series:
         from aboard.index.series import read_series
 
-        if not isinstance(tag, GroupTag):
+        if tag.group is None:
             return read_series(connection, tag, samples=samples, start=start, stop=stop)
         if self._groups is None:
             from aboard.index.derived import GroupCurves
 
             self._groups = GroupCurves()
-        series = self._groups.read(connection, tag).between(start, stop)
+        series = self._groups.read(connection, tag.group).between(start, stop)
         return series if samples is None else series.sample(samples)
 
     def summaries(self, tags: Sequence[Tag]) -> list[Summary | None]:

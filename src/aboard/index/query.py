@@ -23,7 +23,6 @@ from aboard.index.sources import Source, within
 from aboard.index.tags import (
     About,
     DescribedNames,
-    GroupTag,
     Kind,
     Segment,
     Tag,
@@ -519,10 +518,11 @@ def current(
     unsure = set()
     for tag in tags:
         now: Tag | None = tag
-        if isinstance(tag, GroupTag):
-            members, doubtful = current(connection, tag.members)
-            left = [one for one in members if one is not None]
-            now = tag.with_members(left) if left else None
+        if tag.group is not None:
+            members, doubtful = current(connection, tag.group.members)
+            left = tuple(one for one in members if one is not None)
+            name = tag.name if tag.name != tag.group.members[0].name else ""
+            now = Tag.of_group(tag.group._replace(members=left), name) if left else None
             unsure |= doubtful
         elif not are_held(connection, [tag]):
             now = find_tag(connection, tag.source, tag.run, tag.name)

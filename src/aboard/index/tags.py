@@ -139,9 +139,17 @@ def _column(values: Sequence[Any]) -> Sequence[Any]:
 _FEW_SEGMENTS = 16  # these would take more memory in columns
 
 
+class TagGroup(NamedTuple):
+    """What a tag is computed from: tags of several runs; see `derived`."""
+
+    members: tuple[Tag, ...]
+    band: Band
+    line: Line
+
+
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A tag of a run, and what is known about it without reading its values."""
+    """A tag of a run or of a group of runs, and what is known about it without its values."""
 
     run: str
     directory: str
@@ -155,7 +163,29 @@ class Tag:
     last_value: float | None  # None unless the tag is a scalar
     rows: int
     source: Source = field(repr=False)
-    segments: Sequence[Segment] = field(repr=False)  # one per file
+    segments: Sequence[Segment] = field(repr=False)  # one per file; those of all members
+    group: TagGroup | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_group(cls, group: TagGroup, name: str = "") -> Tag:
+        """Return a tag computed from those of a group, by default with their name."""
+        first, *_ = members = group.members
+        return cls(
+            run="",
+            directory=first.directory,
+            name=name or first.name,
+            kind=first.kind._replace(display_name="") if name else first.kind,
+            metadata=first.metadata,
+            first_step=min(one.first_step for one in members),
+            last_step=max(one.last_step for one in members),
+            last_wall_time=max(one.last_wall_time for one in members),
+            max_wall_time=max(one.max_wall_time for one in members),
+            last_value=None,
+            rows=first.rows,
+            source=first.source,
+            segments=tuple(segment for one in members for segment in one.segments),
+            group=group,
+        )
 
     @property
     def points(self) -> int:
@@ -180,46 +210,6 @@ class Tag:
         return all(one.increasing for one in self.segments) and all(
             before.max_step < after.min_step for before, after in pairwise(self.segments)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTag(Tag):
-    """A tag computed from tags of several runs; see `derived`.
-
-    Its segments are those of all its members.
-    """
-
-    members: tuple[Tag, ...] = field(repr=False)
-    band: Band
-    line: Line
-
-    @classmethod
-    def of(cls, members: Sequence[Tag], band: Band, line: Line, name: str = "") -> GroupTag:
-        first = members[0]
-        return cls(
-            run="",
-            directory=first.directory,
-            name=name or first.name,
-            kind=first.kind._replace(display_name="") if name else first.kind,
-            metadata=first.metadata,
-            first_step=min(one.first_step for one in members),
-            last_step=max(one.last_step for one in members),
-            last_wall_time=max(one.last_wall_time for one in members),
-            max_wall_time=max(one.max_wall_time for one in members),
-            last_value=None,
-            rows=first.rows,
-            source=first.source,
-            segments=tuple(segment for one in members for segment in one.segments),
-            members=tuple(members),
-            band=band,
-            line=line,
-        )
-
-    def with_members(self, members: Sequence[Tag]) -> GroupTag:
-        from aboard.runs.naming import Line
-
-        name = self.name if self.line is Line.COUNT else ""
-        return GroupTag.of(members, self.band, self.line, name)
 
 
 class About(NamedTuple):

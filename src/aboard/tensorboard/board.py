@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aboard.events import protos
 from aboard.index import Source, Tag
 from aboard.index.library import Library, Member
-from aboard.index.tags import GroupTag, Tags
+from aboard.index.tags import TagGroup, Tags
 from aboard.runs.catalog import KnownRun, is_logdir
 from aboard.runs.naming import (
     COUNT_PREFIX,
@@ -397,7 +397,7 @@ def group_runs(label: str, members: Sequence[BoardRun], band: Band) -> list[Boar
                 held.setdefault(name, []).append(tag)
     lines: dict[Line, dict[str, Tag]] = {
         line: {
-            name: GroupTag.of(tags, band, line)
+            name: Tag.of_group(TagGroup(tuple(tags), band, line))
             for name, tags in held.items()
             if line is Line.MIDDLE or len(tags) > 1
         }
@@ -405,7 +405,7 @@ def group_runs(label: str, members: Sequence[BoardRun], band: Band) -> list[Boar
     }
     for name, tags in held.items():
         counted = COUNT_PREFIX + name
-        lines[Line.MIDDLE][counted] = GroupTag.of(tags, band, Line.COUNT, counted)
+        lines[Line.MIDDLE][counted] = Tag.of_group(TagGroup(tuple(tags), band, Line.COUNT), counted)
     started = [run.start_time for run in members if run.start_time is not None]
     return [
         BoardRun(f"{label} {LINES[band][line]}", "", min(started, default=None), tags, first.member)

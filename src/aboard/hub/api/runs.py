@@ -41,7 +41,7 @@ from aboard.index.derived import MOST_POINTS as MOST_OF_GROUP
 from aboard.index.derived import Axis, Curve, Shape
 from aboard.index.library import RunGroup as Group
 from aboard.index.library import RunSet
-from aboard.index.tags import GroupTag
+from aboard.index.tags import TagGroup
 from aboard.runs.catalog import KnownRun, dump_json
 from aboard.runs.columns import Mark
 from aboard.runs.manifest import format_time
@@ -590,14 +590,14 @@ class _Found(NamedTuple):
     @property
     def document(self) -> dict[str, Any]:
         found = {"run": self.label, "uri": "", "tag": self.name, "points": self.tag.points}
-        if isinstance(self.tag, GroupTag):
-            return {**found, "line": self.tag.line, "members": [run.id for run in self.runs]}
+        if self.tag.group is not None:
+            return {**found, "line": self.tag.group.line, "members": [run.id for run in self.runs]}
         return {**found, "uri": self.runs[0].uri}
 
 
 def _read_of(tag: Tag) -> int:
     """Return how many points are read for a curve; members of a large group are sampled."""
-    return min(tag.points, MOST_OF_GROUP) if isinstance(tag, GroupTag) else tag.points
+    return min(tag.points, MOST_OF_GROUP) if tag.group else tag.points
 
 
 @series.post(
@@ -721,7 +721,7 @@ class _Reading:
         held = [tag for run in members if (tag := tags.get((run.uri, name))) is not None]
         if not held or not self._spec.group_by:
             return held[0] if held else None
-        return GroupTag.of(held, self._spec.band, line)
+        return Tag.of_group(TagGroup(tuple(held), self._spec.band, line))
 
     def _check_read(self, found: Sequence[_Found]) -> None:
         largest = max(found, key=lambda one: one.points, default=None)
