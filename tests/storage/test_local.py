@@ -25,12 +25,7 @@ from aboard.storage import (
 )
 
 
-@pytest.fixture(params=["c", "python"], autouse=True)
-def _both_readers_of_directories(request: pytest.FixtureRequest, monkeypatch) -> None:
-    if request.param == "python":
-        monkeypatch.setenv("ABOARD_PURE_PYTHON", "1")
-    else:
-        pytest.importorskip("aboard.storage._listing", reason="the C core was not compiled")
+pytestmark = pytest.mark.usefixtures("both_readers_of_directories")
 
 
 def files(path: Path, *names: str) -> None:
@@ -166,6 +161,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         core = pytest.importorskip("aboard.storage._listing", reason="the C core was not compiled")
+        self.VERSION = core.VERSION
         self.given = self.read = self.most = 0
         self._core = core.read_directories
         monkeypatch.setattr(local, "compiled", lambda _: self)

@@ -8,11 +8,9 @@ The SDK imports this module, so it needs the standard library only.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
-import secrets
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -477,6 +475,8 @@ def apply(record: BoardRecord, transition: Transition, now: float) -> BoardRecor
 
 def digest(value: object) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    import hashlib  # loads OpenSSL, which commands never need
+
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -604,11 +604,17 @@ _ANIMALS = """
 Choose = Callable[[Sequence[str]], str]
 
 
-def new_id(choose: Choose = secrets.choice) -> str:
+def _choose(some: Sequence[str]) -> str:
+    import secrets  # as slow as `hashlib`
+
+    return secrets.choice(some)
+
+
+def new_id(choose: Choose = _choose) -> str:
     return "".join(choose(ALPHABET) for _ in range(ID_LENGTH))
 
 
-def new_name(taken: Container[str] = (), choose: Choose = secrets.choice) -> str:
+def new_name(taken: Container[str] = (), choose: Choose = _choose) -> str:
     """Return a random name such as 'rarely-cute-otter' that is not taken."""
     name = _random_name(choose)
     number = 2

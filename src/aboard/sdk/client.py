@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import threading
 import time
 import urllib.error
@@ -134,7 +133,7 @@ class Client:
             if isinstance(body.get(name), str):
                 body[name] = [body[name]]
         body |= {"selectors": as_selectors(one_of(selectors, uri)), "new": new}
-        key = {"idempotency-key": secrets.token_hex(16)}
+        key = {"idempotency-key": os.urandom(16).hex()}
         return Board(self, self._document("POST", "/boards", body, headers=key))
 
     def get(self, board: str | Board) -> Board:
