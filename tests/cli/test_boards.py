@@ -294,6 +294,12 @@ def test_a_name_in_a_question_that_no_run_has_is_reported(hub, aboard):
     assert "no run has a metric 'los'. Did you mean 'loss'?" in done.err
     done = aboard("start", "cifar10", "--group-by", "hparams.lrr", "--json")
     assert "no run has a hyperparameter 'lrr'" in done.err
+    names = "{run} {hparams.lrr} {hparams.lr} {metrics.loss} {metrics.los}"
+    done = aboard("start", "cifar10", "--template", names, "--json")
+    assert done.code == 0
+    assert "no run has a hyperparameter 'lrr'. No run has any" in done.err
+    assert "no run has a metric 'los'. Did you mean 'loss'? The board shows it as" in done.err
+    assert "no run has a metric 'loss'" not in done.err
 
 
 def test_a_board_tells_its_groups(hub, aboard):

@@ -646,6 +646,45 @@ def test_options_of_groups_are_checked(aboard, tree):
     assert (result.code, "require --group-by FIELD" in result.err) == (2, True)
 
 
+@pytest.mark.parametrize("source", ["runs", "mnist"])
+def test_a_name_that_no_run_has_is_reported(viewing, root, tmp_path, source):
+    errors = tmp_path / "errors"
+    names = "{run} {hparams.lrr} {metrics.loss} {metrics.lossy} {tags.basline} {hparams.lr}"
+    with viewing("view", source, "--template", names, "--json", "--port", 0) as (_, line):
+        with visitor(line) as client:
+            until(lambda: client.get("data/runs").json())
+        until(lambda: "no run has a tag" in errors.read_text())
+    said = errors.read_text()
+    later = "It is shown as '-' until a run has it."
+    assert f"no run has a hyperparameter 'lrr'. Did you mean 'lr'? {later}" in said
+    assert f"no run has a metric 'lossy'. Did you mean 'loss'? {later}" in said
+    assert f"no run has a tag 'basline'. Did you mean 'baseline'? {later}" in said
+    assert said.count("no run has") == 3
+    grouped = ["--group-by", "hparams.lrr,experiment"]
+    with viewing("view", source, *grouped, "--json", "--port", 0):
+        until(lambda: "no run has a hyperparameter 'lrr'. Did you mean" in errors.read_text())
+
+
+def test_a_name_that_no_run_can_have_yet_is_not_reported(viewing, tmp_path):
+    (tmp_path / "empty").mkdir()
+    named = ["--template", "{hparams.lr}", "--group-by", "hparams.lr"]
+    with viewing("view", "empty", *named, "--json", "--port", 0) as (_, line):
+        with visitor(line) as client:
+            assert client.get("data/runs").json() == []
+        until(lambda: "no event files below" in (tmp_path / "errors").read_text())
+    assert "no run has" not in (tmp_path / "errors").read_text()
+
+
+def test_a_bare_name_is_suggested_with_its_group(aboard, root):
+    for arguments in (["--where", "lr < 0.1"], ["--group-by", "state,lr"], ["--sort=-name,lr"]):
+        result = aboard("view", root, *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert "unknown field 'lr'. Did you mean hparams.lr?" in result.err
+    result = aboard("view", root / "cifar10", "--where", "lr < 0.1")
+    assert "unknown field 'lr'. For a hyperparameter write hparams.lr, for a metric" in result.err
+    assert "\n  lr < 0.1\n  ^^\n" in result.err
+
+
 def test_groups_of_runs(viewing, root):
     record_run(root, "svhn/run1", 8.0)
     record_run(root, "svhn/run2", 4.0)

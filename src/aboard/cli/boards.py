@@ -181,7 +181,10 @@ def start(
         raise WrongUsage("--band and --show require --group-by FIELD.")
     shown = selector or ([] if runs else find_roots(root or []))
     selectors = narrowed(shown, runs or [])
-    parse_question(where, sort, limit)  # report errors before a hub is started
+    asked = {"texts": selectors, "roots": root or []}
+    parse_question(
+        where, sort, limit, group_by or (), **asked
+    )  # report errors before a hub is started
     if root and not any(map(is_path, selectors)):
         where = below(find_roots(root), where)
     client = open_hub_for(selectors, roots=root or [], notify=notify)
@@ -207,6 +210,10 @@ def start(
     if not detach:
         is_known = _check_question(client, selectors, where, sort, group_by)
         board = _wait(client, board, data=is_known)
+        if is_known:  # the hub has read more runs meanwhile
+            _check_question(client, selectors, where, sort, group_by)
+        if template:
+            _check_template(client, selectors, where, template)
     for problem in board.problems:
         notify(problem)
     if client.hub.how == "personal" and any("credentials" in one for one in board.problems):
@@ -309,6 +316,29 @@ def _check_question(
             notify(f"{error} The board shows such runs as soon as there are any.")
             return False
     return True
+
+
+def _check_template(
+    client: Client, selectors: Sequence[str], where: str | None, template: str
+) -> None:
+    """Report what is in a template, but in no run, as `_check_question` does."""
+    from aboard.runs.naming import Template
+    from aboard.runs.question import field_text
+    from aboard.sdk import HubError
+
+    for name in Template.parse(template).fields:
+        group, dot, rest = name.partition(".")
+        if not dot:
+            continue
+        try:
+            client.group_runs(field_text(group, rest), selectors, where=where, limit=1)
+        except HubError as error:
+            if error.code != "bad_question":
+                continue
+            # In a template, a tag has the same name in each stage.
+            logged = client.logged(selectors, where=where) if group == "metrics" else ()
+            if not any(one["name"].endswith(f"/{rest}") for one in logged):
+                notify(f"{error} The board shows it as soon as a run has it.")
 
 
 class _Progress:

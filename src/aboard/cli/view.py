@@ -40,6 +40,7 @@ from aboard.cli.sources import (
     parse_sources,
     read_runs,
     refresh_roots,
+    suggesting_fields,
 )
 from aboard.runs.question import BadQuestion
 
@@ -189,7 +190,8 @@ def view(
         if chosen == "stock":
             raise WrongUsage("boards on Vertex do not support --engine stock. Remove it.")
         chosen = "vertex"
-    grouping = Grouping.parse(group_by or (), band or Band.STD, show or Show.GROUPS)
+    with suggesting_fields(source or (), root or ()):
+        grouping = Grouping.parse(group_by or (), band or Band.STD, show or Show.GROUPS)
     if grouping is None and (band or show):
         raise WrongUsage("--band and --show require --group-by FIELD.")
     if grouping is not None and chosen != "fast":
@@ -210,7 +212,7 @@ def view(
         title=title,
         include=include or (),
         exclude=exclude or (),
-        question=parse_question(where, sort, limit),
+        question=parse_question(where, sort, limit, texts=shown, roots=roots),
         grouping=grouping,
     )
     access = _access(token, token_file)
@@ -294,7 +296,7 @@ def serve_board(
 ) -> None:
     """Serve a board until Ctrl-C, or for `timeout` seconds; 0 means no limit."""
     from aboard.hub.viewer import Viewer
-    from aboard.index import Index
+    from aboard.index import Index, Source
     from aboard.index.library import Library
     from aboard.web import ending_in_order, serve
 
@@ -315,6 +317,7 @@ def serve_board(
         if spec.question is not None:
             _read_and_check(library, spec.selectors, spec.question)
         board = spec.board(library)
+        polled = [*spec.sources, *map(Source, library.uris if spec.selects_runs else ())]
         viewer = Viewer(
             spec,
             library,
@@ -322,7 +325,7 @@ def serve_board(
             engine=engine,
             samples=samples,
             poll=poll,
-            on_poll=closing.enter_context(LoadingLine(board, library)),
+            on_poll=closing.enter_context(LoadingLine(board, library, polled)),
             on_change=_MemberReport(board),
             on_load=closing.enter_context(StockLine(board)),
         )

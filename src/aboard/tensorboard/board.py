@@ -27,6 +27,7 @@ from aboard.index.tags import GroupTag, Tags
 from aboard.runs.catalog import KnownRun
 from aboard.runs.naming import (
     COUNT_PREFIX,
+    FIELD_GROUPS,
     LINES,
     Band,
     Grouping,
@@ -40,7 +41,7 @@ from aboard.runs.naming import (
 from aboard.storage import is_below
 
 if TYPE_CHECKING:
-    from aboard.runs.question import Question
+    from aboard.runs.question import BadQuestion, Question
     from aboard.runs.selectors import Selector
 
 BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -244,6 +245,39 @@ class Listing:
                 f" {MOST_GROUPS}. Group them by a field with fewer values."
             )
         return problems
+
+    def missing_fields(self) -> list[BadQuestion]:
+        """Return an error for each hyperparameter, metric or tag of its templates that no run has.
+
+        Without runs there are none: the first run may have them.
+        """
+        from aboard.runs.question import BadQuestion, Field, Question
+
+        templates = self.board.templates
+        named = dict.fromkeys(name for one in templates for name in one.fields if "." in name)
+        if not named:
+            return []
+        with self._lock:
+            self._update()
+            by_member = self._by_member()
+            known: dict[str, set[str]] = {group: set() for group in FIELD_GROUPS}
+            for run in self._members.values():
+                record, tags = self._record((run.member, run.directory)), by_member[run.member]
+                for one in templates:
+                    found = template_fields(one, run.member.source, run.directory, tags, record)
+                    for group, names in known.items():
+                        held = found.get(group)
+                        names.update(held if isinstance(held, dict) else ())
+            if not self._members:
+                return []
+        errors = []
+        for name in named:
+            group, _, rest = name.partition(".")
+            try:
+                Question(group_by=(Field(rest, group),)).check_names(known)
+            except BadQuestion as error:
+                errors.append(error)
+        return errors
 
     def version(self) -> int:
         """Return a number that changes with what the board shows and never repeats."""
