@@ -27,6 +27,7 @@ from aboard.cli.console import (
     WrongUsage,
     age,
     apply_to_each,
+    confirm,
     counted,
     duration,
     examples,
@@ -80,6 +81,7 @@ _LEAST = ("REASON", "EXPIRES", "AGE", "ON", "OWNER", "URL")
 _SHORTEST = {"SHOWS": 12, "REASON": 20}
 _SHARE_HEADS = ("ID", "MADE BY", "STATE", "AGE", "EXPIRES")
 _NUMBER = re.compile(r"[0-9]+(-[0-9]+)?")
+_MOST_NAMED = 10  # boards, in a question
 _DATA_SECONDS = 10.0
 _OPEN_SECONDS = 5.0  # after which the board's page waits
 _SILENT_SECONDS = 1.0  # without a terminal, a longer wait is announced
@@ -504,13 +506,35 @@ def show_logs(
 
 
 def stop_boards(
-    board: BoardsArgument,
+    board: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[BOARD]...",
+            help="Names or ids, or beginnings of them; one or more, unless --all.",
+            show_default=False,
+            autocompletion=boards_like,
+        ),
+    ] = None,
+    all: Annotated[  # noqa: A002 - named as on the command line
+        bool, typer.Option("--all", "-a", help="Stop all of your own boards.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With --all, do not ask for confirmation.")
+    ] = False,
     now: Annotated[
         bool, typer.Option("--now", help="Kill them at once, without a grace period.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
     """Stop boards; if one cannot be stopped, the others still are."""
+    if all == bool(board):
+        raise WrongUsage("name the boards to stop, or add --all, not both.")
+    boards = _own_boards(yes=yes) if all else board or []
+    if not boards:
+        notify("none of your boards is running.")
+        if json:
+            print_json({"stopped": [], "errors": []})
+        return
     client = open_hub(revive=True)
 
     def stop(one: str) -> tuple[str, dict[str, Any]]:
@@ -524,7 +548,25 @@ def stop_boards(
             progress.clear()
         return "stopped", found.document
 
-    _each(board, stop, "stopped", json=json)
+    _each(boards, stop, "stopped", json=json)
+
+
+def _own_boards(*, yes: bool) -> list[str]:
+    """Return the ids of the user's boards that have not ended; unless `yes`, ask to stop them."""
+    from aboard.sdk import HubError
+
+    try:
+        client = open_hub(revive=True)
+    except HubError as error:
+        if error.code == "no_hub":
+            return []
+        raise
+    own = client.list(owner=client.me()["user"])
+    if own and not yes:
+        names = ", ".join(one.name for one in own[:_MOST_NAMED])
+        more = f" and {len(own) - _MOST_NAMED} more" if len(own) > _MOST_NAMED else ""
+        confirm(f"Stop {counted(len(own), 'board')}: {names}{more}", done="stopped", verb="stop")
+    return [one.id for one in own]
 
 
 def restart_boards(board: BoardsArgument, json: JsonOption = False) -> None:
@@ -713,7 +755,8 @@ GROUP.command("list", epilog=_LIST_EPILOG, help="The same as `aboard list`.")(li
 _STOP_EPILOG = examples(
     "`aboard stop nightly` - by its name",
     "`aboard stop 3fk 9xa` - two, by the beginnings of their ids",
-    "`aboard list --json | jq -r '.boards[].id' | xargs aboard stop` - all of them",
+    "`aboard stop --all` - all of your own; asks first",
+    "`aboard stop --all --yes` - does not ask",
 )
 
 

@@ -566,6 +566,17 @@ def report(error: Exception, *, json: bool) -> int:
     return code
 
 
+def confirm(question: str, *, done: str, verb: str) -> None:
+    """Ask a question on standard error; end the command unless the answer is yes."""
+    typer.echo(f"{printable(question)}? [y/N] ", err=True, nl=False)
+    answer = sys.stdin.readline() if sys.stdin is not None else ""
+    if not answer:
+        typer.echo(err=True)
+        raise WrongUsage(f"no answer, nothing {done}. Add --yes to {verb} without confirmation.")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Failure(f"nothing was {done}.")
+
+
 def apply_to_each(
     names: Iterable[str],
     work: Callable[[str], tuple[str, dict[str, Any]]],

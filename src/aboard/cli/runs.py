@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from aboard.cli.console import (
     Failure,
     JsonOption,
     WrongUsage,
+    confirm,
     counted,
     duration,
     examples,
@@ -410,7 +410,7 @@ def delete_runs(
     with Index() as index:
         chosen = select_runs(index, run, root or [], unambiguous=True)
         if not yes:
-            _ask_to_delete(chosen.runs)
+            confirm(f"Delete {_some(chosen.runs)}", done="deleted", verb="delete")
 
         def delete(one: KnownRun) -> dict[str, Any]:
             if not force:
@@ -687,16 +687,6 @@ def _some(runs: Sequence[KnownRun]) -> str:
     labels = ", ".join(run.label for run in runs[:_SHOWN_RUNS])
     more = f" and {len(runs) - _SHOWN_RUNS:,} more" if len(runs) > _SHOWN_RUNS else ""
     return f"{counted(len(runs), 'run')}: {labels}{more}"
-
-
-def _ask_to_delete(runs: Sequence[KnownRun]) -> None:
-    typer.echo(f"Delete {printable(_some(runs))}? [y/N] ", err=True, nl=False)
-    answer = sys.stdin.readline() if sys.stdin is not None else ""
-    if not answer:
-        typer.echo(err=True)
-        raise WrongUsage("no answer, nothing deleted. Add --yes to delete without confirmation.")
-    if answer.strip().lower() not in ("y", "yes"):
-        raise Failure("nothing was deleted.")
 
 
 def _refuse_running(run: KnownRun) -> None:
