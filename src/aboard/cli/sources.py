@@ -204,6 +204,8 @@ def refresh_roots(library: Library) -> list[str]:
 def exists(word: str) -> bool:
     try:
         return Path(word).expanduser().exists()
+    except PermissionError:  # of a directory above it
+        return True
     except (OSError, RuntimeError, ValueError):
         return False
 
