@@ -206,9 +206,24 @@ class BoardRun:
     def only_hparams(self) -> bool:
         return {kind.plugin for kind in self.tags.kinds()} == {"hparams"}
 
+    @property
+    def is_session(self) -> bool:
+        """Whether it has only what PyTorch's `add_hparams` writes, in a directory for each call.
+
+        That is the start and the end of a session, and one value of each metric.
+        """
+        if _SESSION_START not in self.tags or _SESSION_END not in self.tags:
+            return False
+        return all(
+            tag.kind.plugin == "hparams" or (tag.is_scalar and tag.points == 1)
+            for tag in self.tags.values()
+        )
+
 
 MOST_TAGS = 50_000  # per run; a page with more would not finish loading
 MOST_GROUPS = 500
+
+_SESSION_START, _SESSION_END = "_hparams_/session_start_info", "_hparams_/session_end_info"
 
 Key = tuple[Member, str]  # a member, and the directory of a run of it
 _VERSIONS = itertools.count()
@@ -291,7 +306,10 @@ class Listing:
             return self._runs
 
     def count_runs(self) -> tuple[int, int]:
-        """Return the version and the number of runs; a run with its stages counts once."""
+        """Return the version and the number of runs.
+
+        A run counts once with its stages, and with what `add_hparams` writes below it.
+        """
         with self._lock:
             self._update()
             if self._run_count is None:
@@ -306,9 +324,16 @@ class Listing:
             return len(self._run_directories(runs))
 
     def _run_directories(self, runs: Collection[BoardRun]) -> set[str]:
+        sessions = {run.directory for run in runs if run.is_session}
+        logged = {run.directory for run in runs if run.tags and not run.only_hparams} - sessions
+        inner = {one for one in sessions if posixpath.dirname(one) in logged}
         known = self._library.places_of_runs({run.directory for run in runs})
         known |= {run.directory for run in runs if run.only_hparams}
-        return {run_of(one.directory, one.member.source.uri, known) for one in runs}
+        return {
+            run_of(run.directory, run.member.source.uri, known)
+            for run in runs
+            if run.directory not in inner
+        }
 
     def show(self, board: Board) -> None:
         """Show the board with other members; runs that are already known are kept."""
@@ -465,9 +490,6 @@ def run_of(directory: str, source: str, known: Collection[str] = ()) -> str:
 def _start_time(mark: tuple[object, ...]) -> float | None:
     first = mark[0]  # of the first file: its id, …, and the wall time of its first event
     return first[-1] if isinstance(first, tuple) else None
-
-
-_SESSION_START = "_hparams_/session_start_info"
 
 
 def needs_records(template: Template | None) -> bool:
