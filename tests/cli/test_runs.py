@@ -239,7 +239,7 @@ def test_a_bare_name_is_suggested_with_its_group(aboard, root):
         (["jobs:1"], 2, "unknown selector 'jobs'. Did you mean job:1?"),
         (["--columns", "stat"], 2, "unknown column 'stat'. Did you mean 'state'?"),
         (["--columns", "run,hparams.l"], 2, "no run has a hyperparameter 'l'. Did you mean 'lr'?"),
-        (["--columns", "run,lr"], 2, "unknown field 'lr'. Did you mean hparams.lr?"),
+        (["--columns", "run,lr"], 2, "unknown column 'lr'. Did you mean hparams.lr?"),
         (["--where", " "], 2, "--where is empty. Write a condition, such as"),
         (["--limit", "x"], 2, "invalid value for '--limit': 'x' must be a whole number."),
         (["--limit", "0"], 2, "invalid value for '--limit': 0 must be at least 1."),

@@ -236,8 +236,11 @@ def list_runs(
     from aboard.index import Index
 
     now = time.time()
-    with suggesting_fields(selector or [], root or []):
-        given = parse_columns(columns) if columns is not None else []
+    try:
+        with suggesting_fields(selector or [], root or []):
+            given = parse_columns(columns) if columns is not None else []
+    except UnknownField as error:
+        raise WrongUsage(f"unknown column {error.name!r}. {error.hint}") from None
     group_by = each_field(group_by or [])
     question = parse_question(where, sort, limit, group_by, texts=selector or [], roots=root or [])
     if group_by:

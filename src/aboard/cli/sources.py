@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from aboard.index.library import Library, RunGroup, RunSet
     from aboard.index.logs import Logs
     from aboard.runs.catalog import KnownRun
-    from aboard.runs.question import BadQuestion, Field, Question, UnknownField
+    from aboard.runs.question import Field, Question, UnknownField
     from aboard.runs.selectors import Selector
 
 SourceArgument = Annotated[
@@ -385,7 +385,7 @@ def suggesting_fields(texts: Sequence[str], roots: Sequence[str]) -> Iterator[No
         raise _suggestion(error, texts, roots) from None
 
 
-def _suggestion(error: UnknownField, texts: Sequence[str], roots: Sequence[str]) -> BadQuestion:
+def _suggestion(error: UnknownField, texts: Sequence[str], roots: Sequence[str]) -> UnknownField:
     from aboard.index import Index
     from aboard.index.library import Library
     from aboard.runs.catalog import find_roots

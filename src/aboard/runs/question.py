@@ -110,11 +110,12 @@ class UnknownField(BadQuestion):
 
     def __init__(self, message: str, hint: str, *, name: str, text: str, at: Place) -> None:
         super().__init__(message, hint, text=text, at=at)
-        self._given = message, name, text, at
+        self.name = name
+        self._text, self._at = text, at
 
-    def suggest(self, known: Mapping[str, Iterable[str]]) -> BadQuestion:
+    def suggest(self, known: Mapping[str, Iterable[str]]) -> UnknownField:
         """Suggest what the name may stand for, given the names in each group that runs have."""
-        message, name, text, at = self._given
+        name = self.name
         _, statistic = _split_statistic("metrics", name)
         ending = "" if statistic == LAST else f".{statistic}"
         named: dict[str, list[str]] = {}
@@ -130,7 +131,8 @@ class UnknownField(BadQuestion):
         found = named.get(name) or named.get(_nearest(name, [*named, *RUN_FIELDS]))
         if not found:
             return self
-        return BadQuestion(message, f"Did you mean {_either(found)}?", text=text, at=at)
+        hint = f"Did you mean {_either(found)}?"
+        return UnknownField(self.message, hint, name=name, text=self._text, at=self._at)
 
 
 def _picture(text: str, at: Place) -> str:
