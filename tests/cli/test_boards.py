@@ -294,6 +294,12 @@ def test_a_name_in_a_question_that_no_run_has_is_reported(hub, aboard):
     assert "no run has a metric 'los'. Did you mean 'loss'?" in done.err
     done = aboard("start", "cifar10", "--group-by", "hparams.lrr", "--json")
     assert "no run has a hyperparameter 'lrr'" in done.err
+    names = "{run} {hparams.lrr} {hparams.lr} {metrics.loss} {metrics.los}"
+    done = aboard("start", "cifar10", "--template", names, "--json")
+    assert done.code == 0
+    assert "no run has a hyperparameter 'lrr'. No run has any" in done.err
+    assert "no run has a metric 'los'. Did you mean 'loss'? The board shows it as" in done.err
+    assert "no run has a metric 'loss'" not in done.err
 
 
 def test_a_board_tells_its_groups(hub, aboard):
@@ -395,6 +401,52 @@ def test_one_that_cannot_be_stopped_does_not_spare_the_others(hub, aboard, comma
         ("nowhere", "not_found")
     ]
     assert done.err == ("aboard: board 'nowhere' not found. List them: aboard list --all\n")
+
+
+def test_all_boards_are_stopped_after_a_question(no_hub, aboard, root):
+    nothing = (0, "", "aboard: none of your boards is running.\n")
+    assert aboard("stop", "--all") == nothing
+    assert not no_hub.exists()
+    first, second = (
+        started(aboard, root, "--name", name, "--new", "--detach") for name in ("one", "two")
+    )
+    question = "Stop 2 boards: two, one? [y/N] "
+    refused = aboard("stop", "--all", stdin="n\n")
+    assert (refused.code, refused.err) == (1, f"{question}aboard: nothing was stopped.\n")
+    unanswered = aboard("kill", "--all")
+    assert unanswered.code == 2
+    assert "nothing stopped. Add --yes to stop without confirmation." in unanswered.err
+    assert {one["state"] for one in aboard("list", "--json").json["boards"]} == {"running"}
+    done = aboard("stop", "--all", "--json", stdin="y\n")
+    assert (done.code, done.err) == (0, question)
+    assert {one["id"] for one in done.json["stopped"]} == {first["id"], second["id"]}
+    assert {one["state"] for one in done.json["stopped"]} == {"stopped"}
+    assert aboard("kill", "--all") == nothing
+    assert aboard("stop", "--all", "--json").json == {"stopped": [], "errors": []}
+    aboard("restart", "one")
+    assert aboard("kill", "--all", "--yes").out.startswith(f"stopped one ({first['id']})")
+    for arguments in ([], ["one", "--all"]):
+        wrong = aboard("stop", *arguments)
+        assert wrong[:2] == (2, "")
+        assert "name the boards to stop, or add --all, not both." in wrong.err
+
+
+def test_boards_of_others_are_not_stopped(no_hub, aboard, tmp_path, root):
+    def log_in(name):
+        given = ("--user", name, "--password-stdin")
+        assert aboard("login", hub.url, *given, stdin=f"{PASSWORD}\n").code == 0
+
+    with team_hub(tmp_path / "team", f'[[roots]]\nuri = "{root}"\n') as hub:
+        log_in(USER)
+        started(aboard, "mnist", "--name", "theirs", "--team", "--detach")
+        added = aboard("user", "add", "bo", "--password-stdin", stdin=f"{PASSWORD}\n")
+        assert added.code == 0
+        log_in("bo")
+        started(aboard, "mnist", "--name", "mine", "--new", "--detach")
+        done = aboard("stop", "--all", "--yes", "--json")
+        assert [one["name"] for one in done.json["stopped"]] == ["mine"]
+        (left,) = aboard("list", "--json").json["boards"]
+        assert (left["name"], left["state"]) == ("theirs", "running")
 
 
 def test_a_board_is_restarted_at_its_address_and_deleted(hub, aboard):

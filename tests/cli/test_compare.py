@@ -112,6 +112,26 @@ def test_a_metric_that_is_missing_does_not_pass(aboard, root):
     assert "no run has a metric 'eval/ac'. Did you mean 'eval/acc'?" in result.err
 
 
+def test_an_unknown_statistic_of_a_metric(aboard, root):
+    for option, text in (
+        ("--metric", "eval/acc.median"),
+        ("--fail-if", "metrics.eval/acc.median<1"),
+    ):
+        result = aboard("compare", "old", "new", option, text)
+        assert result.code == 2
+        assert (
+            f"{option} '{text}': unknown statistic 'median' of the metric 'eval/acc'." in result.err
+        )
+        assert "Known: last, min, max, mean, first, count" in result.err
+
+
+def test_a_bare_metric_in_a_condition_is_written_out(aboard, root):
+    result = aboard("compare", "old", "new", "--fail-if", "eval/acc.max < -0.5%")
+    works = 'metrics["eval/acc"].max < -0.5%'
+    assert (result.code, f"Write {works}" in result.err) == (2, True)
+    assert aboard("compare", "new", "old", "--fail-if", works).code == 0
+
+
 def test_wrong_usage(aboard, root):
     result = aboard("compare", "old", "new", "--fail-if", "metrics.loss")
     assert (result.code, "'metrics.loss': a condition needs one of" in result.err) == (2, True)

@@ -88,6 +88,10 @@ def test_the_field_of_a_condition():
         ("metrics.loss < fast", "expected a number"),
         ("metrics.loss < ", "expected a number"),
         ("mertics.loss < 1", "Did you mean 'metrics'"),
+        ("eval/acc.max < -0.5%", r'metric. Write metrics\["eval/acc"\].max < -0.5%$'),
+        ("loss<1", "'loss' is not a metric. Write metrics.loss <1"),
+        ("eval acc > 1", r'Write metrics\["eval acc"\] > 1'),
+        ("state > 1", "'state' is not a metric. Example:"),
     ],
 )
 def test_what_is_not_a_condition(text, message):

@@ -219,6 +219,8 @@ def test_fields_of_runs_are_offered(aboard, offered, tmp_path):
     assert offered("runs", "--sort", "=", "-metrics.lo") == ["-metrics.loss"]
     assert offered("runs", "--sort", "'-metrics.lo") == ["-metrics.loss"]
     assert offered("runs", "--sort", "-nosuch") == []
+    assert offered("runs", "--sort", "-state,-crea") == ["-state,-created"]
+    assert offered("runs", "--group-by", "state,metrics.lo") == ["state,metrics.loss"]
     assert offered("runs", "--sort", "hp") == ["hparams.", "hparams.lr", "hparams.width"]
     assert offered("runs", "--group-by", "hparams.") == ["hparams.lr", "hparams.width"]
     assert offered("runs", "--where", "'state==1 or hparams.w")[-1] == "hparams.width"

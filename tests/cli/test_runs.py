@@ -209,6 +209,27 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
     assert len(lines) == 2
 
 
+def test_fields_are_separated_by_commas(aboard, root):
+    several = aboard("runs", "--sort", "-hparams.lr", "--sort", "name", "--columns", "run")
+    assert aboard("runs", "--sort", "-hparams.lr,name", "--columns", "run").out == several.out
+    groups = aboard("runs", "--group-by", "experiment,hparams.lr", "--json").json["groups"]
+    assert {"experiment", "hparams.lr"} == set(groups[0]["values"])
+    first = aboard("ls", root, "--sort", "experiment,-name", "--limit", "1", "--json").json
+    twice = ("--sort", "experiment", "--sort=-name")
+    assert first == aboard("ls", root, *twice, "--limit", "1", "--json").json
+    result = aboard("runs", "--sort", 'hparams["a,b"]')
+    assert "no run has a hyperparameter 'a,b'." in result.err
+
+
+def test_a_bare_name_is_suggested_with_its_group(aboard, root):
+    for command in ("runs", "ls", "export", "start"):
+        result = aboard(command, *([root] * (command != "runs")), "--where", "lr < 0.1")
+        assert (result.code, result.out) == (2, "")
+        assert result.err == (
+            "aboard: unknown field 'lr'. Did you mean hparams.lr?\n  lr < 0.1\n  ^^\n"
+        )
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -218,6 +239,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
         (["jobs:1"], 2, "unknown selector 'jobs'. Did you mean job:1?"),
         (["--columns", "stat"], 2, "unknown column 'stat'. Did you mean 'state'?"),
         (["--columns", "run,hparams.l"], 2, "no run has a hyperparameter 'l'. Did you mean 'lr'?"),
+        (["--columns", "run,lr"], 2, "unknown column 'lr'. Did you mean hparams.lr?"),
         (["--where", " "], 2, "--where is empty. Write a condition, such as"),
         (["--limit", "x"], 2, "invalid value for '--limit': 'x' must be a whole number."),
         (["--limit", "0"], 2, "invalid value for '--limit': 0 must be at least 1."),

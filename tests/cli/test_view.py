@@ -23,6 +23,7 @@ from aboard.runs.manifest import Manifest, State
 from aboard.web.server import make_certificate
 from tests import summaries
 from tests.engines.command import fork_command
+from tests.engines.powerless import powerless
 from tests.hub.hubs import QUICK
 from tests.waiting import until
 
@@ -249,6 +250,85 @@ def test_an_empty_directory_is_served_and_said(viewing, tmp_path):
         assert client.get("data/runs").json() == []
         until(lambda: "no event files below" in (tmp_path / "errors").read_text())
         assert "aboard doctor" in (tmp_path / "errors").read_text()
+
+
+@pytest.fixture
+def cloud(s3_server, variables):
+    """Give the environment of a command that may read a bucket."""
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    variables |= keys | {"AWS_ENDPOINT_URL": s3_server}
+    return variables
+
+
+def test_without_a_readable_source_it_fails(aboard, cloud, tree):
+    missing = "aboard: s3://nosuchbucket/{}: the bucket 'nosuchbucket' does not exist."
+    result = aboard("view", "s3://nosuchbucket/x", "--no-browser")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(missing.format("x"))
+    assert len(result.err.splitlines()) == 1
+    result = aboard("view", "s3://nosuchbucket/x", "s3://nosuchbucket/y", "--engine", "stock")
+    assert result.code == 1
+    x, y = result.err.splitlines()
+    assert x.startswith(missing.format("x"))
+    assert y.startswith(missing.format("y"))
+    result = aboard("view", "s4://bucket/x")
+    assert (result.code, "'s4://' is not supported" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        ["s3://nosuchbucket/x", "logs"],
+        ["s3://nosuchbucket/x", "--wait"],
+        ["s3://training-logs/nothing-yet"],
+    ],
+)
+def test_a_source_that_cannot_be_read_is_reported(viewing, cloud, tree, tmp_path, sources):
+    with viewing("view", *sources, "--json", "--port", 0) as (_, line), visitor(line) as client:
+        if "logs" in sources:
+            until(lambda: len(client.get("data/runs").json()) == 2)
+        until(lambda: f"aboard: {sources[0]}: " in (tmp_path / "errors").read_text())
+
+
+def test_a_storage_that_does_not_answer_yet_is_waited_for(viewing, cloud, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    command = ["view", "s3://training-logs/x", "--json", "--port", 0]
+    with viewing(*command, AWS_ENDPOINT_URL=address):
+        until(lambda: "refuses connections" in (tmp_path / "errors").read_text())
+
+
+def test_a_directory_without_permission_is_an_error_unless_another_is_readable(
+    variables, tree, tmp_path
+):
+    closed = tmp_path / "closed"
+    (closed / "x").mkdir(parents=True)
+    view = powerless(sys.executable, "-m", "aboard", "view", "--no-browser", "--port", "0")
+    closed.chmod(0)
+    try:
+        for source in (closed, closed / "x"):
+            done = subprocess.run(
+                [*view, source], env=variables, capture_output=True, check=False, text=True
+            )
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr == (
+                f"aboard: {source}: permission denied. Check the owner and mode of the path.\n"
+            )
+        with (
+            (tmp_path / "errors").open("wb") as errors,
+            subprocess.Popen(
+                [*view, closed / "x", tree], env=variables, stdout=subprocess.PIPE, stderr=errors
+            ) as process,
+        ):
+            try:
+                assert process.stdout.readline()
+                until(lambda: " 2 runs" in (tmp_path / "errors").read_text())
+                reported = f"aboard: {closed}/x: permission denied."
+                until(lambda: reported in (tmp_path / "errors").read_text())
+            finally:
+                process.kill()
+    finally:
+        closed.chmod(0o700)
 
 
 def test_the_next_free_port_is_taken(viewing, tree):
@@ -644,6 +724,45 @@ def test_options_of_groups_are_checked(aboard, tree):
     assert (result.code, "cannot be grouped by 'metrics.loss'" in result.err) == (2, True)
     result = aboard("start", tree, "--show", "both")
     assert (result.code, "require --group-by FIELD" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("source", ["runs", "mnist"])
+def test_a_name_that_no_run_has_is_reported(viewing, root, tmp_path, source):
+    errors = tmp_path / "errors"
+    names = "{run} {hparams.lrr} {metrics.loss} {metrics.lossy} {tags.basline} {hparams.lr}"
+    with viewing("view", source, "--template", names, "--json", "--port", 0) as (_, line):
+        with visitor(line) as client:
+            until(lambda: client.get("data/runs").json())
+        until(lambda: "no run has a tag" in errors.read_text())
+    said = errors.read_text()
+    later = "It is shown as '-' until a run has it."
+    assert f"no run has a hyperparameter 'lrr'. Did you mean 'lr'? {later}" in said
+    assert f"no run has a metric 'lossy'. Did you mean 'loss'? {later}" in said
+    assert f"no run has a tag 'basline'. Did you mean 'baseline'? {later}" in said
+    assert said.count("no run has") == 3
+    grouped = ["--group-by", "hparams.lrr,experiment"]
+    with viewing("view", source, *grouped, "--json", "--port", 0):
+        until(lambda: "no run has a hyperparameter 'lrr'. Did you mean" in errors.read_text())
+
+
+def test_a_name_that_no_run_can_have_yet_is_not_reported(viewing, tmp_path):
+    (tmp_path / "empty").mkdir()
+    named = ["--template", "{hparams.lr}", "--group-by", "hparams.lr"]
+    with viewing("view", "empty", *named, "--json", "--port", 0) as (_, line):
+        with visitor(line) as client:
+            assert client.get("data/runs").json() == []
+        until(lambda: "no event files below" in (tmp_path / "errors").read_text())
+    assert "no run has" not in (tmp_path / "errors").read_text()
+
+
+def test_a_bare_name_is_suggested_with_its_group(aboard, root):
+    for arguments in (["--where", "lr < 0.1"], ["--group-by", "state,lr"], ["--sort=-name,lr"]):
+        result = aboard("view", root, *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert "unknown field 'lr'. Did you mean hparams.lr?" in result.err
+    result = aboard("view", root / "cifar10", "--where", "lr < 0.1")
+    assert "unknown field 'lr'. For a hyperparameter write hparams.lr, for a metric" in result.err
+    assert "\n  lr < 0.1\n  ^^\n" in result.err
 
 
 def test_groups_of_runs(viewing, root):

@@ -47,6 +47,10 @@ def test_other_groups_are_another_board(hub, seeds):
     assert plain.id != grouped.id
     assert client.create("seeds", group_by=["hparams.lr"]).id == grouped.id
     assert client.create("seeds", group_by=["hparams.lr"], show="both").id != grouped.id
+    assert client.create("seeds", group_by="hparams.lr, state", sort="name,-run").group_by == (
+        "hparams.lr",
+        "state",
+    )
     assert (grouped.group_by, grouped.band, grouped.show) == (("hparams.lr",), "std", "groups")
 
 

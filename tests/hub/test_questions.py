@@ -52,6 +52,7 @@ def test_runs_are_narrowed_sorted_and_counted(client):
     assert labels(client, sort=["-metrics.loss.max", "run"]) == [
         "a/run2", "a/run3", "a/run1", "b/run1",
     ]  # fmt: skip
+    assert labels(client, sort="-metrics.loss.max,run") == ["a/run2", "a/run3", "a/run1", "b/run1"]
     assert labels(client, selector="b", where="metrics.loss.nans == 1") == ["b/run1"]
     counted = get(client, where='state in ("completed", "failed")', count=True)
     assert counted == {"runs": [], "total": 2, "unread": 0, "next": None}
@@ -106,6 +107,10 @@ def test_columns_and_groups(client):
         {"values": {"hparams.lr": 0.1}, "count": 2, "means": {"metrics.loss.max": 1.5}},
     ]
     assert (groups["total"], groups["next"]) == (3, "2")
+    groups = get(client, group_by="experiment,hparams.lr")["groups"]
+    assert groups[0]["values"] == {"experiment": "a", "hparams.lr": 0.01}
+    pages = get(client, sort="-experiment,run", limit=2)
+    assert get(client, sort="-experiment,run", limit=2, cursor=pages["next"])["total"] == 4
 
 
 @pytest.mark.parametrize(
@@ -128,6 +133,22 @@ def test_an_invalid_query_is_a_bad_request_with_a_caret(client, query, message, 
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["message"]) == (400, "bad_question", message)
     assert error["picture"] == picture
+
+
+@pytest.mark.parametrize(
+    ("where", "hint"),
+    [
+        ("lr < 0.1", "Did you mean hparams.lr?"),
+        ("loss.max > 1", "Did you mean metrics.loss.max?"),
+        ("nothing_like_it", "For a hyperparameter write hparams.nothing_like_it"),
+    ],
+)
+def test_a_bare_name_is_suggested_with_its_group(client, where, hint):
+    until(lambda: labels(client, where="metrics.loss.max > 0"))
+    error = client.get("/api/v1/runs", params={"where": where}).json()["error"]
+    assert error["hint"].startswith(hint)
+    answer = client.post("/api/v1/boards", json={"selectors": ["a"], "where": where})
+    assert (answer.status_code, answer.json()["error"]["hint"]) == (400, error["hint"])
 
 
 def test_the_client_sends_the_same_query(hub):

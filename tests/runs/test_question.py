@@ -22,6 +22,7 @@ from aboard.runs.question import (
     Question,
     SortKey,
     Truth,
+    UnknownField,
     parse,
     parse_field,
     parse_sort,
@@ -76,9 +77,7 @@ def test_a_text_becomes_a_tree(text, node):
 def test_it_says_where_a_question_is_wrong_and_what_is_near():
     with pytest.raises(BadQuestion) as caught:
         parse('name ~ "run*" and stat == "lost"')
-    assert str(caught.value) == (
-        "unknown field 'stat'. Did you mean 'state'? Write texts in quotes."
-    )
+    assert str(caught.value) == "unknown field 'stat'. Did you mean 'state'?"
     assert caught.value.picture == (
         'name ~ "run*" and stat == "lost"\n'
         "                  ^^^^"
@@ -89,12 +88,17 @@ def test_it_says_where_a_question_is_wrong_and_what_is_near():
     ("text", "message", "marked"),
     [
         ("state == 'complet'", "'complet' is not a state. Did you mean 'completed'?", "'complet'"),
-        ("state == lost", "unknown field 'lost'.", "lost"),
+        ("state == lost", "unknown field 'lost'. Write texts in quotes: \"lost\".", "lost"),
+        ("state in (lost)", "unknown field 'lost'. Write texts in quotes: \"lost\".", "lost"),
+        ("lr < 0.1", "unknown field 'lr'. For a hyperparameter write hparams.lr, for a", "lr"),
+        ("lr < 0.1", "for a tag tags.lr. Fields of runs: run, ", "lr"),
+        ("0.1 > lr", "for a metric metrics.lr", "lr"),
+        ("eval/acc.max > 0.9", "for a metric metrics.eval/acc.max, for a tag", "eval/acc.max"),
         ("state & name", "write 'and' instead of '&'.", "&"),
         ("state || name", "write 'or' instead of '||'.", "||"),
         ("hparams.lr # 1", "unexpected '#'.", "#"),
         ("name == 'a", "the closing quote is missing.", "'a"),
-        ("metrics['a'].mx > 1", "unknown statistic 'mx'. Did you mean 'max'?", "mx"),
+        ("metrics['a'].mx > 1", "unknown statistic 'mx' of the metric 'a'. Did you mean", "mx"),
         ("metrics['a'].at(1.5) > 1", "the step must be an integer.", "1.5"),
         ("metrics > 1", "'metrics' needs a name.", "metrics"),
         ("hparams[lr] > 1", "a name in quotes is missing here.", "lr"),
@@ -127,6 +131,65 @@ def test_what_is_refused_is_marked(text, message, marked):
     shown, carets = caught.value.picture.split("\n") if text else (" ", "^")
     start = carets.index("^")
     assert (shown[start : len(carets)] or " ") == marked
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("lr < 0.1", "Did you mean hparams.lr?"),
+        ("acc.max > 0.9", "Did you mean metrics.eval/acc.max or metrics.train/acc.max?"),
+        ("accc.max > 0.9", "Did you mean metrics.eval/acc.max or metrics.train/acc.max?"),
+        ("eval/acc < 1", "Did you mean metrics.eval/acc?"),
+        ("loss", "Did you mean hparams.loss or metrics.loss?"),
+        ("batchsize == 1", 'Did you mean hparams["batch size"]?'),
+        ("baselin", "Did you mean tags.baseline?"),
+        ("nothing_like_it", "For a hyperparameter write hparams.nothing_like_it, for a metric"),
+    ],
+)
+def test_a_bare_name_is_suggested_with_its_group(text, hint):
+    known = {
+        "hparams": ["lr", "loss", "batch size"],
+        "metrics": ["eval/acc", "train/acc", "loss"],
+        "tags": ["baseline"],
+    }
+    with pytest.raises(UnknownField) as caught:
+        parse(text)
+    error = caught.value.suggest(known)
+    assert hint in str(error)
+    assert error.picture == caught.value.picture
+    assert str(caught.value.suggest({})) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("metrics.eval/acc.median", "unknown statistic 'median' of the metric 'eval/acc'."),
+        ("metrics.a.wow", "unknown statistic 'wow' of the metric 'a'. Known: last, min,"),
+        ("metrics.a.median.max", "unknown statistic 'median' of the metric 'a'."),
+        ("metrics.layer.1", "no run has a metric 'layer.1'. Did you mean 'layer.2'?"),
+        ("metrics.eval/ac", "no run has a metric 'eval/ac'. Did you mean 'eval/acc'?"),
+        ("hparams.lrr", "no run has a hyperparameter 'lrr'. Did you mean 'lr'?"),
+    ],
+)  # fmt: skip
+def test_a_name_that_no_run_has_and_an_unknown_statistic(field, message):
+    known = {"metrics": ["eval/acc", "a", "layer", "layer.2"], "hparams": ["lr"]}
+    for question in (Question.parse(f"{field} > 1"), Question.parse(sort=[field])):
+        with pytest.raises(BadQuestion) as caught:
+            question.check_names(known)
+        assert str(caught.value).startswith(message)
+
+
+def test_fields_are_separated_by_commas():
+    question = Question.parse(
+        sort=["hparams.lr,-created", '-metrics["a,b"].max'], group_by=["state, tags.x"]
+    )
+    assert list(map(str, question.sort)) == ["hparams.lr", "-created", '-metrics["a,b"].max']
+    assert list(map(str, question.group_by)) == ["state", "tags.x"]
+    for text in ("", ",", " "):
+        with pytest.raises(BadQuestion, match="the name of a field is missing"):
+            Question.parse(sort=[text])
+    with pytest.raises(BadQuestion, match="at most 8 fields"):
+        Question.parse(group_by=[",".join(["state"] * 9)])
 
 
 def test_a_long_text_is_shown_around_the_place():

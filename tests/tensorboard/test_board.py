@@ -15,6 +15,7 @@ from aboard.runs.naming import Template
 from aboard.storage import open_storage
 from aboard.tensorboard import board as board_module
 from aboard.tensorboard.board import Board, Listing, member_labels
+from aboard.track.summary import SummaryWriter
 
 
 def write(directory, step=0, **tags):
@@ -204,6 +205,26 @@ def test_no_run_appears_below_the_name_of_another(tmp_path, listing):
     expected = {f"{one}/run1{stage}" for one in ("mnist", "cifar10") for stage in stages}
     assert set(shown.runs()) == expected
     assert shown.count_runs()[1] == 2
+
+
+def test_what_add_hparams_writes_below_a_run_is_not_a_run_of_its_own(tmp_path, listing):
+    with SummaryWriter(tmp_path / "run1") as writer:
+        writer.add_scalar("loss", 1.0, 0)
+        writer.add_hparams({"lr": 0.1}, {"hparam/acc": 0.9})
+        writer.add_hparams({"lr": 0.1}, {"hparam/acc": 0.95}, run_name="again")
+    with SummaryWriter(tmp_path / "trials") as writer:  # logs nothing itself
+        for trial in ("one", "two"):
+            writer.add_hparams({"lr": 0.1}, {"hparam/acc": 0.9}, run_name=trial)
+    with SummaryWriter(tmp_path / "run1" / "other") as writer:
+        for step in range(2):
+            writer.add_scalar("loss", 1.0, step)
+        writer.add_hparams({"lr": 0.1}, {"hparam/acc": 0.9}, run_name=".")
+    shown = listing(member(tmp_path))
+    runs = shown.runs()
+    assert {"run1", "run1/again", "run1/other", "trials/one", "trials/two"} < set(runs)
+    assert len(runs) == 7
+    assert "hparam/acc" in runs["run1/again"].tags
+    assert shown.count_runs()[1] == len(runs) - 2  # all but the two below run1
 
 
 # Names from the records of runs.

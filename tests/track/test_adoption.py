@@ -1,5 +1,6 @@
 """Event files that a program writes elsewhere: where they go, and whose they are."""
 
+import math
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from aboard.track.adoption import (
     directories_in,
     expand_nodes,
     job_nodes,
+    pause_after,
     shortened,
     starts_remote,
     writer_of,
@@ -170,6 +172,13 @@ def test_a_directory_that_the_command_names_is_searched_too(tmp_path: Path) -> N
         into = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         Adoption(into, work, 0, ["train.py", *option]).stop()
         assert [path.name for path in into.rglob("*.tfevents")] == ["a.tfevents"]
+
+
+@pytest.mark.parametrize(
+    ("cost", "pause"), [(0.002, 0.2), (0.02, 2.0), (0.1, 5.0), (0.19, 5.0), (0.2, math.inf)]
+)
+def test_a_cheap_search_is_repeated_soon(cost: float, pause: float) -> None:
+    assert pause_after(cost) == pytest.approx(pause)
 
 
 def test_what_lies_around_the_working_directory_is_not_searched(tmp_path: Path) -> None:

@@ -341,6 +341,10 @@ class BoardField:
 
     def parse(self, value: Any) -> Any:
         """Parse and check a value from a client."""
+        if self.name in ("sort", "group_by"):
+            from aboard.runs.question import each_field
+
+            return tuple(each_field(self.check(value)))
         if self.about.unit is Unit.DURATION:
             value = parse_duration(value)
         elif self.about.unit is Unit.SIZE:

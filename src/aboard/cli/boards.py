@@ -27,6 +27,7 @@ from aboard.cli.console import (
     WrongUsage,
     age,
     apply_to_each,
+    confirm,
     counted,
     duration,
     examples,
@@ -80,6 +81,7 @@ _LEAST = ("REASON", "EXPIRES", "AGE", "ON", "OWNER", "URL")
 _SHORTEST = {"SHOWS": 12, "REASON": 20}
 _SHARE_HEADS = ("ID", "MADE BY", "STATE", "AGE", "EXPIRES")
 _NUMBER = re.compile(r"[0-9]+(-[0-9]+)?")
+_MOST_NAMED = 10  # boards, in a question
 _DATA_SECONDS = 10.0
 _OPEN_SECONDS = 5.0  # after which the board's page waits
 _SILENT_SECONDS = 1.0  # without a terminal, a longer wait is announced
@@ -181,7 +183,10 @@ def start(
         raise WrongUsage("--band and --show require --group-by FIELD.")
     shown = selector or ([] if runs else find_roots(root or []))
     selectors = narrowed(shown, runs or [])
-    parse_question(where, sort, limit)  # report errors before a hub is started
+    asked = {"texts": selectors, "roots": root or []}
+    parse_question(
+        where, sort, limit, group_by or (), **asked
+    )  # report errors before a hub is started
     if root and not any(map(is_path, selectors)):
         where = below(find_roots(root), where)
     client = open_hub_for(selectors, roots=root or [], notify=notify)
@@ -207,6 +212,10 @@ def start(
     if not detach:
         is_known = _check_question(client, selectors, where, sort, group_by)
         board = _wait(client, board, data=is_known)
+        if is_known:  # the hub has read more runs meanwhile
+            _check_question(client, selectors, where, sort, group_by)
+        if template:
+            _check_template(client, selectors, where, template)
     for problem in board.problems:
         notify(problem)
     if client.hub.how == "personal" and any("credentials" in one for one in board.problems):
@@ -309,6 +318,29 @@ def _check_question(
             notify(f"{error} The board shows such runs as soon as there are any.")
             return False
     return True
+
+
+def _check_template(
+    client: Client, selectors: Sequence[str], where: str | None, template: str
+) -> None:
+    """Report what is in a template, but in no run, as `_check_question` does."""
+    from aboard.runs.naming import Template
+    from aboard.runs.question import field_text
+    from aboard.sdk import HubError
+
+    for name in Template.parse(template).fields:
+        group, dot, rest = name.partition(".")
+        if not dot:
+            continue
+        try:
+            client.group_runs(field_text(group, rest), selectors, where=where, limit=1)
+        except HubError as error:
+            if error.code != "bad_question":
+                continue
+            # In a template, a tag has the same name in each stage.
+            logged = client.logged(selectors, where=where) if group == "metrics" else ()
+            if not any(one["name"].endswith(f"/{rest}") for one in logged):
+                notify(f"{error} The board shows it as soon as a run has it.")
 
 
 class _Progress:
@@ -474,13 +506,35 @@ def show_logs(
 
 
 def stop_boards(
-    board: BoardsArgument,
+    board: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[BOARD]...",
+            help="Names or ids, or beginnings of them; one or more, unless --all.",
+            show_default=False,
+            autocompletion=boards_like,
+        ),
+    ] = None,
+    all: Annotated[  # noqa: A002 - named as on the command line
+        bool, typer.Option("--all", "-a", help="Stop all of your own boards.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With --all, do not ask for confirmation.")
+    ] = False,
     now: Annotated[
         bool, typer.Option("--now", help="Kill them at once, without a grace period.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
     """Stop boards; if one cannot be stopped, the others still are."""
+    if all == bool(board):
+        raise WrongUsage("name the boards to stop, or add --all, not both.")
+    boards = _own_boards(yes=yes) if all else board or []
+    if not boards:
+        notify("none of your boards is running.")
+        if json:
+            print_json({"stopped": [], "errors": []})
+        return
     client = open_hub(revive=True)
 
     def stop(one: str) -> tuple[str, dict[str, Any]]:
@@ -494,7 +548,25 @@ def stop_boards(
             progress.clear()
         return "stopped", found.document
 
-    _each(board, stop, "stopped", json=json)
+    _each(boards, stop, "stopped", json=json)
+
+
+def _own_boards(*, yes: bool) -> list[str]:
+    """Return the ids of the user's boards that have not ended; unless `yes`, ask to stop them."""
+    from aboard.sdk import HubError
+
+    try:
+        client = open_hub(revive=True)
+    except HubError as error:
+        if error.code == "no_hub":
+            return []
+        raise
+    own = client.list(owner=client.me()["user"])
+    if own and not yes:
+        names = ", ".join(one.name for one in own[:_MOST_NAMED])
+        more = f" and {len(own) - _MOST_NAMED} more" if len(own) > _MOST_NAMED else ""
+        confirm(f"Stop {counted(len(own), 'board')}: {names}{more}", done="stopped", verb="stop")
+    return [one.id for one in own]
 
 
 def restart_boards(board: BoardsArgument, json: JsonOption = False) -> None:
@@ -683,7 +755,8 @@ GROUP.command("list", epilog=_LIST_EPILOG, help="The same as `aboard list`.")(li
 _STOP_EPILOG = examples(
     "`aboard stop nightly` - by its name",
     "`aboard stop 3fk 9xa` - two, by the beginnings of their ids",
-    "`aboard list --json | jq -r '.boards[].id' | xargs aboard stop` - all of them",
+    "`aboard stop --all` - all of your own; asks first",
+    "`aboard stop --all --yes` - does not ask",
 )
 
 

@@ -10,6 +10,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -32,7 +33,16 @@ from aboard.cli.console import (
 from aboard.cli.runs import written
 from aboard.cli.sources import RootOption, check_each, matches, read_runs, select_runs
 from aboard.runs import RunsError
-from aboard.runs.question import AT, BadQuestion, Field, Place, parse_field
+from aboard.runs.question import (
+    AT,
+    GROUPS,
+    RUN_FIELDS,
+    BadQuestion,
+    Field,
+    Place,
+    Question,
+    parse_field,
+)
 
 if TYPE_CHECKING:
     from aboard.index.library import Library
@@ -105,11 +115,7 @@ def compare(
         names = library.names("metrics", runs)
         fields = _fields(metric or (), names)
         for one in conditions:
-            if one.field.name not in names:
-                near = get_close_matches(one.field.name, names, n=1)
-                guess = f" Did you mean {near[0]!r}?" if near else ""
-                problem = f"no run has a metric {one.field.name!r}."
-                raise WrongUsage(f"--fail-if '{one.text}': {problem}{guess}")
+            _check(f"--fail-if '{one.text}'", one.field, names)
         wanted = list(dict.fromkeys([*fields, *(one.field for one in conditions)]))
         groups = [_values(library, side.runs, wanted) for side in sides]
     rows = {row.field: row for row in metric_rows(wanted, *groups)}
@@ -141,6 +147,13 @@ def _condition(text: str) -> Condition:
         raise WrongUsage(f"--fail-if '{text}': {error}") from None
 
 
+def _check(option: str, field: Field, names: Sequence[str]) -> None:
+    try:
+        Question(group_by=(field,)).check_names({"metrics": names})
+    except BadQuestion as error:
+        raise WrongUsage(f"{option}: {error}") from None
+
+
 def _statistic(field: Field) -> str:
     return f"{AT}({field.step})" if field.statistic == AT else field.statistic
 
@@ -159,6 +172,8 @@ def _fields(patterns: Sequence[str], names: Sequence[str]) -> list[Field]:
             if field.name in names:
                 found.append(field)
                 continue
+            if field.name.rpartition(".")[0] in names:  # an unknown statistic
+                _check(f"--metric '{text}'", field, names)
         check_each("metric", [text], names)
         chosen = (
             [text] if text in names else sorted(name for name in names if matches(name, [text]))
@@ -360,11 +375,7 @@ class Condition:
         parts = _CONDITION.fullmatch(text)
         if parts is None:
             raise BadQuestion("a condition needs one of <, <=, >, >=.", _EXAMPLE, text=text)
-        found = parse_field(parts[1])
-        if found.group != "metrics":
-            raise BadQuestion(
-                f"{str(found)!r} is not a metric.", _EXAMPLE, text=text, at=Place(0, len(parts[1]))
-            )
+        found = _metric(parts[1], text)
         amount = _AMOUNT.fullmatch(parts[3])
         if amount is None:
             raise BadQuestion(
@@ -379,6 +390,24 @@ class Condition:
         """Return whether the condition is true of a difference; it is if there is none, or NaN."""
         change = row.percent if self.relative else row.difference
         return change is None or math.isnan(change) or _SIGNS[self.sign](change, self.amount)
+
+
+def _metric(text: str, condition: str) -> Field:
+    """Parse the metric of a condition; for a bare name, suggest how to write it."""
+    word = text.strip()
+    group = re.split(r"[.\[]", word, maxsplit=1)[0]
+    if group == "metrics":
+        return parse_field(word)
+    hint = _EXAMPLE
+    if group != word and get_close_matches(group, ["metrics"]):
+        hint = "Did you mean 'metrics'?"
+    elif group not in GROUPS and word not in RUN_FIELDS:
+        with suppress(BadQuestion):
+            field = parse_field(f"metrics.{word}")
+            hint = f"Write {field} {condition[len(text) :].strip()}"
+    raise BadQuestion(
+        f"{word!r} is not a metric.", hint, text=condition, at=Place(0, len(text.rstrip()))
+    )
 
 
 # Welch's test.

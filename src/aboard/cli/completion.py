@@ -231,8 +231,11 @@ def columns_like(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def fields_like(context: typer.Context, incomplete: str) -> list[str]:
-    """Offer fields to sort or group by."""
-    return _fields_within(context, incomplete)
+    """Offer fields to sort or group by, also after a comma."""
+    before, comma, last = incomplete.rpartition(",")
+    sign = "-" if comma and last.startswith("-") else ""
+    offers = _fields_within(context, last.removeprefix(sign))
+    return [f"{before}{comma}{sign}{name}" for name in offers]
 
 
 def conditions_like(context: typer.Context, incomplete: str) -> list[str]:

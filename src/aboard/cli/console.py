@@ -62,9 +62,9 @@ GroupByOption = Annotated[
     list[str] | None,
     typer.Option(
         "--group-by",
-        metavar="FIELD",
-        help="Show a curve for each group of runs with the same value, such as hparams.lr; may be"
-        " repeated.",
+        metavar="FIELD,...",
+        help="Show a curve for each group of runs with the same values of fields, such as"
+        " hparams.lr, separated by commas; may be repeated.",
         autocompletion=fields_like,
     ),
 ]
@@ -326,8 +326,9 @@ class ReadingBar:
 class LoadingLine:
     """Shows how a board loads; pass it to a viewer as `on_poll`."""
 
-    def __init__(self, board: Board, library: Library) -> None:
+    def __init__(self, board: Board, library: Library, sources: Iterable[Source]) -> None:
         self._board = board
+        self._left = set(sources)  # whose first poll has not ended
         self._library = library
         self._index = library.index
         self._debug = is_debugging()
@@ -349,18 +350,32 @@ class LoadingLine:
                 return
             if source in self._bars:
                 self._bars.pop(source).close()
-            text = self._state(source, state)
+            is_last = self._left == {source}
+            self._left.discard(source)
+            text = self._state(source, state) if state.error is None else str(state.error)
             if text and self._said.get(source) != text:
                 self._said[source] = text
                 notify(text)
                 if self._debug and state.error is not None and state.error.__cause__ is not None:
                     traceback.print_exception(state.error.__cause__)
+            if is_last:
+                self._print_missing_fields()
+
+    def _print_missing_fields(self) -> None:
+        """Report what no run has, but is in a template: it may be misspelt, or may come later."""
+        from aboard.tensorboard.board import Listing
+
+        if self._board.templates:
+            from aboard.runs.naming import MISSING
+
+            for error in Listing(self._board, self._library).missing_fields():
+                notify(f"{error} It is shown as '{MISSING}' until a run has it.")
 
     def _state(self, source: Source, state: SourceState) -> str:
-        if state.error is not None:
-            return str(state.error)
         if state.report.problems:
             return str(state.report.problems[0])
+        if all(member.source != source for member in self._board.members):
+            return ""  # a root, whose runs join and leave
         if source in self._said and self._said[source].startswith("read "):
             return ""
         runs = self._index.runs(source)
@@ -549,6 +564,17 @@ def report(error: Exception, *, json: bool) -> int:
         document = {"code": kind, "message": " ".join(line.split())}
         print_json({"errors": [document | ({"picture": picture} if picture else {})]})
     return code
+
+
+def confirm(question: str, *, done: str, verb: str) -> None:
+    """Ask a question on standard error; end the command unless the answer is yes."""
+    typer.echo(f"{printable(question)}? [y/N] ", err=True, nl=False)
+    answer = sys.stdin.readline() if sys.stdin is not None else ""
+    if not answer:
+        typer.echo(err=True)
+        raise WrongUsage(f"no answer, nothing {done}. Add --yes to {verb} without confirmation.")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Failure(f"nothing was {done}.")
 
 
 def apply_to_each(

@@ -100,7 +100,7 @@ def export(
         _check(output)
     from aboard.index import Index
 
-    question = parse_question(where, sort, limit)
+    question = parse_question(where, sort, limit, texts=source or (), roots=root or ())
     missing = "Name what to export: aboard export SOURCE. Or set ABOARD_ROOT or --root."
     exported = sources_or_roots(source, root, missing)
     with Index() as index:

@@ -101,7 +101,7 @@ def ls(
     """
     from aboard.index import Index
 
-    question = parse_question(where, sort, limit)
+    question = parse_question(where, sort, limit, texts=source or (), roots=root or ())
     missing = "Name what to list: aboard ls SOURCE. Or set ABOARD_ROOT or --root."
     listed = sources_or_roots(source, root, missing)
     with Index() as index:

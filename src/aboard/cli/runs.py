@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from aboard.cli.console import (
     Failure,
     JsonOption,
     WrongUsage,
+    confirm,
     counted,
     duration,
     examples,
@@ -39,9 +39,10 @@ from aboard.cli.sources import (
     WhereOption,
     parse_question,
     select_runs,
+    suggesting_fields,
 )
 from aboard.runs.manifest import BadManifest
-from aboard.runs.question import BadQuestion, Field, parse_field, split_fields
+from aboard.runs.question import Field, UnknownField, each_field, parse_field, split_fields
 from aboard.storage import StorageError, open_storage
 
 if TYPE_CHECKING:
@@ -99,12 +100,13 @@ class Column(NamedTuple):
             return cls(name)
         try:
             return cls(name, parse_field(name))
-        except BadQuestion:
-            if name.partition("[")[0].partition(".")[0] in _GROUPS:
+        except UnknownField:
+            near = get_close_matches(name, [*VALUES, *(f"{one}." for one in _GROUPS)], n=1)
+            if not near:
                 raise
-        near = get_close_matches(name, [*VALUES, *(f"{one}." for one in _GROUPS)], n=1)
-        guess = f"Did you mean {near[0]!r}? " if near else ""
-        raise WrongUsage(f"unknown column {name!r}. {guess}Known: {', '.join(NAMES)}.")
+        raise WrongUsage(
+            f"unknown column {name!r}. Did you mean {near[0]!r}? Known: {', '.join(NAMES)}."
+        )
 
     def values(
         self, runs: Sequence[KnownRun], now: float, library: Library | None = None
@@ -222,9 +224,9 @@ def list_runs(
         list[str] | None,
         typer.Option(
             "--group-by",
-            metavar="FIELD",
-            help="List groups of runs that have the same value of a field, with the mean of each"
-            " column; may be repeated.",
+            metavar="FIELD,...",
+            help="List groups of runs that have the same values of fields, separated by commas,"
+            " with the mean of each column; may be repeated.",
             autocompletion=fields_like,
         ),
     ] = None,
@@ -234,8 +236,13 @@ def list_runs(
     from aboard.index import Index
 
     now = time.time()
-    given = parse_columns(columns) if columns is not None else []
-    question = parse_question(where, sort, limit, group_by or [])
+    try:
+        with suggesting_fields(selector or [], root or []):
+            given = parse_columns(columns) if columns is not None else []
+    except UnknownField as error:
+        raise WrongUsage(f"unknown column {error.name!r}. {error.hint}") from None
+    group_by = each_field(group_by or [])
+    question = parse_question(where, sort, limit, group_by, texts=selector or [], roots=root or [])
     if group_by:
         names = given
     else:
@@ -406,7 +413,7 @@ def delete_runs(
     with Index() as index:
         chosen = select_runs(index, run, root or [], unambiguous=True)
         if not yes:
-            _ask_to_delete(chosen.runs)
+            confirm(f"Delete {_some(chosen.runs)}", done="deleted", verb="delete")
 
         def delete(one: KnownRun) -> dict[str, Any]:
             if not force:
@@ -683,16 +690,6 @@ def _some(runs: Sequence[KnownRun]) -> str:
     labels = ", ".join(run.label for run in runs[:_SHOWN_RUNS])
     more = f" and {len(runs) - _SHOWN_RUNS:,} more" if len(runs) > _SHOWN_RUNS else ""
     return f"{counted(len(runs), 'run')}: {labels}{more}"
-
-
-def _ask_to_delete(runs: Sequence[KnownRun]) -> None:
-    typer.echo(f"Delete {printable(_some(runs))}? [y/N] ", err=True, nl=False)
-    answer = sys.stdin.readline() if sys.stdin is not None else ""
-    if not answer:
-        typer.echo(err=True)
-        raise WrongUsage("no answer, nothing deleted. Add --yes to delete without confirmation.")
-    if answer.strip().lower() not in ("y", "yes"):
-        raise Failure("nothing was deleted.")
 
 
 def _refuse_running(run: KnownRun) -> None:

@@ -10,7 +10,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from aboard.index.library import Library, RunGroup, RunSet
     from aboard.index.logs import Logs
     from aboard.runs.catalog import KnownRun
-    from aboard.runs.question import Field, Question
+    from aboard.runs.question import Field, Question, UnknownField
     from aboard.runs.selectors import Selector
 
 SourceArgument = Annotated[
@@ -80,8 +80,9 @@ WhereOption = Annotated[
 SortOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="[-]FIELD",
-        help="Sort runs by a field; a leading '-' sorts descending; may be repeated.",
+        metavar="[-]FIELD,...",
+        help="Sort runs by fields, separated by commas; a leading '-' sorts descending; may be"
+        " repeated.",
         autocompletion=fields_like,
     ),
 ]
@@ -203,6 +204,8 @@ def refresh_roots(library: Library) -> list[str]:
 def exists(word: str) -> bool:
     try:
         return Path(word).expanduser().exists()
+    except PermissionError:  # of a directory above it
+        return True
     except (OSError, RuntimeError, ValueError):
         return False
 
@@ -353,15 +356,50 @@ def parse_question(
     sort: Sequence[str] | None,
     limit: int | None,
     group_by: Sequence[str] = (),
+    *,
+    texts: Sequence[str] = (),
+    roots: Sequence[str] = (),
 ) -> Question | None:
-    """Parse the options of a question; None if there are none."""
+    """Parse the options of a question; None if there are none.
+
+    `texts` are the sources and selectors of the command, `roots` its roots.
+    """
     if where is not None and not where.strip():
         raise WrongUsage("--where is empty. Write a condition, such as 'state == \"completed\"'.")
     if not (where or sort or limit or group_by):
         return None
     from aboard.runs.question import Question
 
-    return Question.parse(where, sort or (), limit, group_by)
+    with suggesting_fields(texts, roots):
+        return Question.parse(where, sort or (), limit, group_by)
+
+
+@contextmanager
+def suggesting_fields(texts: Sequence[str], roots: Sequence[str]) -> Iterator[None]:
+    """Suggest names that some run has, of a source, a selector or a root, for an unknown field."""
+    from aboard.runs.question import UnknownField
+
+    try:
+        yield
+    except UnknownField as error:
+        raise _suggestion(error, texts, roots) from None
+
+
+def _suggestion(error: UnknownField, texts: Sequence[str], roots: Sequence[str]) -> UnknownField:
+    from aboard.index import Index
+    from aboard.index.library import Library
+    from aboard.runs.catalog import find_roots
+
+    with suppress(OSError, RunsError, StorageError), Index() as index:
+        selectors = Library.parse(texts, exists=exists)
+        places = [one.place for one in selectors if one.place]
+        only_places = bool(places) and len(places) == len(selectors)
+        library = Library(index, places if only_places else [*find_roots(roots), *places])
+        for root in library.uris:
+            if not is_remote(root):  # of a bucket, the index knows the runs
+                library.refresh(root, marks=False)
+        return library.suggest(error)
+    return error
 
 
 @contextmanager

@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 import threading
+import time
 import webbrowser
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,15 +40,21 @@ from aboard.cli.sources import (
     check_readable,
     parse_question,
     parse_sources,
+    place_of,
     read_runs,
     refresh_roots,
+    suggesting_fields,
 )
 from aboard.runs.question import BadQuestion
+from aboard.storage import StorageError, is_remote, open_storage
+from aboard.storage.base import NoSuchBucket, NoSuchPath, PermissionDenied, Unreachable
+from aboard.storage.local import explain
 
 if TYPE_CHECKING:
     import socket
 
     from aboard.hub.viewer import Engine
+    from aboard.index import Source
     from aboard.index.library import Library
     from aboard.runs.naming import Grouping
     from aboard.runs.question import Question
@@ -72,6 +80,8 @@ SHOWN = (
 )
 _BOARD_ID = "view"
 _SAMPLED = ("scalars", "images", "audio", "histograms", "text", "pr_curves", "mesh")
+_TO_CHECK_SECONDS = 5.0  # for storages to answer before the board starts
+_MOST_CHECKED = 16  # at once
 _TO_OPEN_SECONDS = 20.0  # for the browser to read the page that redirects
 
 
@@ -173,6 +183,12 @@ def view(
             " repeated.",
         ),
     ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", help="Start even if no source can be read yet, and wait until one can."
+        ),
+    ] = False,
     json: AddressOption = False,
 ) -> None:
     """Show runs in TensorBoard, live."""
@@ -189,7 +205,8 @@ def view(
         if chosen == "stock":
             raise WrongUsage("boards on Vertex do not support --engine stock. Remove it.")
         chosen = "vertex"
-    grouping = Grouping.parse(group_by or (), band or Band.STD, show or Show.GROUPS)
+    with suggesting_fields(source or (), root or ()):
+        grouping = Grouping.parse(group_by or (), band or Band.STD, show or Show.GROUPS)
     if grouping is None and (band or show):
         raise WrongUsage("--band and --show require --group-by FIELD.")
     if grouping is not None and chosen != "fast":
@@ -210,9 +227,11 @@ def view(
         title=title,
         include=include or (),
         exclude=exclude or (),
-        question=parse_question(where, sort, limit),
+        question=parse_question(where, sort, limit, texts=shown, roots=roots),
         grouping=grouping,
     )
+    if not wait:
+        _check_storages(spec.sources)
     access = _access(token, token_file)
     seconds = parse_duration(timeout) if timeout is not None else 0.0
     sockets = listen(host, port)
@@ -269,7 +288,8 @@ def make_spec(
     selectors = parse_sources(texts, roots)
     members = [Member(Source.parse(one.place), one.name) for one in selectors if one.place]
     for member in members:
-        check_readable(member.source)
+        with suppress(PermissionDenied):  # other sources may be readable
+            check_readable(member.source)
     labels = iter(member_labels(members))
     names = [next(labels) if one.place else one.text for one in selectors]
     title = title or ", ".join(names) or "Aboard"
@@ -294,7 +314,7 @@ def serve_board(
 ) -> None:
     """Serve a board until Ctrl-C, or for `timeout` seconds; 0 means no limit."""
     from aboard.hub.viewer import Viewer
-    from aboard.index import Index
+    from aboard.index import Index, Source
     from aboard.index.library import Library
     from aboard.web import ending_in_order, serve
 
@@ -315,6 +335,7 @@ def serve_board(
         if spec.question is not None:
             _read_and_check(library, spec.selectors, spec.question)
         board = spec.board(library)
+        polled = [*spec.sources, *map(Source, library.uris if spec.selects_runs else ())]
         viewer = Viewer(
             spec,
             library,
@@ -322,7 +343,7 @@ def serve_board(
             engine=engine,
             samples=samples,
             poll=poll,
-            on_poll=closing.enter_context(LoadingLine(board, library)),
+            on_poll=closing.enter_context(LoadingLine(board, library, polled)),
             on_change=_MemberReport(board),
             on_load=closing.enter_context(StockLine(board)),
         )
@@ -347,6 +368,47 @@ def serve_board(
         if sys.stderr.isatty():
             typer.echo(err=True)  # after the terminal's ^C
         raise typer.Exit(130)
+
+
+def _check_storages(sources: Sequence[Source]) -> None:
+    """Raise an error if no source can be read, and none will be without a change by the user.
+
+    A storage that does not answer may do so soon, and what does not exist may be created.
+    """
+    errors = []
+    pool = ThreadPoolExecutor(max(1, min(len(sources), _MOST_CHECKED)))
+    checks = [pool.submit(_storage_error, one) for one in sources]
+    pool.shutdown(wait=False)
+    deadline = time.monotonic() + _TO_CHECK_SECONDS
+    for one in checks:
+        try:
+            error = one.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            return
+        is_missing = isinstance(error, NoSuchPath) and not isinstance(error, NoSuchBucket)
+        if error is None or is_missing or isinstance(error, Unreachable):
+            return
+        errors.append(error)
+    for error in errors[:-1]:
+        notify(str(error))
+    if errors:
+        raise errors[-1]
+
+
+def _storage_error(source: Source) -> StorageError | None:
+    """Return the error of listing a source, with one request to a bucket."""
+    try:
+        if is_remote(source.uri):
+            next(open_storage(source.uri).list(source.only), None)
+        elif source.only:
+            Path(place_of(source)).open("rb").close()
+        else:
+            os.scandir(source.uri).close()
+    except StorageError as error:
+        return error
+    except OSError as error:
+        return explain(place_of(source), error)
+    return None
 
 
 def _roots_of(spec: BoardSelection, roots: Sequence[str]) -> list[str]:

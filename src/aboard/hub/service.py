@@ -615,7 +615,7 @@ class Hub:
         selectors = self.library.parse(record.selectors)
         question = question_of(record)
         members = self.library.members(selectors, question)
-        options = ["--json", "--no-browser", "--engine", str(record.engine)]
+        options = ["--json", "--no-browser", "--wait", "--engine", str(record.engine)]
         options += ["--title", record.title or record.name]
         options += [part for root in self._confines for part in ("--confine", root)]
         if record.template:

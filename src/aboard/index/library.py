@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from aboard.index.sources import Source
 from aboard.runs.catalog import BadName, KnownRun, directory_of_id, job_file, with_parents
 from aboard.runs.manifest import FILE_NAME
-from aboard.runs.question import GROUPS, LAST, Field, Question
+from aboard.runs.question import GROUPS, LAST, Field, Question, UnknownField
 from aboard.runs.selectors import (
     BadSelector,
     Exists,
@@ -565,6 +565,11 @@ class Library:
             BadQuestion: no run has one of them.
         """
         self.table().check(Question(group_by=tuple(fields)))
+
+    def suggest(self, error: UnknownField) -> UnknownField:
+        """Return the error with a suggestion of names that some run has."""
+        table = self.table()
+        return error.suggest({group: table.names(group) for group in GROUPS})
 
     def page(
         self,

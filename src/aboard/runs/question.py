@@ -17,7 +17,7 @@ bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -77,7 +77,6 @@ _UNIT_NAMES = {
     "w": "w", "week": "w", "weeks": "w",
 }  # fmt: skip
 
-FIELD_NAMES = (*RUN_FIELDS, "hparams.NAME", "metrics.NAME", "tags.NAME")
 _EXAMPLE = 'Example: state == "completed" and hparams.lr < 0.1.'
 _MOST_COMPARED = 5000  # names compared to find the nearest
 
@@ -104,6 +103,36 @@ class BadQuestion(RunsError):  # noqa: N818 - named by what is wrong
     ) -> None:
         super().__init__(message, hint)
         self.picture = _picture(text, at) if text else ""
+
+
+class UnknownField(BadQuestion):
+    """A bare name that is not a field of runs, such as `lr` instead of `hparams.lr`."""
+
+    def __init__(self, message: str, hint: str, *, name: str, text: str, at: Place) -> None:
+        super().__init__(message, hint, text=text, at=at)
+        self.name = name
+        self._text, self._at = text, at
+
+    def suggest(self, known: Mapping[str, Iterable[str]]) -> UnknownField:
+        """Suggest what the name may stand for, given the names in each group that runs have."""
+        name = self.name
+        _, statistic = _split_statistic("metrics", name)
+        ending = "" if statistic == LAST else f".{statistic}"
+        named: dict[str, list[str]] = {}
+        for group, names in known.items():
+            for one in names:
+                if group != "metrics":
+                    named.setdefault(one, []).append(field_text(group, one))
+                    continue
+                parts = one.split("/")  # a metric is also found without its stage
+                for count in range(len(parts)):
+                    spelt = "/".join(parts[count:]) + ending
+                    named.setdefault(spelt, []).append(field_text(group, one) + ending)
+        found = named.get(name) or named.get(_nearest(name, [*named, *RUN_FIELDS]))
+        if not found:
+            return self
+        hint = f"Did you mean {_either(found)}?"
+        return UnknownField(self.message, hint, name=name, text=self._text, at=self._at)
 
 
 def _picture(text: str, at: Place) -> str:
@@ -259,11 +288,14 @@ class Question:
     ) -> Question:
         """Parse a question; an empty `where` selects all runs.
 
+        A text in `sort` and `group_by` may name several fields, separated by commas.
+
         Raises:
             BadQuestion: a part is invalid, or a field is unknown.
         """
         if limit is not None and not 1 <= limit <= MAX_LIMIT:
             raise BadQuestion(f"limit must be a number from 1 to {MAX_LIMIT:,}, not {limit}.")
+        sort, group_by = each_field(sort), each_field(group_by)
         for what, texts in (("sort", sort), ("group", group_by)):
             if len(texts) > MAX_FIELDS:
                 raise BadQuestion(f"runs can be {what}ed by at most {MAX_FIELDS} fields.")
@@ -326,12 +358,19 @@ class Question:
             if not one.group or one.name in (names := set(known.get(one.group, ()))):
                 continue
             what = {"hparams": "hyperparameter", "metrics": "metric", "tags": "tag"}[one.group]
+            message = f"no run has a {what} {_shortened(one.name)}."
             near = _nearest(one.name, names)
-            hint = f"Did you mean {near!r}?" if near else _listed(f"The {what}s are", sorted(names))
+            if not names:
+                hint = f"No run has any {what}."
+            elif one.statistic and _is_statistic(one.name, near, names):
+                message, hint = _unknown_statistic(*one.name.rpartition(".")[::-2])
+            else:
+                listed = _listed(f"The {what}s are", sorted(names))
+                hint = f"Did you mean {near!r}?" if near else listed
             in_where = self.where is not None and one in tuple(fields_of(self.where))
             raise BadQuestion(
-                f"no run has a {what} {_shortened(one.name)}.",
-                hint if names else f"No run has any {what}.",
+                message,
+                hint,
                 text=self.text if in_where else str(one),
                 at=one.place if in_where else Place(0, len(str(one))),
             )
@@ -480,6 +519,11 @@ def split_fields(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def each_field(texts: Iterable[str]) -> list[str]:
+    """Return the names of fields in texts, each of which may have several."""
+    return [part for text in texts for part in split_fields(text) or [text]]
+
+
 class _Token(NamedTuple):
     kind: str  # word, number, string, sign or end
     text: str
@@ -610,7 +654,7 @@ class _Parser:
         found: list[Node] = []
         while sign := self._take(*_COMPARISONS):
             self._count_condition()
-            right = self._operand()
+            right = self._operand(is_value=isinstance(left, Field))
             found.append(self._compare(left, "==" if sign.text == "=" else sign.text, right, sign))
             left = right
         if found:
@@ -634,8 +678,11 @@ class _Parser:
                 "Use 'in' for many values of one field.",
             )
 
-    def _operand(self) -> Operand | None:
-        """Return a field or a literal; None stands for `none`."""
+    def _operand(self, *, is_value: bool = False) -> Operand | None:
+        """Return a field or a literal; None stands for `none`.
+
+        An unknown word with `is_value` is probably a text without quotes.
+        """
         token = self._token
         if token.kind in ("number", "string"):
             return Literal(self._next().value, token.place)
@@ -648,7 +695,7 @@ class _Parser:
                 return None
             if word in _KEYWORDS:
                 raise self.error(f"a field or a value is missing before {token.text!r}.", _EXAMPLE)
-            return self.field()
+            return self.field(is_value=is_value)
         if token.kind == "end":
             raise self.error("the query is incomplete.", _EXAMPLE)
         raise self.error(f"unexpected {token.text!r}.", _EXAMPLE)
@@ -748,7 +795,7 @@ class _Parser:
         closing = ")" if self._next().text == "(" else "]"
         values: list[Literal | Ago | Seconds] = []
         while not self._take(closing):
-            one = self._operand()
+            one = self._operand(is_value=True)
             if not isinstance(one, Literal):
                 place = one.place if one else None
                 raise self.error("a list can have texts, numbers, true and false.", at=place)
@@ -759,32 +806,46 @@ class _Parser:
 
     # Fields.
 
-    def field(self) -> Field:
+    def field(self, *, is_value: bool = False) -> Field:
         token = self._token
         if token.kind != "word":
             raise self.error("the name of a field is missing here.", _EXAMPLE)
         start = token.place.start
         if token.text in GROUPS and self._text[self._at : self._at + 1] == ".":
             return self._dotted(token.text, start)
+        name = _ALIASES.get(token.text, token.text)
+        if name not in (*RUN_FIELDS, *GROUPS):
+            raise self._unknown(token, is_value=is_value)
         self._next()
         if token.text in GROUPS and self._take("["):
             return self._bracketed(token.text, start)
-        name = _ALIASES.get(token.text, token.text)
         if name in RUN_FIELDS:
             return Field(name, place=token.place)
-        if token.text in GROUPS:
-            raise self.error(
-                f"{token.text!r} needs a name.",
-                f'Write {token.text}.NAME or {token.text}["NAME"].',
-                token.place,
-            )
-        near = _nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS))
-        hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(FIELD_NAMES)}."
         raise self.error(
-            f"unknown field {_shortened(token.text)}.",
-            hint if token.text == self._text else f"{hint} Write texts in quotes.",
+            f"{token.text!r} needs a name.",
+            f'Write {token.text}.NAME or {token.text}["NAME"].',
             token.place,
         )
+
+    def _unknown(self, token: _Token, *, is_value: bool) -> BadQuestion:
+        """Return the error of a name that is not a field of runs."""
+        found = _LOOSE_NAME.match(self._text, token.place.start)
+        name = found[0] if found else token.text
+        place = Place(token.place.start, token.place.start + len(name))
+        if is_value:
+            hint = f"Write texts in quotes: {_quoted(token.text)}."
+            return self.error(f"unknown field {_shortened(token.text)}.", hint, token.place)
+        near = _nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS))
+        hint = f"Did you mean {near!r}?"
+        if not near:
+            hint = f"Fields of runs: {', '.join(RUN_FIELDS)}."
+            if len(name) <= _SHOWN:
+                hint = (
+                    f"For a hyperparameter write hparams.{name}, for a metric metrics.{name}, for a"
+                    f" tag tags.{name}. {hint}"
+                )
+        message = f"unknown field {_shortened(name)}."
+        return UnknownField(message, hint, name=name, text=self._text, at=place)
 
     def _dotted(self, group: str, start: int) -> Field:
         """Read `hparams.optimizer.lr` or `metrics.eval/acc.max`."""
@@ -819,9 +880,7 @@ class _Parser:
             self._next()
             return self._called(name, start)
         if word.kind != "word" or word.text not in STATISTICS:
-            near = _nearest(word.text, (*STATISTICS, AT))
-            hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(STATISTICS)}."
-            raise self.error(f"unknown statistic {_shortened(word.text)}.", hint)
+            raise self.error(*_unknown_statistic(word.text, name))
         self._next()
         return Field(name, group, word.text, place=Place(start, word.place.end))
 
@@ -842,6 +901,20 @@ def _split_statistic(group: str, name: str) -> tuple[str, str]:
         return name, ""
     before, dot, last = name.rpartition(".")
     return (before, last) if dot and before and last in STATISTICS else (name, LAST)
+
+
+def _is_statistic(name: str, near: str, metrics: Collection[str]) -> bool:
+    """Return whether the end of an unknown name, near a metric, is rather an unknown statistic."""
+    before, _, last = name.rpartition(".")
+    return before in metrics and near in ("", before) and last not in STATISTICS
+
+
+def _unknown_statistic(word: str, metric: str) -> tuple[str, str]:
+    """Return the message and the hint about a word after a metric."""
+    near = _nearest(word, (*STATISTICS, AT))
+    hint = f"Did you mean {near!r}? " * bool(near)
+    message = f"unknown statistic {_shortened(word)} of the metric {_shortened(metric)}."
+    return message, f"{hint}Known: {', '.join(STATISTICS)}, {AT}(STEP)."
 
 
 def parse_span(text: str) -> float | None:
@@ -871,6 +944,11 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 def _shortened(value: object) -> str:
     text = str(value)
     return repr(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…")
+
+
+def _either(texts: Sequence[str]) -> str:
+    *others, last = texts[:4]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _listed(before: str, names: Sequence[str]) -> str:

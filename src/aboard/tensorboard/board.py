@@ -27,6 +27,7 @@ from aboard.index.tags import TagGroup, Tags
 from aboard.runs.catalog import KnownRun, is_logdir
 from aboard.runs.naming import (
     COUNT_PREFIX,
+    FIELD_GROUPS,
     LINES,
     Band,
     Grouping,
@@ -39,7 +40,7 @@ from aboard.runs.naming import (
 from aboard.storage import is_below
 
 if TYPE_CHECKING:
-    from aboard.runs.question import Question
+    from aboard.runs.question import BadQuestion, Question
     from aboard.runs.selectors import Selector
 
 BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -204,9 +205,24 @@ class BoardRun:
     def only_hparams(self) -> bool:
         return {kind.plugin for kind in self.tags.kinds()} == {"hparams"}
 
+    @property
+    def is_session(self) -> bool:
+        """Whether it has only what PyTorch's `add_hparams` writes, in a directory for each call.
+
+        That is the start and the end of a session, and one value of each metric.
+        """
+        if _SESSION_START not in self.tags or _SESSION_END not in self.tags:
+            return False
+        return all(
+            tag.kind.plugin == "hparams" or (tag.is_scalar and tag.points == 1)
+            for tag in self.tags.values()
+        )
+
 
 MOST_TAGS = 50_000  # per run; a page with more would not finish loading
 MOST_GROUPS = 500
+
+_SESSION_START, _SESSION_END = "_hparams_/session_start_info", "_hparams_/session_end_info"
 
 Key = tuple[Member, str]  # a member, and the directory of a run of it
 _VERSIONS = itertools.count()
@@ -244,6 +260,39 @@ class Listing:
             )
         return problems
 
+    def missing_fields(self) -> list[BadQuestion]:
+        """Return an error for each hyperparameter, metric or tag of its templates that no run has.
+
+        Without runs there are none: the first run may have them.
+        """
+        from aboard.runs.question import BadQuestion, Field, Question
+
+        templates = self.board.templates
+        named = dict.fromkeys(name for one in templates for name in one.fields if "." in name)
+        if not named:
+            return []
+        with self._lock:
+            self._update()
+            by_member = self._by_member()
+            known: dict[str, set[str]] = {group: set() for group in FIELD_GROUPS}
+            for run in self._members.values():
+                record, tags = self._record((run.member, run.directory)), by_member[run.member]
+                for one in templates:
+                    found = template_fields(one, run.member.source, run.directory, tags, record)
+                    for group, names in known.items():
+                        held = found.get(group)
+                        names.update(held if isinstance(held, dict) else ())
+            if not self._members:
+                return []
+        errors = []
+        for name in named:
+            group, _, rest = name.partition(".")
+            try:
+                Question(group_by=(Field(rest, group),)).check_names(known)
+            except BadQuestion as error:
+                errors.append(error)
+        return errors
+
     def version(self) -> int:
         """Return a number that changes with what the board shows and never repeats."""
         with self._lock:
@@ -256,7 +305,10 @@ class Listing:
             return self._runs
 
     def count_runs(self) -> tuple[int, int]:
-        """Return the version and the number of runs; a run with its stages counts once."""
+        """Return the version and the number of runs.
+
+        A run counts once with its stages, and with what `add_hparams` writes below it.
+        """
         with self._lock:
             self._update()
             if self._run_count is None:
@@ -271,9 +323,16 @@ class Listing:
             return len(self._run_directories(runs))
 
     def _run_directories(self, runs: Collection[BoardRun]) -> set[str]:
+        sessions = {run.directory for run in runs if run.is_session}
+        logged = {run.directory for run in runs if run.tags and not run.only_hparams} - sessions
+        inner = {one for one in sessions if posixpath.dirname(one) in logged}
         known = self._library.places_of_runs({run.directory for run in runs})
         known |= {run.directory for run in runs if run.only_hparams}
-        return {run_of(one.directory, one.member.source.uri, known) for one in runs}
+        return {
+            run_of(run.directory, run.member.source.uri, known)
+            for run in runs
+            if run.directory not in inner
+        }
 
     def show(self, board: Board) -> None:
         """Show the board with other members; runs that are already known are kept."""
@@ -430,9 +489,6 @@ def run_of(directory: str, source: str, known: Collection[str] = ()) -> str:
 def _start_time(mark: tuple[object, ...]) -> float | None:
     first = mark[0]  # of the first file: its id, …, and the wall time of its first event
     return first[-1] if isinstance(first, tuple) else None
-
-
-_SESSION_START = "_hparams_/session_start_info"
 
 
 def needs_records(template: Template | None) -> bool:

@@ -188,9 +188,10 @@ class Follower:
     """Serves boards from the index, and keeps the index up to date for them.
 
     `poll` is the seconds between two polls of a bucket that changes. `on_poll` is called in a
-    thread of the follower, while a source is read and after every poll of it; if it is given, it
-    gets the errors, which are otherwise logged. `on_change` is called when the selectors of a board
-    match different runs, and `on_data` with the URI of a source from which new data was read.
+    thread of the follower, while a source is read and after every poll of it, and after the first
+    poll of a root; if it is given, it gets the errors, which are otherwise logged. `on_change` is
+    called when the selectors of a board match different runs, and `on_data` with the URI of a
+    source from which new data was read.
     """
 
     def __init__(
@@ -612,6 +613,7 @@ class Follower:
     def _end_whole(self, feed: _Feed, poll: _Poll, began: float, cost: float) -> None:
         with self._lock:
             now = self._clock()
+            is_first = not feed.loaded
             is_known = feed.loaded and feed.error is None and not poll.changed
             if not poll.cached or feed.polled is None:
                 feed.schedule.after(changed=poll.changed, cost=cost)
@@ -632,8 +634,9 @@ class Follower:
             if poll.error is not None:
                 _end_watcher(feed)
             self._lock.notify_all()
-        if poll.error is not None or not feed.is_root:
-            runs = None if poll.error is not None or is_known else self._count_runs(feed)
+        if poll.error is not None or not feed.is_root or is_first:
+            is_counted = poll.error is None and not feed.is_root and not is_known
+            runs = self._count_runs(feed) if is_counted else None
             self._notify(feed.source, SourceState(poll.report or Report(), True, poll.error, runs))
         self._log_error(feed.uri, poll.error, unforeseen=poll.unforeseen)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import re
 import socket
@@ -27,7 +28,8 @@ from aboard.track.environment import find_rank
 
 _POLL_SECS = 0.25
 _POLLS_PER_COPY = 4
-_POLLS_PER_SEARCH = 20
+_SEARCH_SHARE = 0.01  # of the time, for searching
+_LONGEST_PAUSE = 5.0  # seconds between two searches
 _MAX_SEARCH_SECS = 0.2  # a slower search is not repeated before the end
 _MAX_ENTRIES = 200_000
 _MAX_NODES = 100_000
@@ -99,16 +101,18 @@ class Adoption:
 
     def _follow(self, pid: int) -> None:
         polls = 0
-        cheap = True
+        search_due = 0.0
         self._processes.poll(pid)
         while not self._stopped.wait(_POLL_SECS):
             alive = self._processes.poll(pid)
             polls += 1
-            if polls % _POLLS_PER_SEARCH == 0 and cheap:
-                started = time.monotonic()
+            known = len(self._copies)
+            if (started := time.monotonic()) >= search_due:
                 self._search()
-                cheap = time.monotonic() - started < _MAX_SEARCH_SECS
-            if polls % _POLLS_PER_COPY == 0:
+                done = time.monotonic()
+                search_due = done + pause_after(done - started)
+            # Until a new file is copied, it looks like another run.
+            if polls % _POLLS_PER_COPY == 0 or len(self._copies) > known:
                 for process in alive:
                     for path in _open_event_files(process):
                         self._adopt(path, process)
@@ -348,6 +352,11 @@ def shortened(directory: PurePath) -> PurePath:
         if _CONTAINER.fullmatch(parts[place - 1]):
             return PurePath(*parts[place:])
     return directory
+
+
+def pause_after(cost: float) -> float:
+    """Return the seconds between a search that took `cost` seconds and the next one."""
+    return math.inf if cost >= _MAX_SEARCH_SECS else min(cost / _SEARCH_SHARE, _LONGEST_PAUSE)
 
 
 def starts_remote(programs: Iterable[str]) -> bool:

@@ -49,7 +49,7 @@ from aboard.hub.service import Hub
 from aboard.index.library import Library
 from aboard.jobs import JobError
 from aboard.runs import RunsError
-from aboard.runs.question import BadQuestion
+from aboard.runs.question import BadQuestion, UnknownField
 from aboard.runs.selectors import NothingMatches
 from aboard.storage import StorageError
 from aboard.web.gate import VISITOR, is_ending
@@ -195,7 +195,9 @@ def _respond(error: BoardsError | RunsError) -> JSONResponse:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    async def ours(_: Request, error: BoardsError | RunsError) -> JSONResponse:
+    async def ours(request: Request, error: BoardsError | RunsError) -> JSONResponse:
+        if isinstance(error, UnknownField):
+            error = await run_in_threadpool(the_hub(request).library.suggest, error)
         return _respond(error)
 
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

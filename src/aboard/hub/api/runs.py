@@ -52,6 +52,7 @@ from aboard.runs.question import (
     MAX_LIMIT,
     TIMES,
     Question,
+    each_field,
     parse_field,
     split_fields,
 )
@@ -228,8 +229,12 @@ def list_runs(
     hub: TheHub,
     selector: Annotated[list[str], Query(description="Selectors; all runs by default.")] = [],  # noqa: B006
     where: Condition = None,
-    sort: Annotated[Texts, Query(description="Fields, in descending order with '-'.")] = [],  # noqa: B006
-    group_by: Annotated[Texts, Query(description="Fields that the runs of a group share.")] = [],  # noqa: B006
+    sort: Annotated[
+        Texts, Query(description="Fields, separated by commas; descending with '-'.")
+    ] = [],  # noqa: B006
+    group_by: Annotated[
+        Texts, Query(description="Fields that the runs of a group share, separated by commas.")
+    ] = [],  # noqa: B006
     columns: Annotated[
         str | None,
         Query(description="The fields to return, separated by commas.", max_length=MAX_LENGTH),
@@ -243,6 +248,7 @@ def list_runs(
 ) -> Response:
     """List runs, in their natural order by default."""
     hub.follower.runs_requested()
+    sort, group_by = each_field(sort), each_field(group_by)
     start = position(cursor) if group_by else _start(cursor, len(sort))
     place = start if isinstance(start, int) else 0
     question = Question.parse(where, sort, min(place + limit, MAX_LIMIT), group_by)
