@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.browser.console_visits import visits
-from tests.browser.looking import Complaints
+from tests.browser.page import Complaints
 from tests.browser.two_boards import Site, serve_two_boards
 from tests.engines.chromium import chromium, visitors
 

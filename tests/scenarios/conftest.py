@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.looking import Complaints
+from tests.browser.page import Complaints
 from tests.engines.chromium import chromium, visitors
 from tests.scenarios.person import Person
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.browser.looking import data_table, eventually, run_list, wait_for_words
+from tests.browser.page import data_table, eventually, run_list, wait_for_words
 from tests.engines.command import forked_hubs, run_command
 from tests.waiting import until
 

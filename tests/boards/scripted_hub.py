@@ -3,7 +3,7 @@
 from aboard.boards.lifecycle import Lifecycle, Settings
 from aboard.boards.model import BoardRecord
 from aboard.boards.registry import Registry
-from tests.boards.pretending import Clock, PretendExecutor
+from tests.boards.fake_executor import Clock, PretendExecutor
 
 SETTINGS = Settings(poll=0.05, poll_soon=0.02, grace=30, start_timeout=300, unhealthy_timeout=60)
 

@@ -1,4 +1,4 @@
-"""Trainings that log until they are killed: `python doomed.py ROOT NOTES FIRST COUNT`.
+"""Trainings that log until they are killed: `python killed_training.py ROOT NOTES FIRST COUNT`.
 
 All are forked from one process, which has imported everything before, so that a test can kill many.
 Each adds a line to a file of its own in NOTES when what it logged is flushed: first its pid, then

@@ -1,4 +1,4 @@
-"""Many processes that claim names at the same time: `claiming.py ROOT COUNT AT_ONCE THREADS`.
+"""Many processes that claim names at the same time: `claims.py ROOT COUNT AT_ONCE THREADS`.
 
 Prints the names, one for each thread of each process. The children open the storage themselves:
 what a client of a bucket has running does not survive a fork.

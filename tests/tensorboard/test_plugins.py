@@ -1,18 +1,23 @@
 """The Projector tab in both engines: the same answers, and nothing from outside of a run."""
 
+import io
 import os
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from PIL import Image
 
+from aboard import EventWriter
 from aboard.index.library import Member
 from aboard.storage.base import open_storage
 from aboard.tensorboard import plugins
 from aboard.tensorboard.board import Board
-from tests.tensorboard.asking import Fast, Stock, write_scalars
-from tests.tensorboard.serving import one_board
+from aboard.track.media import MediaLog
+from tests.tensorboard.client import Fast, Stock, write_scalars
+from tests.tensorboard.servers import one_board
 from tests.waiting import until
 
 TORCH = Path(__file__).parent.parent / "fixtures" / "torch"
@@ -236,3 +241,110 @@ def test_the_stock_engine_shows_the_embeddings_of_a_bucket(logs, tmp_path):
     for route in ("tensor", "metadata", "sprite_image"):
         assert client.projector(route, run="far/run", name=TENSOR).status_code == 200
     client.close()
+
+
+# An embedding that was logged, both engines show: its vectors, labels and pictures.
+
+
+RNG = np.random.default_rng(1)
+VECTORS = RNG.normal(size=(5, 3)).astype("f4")
+PICTURES = RNG.integers(1, 255, (5, 5, 6, 3), np.uint8)
+
+
+class Log(MediaLog):
+    def __init__(self, directory):
+        self.writer = EventWriter(directory)
+
+    def _at(self, stage, step):
+        return self.writer, step or 0
+
+    def _write(self, values, step, stage):
+        self.writer.add(values, step or 0)
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = Log(tmp_path / "logs")
+    yield log
+    log.writer.close()
+
+
+@pytest.fixture(params=["fast", "stock"])
+def served(request, index, log, tmp_path):
+    """Open what was logged so far with either engine."""
+    opened = []
+
+    def serve():
+        log.writer.flush()
+        place = log.writer.directory
+        if request.param == "stock":
+            opened.append(Stock(tmp_path / "work", place))
+        else:
+            opened.append(Fast(one_board(index, place)))
+        return opened[-1]
+
+    yield serve
+    for client in opened:
+        client.close()
+
+
+def vectors_of(client, name):
+    answer = client.projector("tensor", run=".", name=name)
+    assert answer.status_code == 200, answer.text
+    return np.frombuffer(answer.content, "float32").reshape(-1, 3)
+
+
+def test_vectors_labels_and_pictures(log, served):
+    log.log_embedding(
+        "a/b", VECTORS, metadata=["a", "b\tc", "d\ne", "é", "f"], images=PICTURES, step=3
+    )
+    client = served()
+    [embedding] = client.projector("info", run=".").json()["embeddings"]
+    assert embedding["tensorName"] == "a/b:00003"
+    assert embedding["tensorShape"] == [5, 3]
+    assert embedding["sprite"]["singleImageDim"] == [6, 5]
+    np.testing.assert_array_equal(vectors_of(client, "a/b:00003"), VECTORS)
+    labels = client.projector("metadata", run=".", name="a/b:00003").content.decode()
+    assert labels == "a\nb c\nd e\né\nf\n"
+    sprite = client.projector("sprite_image", run=".", name="a/b:00003").content
+    with Image.open(io.BytesIO(sprite)) as image:
+        sheet = np.asarray(image)
+    for place, picture in enumerate(PICTURES):
+        top, left = place // 3 * 5, place % 3 * 6
+        np.testing.assert_array_equal(sheet[top : top + 5, left : left + 6], picture)
+
+
+def test_labels_of_several_columns(log, served):
+    frame = pd.DataFrame({"name": list("abcde"), "size": range(5)})
+    log.log_embedding("frame", VECTORS, metadata=frame)
+    log.log_embedding("mappings", VECTORS, metadata=frame.to_dict("records"))
+    log.log_embedding("numbers", VECTORS, metadata=np.arange(5))
+    client = served()
+    table = "name\tsize\na\t0\nb\t1\nc\t2\nd\t3\ne\t4\n"
+    for name in ("frame", "mappings"):
+        assert client.projector("metadata", run=".", name=f"{name}:00000").text == table
+    assert client.projector("metadata", run=".", name="numbers:00000").text == "0\n1\n2\n3\n4\n"
+
+
+def test_what_others_configured_stays(log, served):
+    directory = log.writer.directory
+    (directory / "theirs.tsv").write_text("1\t2\t3\n")
+    config = directory / "projector_config.pbtxt"
+    config.write_text('# mine\nembeddings { tensor_name: "theirs" tensor_path: "theirs.tsv" }')
+    for name in ('a "quoted" \\ name', "..", "second", "second"):
+        log.log_embedding(name, VECTORS + len(name), step=1)
+    log.log_embedding("second", VECTORS, metadata=list("abcde"), step=1)
+    assert config.read_text().startswith("# mine\n")
+    client = served()
+    names = [one["tensorName"] for one in client.projector("info", run=".").json()["embeddings"]]
+    assert names == ["theirs", 'a "quoted" \\ name:00001', "..:00001", "second:00001"]
+    for name in names:
+        assert vectors_of(client, name).size
+    np.testing.assert_array_equal(vectors_of(client, "second:00001"), VECTORS)
+
+
+def test_a_disk_that_cannot_be_written_stops_nothing(log, capsys):
+    config = log.writer.directory / "projector_config.pbtxt"
+    config.mkdir()
+    log.log_embedding("e", VECTORS)
+    assert capsys.readouterr().err.startswith("aboard: the embedding 'e' was not written: ")

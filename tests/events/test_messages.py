@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from aboard.events import encode, protos
 from aboard.events.messages import delimited, varint
 from aboard.events.records import frame
-from tests.events.scanning import CORES, same_numbers, scan
+from tests.events.cores import CORES, same_numbers, scan
 
 tensorboard = protos.load()
 pytestmark = pytest.mark.parametrize("core", list(CORES))

@@ -6,7 +6,7 @@ import pytest
 
 from aboard.boards.model import BoardState, DatabaseUnavailable, Limits
 from aboard.executors.base import Address
-from tests.boards.keeping import Hub
+from tests.boards.scripted_hub import Hub
 from tests.waiting import until
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aboard.boards
-from tests.engines.killing import tracer
+from tests.engines.line_killer import tracer
 
-OURS = (str(Path(aboard.boards.__file__).parent), str(Path(__file__).parent / "pretending.py"))
+OURS = (str(Path(aboard.boards.__file__).parent), str(Path(__file__).parent / "fake_executor.py"))
 
 
 def is_killed(work: Callable[[], None], *, lines: int = 0, steps: int = 0) -> bool:
