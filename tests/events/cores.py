@@ -1,4 +1,4 @@
-"""What the scanner's tests share: every core at hand, and files delivered in odd blocks."""
+"""The scanning cores of this machine, and files delivered to them in odd blocks."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
