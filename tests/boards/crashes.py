@@ -1,4 +1,4 @@
-"""Processes that die in the middle of their work, at a moment that a seed decides."""
+"""Processes that are killed during their work, at a moment that a seed determines."""
 
 import os
 import signal

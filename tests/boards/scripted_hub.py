@@ -1,4 +1,4 @@
-"""A loop that keeps boards going, with a clock that tests set and processes they control."""
+"""A hub whose clock and processes tests control."""
 
 from aboard.boards.lifecycle import Lifecycle, Settings
 from aboard.boards.model import BoardRecord

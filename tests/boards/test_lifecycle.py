@@ -590,7 +590,7 @@ class TestLiveBoards:
         boards.touch("one", 50.0)
         boards.end_read([], 2.0)
         assert not boards.was_stop_sent(RECORD)
-        assert boards.silence(RECORD) == (0.0, "")
+        assert boards.time_unanswered(RECORD) == (0.0, "")
         assert boards.last_request(RECORD) is None
 
     def test_threads_share_it_without_losing_a_stop(self):
@@ -657,7 +657,7 @@ class TestTwoHubs:
         assert (hub.executor.alive(board.id), other.executor.alive(board.id)) == (1, 0)
 
 
-# What becomes of a board next, for every state and everything an executor may say.
+# The next state of a board, for every state and every status of its executor.
 
 
 NOW = 10_000.0

@@ -364,7 +364,7 @@ def test_use_is_noted_for_running_boards_and_only_forward(registry):
     registry.touch({})
     assert registry.get(running.id).last_request == 50.0
     assert registry.get(pending.id).last_request is None
-    # It does not get in the way of whoever changes the board, and is not undone by him.
+    # It does not conflict with a change of the board, and a change does not undo it.
     renamed = registry.update(running, title="new")
     assert registry.get(running.id).last_request == 50.0
     run(registry, renamed, BoardState.STOPPED, BoardState.PENDING)

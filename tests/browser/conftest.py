@@ -38,7 +38,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def new_visitor(browser: Any, all_complaints: Complaints) -> Iterator[Any]:
-    """Let somebody else sit down at the browser: `new_visitor()` is a page without cookies."""
+    """Open the browser for another user: `new_visitor()` is a page without cookies."""
     with visitors(browser, all_complaints.listen) as opening:
         yield opening
 

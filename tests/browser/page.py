@@ -1,6 +1,5 @@
-"""What a person sees on a page: words, colours and tables, in shadow roots too.
-
-And what the browser says of it where nobody looks.
+"""What a page shows: words, colours and tables, in shadow roots too; and messages of the browser
+about it that are not shown.
 """
 
 import io

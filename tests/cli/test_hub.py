@@ -17,7 +17,7 @@ from tests.engines.real_hub import PASSWORD, USER, team_hub
 
 
 def runs(pid):
-    """Say whether a process is there, and not only waits for somebody to take note of its end."""
+    """Return whether a process runs, and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -206,7 +206,7 @@ def test_an_event_that_holds_a_tag_twice_gives_one_value_the_last(index, tmp_pat
     assert texts == [b"last at 0", b"last at 1"]
 
 
-# Summaries and windows say what the points in the files say, whatever happened to the files.
+# Summaries and windows agree with the points in the files, also after the files changed.
 
 
 class Point(NamedTuple):

@@ -137,7 +137,7 @@ def test_text_that_is_not_unicode_is_written_out(text, shown):
         assert orjson.loads(orjson.dumps(orjson.Fragment(known))) == expected
 
 
-# Where runs lie: names that only one process gets, and runs that are deleted whole.
+# Names that only one process gets, and the deletion of whole runs.
 
 
 HERE = Path(__file__).parent

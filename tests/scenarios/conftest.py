@@ -12,7 +12,7 @@ from tests.scenarios.person import Person
 
 @pytest.fixture(scope="module")
 def someone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
-    """Somebody without a hub; the one that he starts ends with the tests of the module."""
+    """A user without a hub; a hub that the user starts ends with the tests of the module."""
     person = Person(tmp_path_factory.mktemp("someone"))
     yield person
     person.leaves()
@@ -34,6 +34,6 @@ def complaints() -> Iterator[Complaints]:
 
 @pytest.fixture
 def new_visitor(browser: Any, complaints: Complaints) -> Iterator[Any]:
-    """Let somebody sit down at the browser: `new_visitor()` is a page without cookies."""
+    """Open the browser for another user: `new_visitor()` is a page without cookies."""
     with visitors(browser, complaints.listen) as opening:
         yield opening

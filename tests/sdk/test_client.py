@@ -369,7 +369,7 @@ def test_a_board_of_a_job_brings_its_root_to_a_hub_of_ones_own(client, tmp_path)
     assert board.refresh().condition == "waiting for data"
 
 
-# A hub in an event loop: all that a client can do, and logs that nobody reads to their end.
+# `AsyncClient`: its methods, and logs that are not read to their end.
 
 
 def test_it_has_the_methods_of_a_client():

@@ -1,4 +1,4 @@
-"""An application of either engine, asked as a browser asks it, and the projector's routes."""
+"""A client of an application of either engine, with the headers of a browser."""
 
 import asyncio
 from contextlib import ExitStack

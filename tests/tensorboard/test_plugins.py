@@ -243,7 +243,7 @@ def test_the_stock_engine_shows_the_embeddings_of_a_bucket(logs, tmp_path):
     client.close()
 
 
-# An embedding that was logged, both engines show: its vectors, labels and pictures.
+# Both engines show a logged embedding: its vectors, labels and pictures.
 
 
 RNG = np.random.default_rng(1)

@@ -338,7 +338,7 @@ def test_a_layout_that_cannot_be_read_hides_no_curve(tmp_path, serve):
     assert {len(steps) for steps in drawn(serve(tmp_path / "logs")).values()} == {1000}
 
 
-# Keys of blobs can be read by whoever signed them, and not made up.
+# Keys of blobs are signed: only the process that made a key accepts it.
 
 
 KEY = BlobKey("board", "räum é/lauf #1", "images/a?b&c=d", 7, 2)

@@ -1,4 +1,4 @@
-"""What a log directory holds, as TensorBoard's own loader and as our index read it."""
+"""Readers of a log directory: TensorBoard's own loader, and our index."""
 
 import io
 from pathlib import Path

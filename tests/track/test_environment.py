@@ -277,7 +277,7 @@ def test_who_and_where() -> None:
     assert host_name()
 
 
-# Which process of many this is, as each launcher tells it.
+# Ranks, as each launcher provides them.
 
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}

@@ -297,7 +297,7 @@ def test_values_are_what_a_user_means(text: str, value: object) -> None:
     assert type(parse_hparam(text)) is type(value)
 
 
-# Signals below `aboard run`: each reaches the program once, whoever else it was sent to.
+# Signals: each reaches the program once, also if the whole process group got it.
 
 
 LISTEN = """

@@ -278,7 +278,7 @@ class TestWrongSecrets:
 
 
 class TestManyGuesses:
-    """Of a token that somebody thought of, only so many guesses are looked at."""
+    """Only so many guesses at a token that a user chose are checked."""
 
     def counting(self, throttle: Throttle) -> tuple[TokenAccess, list[str]]:
         access = access_with(throttle=throttle)

@@ -1,4 +1,4 @@
-"""What tests of shipping share: event files that grow, and readers of what arrived."""
+"""Event files that grow while they are shipped, and readers of what arrived."""
 
 import logging
 import os
