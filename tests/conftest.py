@@ -28,11 +28,11 @@ from hypothesis import HealthCheck, settings
 from aboard.hub import auth
 from aboard.index import Index
 from tests.engines import chromium, docker, fake_oss, kubernetes, object_servers, postgres, slurm
-from tests.engines.absence import cannot_set_up, must_run
 from tests.engines.fake_gcs import FakeGcs
 from tests.engines.fake_oss import FakeOss
 from tests.engines.fake_vertex import FakeVertex
 from tests.engines.ports import free_port, free_ports
+from tests.engines.requirements import cannot_set_up, must_run
 from tests.engines.rigs import Rig
 from tests.waiting import until
 from tools import azurite as azurite_tool

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.absence import MARK
+from tests.engines.requirements import MARK
 
 REPORT = "ABOARD_TESTS_REPORT"
 _began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Images, audio and histograms from plain arrays, for `EventWriter.add`."""
+"""Images, audio and histograms from plain arrays, and traces, for `EventWriter.add`."""
 
 from collections.abc import Sequence
 
@@ -25,3 +25,9 @@ def audio(
 def histogram(tag: str, numbers: npt.ArrayLike, buckets: int = 30) -> EncodedValue:
     """Build the distribution of the finite numbers."""
     return encode.histogram(tag, encode.histogram_buckets(numbers, buckets))
+
+
+def trace(tag: str, run_metadata: bytes) -> EncodedValue:
+    """Build a traced step with its graph from a serialized `RunMetadata`, as TensorFlow 2 does."""
+    plugin = "graph_run_metadata_graph"
+    return encode.tensor(tag, run_metadata, plugin=plugin, plugin_content=b"1", data_class="")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.absence import MUST_RUN, cannot_set_up
 from tests.engines.chromium import chromium
+from tests.engines.requirements import MUST_RUN, cannot_set_up
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.absence import MUST_RUN
+from tests.engines.requirements import MUST_RUN
 from tools import cache
 
 ROOT = Path(__file__).parents[1]

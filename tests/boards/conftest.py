@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from aboard.boards.registry import Registry
-from tests.boards.keeping import Hub
-from tests.boards.pretending import Clock, PretendExecutor
+from tests.boards.fake_executor import Clock, PretendExecutor
+from tests.boards.scripted_hub import Hub
 
 
 @pytest.fixture

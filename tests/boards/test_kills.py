@@ -15,8 +15,8 @@ from aboard.boards.database import metadata
 from aboard.boards.lifecycle import Lifecycle, Settings
 from aboard.boards.model import LEGAL, BoardRecord, BoardsError, BoardState, Limits, Transition
 from aboard.boards.registry import Registry
-from tests.boards.dying import is_killed
-from tests.boards.pretending import PretendExecutor
+from tests.boards.crashes import is_killed
+from tests.boards.fake_executor import PretendExecutor
 
 MANY = Limits(isolated=None)
 ALONE = Settings()

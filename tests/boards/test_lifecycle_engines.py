@@ -3,8 +3,8 @@
 import pytest
 
 from aboard.boards.model import BadValue, BoardRecord, BoardState, Limits, Transition
-from tests.boards.keeping import Hub
-from tests.boards.pretending import PretendExecutor
+from tests.boards.fake_executor import PretendExecutor
+from tests.boards.scripted_hub import Hub
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.browser.console_visits import visits
-from tests.browser.looking import Complaints
+from tests.browser.page import Complaints
 from tests.browser.two_boards import Site, serve_two_boards
 from tests.engines.chromium import chromium, visitors
 
@@ -38,7 +38,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def new_visitor(browser: Any, all_complaints: Complaints) -> Iterator[Any]:
-    """Let somebody else sit down at the browser: `new_visitor()` is a page without cookies."""
+    """Open the browser for another user: `new_visitor()` is a page without cookies."""
     with visitors(browser, all_complaints.listen) as opening:
         yield opening
 

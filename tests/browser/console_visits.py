@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.browser.looking import eventually, words
+from tests.browser.page import eventually, words
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.browser.looking import eventually, words
+from tests.browser.page import eventually, words
 from tests.hub.hubs import create, log_run, served
 
 HOSTILE = "<img src=x onerror=alert(1)>"

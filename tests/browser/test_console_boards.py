@@ -5,7 +5,7 @@ import pytest
 from aboard.boards.model import Limits
 from tests.browser.accessibility import serious_problems
 from tests.browser.console_visits import panel, visits
-from tests.browser.looking import eventually, wait_for_words, words
+from tests.browser.page import eventually, wait_for_words, words
 from tests.hub.hubs import create, log_run, served
 
 pytestmark = pytest.mark.engine("chromium")

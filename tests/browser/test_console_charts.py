@@ -9,8 +9,8 @@ import pytest
 from aboard import EventWriter
 from aboard.track.shipping.segments import OUTPUT_LOG
 from aboard.track.summary import SummaryWriter
-from tests.browser.looking import eventually, pixel, words
-from tests.engines.absence import cannot_set_up
+from tests.browser.page import eventually, pixel, words
+from tests.engines.requirements import cannot_set_up
 from tests.hub.hubs import create, log_run, served
 from tests.waiting import until
 

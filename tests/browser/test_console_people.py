@@ -6,7 +6,7 @@ import pytest
 from aboard.index.library import Root
 from tests.browser.accessibility import serious_problems
 from tests.browser.console_visits import panel
-from tests.browser.looking import eventually, words
+from tests.browser.page import eventually, words
 from tests.hub.hubs import QUICK, log_run, served
 
 pytestmark = pytest.mark.engine("chromium")

@@ -8,7 +8,7 @@ import pytest
 from aboard.index.library import Root
 from tests.browser.accessibility import serious_problems
 from tests.browser.console_visits import visits
-from tests.browser.looking import eventually, words
+from tests.browser.page import eventually, words
 from tests.hub.hubs import log_run, served
 from tests.waiting import until
 

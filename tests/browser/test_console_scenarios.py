@@ -8,7 +8,7 @@ import pytest
 
 from aboard.boards.model import Limits
 from tests.browser.console_visits import visits
-from tests.browser.looking import eventually, wait_for_words, words
+from tests.browser.page import eventually, wait_for_words, words
 from tests.engines.real_hub import PASSWORD, USER, team_hub
 from tests.engines.real_hub import log_run as log_recorded_run
 from tests.engines.rigs import Rig, toml_table

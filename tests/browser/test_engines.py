@@ -10,7 +10,7 @@ import pytest
 
 from aboard import EventWriter
 from aboard.runs.manifest import Manifest
-from tests.browser.looking import reload_until, wait_for_words
+from tests.browser.page import reload_until, wait_for_words
 from tests.engines.real_hub import PASSWORD, USER, team_hub
 from tests.engines.rigs import Rig, toml_table
 from tests.scenarios.person import Person, chart, sees, shown

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser.looking import (
+from tests.browser.page import (
     colours,
     data_table,
     eventually,

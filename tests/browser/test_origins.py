@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from aboard.web import listen
-from tests.browser.looking import wait_for_words
+from tests.browser.page import wait_for_words
 from tests.hub.hubs import create, log_run
 from tests.hub.test_origins import boards_url, link_to, served_apart, served_twice
 

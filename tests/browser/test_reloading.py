@@ -8,7 +8,7 @@ import pytest
 
 from aboard.events.writer import EventWriter
 from tests import summaries
-from tests.browser.looking import data_table, eventually, open_tab, run_list, wait_for_words
+from tests.browser.page import data_table, eventually, open_tab, run_list, wait_for_words
 from tests.browser.two_boards import Site
 from tests.hub.hubs import create, log_run, served
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from aboard.events.writer import EventWriter
-from tests.browser.looking import (
+from tests.browser.page import (
     Complaints,
     colours,
     data_table,

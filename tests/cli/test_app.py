@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.main import get_command
 
+import aboard as library
 from aboard.cli.app import COMMANDS, _command, app, run
 
 
@@ -90,3 +91,28 @@ def test_the_list_of_commands_imports_none_of_them():
     )
     assert done.stdout.splitlines()[-1] == "modules: app completion console"
     assert "Boards on a hub" in done.stdout
+
+
+def test_version(aboard, variables):
+    compiled = aboard("--version").out.splitlines()
+    assert compiled[0] == f"aboard {library.__version__}"
+    assert compiled[2].startswith("tensorboard: 2.")
+    assert compiled[3].startswith(f"index: {variables['ABOARD_CACHE']}/index-")
+    fallback = aboard("--version", ABOARD_PURE_PYTHON="1").out
+    assert "scanning core: Python fallback (ABOARD_PURE_PYTHON is set; slower)" in fallback
+
+
+def test_help_is_shown_when_nothing_is_asked(aboard):
+    result = aboard()
+    assert result.code == 0
+    assert "Every training run, on one board." in result.out
+
+
+def test_help_has_examples(aboard):
+    for command in ("view", "ls", "index", "export", "doctor", "demo"):
+        assert f"aboard {command}" in aboard(command, "--help").out.split("Examples")[1]
+
+
+def test_completion_can_be_installed(aboard):
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    assert "complete" in aboard("--show-completion", "bash", **named).out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aboard.cli.console import line_for
-from tests.engines.powerless import powerless
+from tests.engines.unprivileged import powerless
 from tests.waiting import until
 
 

@@ -18,7 +18,7 @@ from aboard import EventWriter
 from aboard.cli.export import Csv, Json
 from aboard.events import encode
 from aboard.index import Index, Series
-from tests.engines.powerless import powerless
+from tests.engines.unprivileged import powerless
 
 NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

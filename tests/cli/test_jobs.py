@@ -10,7 +10,7 @@ import pytest
 from aboard.cli.app import run
 from aboard.jobs import service
 from aboard.runs.manifest import State
-from tests.jobs.scripted import RUNNING, Desk, ScriptedEngine, ended
+from tests.jobs.scripted_engine import RUNNING, Desk, ScriptedEngine, ended
 
 
 @pytest.fixture

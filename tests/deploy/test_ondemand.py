@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.engines.absence import cannot_set_up
+from tests.engines.requirements import cannot_set_up
 from tests.hub.hubs import log_run
 from tests.waiting import until
 

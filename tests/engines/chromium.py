@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines import steady_network
-from tests.engines.absence import cannot_set_up
+from tests.engines.requirements import cannot_set_up
 
 ARGUMENTS = (
     "--no-sandbox",

@@ -1,6 +1,6 @@
 """The Python environments of `tools/environments.py`, which `make` builds before the tests."""
 
-from tests.engines.absence import cannot_set_up
+from tests.engines.requirements import cannot_set_up
 from tools import environments
 from tools.cache import last_failure
 

@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.engines.absence import cannot_set_up
+from tests.engines.requirements import cannot_set_up
 
 KEY = "testing"
 

@@ -14,6 +14,7 @@ from seeds import built_events
 from aboard.events import encode, protos
 from aboard.events.decode import DecodeError, Value, decode, migrated_metadata
 from aboard.events.messages import delimited
+from tests import summaries
 
 tensorboard = protos.load()
 
@@ -89,7 +90,7 @@ def test_types_that_stock_tensorboard_cannot_read(content):
         (encode.images("t", [b"x"], 2, 3), "images", "blob_sequence", [b"2", b"3", b"x"]),
         (encode.audio("t", [b"x", b"y"]), "audio", "blob_sequence", [b"x", b"y"]),
         (encode.keras_graph("{}"), "graph_keras_model", "blob_sequence", [b"{}"]),
-        (encode.trace("t", b"x"), "graph_run_metadata_graph", "blob_sequence", [b"x"]),
+        (summaries.trace("t", b"x"), "graph_run_metadata_graph", "blob_sequence", [b"x"]),
         (encode.legacy_image("t", b"x", 2, 3), "images", "blob_sequence", [b"2", b"3", b"x"]),
         (encode.legacy_audio("t", b"x", 8.0, 1, 2), "audio", "blob_sequence", [b"x"]),
         (

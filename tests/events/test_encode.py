@@ -15,6 +15,7 @@ from PIL import Image
 
 from aboard.events import encode, protos
 from aboard.events.messages import parse_hparams
+from tests import summaries
 
 tensorboard = protos.load()
 
@@ -341,7 +342,7 @@ def test_an_experiment_lists_hparams_and_metrics():
     [
         (encode.custom_scalars(b"x"), "custom_scalars__config__", "custom_scalars"),
         (encode.keras_graph("x"), "keras", "graph_keras_model"),
-        (encode.trace("t", b"x"), "t", "graph_run_metadata_graph"),
+        (summaries.trace("t", b"x"), "t", "graph_run_metadata_graph"),
         (encode.text("t", "x"), "t", "text"),
     ],
 )

@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 DYING = """
 import sys
 sys.path.insert(0, {repository!r})
-from tests.engines.killing import die_after
+from tests.engines.line_killer import die_after
 from aboard.executors import process, queue
 die_after({lines}, ["executors/queue.py", "executors/process.py"])
 queue.supervise()

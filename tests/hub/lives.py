@@ -86,7 +86,7 @@ def dies_after(lines, functions=()):
         functions: if given, lines count only in functions with these names.
     """
     return f"""
-from tests.engines.killing import die_after
+from tests.engines.line_killer import die_after
 die_after({lines}, {_OURS}, {functions})
 """
 

@@ -15,7 +15,7 @@ from aboard.web.gate import BadKey, Credential, Gate, NewSession, Throttle, Wron
 from aboard.web.request import read_request
 from aboard.web.tokens import TokenAccess
 from tests.hub.hubs import PASSWORD
-from tests.web.visiting import TOKEN, echo, raw_scope
+from tests.web.visitors import TOKEN, echo, raw_scope
 
 
 @pytest.fixture(params=["token", "hub"])

@@ -1,13 +1,18 @@
 """Authentication: passwords, sessions, tokens and links, over each kind of database."""
 
 import asyncio
+import os
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
 from argon2 import PasswordHasher
 
+from aboard.boards import accounts
 from aboard.boards import database as schema
 from aboard.boards.accounts import Role, Session
 from aboard.boards.model import (
@@ -21,9 +26,24 @@ from aboard.boards.model import (
     Transition,
 )
 from aboard.boards.registry import Registry
-from aboard.hub.auth import Auth, AuthError, Issued, TooManyAttempts
+from aboard.hub import auth
+from aboard.hub.auth import (
+    KEY_SECONDS,
+    MAX_QUEUED,
+    MAX_SHARE,
+    Auth,
+    AuthError,
+    Issued,
+    Passwords,
+    TooManyAttempts,
+    lane_width,
+    sources_of,
+)
 from aboard.hub.permissions import Action, Forbidden, may
-from aboard.web.gate import Throttle
+from aboard.web.gate import BadKey, Throttle
+from tests.hub.hubs import PASSWORD as USERS_PASSWORD
+from tests.hub.hubs import served
+from tests.waiting import until
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 PASSWORD = "correct horse"
@@ -434,3 +454,259 @@ class TestWithoutDatabase:
         assert hub.auth.token(short.secret) is None
         with pytest.raises(DatabaseUnavailable):
             hub.auth.token(revoked.secret)
+
+
+# One-time keys: their number, and their state after an error.
+
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+def registry(database):
+    with Registry(database, clock=lambda: NOW) as opened:
+        yield opened
+
+
+def count(registry, table):
+    with registry._database.read() as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(table))
+
+
+def test_the_keys_of_a_user_are_limited(registry, monkeypatch):
+    monkeypatch.setattr(accounts, "_MOST_KEYS", 3)
+    ticks = iter(range(100))
+    keys = Auth(registry, clock=lambda: NOW + next(ticks) / 10)
+    ann = registry.accounts.add_user("ann", Role.MEMBER)
+    bob = registry.accounts.add_user("bob", Role.MEMBER)
+    of_bob, _ = keys.mint_key(bob)
+    first, second = (keys.mint_key(ann)[0] for _ in range(2))
+    assert keys.redeem(second) is None
+    third, fourth = (keys.mint_key(ann)[0] for _ in range(2))
+    assert keys.redeem(second) is BadKey.UNKNOWN  # what was used goes first
+    fifth, expires = keys.mint_key(ann)
+    assert expires > NOW + KEY_SECONDS
+    assert count(registry, schema.metadata.tables["one_time_key"]) == 4
+    assert keys.redeem(first) is BadKey.UNKNOWN
+    for kept in (third, fourth, fifth, of_bob):
+        assert keys.redeem(kept) is None
+
+
+def test_a_key_starts_one_session_only(registry):
+    keys = Auth(registry, clock=lambda: NOW)
+    key, _ = keys.mint_key(registry.accounts.add_user("ann", Role.MEMBER))
+    for number, told in enumerate((None, BadKey.USED)):
+        session = Session(f"id{number}", "", f"digest{number}", NOW, NOW + 60)
+        assert keys.redeem(key, session) is told
+    (opened,) = registry.accounts.sessions("ann")
+    assert opened.id == "id0"
+
+
+def test_a_lasting_key_starts_sessions_of_its_user_repeatedly(registry):
+    keys = Auth(registry, clock=lambda: NOW)
+    key = keys.lasting_key(registry.accounts.add_user("ann", Role.MEMBER))
+    for number in range(3):
+        session = Session(f"id{number}", "", f"digest{number}", NOW, NOW + 60)
+        assert keys.redeem(key, session) is None
+    assert {one.id for one in registry.accounts.sessions("ann")} == {"id0", "id1", "id2"}
+    assert keys.redeem(f"{key}x") is BadKey.UNKNOWN
+    assert Auth(registry, clock=lambda: NOW).redeem(key) is BadKey.UNKNOWN
+
+
+def test_a_link_still_opens_after_a_database_error(tmp_path, root):
+    with served(tmp_path, [root]) as hub, hub.client() as browser:
+        key, _ = hub.hub.auth.mint_key(hub.hub.auth.user("max"))
+        engine = hub.hub.registry._database._engine
+
+        def fail(connection, cursor, statement, *_):
+            if statement.startswith("INSERT INTO visit"):
+                raise sa.exc.OperationalError(statement, {}, OSError("the disk is gone"))
+
+        sa.event.listen(engine, "before_cursor_execute", fail)
+        assert browser.get(f"/?key={key}").status_code == 503
+        sa.event.remove(engine, "before_cursor_execute", fail)
+        assert browser.get(f"/?key={key}").status_code == 303
+        assert browser.get("/api/v1/me").json()["user"] == "max"
+
+
+# Password hashing is bounded, and does not delay clients with a token.
+
+
+OUTSIDE_OF_TESTS = auth.STRENGTH
+
+
+class Stuck:
+    """A hasher that does not get on until it may."""
+
+    def __init__(self, hasher=QUICK):
+        self.go_on = threading.Event()
+        self.at_once = self.most_at_once = 0
+        self.priorities = set()
+        self.hash = hasher.hash
+        self.check_needs_rehash = hasher.check_needs_rehash
+        self._verify = hasher.verify
+
+    def verify(self, stored, password):
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        self.priorities.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        assert self.go_on.wait(180)
+        self.at_once -= 1
+        return self._verify(stored, password)
+
+
+@pytest.fixture
+def stuck():
+    hasher = Stuck()
+    yield hasher
+    hasher.go_on.set()
+
+
+@pytest.fixture
+def lane(stuck):
+    lane = Passwords(stuck)
+    yield lane
+    stuck.go_on.set()
+    lane.close()
+
+
+def test_fewer_hashes_than_cores_are_computed_at_once_and_at_a_low_priority(lane, stuck):
+    stored = QUICK.hash(USERS_PASSWORD)
+    waiting = [lane.verify(stored, USERS_PASSWORD, [f"from {one}"]) for one in range(8)]
+    until(lambda: stuck.at_once)
+    stuck.go_on.set()
+    assert [one.result(60) for one in waiting] == [True] * 8
+    assert stuck.most_at_once <= max(1, min(2, os.cpu_count() - 1))
+    assert min(stuck.priorities) > os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_the_queue_and_each_sources_share_of_it_are_bounded(lane, stuck):
+    queued = [
+        lane.verify(None, USERS_PASSWORD, sources_of("10.0.0.1", f"user{one}"))
+        for one in range(MAX_SHARE)
+    ]
+    with pytest.raises(TooManyAttempts, match="Wait a minute"):
+        lane.verify(None, USERS_PASSWORD, sources_of("10.0.0.1", "another"))
+    for one in range(MAX_SHARE):
+        queued.append(lane.verify(None, USERS_PASSWORD, sources_of(f"10.0.1.{one}", "bob")))
+    with pytest.raises(TooManyAttempts):
+        lane.hash(USERS_PASSWORD, sources_of("10.0.0.2", "bob"))
+    for one in range(MAX_QUEUED - len(queued)):
+        queued.append(lane.verify(None, USERS_PASSWORD, [f"as {one}"]))
+    with pytest.raises(TooManyAttempts):
+        lane.verify(None, USERS_PASSWORD, ["from elsewhere"])
+    assert queued[-1].cancel()  # a client that leaves makes room
+    queued[-1] = lane.verify(None, USERS_PASSWORD, ["from elsewhere"])
+    stuck.go_on.set()
+    assert [one.result(60) for one in queued] == [False] * MAX_QUEUED
+    assert not lane._shares
+    assert lane.verify(
+        QUICK.hash(USERS_PASSWORD), USERS_PASSWORD, sources_of("10.0.0.1", "bob")
+    ).result(60)
+
+
+def test_the_first_of_one_source_comes_before_the_second_of_another(lane, stuck):
+    ended = []
+
+    def send(address, name):
+        future = lane.verify(None, USERS_PASSWORD, sources_of(address, name))
+        future.add_done_callback(lambda _: ended.append(name))
+        return future
+
+    busy = [send(f"10.0.1.{one}", f"busy{one}") for one in range(lane_width())]
+    until(lambda: stuck.at_once == len(busy))
+    sent = [send("10.0.0.1", f"guess{one}") for one in range(4)] + [send("10.0.0.2", "bob")]
+    stuck.go_on.set()
+    for one in busy + sent:
+        assert one.result(60) is False
+    until(lambda: len(ended) == len(busy) + len(sent))
+    assert ended.index("bob") < ended.index("guess3")
+    assert lane_width() > 1 or ended == ["busy0", "guess0", "bob", "guess1", "guess2", "guess3"]
+
+
+def test_closing_releases_all_waiting_requests(lane, stuck):
+    first, *others = [lane.verify(None, USERS_PASSWORD, [f"as {one}"]) for one in range(5)]
+    until(lambda: stuck.at_once == lane_width())
+    lane.close()
+    stuck.go_on.set()
+    assert first.result(60) is False
+    assert others[-1].cancelled()
+
+
+def test_a_password_is_hashed_even_for_users_without_one(lane, stuck):
+    stuck.go_on.set()
+    assert lane.verify(None, USERS_PASSWORD, ()).result(60) is False
+    assert stuck.most_at_once == 1
+
+
+def test_the_sources_of_a_login():
+    assert sources_of("10.0.0.1", "bob") == ["from 10.0.0.1", "as bob"]
+    one, other = sources_of("fe80::1%eth0", "bob"), sources_of("fe80::2", "bob")
+    assert one == other == ["from fe80::/64", "as bob"]
+    assert sources_of("unknown", "x" * 1000) == ["from unknown", f"as {'x' * 100}"]
+
+
+def test_only_the_last_sources_are_remembered(monkeypatch):
+    monkeypatch.setattr(auth, "_MAX_SOURCES", 3)
+    turns = auth.Turns(auth.Throttle())
+    for number in range(9):
+        with pytest.raises(StopIteration):
+            turns.take([f"from {number}"]).send(None)
+    assert list(turns._throttles) == ["from 6", "from 7", "from 8"]
+
+
+def test_password_guessing_does_not_delay_clients_with_tokens(tmp_path, root, stuck):
+    """While every password waits for the lane, tokens, cookies and links are checked as always."""
+    with served(tmp_path, [root]) as hub, ThreadPoolExecutor(40) as guessers:
+        hub.hub.auth._passwords = Passwords(stuck)
+        hub.hub.auth.throttle.first = 0.0
+        hub.hub.auth.throttle.turns = 1000
+        key = hub.hub.auth.mint_key(hub.hub.auth.user("max"))[0]
+        with hub.client() as client, hub.client("max") as holder:
+
+            def guess(number):
+                form = {"user": f"user{number}", "password": "wrong-password"}
+                return client.post("/api/v1/login", json=form)
+
+            guesses = [guessers.submit(guess, number) for number in range(40)]
+            refused = until(lambda: [one for one in guesses if one.done()])
+            assert {one.result().status_code for one in refused} == {429}
+            assert {one.result().headers["retry-after"] for one in refused} == {"5"}
+            until(lambda: len([one for one in guesses if one.done()]) == 40 - MAX_SHARE)
+            for _ in range(3):
+                hub.hub.auth._recent.clear()
+                assert holder.get("/api/v1/me").json()["user"] == "max"
+            assert holder.get("/healthz").status_code == 200
+            assert client.get(f"/?key={key}").status_code == 303
+            assert hub.hub.auth._passwords._queued == MAX_SHARE
+            stuck.go_on.set()
+            statuses = [one.result(60).status_code for one in guesses]
+    assert sorted(statuses) == [401] * MAX_SHARE + [429] * (40 - MAX_SHARE)
+
+
+def test_a_user_who_sets_many_passwords_does_not_delay_others(tmp_path, root):
+    stuck = Stuck(SimpleNamespace(hash=None, check_needs_rehash=None, verify=None))
+    stuck.hash = lambda password: stuck.go_on.wait(180) and QUICK.hash(password)
+    with served(tmp_path, [root]) as hub, ThreadPoolExecutor(50) as busy:
+        hub.hub.auth._passwords = Passwords(stuck)
+        with hub.client("max") as client, hub.client("mia") as other:
+            change = "/api/v1/users/max/password"
+            sent = [
+                busy.submit(client.put, change, json={"password": USERS_PASSWORD})
+                for _ in range(50)
+            ]
+            until(lambda: hub.hub.auth._passwords._queued)
+            assert other.get("/api/v1/me").json()["user"] == "mia"
+            assert not any(one.done() for one in sent)
+            stuck.go_on.set()
+            statuses = {one.result(60).status_code for one in sent}
+    assert statuses == {204}
+
+
+def test_hashes_have_the_recommended_strength(monkeypatch):
+    monkeypatch.setattr(auth, "STRENGTH", OUTSIDE_OF_TESTS)
+    lane = Passwords()
+    stored = lane.hash(USERS_PASSWORD, ["here"]).result()
+    assert stored.startswith("$argon2id$v=19$m=65536,t=3,p=1$")
+    assert lane.verify(stored, USERS_PASSWORD, ["here"]).result()
+    lane.close()

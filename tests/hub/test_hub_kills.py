@@ -25,7 +25,7 @@ STARTING = ("_launch", "_start", "_spawn", "_write_json", "_store_handle")
 
 @dataclass
 class Promise:
-    """What a visitor was told of one of his boards; where he was told nothing, both are right.
+    """What a visitor knows of a board: without an answer of the hub, both states are right.
 
     Attributes:
         selectors: what it may show.
@@ -40,7 +40,7 @@ class Promise:
 
 
 class Visitor:
-    """Somebody who has boards of his own, uses them all the time, and keeps what he was told."""
+    """A user with boards, who uses them all the time and remembers every answer of the hub."""
 
     def __init__(self, number, seed, answered):
         self.experiment = f"exp{number}"
@@ -52,7 +52,7 @@ class Visitor:
         self._unanswered = None
         self._keys = 0
 
-    # What he does.
+    # What the visitor does.
 
     def work(self, life, ended):
         """Use boards until the hub is gone."""
@@ -71,7 +71,7 @@ class Visitor:
         self._answered.release()
 
     def make(self, client):
-        """Make a board of his own, under a key."""
+        """Make a board of the visitor, under a key."""
         isolated = [one for one in self.boards.values() if one.on == "process"]
         on = "process" if self._isolates and len(isolated) < 2 else "instant"
         self._keys += 1
@@ -182,15 +182,15 @@ class Visitor:
         """Let most isolated boards live on: what one costs to start would be most of the time."""
         return self.boards[board].on == "process" and self._rng.random() < 0.8
 
-    # What he finds when the hub is back.
+    # What the visitor finds when the hub is back.
 
     def repeat(self, client):
-        """Ask again for the board that he was not told of."""
+        """Repeat the request for a board that was not answered."""
         if self._unanswered is not None:
             self._make(client, self._unanswered)
 
     def settle(self, client, listed, *, thoroughly):
-        """Check what he was told, and find out what he was not."""
+        """Check what the hub answered, and find out what it did not."""
         for board, promise in list(self.boards.items()):
             found = listed.get(board)
             assert (found is not None) in promise.there, (board, promise)

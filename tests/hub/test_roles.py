@@ -24,7 +24,7 @@ from tests.hub.hubs import ask, create, log_run, served
 
 ROLES = {"vera": Role.VIEWER, "max": Role.MEMBER, "anna": Role.ADMIN}
 ROUTES = sorted(RULES)
-# Whose board it is to the one who asks: his own, the team's, or another's.
+# Whose board it is: the user's own, the team's, or another user's.
 BOARDS = {"own": Whose.OWN, "team": Whose.TEAM, "private": Whose.OTHER}
 
 
@@ -104,7 +104,7 @@ def test_routes_without_a_board(hub, method, path, user):
 
 @pytest.mark.parametrize(
     ("which", "user"),
-    # A viewer has no boards of his own.
+    # A viewer has no boards.
     [(which, user) for which in BOARDS for user in ROLES if (which, user) != ("own", "vera")],
 )
 def test_routes_of_a_board(hub, which, user):

@@ -1,9 +1,12 @@
 """Columns in the index: they hold what the rows of runs do, whatever happened to these."""
 
 import json
+import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -15,12 +18,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from aboard.index import Index, catalog
+from aboard.events import encode
+from aboard.events.writer import EventWriter
+from aboard.index import Index, Source, catalog
 from aboard.index.columns import CHUNK, fold, fold_chunk
 from aboard.index.library import Library
 from aboard.runs.catalog import KnownRun, natural
 from aboard.runs.columns import answer
-from aboard.runs.question import Question
+from aboard.runs.manifest import Manifest, State
+from aboard.runs.question import BadQuestion, Question, parse_field
+from aboard.storage import open_storage
 from tests.runs.tables import column_of, values_of
 
 ROOTS = ("/data/one", "/data/one/inner", "/data/two")
@@ -239,3 +246,216 @@ def test_columns_are_what_the_rows_are_after_anything(tmp_path_factory):
     run_state_machine_as_test(
         InDirectory, settings=settings(max_examples=25, stateful_step_count=12, deadline=None)
     )
+
+
+# Questions over runs: records, and metrics from event files, as they are now.
+
+
+def add_run(root, label, *, values=(), stages=None, **fields):
+    """Write a run with a record, and scalars in its directory and in those of its stages."""
+    experiment, _, name = label.rpartition("/")
+    record = Manifest(name, experiment, heartbeat=time.time(), **fields)
+    open_storage(str(root)).write(f"{label}/run.json", record.to_json())
+    log(root, label, {"loss": values} if len(values) else {})
+    for stage, tags in (stages or {}).items():
+        log(root, f"{label}/{stage}", tags)
+
+
+def log(root, directory, tags, start=0):
+    if not tags:
+        return
+    (root / directory).mkdir(parents=True, exist_ok=True)
+    with EventWriter(str(root / directory)) as writer:
+        for tag, values in tags.items():
+            for step, value in enumerate(values, start):
+                writer.scalar(tag, value, step)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def library(index, root):
+    root.mkdir()
+    return Library(index, [str(root)])
+
+
+def ask(library, where=None, *selectors, read=True, **others):
+    for uri in library.uris:
+        library.refresh(uri)
+    if read:
+        for run in library.runs():
+            library.index.refresh(Source(run.uri))
+    return library.answer(Question.parse(where, **others), library.find(library.parse(selectors)))
+
+
+def labels(*arguments, **options):
+    return [run.label for run in ask(*arguments, **options).runs]
+
+
+def test_records_answer(library, root):
+    add_run(root, "cifar/run1", hparams={"lr": 0.1, "opt": "adam"}, tags={"baseline": True})
+    add_run(root, "cifar/run2", hparams={"lr": 0.01}, state=State.FAILED, tags={"team": "vision"})
+    add_run(root, "mnist/run1", hparams={"lr": "auto", "nested": [1]}, user="ada", created=5.0)
+    log(root, "raw/run9", {"loss": [1.0]})
+    everything = ["cifar/run1", "cifar/run2", "mnist/run1", "raw/run9"]
+    assert labels(library) == everything
+    assert labels(library, "hparams.lr < 0.05") == ["cifar/run2"]
+    assert labels(library, 'hparams.lr != 0.1 and experiment ~ "*i*"') == [
+        "cifar/run2",
+        "mnist/run1",
+    ]
+    assert labels(library, 'hparams.nested == "[1]"') == ["mnist/run1"]
+    assert labels(library, 'state in ("failed", "lost")') == ["cifar/run2"]
+    assert labels(library, "state == none") == ["raw/run9"]
+    assert labels(library, '"baseline" in tags or tags.team == "vision"') == everything[:2]
+    assert labels(library, 'user == "ada" and created < "1d ago"') == ["mnist/run1"]
+    assert labels(library, None, "cifar", sort=["hparams.lr"]) == ["cifar/run2", "cifar/run1"]
+    assert labels(library, None, sort=["-name", "run"], limit=2) == ["raw/run9", "cifar/run2"]
+
+
+def test_metrics_are_those_of_all_points(library, root):
+    add_run(root, "a/run1", values=[3.0, 1.0, 2.0])
+    add_run(root, "a/run2", values=[5.0, float("nan"), float("inf")])
+    add_run(root, "a/run3", values=[float("nan")], stages={"eval": {"acc": [0.5, 0.9, 0.7]}})
+    assert labels(library, "metrics.loss.min < 2") == ["a/run1"]
+    assert labels(library, "metrics.loss.max == 5") == ["a/run2"]
+    assert labels(library, "metrics.loss == 2") == ["a/run1"]
+    assert labels(library, "metrics.loss.nans > 0", sort=["-run"]) == ["a/run3", "a/run2"]
+    assert labels(library, "metrics.loss.infinities == 1") == ["a/run2"]
+    assert labels(library, "metrics.loss.mean == none") == ["a/run3"]
+    assert labels(library, "metrics.loss.min_step == 1") == ["a/run1"]
+    assert labels(library, 'metrics["eval/acc"].max > 0.8') == ["a/run3"]
+    assert labels(library, "metrics.eval/acc.last_step == 2") == ["a/run3"]
+    assert labels(library, "metrics.loss.first > 4") == ["a/run2"]
+    assert labels(library, "metrics.loss.at(1) == 1") == ["a/run1"]
+    assert labels(library, "metrics.loss.at(9) == none") == ["a/run1", "a/run2", "a/run3"]
+    found = ask(library, None, sort=["-metrics.eval/acc.max", "metrics.loss.max"])
+    assert [run.label for run in found.runs] == ["a/run3", "a/run1", "a/run2"]
+    acc = parse_field('metrics["eval/acc"].max')
+    assert library.values(acc, found.runs) == [pytest.approx(0.9), None, None]
+
+
+def test_at_is_the_value_of_the_last_step_before(library, root):
+    add_run(root, "a/run1", hparams={"x": 1})
+    log(root, "a/run1", {"loss": [7.0]}, start=10)
+    log(root, "a/run1", {"loss": [8.0]}, start=20)
+    for where, is_there in (("at(15) == 7", 1), ("at(20) == 8", 1), ("at(9) == none", 1),
+                            ("at(21) == none", 1), ("at(10) == 7", 1)):  # fmt: skip
+        assert labels(library, f"metrics.loss.{where}") == ["a/run1"] * is_there
+
+
+def test_a_tag_of_the_run_comes_before_one_of_a_stage(library, root):
+    add_run(root, "a/run1", stages={"": {"eval/acc": [1.0]}, "eval": {"acc": [2.0]}})
+    add_run(root, "a/run2", stages={"eval": {"acc": [2.0]}})
+    assert labels(library, "metrics.eval/acc == 1") == ["a/run1"]
+    assert labels(library, "metrics.eval/acc == 2") == ["a/run2"]
+
+
+def test_a_run_below_another_keeps_its_metrics(library, root):
+    add_run(root, "a/outer", hparams={"x": 1})
+    add_run(root, "a/outer/inner", values=[1.0])
+    assert labels(library, "metrics.loss == 1") == ["a/outer/inner"]
+    with pytest.raises(BadQuestion, match="no run has a metric 'inner/loss'"):
+        labels(library, "metrics.inner/loss == 1")
+
+
+def test_the_last_value_is_that_of_the_record_until_event_files_are_read(library, root):
+    add_run(root, "a/run1", values=[1.0, 9.0], metrics={"loss": 4.0, "odd": "nan"})
+    assert labels(library, "metrics.loss == 4", read=False) == ["a/run1"]
+    assert labels(library, "metrics.odd != none and not metrics.odd == 0", read=False) == ["a/run1"]
+    assert labels(library, "metrics.loss.max > 0 or run", read=False) == ["a/run1"]
+    assert labels(library, "metrics.loss == 9") == ["a/run1"]
+
+
+def test_the_answer_follows_new_points_and_records(library, root):
+    add_run(root, "a/run1", values=[1.0], hparams={"lr": 1})
+    add_run(root, "a/run2", values=[2.0], hparams={"lr": 2})
+    best = {"sort": ["-metrics.loss.max"], "limit": 1}
+    assert labels(library, **best) == ["a/run2"]
+    log(root, "a/run1", {"loss": [3.0]}, start=1)
+    assert labels(library, **best) == ["a/run1"]
+    add_run(root, "a/run3", values=[4.0], hparams={"lr": 3})
+    assert labels(library, **best) == ["a/run3"]
+    add_run(root, "a/run1", hparams={"lr": 9})
+    assert labels(library, "hparams.lr > 2", sort=["-hparams.lr"]) == ["a/run1", "a/run3"]
+
+
+def test_a_name_that_no_run_has_gets_the_nearest(library, root):
+    assert labels(library, "hparams.anything > 1") == []  # there is no run yet
+    add_run(root, "a/run1", stages={"eval": {"accuracy": [1.0]}}, hparams={"lr": 1, "depth": 2})
+    for where, message in (
+        ("hparams.lrr > 0", "no run has a hyperparameter 'lrr'. Did you mean 'lr'?"),
+        ("metrics.eval/acuracy > 0", "'eval/acuracy'. Did you mean 'eval/accuracy'?"),
+        ("tags.x", "No run has any tag."),
+    ):
+        with pytest.raises(BadQuestion) as caught:
+            ask(library, f"hparams.lr > 0 and {where}")
+        assert message in str(caught.value)
+        assert caught.value.picture.split("\n")[1].index("^") == len("hparams.lr > 0 and ")
+    question = Question.parse("hparams.lrr > 0")
+    assert library.answer(question, library.runs(), check=False).runs == []
+
+
+def test_groups_have_their_runs(library, root):
+    for number, lr in enumerate((0.1, 0.01, 0.1, None)):
+        add_run(root, f"a/run{number}", values=[number], hparams={"lr": lr} if lr else {"x": 1})
+    found = ask(library, group_by=["hparams.lr"], sort=["-metrics.loss"])
+    assert [(*one.values, [run.name for run in one.runs]) for one in found.groups] == [
+        (None, ["run3"]), (0.1, ["run2", "run0"]), (0.01, ["run1"]),
+    ]  # fmt: skip
+
+
+def log_hparams(root, directory, hparams):
+    """Write what the hparams plugin stores, as Keras' callback does in a directory of its own."""
+    with EventWriter(str(root / directory)) as writer:
+        writer.add([encode.hparams_start(hparams)], 0)
+
+
+def test_event_files_describe_a_run_without_a_record(library, root):
+    add_run(root, "cifar/run1", hparams={"lr": 0.1})
+    log(root, "raw/run1", {"loss": [3.0, 1.0]})
+    log(root, "raw/run1/eval", {"acc": [0.5], "odd": [float("nan")]})
+    log_hparams(root, "raw/run1", {"lr": 0.01, "layers": 3, "opt": "adam", "bias": True})
+    library.refresh(str(root))
+    question = Question.parse("hparams.lr < 0.05")
+    assert [run.label for run in library.to_read(question, library.runs())] == ["raw/run1"]
+    assert labels(library, "hparams.lr < 0.05") == ["raw/run1"]
+    assert labels(library, 'metrics["eval/acc"] > 0.4 and hparams.layers == 3') == ["raw/run1"]
+    assert labels(library, sort=["hparams.lr"]) == ["raw/run1", "cifar/run1"]
+    (run,) = ask(library, "hparams.bias == true").runs
+    assert run.hparams == {"lr": 0.01, "layers": 3, "opt": "adam", "bias": True}
+    assert run.metrics == {"loss": 1.0, "eval/acc": 0.5, "eval/odd": "nan"}
+    assert library.recorded_fields(library.runs()) == {
+        "hparams.lr": 2, "hparams.layers": 1, "hparams.opt": 1, "hparams.bias": 1,
+        "metrics.loss": 1, "metrics.eval/acc": 1, "metrics.eval/odd": 1,
+    }  # fmt: skip
+
+
+def test_the_description_of_a_run_without_a_record_follows_its_event_files(library, root):
+    log(root, "raw/run1", {"loss": [3.0, 1.0]})
+    (run,) = ask(library).runs
+    assert run.metrics == {"loss": 1.0}
+    changes = library.index.catalog_changes(str(root))
+    log(root, "raw/run1", {"loss": [0.25]}, start=2)
+    (run,) = ask(library).runs
+    assert run.metrics == {"loss": 0.25}
+    assert library.index.catalog_changes(str(root)) == changes  # boards select the same runs
+    log(root, "raw/run1/eval", {"acc": [1.0]})
+    (run,) = ask(library).runs
+    assert run.metrics == {"loss": 0.25, "eval/acc": 1.0}
+    assert library.index.catalog_changes(str(root)) > changes
+    shutil.rmtree(root / "raw/run1/eval")
+    (run,) = ask(library).runs
+    assert run.metrics == {"loss": 0.25}
+    add_run(root, "raw/run1", hparams={"lr": 1}, metrics={"loss": 7.0})
+    (run,) = ask(library).runs
+    assert (run.hparams, run.metrics) == ({"lr": 1}, {"loss": 7.0})
+
+
+def test_a_run_below_one_without_a_record_keeps_what_is_its_own(library, root):
+    log(root, "raw/run1", {"loss": [3.0]})
+    add_run(root, "raw/run1/inner", values=[5.0])
+    assert [run.metrics for run in ask(library).runs if run.name == "run1"] == [{"loss": 3.0}]

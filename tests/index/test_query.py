@@ -14,6 +14,7 @@ from aboard.events.scanner import Scanner
 from aboard.index import Source
 from aboard.index import index as index_module
 from aboard.index.tags import LaterTags, Segments, TagTable, kind_of
+from tests import summaries
 
 
 @pytest.fixture
@@ -185,7 +186,7 @@ EVENTS = {
     "mesh": encode.event(1.0, 1, encode.mesh("x", np.zeros((1, 3, 3)))[:1]),
     "custom scalars": encode.event(1.0, 1, [encode.custom_scalars(b"")]),
     "keras": encode.event(1.0, 1, [encode.keras_graph("{}")]),
-    "trace": encode.event(1.0, 1, [encode.trace("x", b"run")]),
+    "trace": encode.event(1.0, 1, [summaries.trace("x", b"run")]),
     "hparams": encode.event(1.0, 1, [encode.hparams_start({"lr": 0.1})]),
     "legacy image": encode.event(1.0, 1, [encode.legacy_image("x", b"png", 1, 1)]),
     "graph": encode.graph(1.0, b"graph"),

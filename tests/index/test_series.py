@@ -1,15 +1,24 @@
 """Down-sampling, restarts, and records read from the event files that hold them."""
 
+from __future__ import annotations
+
 import math
+import sqlite3
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aboard.events import encode
+from aboard.events.records import frame
 from aboard.events.writer import EventWriter
-from aboard.index import Source
+from aboard.index import Index, Source, UnknownName
+from aboard.index import series as series_module
+from aboard.index.logs import Logs
 from aboard.index.series import Series, downsample, read_records, sample_together, survivors
 
 series = st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=300)
@@ -195,3 +204,298 @@ def test_an_event_that_holds_a_tag_twice_gives_one_value_the_last(index, tmp_pat
     assert index.series(loss).values.tolist() == [2.0, 2.0]
     texts = [value.tensor.item() for value in read_records(note, index.pointers(note))]
     assert texts == [b"last at 0", b"last at 1"]
+
+
+# Summaries and windows agree with the points in the files, also after the files changed.
+
+
+class Point(NamedTuple):
+    step: int
+    wall: float
+    value: float
+
+
+class Addition(NamedTuple):
+    """Points whose steps rise evenly, or all over the place, with values of a kind."""
+
+    size: int
+    start: int
+    stride: int
+    seed: int
+    odd: bool
+
+    def points(self) -> list[Point]:
+        random = np.random.default_rng(self.seed)
+        steps = self.start + self.stride * np.arange(self.size)
+        if self.stride == 0:
+            steps = random.integers(self.start, self.start + 2 * self.size, self.size)
+        values = random.normal(size=self.size).astype(np.float32).astype(np.float64)
+        if self.odd:
+            places = random.random(self.size) < 0.3
+            kinds = random.choice([math.nan, math.inf, -math.inf], self.size)
+            values = np.where(places, kinds, values)
+        walls = 1000.0 + random.integers(0, 100, self.size)
+        columns = (steps.tolist(), walls.tolist(), values.tolist())
+        return [Point(*one) for one in zip(*columns, strict=True)]
+
+
+def encoded(points: list[Point], *, wide: bool) -> bytes:
+    scalar = (lambda tag, number: encode.scalar_tensor(tag, number, "float64")) if wide else None
+    make = scalar or encode.scalar
+    return b"".join(
+        frame(encode.event(one.wall, one.step, [make("loss", one.value)])) for one in points
+    )
+
+
+class Tree:
+    """A run with some event files, and the points that were written to each."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "run").mkdir(parents=True)
+        self.files: dict[int, list[Point]] = {}
+
+    def path(self, number: int) -> Path:
+        return self.root / "run" / f"events.out.tfevents.{number}.host"
+
+    def append(self, number: int, addition: Addition, wide: bool) -> None:
+        points = addition.points()
+        with self.path(number).open("ab") as file:
+            file.write(encoded(points, wide=wide))
+        self.files.setdefault(number, []).extend(points)
+
+    def replace(self, number: int, addition: Addition, wide: bool) -> None:
+        self.delete(number)
+        self.append(number, addition, wide)
+
+    def delete(self, number: int) -> None:
+        self.path(number).unlink(missing_ok=True)
+        self.files.pop(number, None)
+
+    @property
+    def series(self) -> list[Point]:
+        """The points that restarts leave."""
+        kept: list[Point] = []
+        for _, points in sorted(self.files.items()):
+            for point in points:
+                while kept and kept[-1].step >= point.step:
+                    kept.pop()
+                kept.append(point)
+        return kept
+
+
+additions = st.builds(
+    Addition,
+    st.integers(1, 12) | st.integers(60, 200),
+    st.integers(0, 400),
+    st.integers(0, 3),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "append", "append", "replace", "delete"]),
+        st.integers(1, 4),
+        additions,
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+def carry_out(tree: Tree, operation: str, number: int, addition: Addition, wide: bool) -> None:
+    match operation:
+        case "append":
+            tree.append(number, addition, wide)
+        case "replace":
+            tree.replace(number, addition, wide)
+        case "delete":
+            tree.delete(number)
+
+
+@settings(max_examples=60)
+@given(operations=operations, window=st.tuples(st.integers(0, 500), st.integers(0, 500)))
+def test_whatever_happens_to_the_files(operations, window):
+    with (
+        TemporaryDirectory() as directory,
+        Index(Path(directory) / "index.db") as index,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(series_module, "_READ_WHOLE", 0)  # so that few points are as many
+        tree = Tree(Path(directory) / "logs")
+        source = Source.parse(str(tree.root))
+        for operation in operations:
+            carry_out(tree, *operation)
+            index.refresh(source)
+            assert_agree(index, source, tree.series, window)
+
+
+def assert_agree(index: Index, source: Source, points: list[Point], window) -> None:
+    tag = index.find_tag(source, "run", "loss")
+    if tag is None:
+        assert not points
+        return
+    assert_summary(index.summaries([tag])[0], points)
+    for start, stop in (window, (window[0], None), (None, window[1])):
+        inside = [
+            one
+            for one in points
+            if (start is None or one.step >= start) and (stop is None or one.step <= stop)
+        ]
+        assert_same(index.series(tag, start=start, stop=stop), inside)
+        for samples in (7, 20):
+            sampled = index.series(tag, samples=samples, start=start, stop=stop)
+            assert_shows(sampled, inside, samples)
+    assert_shows(index.series(tag, samples=9), points, 9)
+
+
+def assert_summary(summary, points: list[Point]) -> None:
+    values = np.array([one.value for one in points])
+    finite = values[np.isfinite(values)]
+    assert summary.count == len(points)
+    assert (summary.first_step, summary.last_step) == (points[0].step, points[-1].step)
+    assert (summary.first_wall, summary.last_wall) == (points[0].wall, points[-1].wall)
+    assert_equal(summary.last, points[-1].value)
+    assert summary.nans == np.isnan(values).sum()
+    assert summary.infinities == np.isinf(values).sum()
+    if not len(finite):
+        assert all(math.isnan(one) for one in (summary.min, summary.max, summary.mean))
+        assert summary.min_step is None
+        assert summary.max_step is None
+        return
+    assert (summary.min, summary.max) == (finite.min(), finite.max())
+    steps = np.array([one.step for one in points])
+    assert summary.min_step == steps[values == finite.min()][0]
+    assert summary.max_step == steps[values == finite.max()][0]
+    assert math.isclose(summary.mean, finite.mean(), rel_tol=1e-9, abs_tol=1e-9)
+
+
+def assert_same(found: Series, points: list[Point]) -> None:
+    assert_equal(found.steps, [one.step for one in points])
+    assert_equal(found.wall_times, [one.wall for one in points])
+    assert_equal(found.values, [one.value for one in points])
+
+
+def assert_shows(found: Series, points: list[Point], samples: int) -> None:
+    """What a person would see: both ends, the extremes, that values are missing."""
+    assert len(found.steps) == min(samples, len(points))
+    if not points:
+        return
+    by_step = {one.step: one for one in points}
+    assert_same(found, [by_step[step] for step in found.steps.tolist()])
+    assert (found.steps[0], found.steps[-1]) == (points[0].step, points[-1].step)
+    values = np.array([one.value for one in points])
+    for kind in (np.isnan, np.isposinf, np.isneginf):
+        assert kind(found.values).any() == kind(values).any()
+    finite, shown = (some[np.isfinite(some)] for some in (values, found.values))
+    if len(finite):
+        assert (shown.min(), shown.max()) == (finite.min(), finite.max())
+
+
+def assert_equal(found, expected) -> None:
+    np.testing.assert_array_equal(np.asarray(found, float), np.asarray(expected, float))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path / "logs")
+
+
+def add(tree, *additions, number=1, wide=False):
+    for addition in additions:
+        tree.append(number, Addition(*addition), wide)
+
+
+def check(index, tree):
+    source = Source.parse(str(tree.root))
+    index.refresh(source)
+    steps = [one.step for one in tree.series]
+    window = (steps[len(steps) // 3], steps[2 * len(steps) // 3])
+    assert_agree(index, source, tree.series, window)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_series_of_several_chunks_that_grows(index, tree, wide, monkeypatch):
+    monkeypatch.setattr(series_module, "_READ_WHOLE", 5000)
+    for number in range(6):
+        add(tree, (3000, 3000 * number, 1, number, number == 4), wide=wide)
+        check(index, tree)
+
+
+def test_restarts_in_the_middle_of_long_files(index, tree, monkeypatch):
+    monkeypatch.setattr(series_module, "_READ_WHOLE", 5000)
+    add(tree, (9000, 0, 1, 1, False))
+    check(index, tree)
+    add(tree, (6000, 5000, 1, 2, True), number=2)
+    check(index, tree)
+    add(tree, (5000, 7000, 1, 3, False), number=2)  # the same process goes back
+    check(index, tree)
+    add(tree, (100, 50, 1, 4, False), number=3)
+    check(index, tree)
+    tree.delete(3)
+    check(index, tree)
+    add(tree, (10, 0, 1, 5, False), number=3)  # from the start
+    check(index, tree)
+
+
+def test_a_window_reads_only_the_chunks_that_it_needs(index, tree):
+    add(tree, (40_000, 0, 1, 1, False))
+    source = Source.parse(str(tree.root))
+    index.refresh(source)
+    tag = index.find_tag(source, "run", "loss")
+    # Chunks that are not needed can be anything.
+    connection = sqlite3.connect(index.path)
+    (first,) = connection.execute("SELECT min(id) FROM chunk").fetchone()
+    with connection:
+        connection.execute("UPDATE chunk SET walls = x'00' WHERE id != ?", (first + 2,))
+    connection.close()
+    found = index.series(tag, start=9000, stop=9100)
+    assert_same(found, tree.series[9000:9101])
+    assert index.summaries([tag])[0].count == 40_000
+
+
+def test_every_series_logged_without_steps_has_one_point(index, tree):
+    tree.files[1] = [Point(0, 1.0, 0.25 * i) for i in range(5000)]
+    tree.path(1).write_bytes(encoded(tree.files[1], wide=False))
+    check(index, tree)
+    assert len(tree.series) == 1
+
+
+def test_steps_at_the_ends_of_their_range(index, tree):
+    steps = [-(2**63), -1, 0, 2**63 - 1, 2**63 - 1]
+    for number, step in enumerate(steps):
+        tree.files[number] = [Point(step, 1.0, float(number))]
+        tree.path(number).write_bytes(encoded(tree.files[number], wide=False))
+    source = Source.parse(str(tree.root))
+    index.refresh(source)
+    tag = index.find_tag(source, "run", "loss")
+    assert index.series(tag, start=-(2**70), stop=2**70).steps.tolist() == steps[:4]
+    assert index.series(tag, start=-(2**70), stop=2**70).values[-1] == 4.0
+    assert index.summaries([tag])[0].count == 4
+
+
+def test_it_is_asked_for_by_name(index, tree):
+    add(tree, (5, 0, 1, 1, False))
+    tree.path(2).write_bytes(frame(encode.event(1.0, 0, [encode.text("note", "text")])))
+    logs = Logs(tree.root, index=index)
+    assert_summary(logs.summary("run", "loss"), tree.series)
+    assert_same(logs.series("run", "loss", start=1, stop=3), tree.series[1:4])
+    with pytest.raises(UnknownName, match="is not a scalar but a tensor of plugin 'text'"):
+        logs.summary("run", "note")
+    with pytest.raises(UnknownName, match="did you mean 'loss'"):
+        logs.summary("run", "los")
+
+
+def test_a_tag_that_is_gone_or_not_a_scalar_has_none(index, tree):
+    add(tree, (5, 0, 1, 1, False))
+    note = frame(encode.event(1.0, 0, [encode.text("note", "text")]))
+    tree.path(2).write_bytes(note)
+    source = Source.parse(str(tree.root))
+    index.refresh(source)
+    tags = [index.find_tag(source, "run", name) for name in ("loss", "note")]
+    assert index.summaries(tags)[1] is None
+    tree.delete(1)
+    index.refresh(source)
+    assert index.summaries(tags) == [None, None]
+    assert index.summaries([]) == []

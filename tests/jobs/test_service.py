@@ -23,7 +23,7 @@ from aboard.jobs.service import JobRequest, Jobs
 from aboard.jobs.store import JobStore
 from aboard.runs.manifest import State
 from aboard.storage import PermissionDenied, StorageError, Unreachable
-from tests.jobs.scripted import RUNNING, Desk, ended
+from tests.jobs.scripted_engine import RUNNING, Desk, ended
 
 ROOT = Path(__file__).parents[2]
 
@@ -394,7 +394,7 @@ def test_a_submission_that_never_reached_the_engine_is_removed(desk, monkeypatch
     script = """
 import os, pathlib, signal, sys
 from aboard.jobs import service
-from tests.jobs.scripted import Desk
+from tests.jobs.scripted_engine import Desk
 service.write_kept = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 Desk(pathlib.Path(sys.argv[1])).submit(name="a")
 """

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.runs.catalog import KnownRun, find_roots, find_runs
-from aboard.runs.manifest import Manifest
-from aboard.storage import Entry
+from aboard.runs.catalog import (
+    BadName,
+    KnownRun,
+    RunExists,
+    check_name,
+    claim,
+    claim_next,
+    create_record,
+    delete_run,
+    find_roots,
+    find_runs,
+    job_file,
+    unclaimed_name,
+)
+from aboard.runs.manifest import Manifest, read
+from aboard.storage import Entry, NoSuchPath, PermissionDenied, open_storage
+from aboard.storage.local import LocalStorage
 
 EVENTS = "events.out.tfevents.1"
 
@@ -117,3 +135,196 @@ def test_text_that_is_not_unicode_is_written_out(text, shown):
     ):
         assert orjson.loads(known) == found == expected
         assert orjson.loads(orjson.dumps(orjson.Fragment(known))) == expected
+
+
+# Names that only one process gets, and the deletion of whole runs.
+
+
+HERE = Path(__file__).parent
+
+
+def claimed_by_many(root: str, count: int, at_once: int, threads: int = 1) -> list[str]:
+    numbers = map(str, (count, at_once, threads))
+    command = [sys.executable, str(HERE / "claims.py"), root, *numbers]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.split()
+
+
+def test_names_follow_each_other(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / "new"))
+    names = [claim_next(storage, "cifar10", Manifest).name for _ in range(20)]
+    assert names == [f"run{number}" for number in range(1, 21)]
+    assert claim_next(storage, "other", Manifest).name == "run1"
+    assert read(storage, "cifar10/run7").name == "run7"
+
+
+def test_a_directory_with_files_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    foreign = tmp_path / "cifar10" / "run1" / "train"
+    foreign.mkdir(parents=True)
+    (foreign / "events.out.tfevents.1700000000.host").write_bytes(b"x")
+    (tmp_path / "cifar10" / "run2").mkdir()
+    storage = open_storage(str(tmp_path))
+    assert claim_next(storage, "cifar10", Manifest).name == "run2"
+    assert [path.name for path in foreign.parent.iterdir()] == ["train"]
+    with pytest.raises(RunExists):
+        claim(storage, "cifar10", "run1", Manifest)
+
+
+def test_a_name_of_ones_own_is_claimed_once(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    assert claim(storage, "cifar10", "baseline", Manifest).name == "baseline"
+    with pytest.raises(RunExists) as caught:
+        claim(storage, "cifar10", "baseline", Manifest)
+    where = f"{tmp_path}/cifar10/baseline"
+    expected = f"the run {where} already exists. Resume it, or choose another name."
+    assert str(caught.value) == expected
+
+
+def test_names_in_a_bucket(s3_bucket: str) -> None:
+    storage = open_storage(f"{s3_bucket}/named")
+    assert [claim_next(storage, "a", Manifest).name for _ in range(3)] == ["run1", "run2", "run3"]
+    claim(storage, "a", "baseline", Manifest)
+    with pytest.raises(RunExists, match="named/a/baseline already"):
+        claim(storage, "a", "baseline", Manifest)
+
+
+@pytest.mark.soak
+def test_processes_that_start_at_once_get_a_name_each_on_disk(
+    tmp_path: Path, rounds: Callable[[int], Iterator[int]]
+) -> None:
+    for number in rounds(1):
+        count, root = (1000 if number else 200), tmp_path / str(number)
+        names = claimed_by_many(str(root), count, at_once=count)
+        assert len(set(names)) == count
+        there = {path.parent.name for path in root.glob("sweep/*/run.json")}
+        assert there == set(names)
+
+
+@pytest.mark.soak
+def test_processes_that_start_at_once_get_a_name_each_in_a_bucket(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, rounds: Callable[[int], Iterator[int]]
+) -> None:
+    """Threads of a few processes: a thousand clients would only show what the machine can take."""
+    command = [sys.executable, str(HERE / "tiny_s3.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout
+            monkeypatch.setenv("AWS_ENDPOINT_URL", server.stdout.readline().strip())
+            for number in rounds(1):
+                threads, root = (100 if number else 20), f"s3://bucket/runs{number}"
+                names = claimed_by_many(root, 10, at_once=10, threads=threads)
+                assert len(set(names)) == 10 * threads
+                listing = open_storage(root).list("sweep")
+                there = {f"sweep/{name}/run.json" for name in names}
+                assert {entry.name for entry in listing} == there
+        finally:
+            server.terminate()
+
+
+def test_many_processes_get_names_from_a_real_server(s3_bucket: str) -> None:
+    names = claimed_by_many(f"{s3_bucket}/crowd", 20, at_once=20)
+    assert len(set(names)) == 20
+    listing = open_storage(f"{s3_bucket}/crowd").list("sweep")
+    assert {entry.name.split("/")[1] for entry in listing} == set(names)
+
+
+class LosingAnswers(LocalStorage):
+    """Carries a request out, loses the answer, and is asked again."""
+
+    def create_new(self, name: str, data: bytes) -> None:
+        super().create_new(name, data)
+        super().create_new(name, data)
+
+
+def test_who_claims_a_name_is_not_its_own_rival(tmp_path: Path) -> None:
+    storage = LosingAnswers(str(tmp_path))
+    assert claim_next(storage, "a", Manifest).name == "run1"
+    assert claim(storage, "a", "baseline", Manifest).name == "baseline"
+    assert claim_next(storage, "a", Manifest).name == "run2"
+    with pytest.raises(RunExists):
+        claim(storage, "a", "baseline", Manifest)
+    assert sorted(path.name for path in tmp_path.glob("a/*")) == ["baseline", "run1", "run2"]
+
+
+def test_two_whose_records_are_the_same_do_not_share_a_name(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    assert create_record(storage, "a/x", Manifest("x"))
+    assert not create_record(storage, "a/x", Manifest("x"))
+
+
+@pytest.mark.parametrize("name", ["run1", "lr=0.1,batch=32", "größe", "a.b-c_d (2)", "x" * 128])
+def test_a_name_that_is_one(name: str) -> None:
+    assert check_name(name, "run") == name
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "'', is empty, or begins or ends with a space"),
+        (" a", "is empty, or begins or ends with a space"),
+        ("a/b", "contains the character '/'"),
+        ("a\nb", "contains the character '\\n'"),
+        ("..", "begins with a dot"),
+        ("ü" * 65, "is longer than 128 bytes"),
+    ],
+)
+def test_a_name_that_is_none(name: str, problem: str) -> None:
+    with pytest.raises(BadName) as caught:
+        check_name(name, "experiment")
+    text = str(caught.value)
+    assert text.startswith("the name of the experiment, ")
+    assert problem in text
+    assert text.endswith("Use letters, digits, '-', '_', '.' and '='.")
+
+
+def test_the_record_of_a_job_lies_beside_the_runs() -> None:
+    assert job_file("abc") == ".jobs/abc/job.json"
+    for name in ("", "..", "a/../b"):
+        with pytest.raises(BadName, match="the name of the job, "):
+            job_file(name)
+
+
+def test_a_name_that_needs_no_claim_is_one_of_its_own() -> None:
+    assert unclaimed_name("baseline").startswith("baseline-")
+    names = {unclaimed_name(None) for _ in range(50)}
+    assert len(names) == 50
+    for name in names:
+        check_name(name, "run")
+
+
+@pytest.fixture
+def run(tmp_path):
+    storage = open_storage(str(tmp_path))
+    record = Manifest("run1", "a")
+    storage.write("a/run1/run.json", record.to_json())
+    for name in ("model.pt", "train/events.out.tfevents.1", "eval/events.out.tfevents.1"):
+        storage.write(f"a/run1/{name}", b"1234")
+    return KnownRun.of_record(storage.uri, "a/run1", record)
+
+
+def test_files_and_bytes_are_counted(run, tmp_path):
+    size = (tmp_path / "a/run1/run.json").stat().st_size
+    deleted = delete_run(run)
+    assert (deleted.files, deleted.bytes, deleted.problems) == (4, size + 12, [])
+    assert list((tmp_path / "a").iterdir()) == []
+    with pytest.raises(NoSuchPath):
+        delete_run(run)
+
+
+def test_the_record_stays_until_all_else_is_gone(run, tmp_path, monkeypatch):
+    original = LocalStorage.delete
+
+    def delete(self, name):
+        if name.startswith("a/run1/eval/"):
+            raise PermissionDenied(f"{self.uri}/{name}", "permission denied")
+        original(self, name)
+
+    monkeypatch.setattr(LocalStorage, "delete", delete)
+    deleted = delete_run(run)
+    assert (deleted.files, deleted.bytes, len(deleted.problems)) == (2, 8, 1)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["a/run1/eval/events.out.tfevents.1", "a/run1/run.json"]
+    monkeypatch.undo()
+    assert delete_run(run).problems == []
+    assert list((tmp_path / "a").iterdir()) == []

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.browser.looking import Complaints
+from tests.browser.page import Complaints
 from tests.engines.chromium import chromium, visitors
 from tests.scenarios.person import Person
 
 
 @pytest.fixture(scope="module")
 def someone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
-    """Somebody without a hub; the one that he starts ends with the tests of the module."""
+    """A user without a hub; a hub that the user starts ends with the tests of the module."""
     person = Person(tmp_path_factory.mktemp("someone"))
     yield person
     person.leaves()
@@ -34,6 +34,6 @@ def complaints() -> Iterator[Complaints]:
 
 @pytest.fixture
 def new_visitor(browser: Any, complaints: Complaints) -> Iterator[Any]:
-    """Let somebody sit down at the browser: `new_visitor()` is a page without cookies."""
+    """Open the browser for another user: `new_visitor()` is a page without cookies."""
     with visitors(browser, complaints.listen) as opening:
         yield opening

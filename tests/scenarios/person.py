@@ -1,5 +1,5 @@
-"""Somebody at a terminal: types commands in a directory of his own, and has a hub as soon as he
-starts a board. And what he sees of a board in a browser.
+"""A user at a terminal: types commands in a directory, has a hub from the first board on, and sees
+boards in a browser.
 """
 
 import json
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.browser.looking import data_table, eventually, run_list, wait_for_words
+from tests.browser.page import data_table, eventually, run_list, wait_for_words
 from tests.engines.command import forked_hubs, run_command
 from tests.waiting import until
 
@@ -85,7 +85,7 @@ class Person:
         return read_link(self.does(f"aboard start {rest} --no-browser").out)
 
     def writes(self, name: str, text: str) -> Path:
-        """Write a file in the directory he works in."""
+        """Write a file in the directory of the user."""
         path = self.place / name
         path.write_text(text)
         return path

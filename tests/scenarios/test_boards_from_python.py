@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.browser.looking import open_tab, pixel, wait_for_words
+from tests.browser.page import open_tab, pixel, wait_for_words
 from tests.scenarios.person import Person, chart, opens, sees
 
 pytestmark = pytest.mark.engine("chromium")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from aboard import EventWriter
-from tests.browser.looking import eventually, reload_until
+from tests.browser.page import eventually, reload_until
 from tests.scenarios.person import Person, chart, opens, read_link, sees, series
 
 pytestmark = pytest.mark.engine("chromium")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from aboard import EventWriter
-from tests.browser.looking import eventually, reload_until, run_list, wait_for_words
+from tests.browser.page import eventually, reload_until, run_list, wait_for_words
 from tests.scenarios.person import Person, chart, opens, sees, shown
 
 pytestmark = pytest.mark.engine("chromium")

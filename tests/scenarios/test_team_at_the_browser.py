@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.browser.looking import wait_for_words
+from tests.browser.page import wait_for_words
 from tests.engines.real_hub import PASSWORD, USER, log_run, team_hub
 from tests.scenarios.person import Person, Started, chart, opens, read_link, sees
 

@@ -12,7 +12,7 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 @pytest.fixture
 def serve(index) -> Iterator:
     """Serve directories as one board: `serve(logdir, …)`."""
-    from tests.tensorboard.serving import Ours, one_board
+    from tests.tensorboard.servers import Ours, one_board
 
     opened = []
 

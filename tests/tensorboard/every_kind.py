@@ -134,7 +134,7 @@ def _graphs(writer: EventWriter, began: float) -> None:
     traced = config_pb2.RunMetadata()
     traced.function_graphs.add().pre_optimization_graph.CopyFrom(graph)
     writer.write(encode.tagged_run_metadata(began, 3, "step 3", profile.SerializeToString()))
-    writer.add([encode.trace("traced", traced.SerializeToString())], 0, wall_time=began)
+    writer.add([summaries.trace("traced", traced.SerializeToString())], 0, wall_time=began)
     both = config_pb2.RunMetadata()
     both.CopyFrom(traced)
     both.MergeFrom(profile)

@@ -12,7 +12,7 @@ import pytest
 from aboard.events import encode
 from aboard.events.writer import EventWriter
 from tests import summaries
-from tests.tensorboard.serving import Stock
+from tests.tensorboard.servers import Stock
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 

@@ -6,7 +6,7 @@ import pytest
 
 from aboard.events import encode
 from aboard.events.writer import EventWriter
-from tests.tensorboard.serving import Stock
+from tests.tensorboard.servers import Stock
 
 RUNS = {
     "a": ({"lr": 0.1, "old": 1.0}, ["acc"]),

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from aboard.index import Index
-from tests.tensorboard.serving import EVERYTHING, VERSION, Ours, Stock, one_board
+from tests.tensorboard.servers import EVERYTHING, VERSION, Ours, Stock, one_board
 
 
 class Both:

@@ -1,10 +1,13 @@
 """The provider answers for the boards, runs and tags that are asked for, and no others."""
 
 import math
+import string
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tensorboard import errors
 from tensorboard.data.provider import RunTagFilter
 from tensorboard.plugins.custom_scalar import layout_pb2
@@ -13,6 +16,7 @@ from aboard.events import encode
 from aboard.events.writer import EventWriter
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.provider import (
+    BadKey,
     BlobKey,
     BoardDataProvider,
     BoardRequest,
@@ -20,7 +24,7 @@ from aboard.tensorboard.provider import (
     current_request,
 )
 from tests import summaries
-from tests.tensorboard.serving import one_board
+from tests.tensorboard.servers import one_board
 
 SIGNER = Signer(b"secret")
 
@@ -332,3 +336,51 @@ def test_a_layout_that_cannot_be_read_hides_no_curve(tmp_path, serve):
         writer.add([encode.custom_scalars(b"\xff no layout")], 0)
         write_band(writer, range(1200))
     assert {len(steps) for steps in drawn(serve(tmp_path / "logs")).values()} == {1000}
+
+
+# Keys of blobs are signed: only the process that made a key accepts it.
+
+
+KEY = BlobKey("board", "räum é/lauf #1", "images/a?b&c=d", 7, 2)
+texts = st.text(st.characters(codec="utf-8"))
+
+
+@given(texts, texts, texts, st.integers(-(2**63), 2**63 - 1), st.integers(0, 1000))
+def test_what_is_signed_can_be_read_and_may_stand_in_a_url(board, run, tag, step, place):
+    key = BlobKey(board, run, tag, step, place)
+    text = SIGNER.sign(key)
+    assert SIGNER.read(text) == key
+    assert set(text) <= set(string.ascii_letters + string.digits + "-_")
+
+
+def test_a_run_of_undecodable_bytes_has_a_key():
+    key = KEY._replace(run="caf\udce9")
+    assert SIGNER.read(SIGNER.sign(key)) == key
+
+
+def test_every_change_is_noticed():
+    text = SIGNER.sign(KEY)
+    for place in range(len(text)):
+        with pytest.raises(BadKey):
+            SIGNER.read(text[:place] + ("A" if text[place] != "A" else "B") + text[place + 1 :])
+        with pytest.raises(BadKey):
+            SIGNER.read(text[:place])
+
+
+@pytest.mark.parametrize("added", ["=", "!", " ", "A", "é", "\n", "%00"])
+def test_nothing_may_be_added(added):
+    text = SIGNER.sign(KEY)
+    for changed in (text + added, added + text, text[:5] + added + text[5:]):
+        with pytest.raises(BadKey):
+            SIGNER.read(changed)
+
+
+@given(st.text())
+def test_nothing_made_up_is_a_key(text):
+    with pytest.raises(BadKey):
+        SIGNER.read(text)
+
+
+def test_keys_of_another_process_are_refused():
+    with pytest.raises(BadKey):
+        Signer().read(Signer().sign(KEY))

@@ -15,7 +15,7 @@ from aboard.events.writer import EventWriter
 from aboard.index import Index
 from aboard.tensorboard.provider import BoardDataProvider
 from tests.tensorboard.every_kind import RUNS
-from tests.tensorboard.serving import one_board
+from tests.tensorboard.servers import one_board
 
 LISTS = ("list_scalars", "list_tensors", "list_blob_sequences")
 READS = ("read_scalars", "read_tensors", "read_blob_sequences")

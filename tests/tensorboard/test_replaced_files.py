@@ -11,7 +11,7 @@ from aboard.index.logs import Logs
 from aboard.tensorboard.provider import BoardDataProvider, BoardRequest, Signer, current_request
 from aboard.tensorboard.routes import HotRoutes
 from tests import summaries
-from tests.tensorboard.serving import one_board
+from tests.tensorboard.servers import one_board
 
 
 @pytest.fixture

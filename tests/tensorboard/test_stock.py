@@ -17,8 +17,8 @@ from aboard.storage.base import open_storage
 from aboard.tensorboard import plugins
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.stock import make_stock_app
-from tests.tensorboard.asking import Fast, Stock, websocket, write_scalars
-from tests.tensorboard.serving import one_board
+from tests.tensorboard.client import Fast, Stock, websocket, write_scalars
+from tests.tensorboard.servers import one_board
 from tests.waiting import until
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

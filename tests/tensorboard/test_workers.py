@@ -481,7 +481,7 @@ def test_an_index_in_memory_is_copied_for_workers(tmp_path, monkeypatch):
         writer.scalar("loss", 1.0, 0)
         writer.flush()
         index.refresh(Source(str(logs)))
-        from tests.tensorboard.serving import Ours
+        from tests.tensorboard.servers import Ours
 
         ours = Ours(boards)
         for step in (1, 2):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import aboard
-from tests.track.reading import assert_equal, read_ours, read_stock
+from tests.track.readers import assert_equal, read_ours, read_stock
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from torch.utils import tensorboard as theirs
 import aboard
 from aboard.events import encode
 from aboard.track.media import graph_of, pr_curve
-from tests.track.reading import read_stock
+from tests.track.readers import read_stock
 
 RNG = np.random.default_rng(1)
 

@@ -22,7 +22,7 @@ from aboard.track.redaction import (
     without_secret_values,
     without_secrets,
 )
-from tests.track.reading import read_stock
+from tests.track.readers import read_stock
 from tests.track.training import environment, record
 
 

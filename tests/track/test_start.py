@@ -9,7 +9,7 @@ import aboard
 from aboard.runs.manifest import Manifest
 from aboard.storage import open_storage
 from aboard.track import environment as env
-from tests.track.reading import read_stock
+from tests.track.readers import read_stock
 from tests.track.training import points, record, run_aboard, start, train
 
 LOG = """

@@ -27,7 +27,7 @@ from aboard.events.encode import torch_histogram
 from aboard.storage.base import open_storage
 from aboard.track import summary
 from aboard.track.summary import FileWriter
-from tests.track.reading import assert_equal, read_ours, read_stock
+from tests.track.readers import assert_equal, read_ours, read_stock
 from tests.track.training import train
 
 NOW = 1_700_000_000.0

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from aboard.web import pages
 from aboard.web.pages import LoginForm, Problem
-from tests.web.visiting import BEARER, Visitor, call, gate_to, raw_scope
+from tests.web.visitors import BEARER, Visitor, call, gate_to, raw_scope
 
 PAGE = {"accept": "text/html"}
 ALL = [value for value in vars(pages).values() if isinstance(value, Problem)]

@@ -13,7 +13,7 @@ from aboard.web.request import (
     split_key,
     withhold_secrets,
 )
-from tests.web.visiting import raw_scope
+from tests.web.visitors import raw_scope
 
 COOKIE = session_cookie_name(raw_scope("/"))
 HOST = b"board.test:6006"

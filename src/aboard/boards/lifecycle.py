@@ -425,11 +425,11 @@ class Lifecycle:
     def is_unhealthy(self, record: BoardRecord) -> bool:
         if record.state is not BoardState.RUNNING:
             return False
-        return self._live.silence(record)[0] >= self._settings.unhealthy
+        return self._live.time_unanswered(record)[0] >= self._settings.unhealthy
 
     def why_silent(self, record: BoardRecord) -> str:
         """Return why an unhealthy board does not answer."""
-        return self._live.silence(record)[1]
+        return self._live.time_unanswered(record)[1]
 
     def reaches(self, record: BoardRecord) -> bool:
         """Return whether this hub can open and watch an isolated board; see `Executor.reaches`."""
@@ -648,7 +648,7 @@ class Lifecycle:
 
     def _due(self, record: BoardRecord, status: Status | None) -> Transition | None:
         record = replace(record, last_request=self._live.last_request(record))
-        silent, why = self._live.silence(record)
+        silent, why = self._live.time_unanswered(record)
         due = decide(record, status, self._clock(), self._settings, silent=silent, why=why)
         if due is None or status is None or status.state is not CommandState.ENDED:
             return due

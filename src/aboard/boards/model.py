@@ -390,9 +390,9 @@ def checked(board: BoardRecord) -> BoardRecord:
 
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     changeable = sorted(name for name, one in FIELDS.items() if not one.about.fixed)
-    if wrong := sorted(changes.keys() - set(changeable)):
+    if fixed := sorted(changes.keys() - set(changeable)):
         raise BadValue(
-            f"{', '.join(wrong)} cannot be changed.", f"These can: {', '.join(changeable)}."
+            f"{', '.join(fixed)} cannot be changed.", f"These can: {', '.join(changeable)}."
         )
     return {name: FIELDS[name].check(value) for name, value in changes.items()}
 
@@ -758,7 +758,6 @@ class Ambiguous(BoardsError):  # noqa: N818 - named by what is wrong
         named = ", ".join(f"{board.id} ({board.name})" for board in matches[:5])
         more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
         super().__init__(f"{text!r} matches several boards: {named}{more}.", "Use a longer prefix.")
-        self.matches = tuple(matches)
 
 
 class Conflict(BoardsError):  # noqa: N818 - named by what is wrong

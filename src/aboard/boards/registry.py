@@ -710,7 +710,7 @@ class LiveBoards:
                     seconds += before.seconds + between
             self._unanswered[record.id] = _Unanswered(record.attempt, seconds, now, reason)
 
-    def silence(self, record: BoardRecord) -> tuple[float, str]:
+    def time_unanswered(self, record: BoardRecord) -> tuple[float, str]:
         """Return for how many seconds a board has not answered, and why."""
         with self._lock:
             known = self._unanswered.get(record.id)

@@ -203,7 +203,8 @@ app = typer.Typer(
     invoke_without_command=True,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-# Private, and the same in typer 0.19 and 0.28; typer has no public way to change the script.
+# Private, and the same in typer 0.19 and 0.28, which have no public way to change the script.
+# tests/cli/test_completion.py completes with it in Bash.
 _completion_shared._completion_scripts["bash"] = BASH_SCRIPT
 
 

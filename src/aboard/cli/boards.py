@@ -723,16 +723,16 @@ def change_board(
     json: JsonOption = False,
 ) -> None:
     """Change a board's name, who sees it, and how long it runs."""
-    wishes = {
+    changes = {
         "name": name,
         "visibility": None if team is None else "team" if team else "private",
         "timeout": timeout,
         "idle_timeout": idle_timeout,
         "extend": extend,
     }
-    if not any(wish is not None for wish in wishes.values()):
+    if not any(change is not None for change in changes.values()):
         raise WrongUsage("nothing to change. Add an option, such as --extend 8h.")
-    changed = open_hub(revive=True).change(board, **wishes)
+    changed = open_hub(revive=True).change(board, **changes)
     if json:
         print_json(changed.document)
     else:
@@ -770,9 +770,9 @@ def _each(
     """Apply `work` to each board; it returns a verb to print and the board's document."""
 
     def outcome(board: str) -> tuple[str, dict[str, Any]]:
-        said, result = work(board)
+        verb, result = work(board)
         reason = f": {result['reason']}" if result.get("reason") else ""
-        return f"{said} {result['name']} ({result['id']}){reason}", result
+        return f"{verb} {result['name']} ({result['id']}){reason}", result
 
     apply_to_each(boards, outcome, noun="board", done=done, json=json)
 

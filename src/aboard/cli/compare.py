@@ -116,9 +116,9 @@ def compare(
         fields = _fields(metric or (), names)
         for one in conditions:
             _check(f"--fail-if '{one.text}'", one.field, names)
-        wanted = list(dict.fromkeys([*fields, *(one.field for one in conditions)]))
-        groups = [_values(library, side.runs, wanted) for side in sides]
-    rows = {row.field: row for row in metric_rows(wanted, *groups)}
+        compared = list(dict.fromkeys([*fields, *(one.field for one in conditions)]))
+        groups = [_values(library, side.runs, compared) for side in sides]
+    rows = {row.field: row for row in metric_rows(compared, *groups)}
     hparams = differing(*([run.hparams for run in side.runs] for side in sides))
     failed = [one for one in conditions if one.holds(rows[one.field])]
     shown = [rows[one] for one in fields if rows[one].a.count or rows[one].b.count]

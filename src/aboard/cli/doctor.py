@@ -85,14 +85,14 @@ def doctor(
     from aboard.index import Index
     from aboard.runs.catalog import find_roots
 
-    asked = source or find_roots(root or ())
-    if not asked:
+    sources = source or find_roots(root or ())
+    if not sources:
         raise WrongUsage(
             "./runs not found. Name what to examine: aboard doctor SOURCE or --engine NAME. Or set"
             " ABOARD_ROOT or --root."
         )
     with Index() as index:
-        places, examined = _places(index, asked, root or ())
+        places, examined = _places(index, sources, root or ())
         for text in dict.fromkeys(places):
             with ReadingBar(text) as bar:
                 examined.append(examine(index, text, progress=bar))

@@ -339,9 +339,9 @@ def list_jobs(
     """List jobs, the newest first."""
     with _jobs(root) as jobs:
         found = [jobs.get(one) for one in job] if job else jobs.list()
-    wanted = _states(state)
-    if wanted:
-        found = [one for one in found if one.state in wanted]
+    states = _states(state)
+    if states:
+        found = [one for one in found if one.state in states]
     if json:
         print_json({"jobs": [one.document() for one in found]})
     elif found:
@@ -350,7 +350,7 @@ def list_jobs(
         if (width := terminal_width()) is not None:
             heads, rows = fitted(heads, rows, width, least=_LEAST, shortest=_SHORTEST)
         typer.echo(table(heads, rows, left=len(heads)))
-    elif wanted:
+    elif states:
         notify(f"no job is {' or '.join(state or ())}. See all of them: aboard jobs")
     elif root:
         notify(f"no jobs were found below {', '.join(root)}. Check --root.")
@@ -507,12 +507,12 @@ def stop_jobs(
 
         def stop(one: str) -> tuple[str, dict[str, Any]]:
             status = jobs.get(one)
-            said = "stopping"
+            verb = "stopping"
             if status.has_ended:
-                said = f"already {status.state}:"
+                verb = f"already {status.state}:"
             else:
                 status = jobs.stop(status.id, now=now)
-            return f"{said} {status.id} ({_progress(status)})", status.document()
+            return f"{verb} {status.id} ({_progress(status)})", status.document()
 
         apply_to_each(job, stop, noun="job", done="stopped", json=json)
 

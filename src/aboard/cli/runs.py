@@ -363,13 +363,14 @@ def show_run(
 ) -> None:
     """Show everything about one run, including its attempts."""
     from aboard.index import Index
+    from aboard.runs.catalog import record_of
 
     with Index() as index:
         found = select_runs(index, [run], root or []).runs
     if len(found) != 1:
         raise Failure(f"{run!r} is {_some(found)}. Name one of them.")
     (one,) = found
-    record, problem = _record_of(one)
+    record, problem = record_of(one)
     files = list(open_storage(one.uri).list(on_error=lambda _: None))
     total = sum(file.size for file in files)
     if json:
@@ -423,10 +424,10 @@ def delete_runs(
                 raise Failure(_left_over(gone))
             return {"files": gone.files, "bytes": gone.bytes}
 
-        def tell(one: KnownRun, done: dict[str, Any]) -> str:
+        def describe(one: KnownRun, done: dict[str, Any]) -> str:
             return f"deleted {one.label}: {counted(done['files'], 'file')}, {size(done['bytes'])}"
 
-        _each(chosen, delete, tell, "deleted", json=json)
+        _each(chosen, delete, describe, "deleted", json=json)
 
 
 @GROUP.command(
@@ -469,13 +470,13 @@ def tag_runs(
         edited.append(one.label)
         return {"tags": tags}
 
-    def tell(one: KnownRun, done: dict[str, Any]) -> str:
+    def describe(one: KnownRun, done: dict[str, Any]) -> str:
         return f"{one.label}: {written(done['tags'])}"
 
     with Index() as index:
         chosen = select_runs(index, run, root or [], unambiguous=True)
         try:
-            _each(chosen, tag, tell, "tagged", json=json)
+            _each(chosen, tag, describe, "tagged", json=json)
         finally:
             for name in dict.fromkeys(remove or []):
                 if edited and name not in had and name not in added:
@@ -514,12 +515,12 @@ def note_runs(
     def note(one: KnownRun) -> dict[str, Any]:
         return {"note": _edit(one, lambda record: record.edit({}, written_note)).note}
 
-    def tell(one: KnownRun, done: dict[str, Any]) -> str:
+    def describe(one: KnownRun, done: dict[str, Any]) -> str:
         return f"{one.label}: {done['note'] or _NOTHING}"
 
     with Index() as index:
         chosen = select_runs(index, [run], root or [], unambiguous=True)
-        _each(chosen, note, tell, "noted", json=json)
+        _each(chosen, note, describe, "noted", json=json)
 
 
 # Shared.
@@ -543,7 +544,7 @@ def _edit(run: KnownRun, change: Callable[[Manifest], None]) -> Manifest:
 def _each(
     chosen: SelectedRuns,
     work: Callable[[KnownRun], dict[str, Any]],
-    tell: Callable[[KnownRun, dict[str, Any]], str],
+    describe: Callable[[KnownRun, dict[str, Any]], str],
     name: str,
     *,
     json: bool,
@@ -563,7 +564,7 @@ def _each(
             continue
         done.append({"run": run.label, "uri": run.uri, **result})
         if not json:
-            typer.echo(printable(tell(run, result)))
+            typer.echo(printable(describe(run, result)))
     if json:
         _print_json({name: done, "errors": errors, "problems": chosen.problems})
     if errors:
@@ -589,19 +590,6 @@ def _print_json(document: dict[str, Any]) -> None:
 
         text = json.dumps(document, indent=2).encode()
     typer.echo(text)
-
-
-def _record_of(run: KnownRun) -> tuple[Manifest | None, str]:
-    """Read a run's current record; else return why it cannot be read."""
-    from aboard.runs import manifest
-    from aboard.storage import NoSuchPath
-
-    try:
-        return manifest.read(open_storage(run.uri)), ""
-    except NoSuchPath:
-        return None, ""
-    except (BadManifest, StorageError) as error:
-        return None, str(error)
 
 
 def _about(run: KnownRun, record: Manifest | None, files: str) -> str:

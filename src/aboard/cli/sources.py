@@ -146,9 +146,9 @@ def select_runs(
     if question is not None or fields:
         from aboard.runs.question import Question
 
-        asked = question or Question()
-        problems += read_runs(library, library.to_read(asked, runs, fields))
-        answer = library.answer(asked, runs)
+        query = question or Question()
+        problems += read_runs(library, library.to_read(query, runs, fields))
+        answer = library.answer(query, runs)
         found.runs, found.total, found.groups = answer
         library.check(fields)
     return found

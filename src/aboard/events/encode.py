@@ -325,11 +325,6 @@ def keras_graph(model_json: str) -> EncodedValue:
     return _known("keras", "graph_keras_model", model_json, b"1")
 
 
-def trace(tag: str, run_metadata: bytes) -> EncodedValue:
-    """Build a traced step with its graph from a serialized `RunMetadata`, as TensorFlow 2 does."""
-    return _known(tag, "graph_run_metadata_graph", run_metadata, b"1")
-
-
 # Hyperparameters are in the metadata; the tensor is empty.
 
 

@@ -143,15 +143,6 @@ class HubRuns:
             raise NoSuchName(f"run {identity[:200]!r} not found.", "List them: GET /api/v1/runs")
         return found
 
-    def record(self, run: KnownRun) -> tuple[Manifest | None, str]:
-        """Return a run's current record, or why it cannot be read."""
-        try:
-            return manifest.read(open_storage(run.uri)), ""
-        except NoSuchPath:
-            return None, ""
-        except (BadManifest, StorageError) as error:
-            return None, str(error)
-
     def files(self, run: KnownRun) -> RunFiles:
         found, complete = self.listed(run)
         return _files(found, complete=complete)

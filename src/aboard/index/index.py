@@ -617,8 +617,8 @@ def refresh(
         store = _read_and_store(connection, plan, report, progress)
         described = query.of_many_files(connection, store.described - store.unsure)
         made = {one.directory for one in plan.readings if one.fresh}
-        if wrong := query.misread(connection, store.unsure | described):
-            again, corrected = Report(), reread(connection, source, wrong)
+        if misread := query.misread(connection, store.unsure | described):
+            again, corrected = Report(), reread(connection, source, misread)
             made.update(one.directory for one in corrected.readings)
             _read_and_store(connection, corrected, again, None)
             report.problems += again.problems

@@ -521,8 +521,8 @@ class Library:
             return held
         size = min(len(roots.codes), len(linked.codes))
         shown = np.zeros(size, np.bool_)
-        wanted = [code for code, one in enumerate(roots.words) if one in self._roots]
-        shown[np.isin(roots.codes[:size], wanted)] = True
+        codes = [code for code, one in enumerate(roots.words) if one in self._roots]
+        shown[np.isin(roots.codes[:size], codes)] = True
         if not self.any_path:
             rows = np.flatnonzero(shown & linked.has[:size])
             shown[rows] = False  # including those deleted meanwhile
@@ -686,8 +686,8 @@ class Library:
         rows = self._matching(selectors)
         if question is None:
             return self._members(selectors, RunSet(self, rows))
-        asked = self.narrow(question, RunSet(self, self._with_places(selectors, rows)))
-        return [Member(Source(uri), label) for uri, label in self._named(asked)]
+        selected = self.narrow(question, RunSet(self, self._with_places(selectors, rows)))
+        return [Member(Source(uri), label) for uri, label in self._named(selected)]
 
     def candidates(self, selectors: Sequence[Selector], question: Question | None) -> RunSet | None:
         """Return the runs whose event files affect the answer to a question; None if none do."""

@@ -275,16 +275,16 @@ def tags_of(
         by_directory.setdefault(directory, []).append(source)
     usual = [directory for directory in by_directory if directory not in beyond]
     where = "WHERE f.directory IN (SELECT value FROM json_each(?))"
-    asked: list[tuple[str, tuple[str, ...]]] = [
+    conditions: list[tuple[str, tuple[str, ...]]] = [
         (where, (json.dumps(usual[start : start + _RUNS_AT_ONCE]),))
         for start in range(0, len(usual), _RUNS_AT_ONCE)
     ]
-    asked += [
+    conditions += [
         ("WHERE f.directory = ? AND s.tag < ?", (directory, one.beyond))
         for directory, one in beyond.items()
         if directory in by_directory
     ]
-    for condition, arguments in asked:
+    for condition, arguments in conditions:
         rows = connection.execute(f"{_SEGMENTS} {condition} {_IN_ORDER}", arguments)
         for directory, group in groupby(rows, key=itemgetter(0)):
             held = list(group)

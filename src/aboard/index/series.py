@@ -177,11 +177,11 @@ def _read_window(
     outline = outline.at((firsts <= window.last) & (lasts >= window.first))
     inner = outline.within(window)
     if samples is not None and outline.sketches["size"][inner].sum() > _READ_WHOLE:
-        told = _sketched(outline.sketches[inner])
-        if len(told.steps) >= samples:
+        sketched = _sketched(outline.sketches[inner])
+        if len(sketched.steps) >= samples:
             edges = _read_chunks(connection, outline.at(~inner), window)
             few = [_sampled([edge], _FEW) for edge in edges]
-            columns = (np.concatenate(column) for column in zip(told, *few, strict=True))
+            columns = (np.concatenate(column) for column in zip(sketched, *few, strict=True))
             whole = Series(*columns)
             return whole.at(np.argsort(whole.steps)).sample(samples)
     parts = list(_read_chunks(connection, outline, window))

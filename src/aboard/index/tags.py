@@ -292,7 +292,7 @@ class DescribedNames:
         """Take the arguments of `About.of` for each name; only once if they are all the same."""
         shared = Names.of(names)
         self.names, self.places = shared.listed, shared.places
-        self._shared = shared
+        self._shared = shared  # `_NAMES` keeps it only while it is used
         numbers = {key: number for number, key in enumerate(dict.fromkeys(described))}
         self._about = [About.of(*key) for key in numbers]
         self._numbers = array("I", _equal([numbers[key] for key in described]))  # in `_about`

@@ -415,7 +415,7 @@ class Jobs:
     def _tasks(self, records: Sequence[JobRecord]) -> dict[int, dict[int, TaskStatus]]:
         """Query each engine once for all members that have not ended; keys are positions."""
         handles: dict[str, dict[str, Handle]] = {}
-        wanted: dict[str, tuple[int, list[int]]] = {}
+        queries: dict[str, tuple[int, list[int]]] = {}
         found: dict[int, dict[int, TaskStatus]] = {}
         for at, record in enumerate(records):
             if len(record.settled) >= len(record.members):
@@ -430,7 +430,7 @@ class Jobs:
                     continue
                 key = f"{at}/{submission.attempt}"
                 handles.setdefault(record.engine, {})[key] = submission.handle
-                wanted[key] = at, numbers
+                queries[key] = at, numbers
 
         def ask(engine: str) -> dict[str, dict[int, TaskStatus]]:
             try:
@@ -438,7 +438,7 @@ class Jobs:
             except (JobError, ExecutorError, ImportError) as error:
                 # An error of this installation or machine, not of the job.
                 unknown = TaskStatus(TaskState.UNKNOWN, reason=str(error))
-                return {key: dict.fromkeys(wanted[key][1], unknown) for key in handles[engine]}
+                return {key: dict.fromkeys(queries[key][1], unknown) for key in handles[engine]}
 
         if len(handles) > 1:
             with ThreadPoolExecutor(len(handles)) as pool:
@@ -448,7 +448,7 @@ class Jobs:
         missing = TaskStatus(TaskState.UNKNOWN, reason="the engine did not report it")
         for answer in answers:
             for key, of_batch in answer.items():
-                at, numbers = wanted[key]
+                at, numbers = queries[key]
                 tasks = found.setdefault(at, {})
                 tasks.update({number: of_batch.get(number, missing) for number in numbers})
         return found
@@ -586,10 +586,10 @@ class Jobs:
         record, store = status.record, self._store(status.record)
         chosen = [status.member(number) for number in numbers or record.numbers]
         failed = [one.number for one in chosen if one.state in UNSUCCESSFUL]
-        wrong = [one for one in chosen if one.state not in UNSUCCESSFUL]
-        if not failed or (numbers is not None and wrong):
+        others = [one for one in chosen if one.state not in UNSUCCESSFUL]
+        if not failed or (numbers is not None and others):
             what = (
-                f"member {wrong[0].number} is {wrong[0].state}" if numbers else "no member failed"
+                f"member {others[0].number} is {others[0].state}" if numbers else "no member failed"
             )
             raise BadJob(f"job {record.id}: {what}, so there is nothing to retry.")
         self._check_mine(record)

@@ -556,14 +556,23 @@ def files_of(run: KnownRun) -> list[Entry]:
     ]
 
 
+def record_of(run: KnownRun) -> tuple[Manifest | None, str]:
+    """Read the record of a run as it is now; without one, also return why it cannot be read."""
+    try:
+        return read_record(open_storage(run.uri)), ""
+    except NoSuchPath:
+        return None, ""
+    except (BadManifest, StorageError) as error:
+        return None, str(error)
+
+
 def seconds_silent(run: KnownRun, now: float) -> float | None:
     """Read the record of a run; return the seconds since its last heartbeat.
 
     None if the run is not running, or has no record.
     """
-    try:
-        record = read_record(open_storage(run.uri))
-    except (BadManifest, StorageError):
+    record, _ = record_of(run)
+    if record is None:
         return None
     current = run._replace(recorded_state=record.state.value, heartbeat=record.heartbeat)
     if current.state_at(now) is not State.RUNNING:

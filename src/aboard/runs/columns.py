@@ -153,8 +153,8 @@ class Words:
         return self._of_each([compare(sign, one, value) for one in self.words], sign == "!=")
 
     def one_of(self, values: Sequence[Value]) -> Bools:
-        wanted = {(_kind(one), one) for one in values}
-        return self.each(lambda held: (_kind(held), held) in wanted)
+        accepted = {(_kind(one), one) for one in values}
+        return self.each(lambda held: (_kind(held), held) in accepted)
 
     def each(self, test: Callable[[Held], bool]) -> Bools:
         return self._of_each([test(one) for one in self.words], missing=False)

@@ -318,8 +318,8 @@ def _parse(uri: str) -> str | RemoteUri:
     if match is None:
         if lost := _LOST_SLASH.match(uri):
             scheme = _MEANT.get(lost[1].lower(), lost[1].lower())
-            meant = f"{scheme}://{uri[lost.end() :].lstrip('/')}"
-            raise BadUri(uri, "'://' is missing", f"Did you mean {meant}?")
+            suggested = f"{scheme}://{uri[lost.end() :].lstrip('/')}"
+            raise BadUri(uri, "'://' is missing", f"Did you mean {suggested}?")
         if uri.lower().startswith("file:/"):
             return _file_path(uri)
         return _absolute(os.path.expanduser(uri))  # noqa: PTH111 (a Path drops what it thinks idle)
@@ -336,10 +336,10 @@ def _suggest(scheme: str, rest: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(scheme, SCHEMES, n=1)
-    meant = _MEANT.get(scheme) or (near[0] if near else None)
+    suggested = _MEANT.get(scheme) or (near[0] if near else None)
     clouds = dict.fromkeys(cloud for cloud in SCHEMES.values() if cloud != "memory")
     known = f"Supported: plain paths and {', '.join(f'{one}://' for one in ('file', *clouds))}."
-    return f"Did you mean {meant}://{rest}? {known}" if meant else known
+    return f"Did you mean {suggested}://{rest}? {known}" if suggested else known
 
 
 def _remote(uri: str, scheme: str, rest: str) -> RemoteUri:

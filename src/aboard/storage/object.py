@@ -240,9 +240,9 @@ class ObjectStorage(Storage):
         if not start and end is None:
             return self._ask("read").get(key), 0
         if not self._ignores_ranges:
-            wanted: GetOptions = {"range": {"offset": start} if end is None else (start, end)}
+            options: GetOptions = {"range": {"offset": start} if end is None else (start, end)}
             try:
-                return self._ask("read").get(key, options=wanted), 0
+                return self._ask("read").get(key, options=options), 0
             except BaseError as error:
                 if _NOT_PARTIAL not in str(error):
                     raise

@@ -322,12 +322,12 @@ class Follower:
 
         With `wait`, the first request after a pause waits briefly for new data.
         """
-        wanted = {run.uri: Source(run.uri) for run in runs}
+        requested = {run.uri: Source(run.uri) for run in runs}
         self.runs_requested()
         with self._lock:
             now = self._clock()
             before = self._recently_requested(now)
-            if not wanted.keys() <= before.keys():
+            if not requested.keys() <= before.keys():
                 feeds = [self._feed(Source(uri), is_root=True) for uri in self._library.uris]
                 self._requested_feeds = [(feed, feed.polls + feed.busy) for feed in feeds]
                 self._requests_wait_until = now + CATCH_UP_SECONDS
@@ -335,7 +335,9 @@ class Follower:
                     feed.due, feed.whole_due = min(feed.due, now), 0.0
                     feed.again = feed.busy
                 self._lock.notify_all()
-            self._requested_runs = before | {uri: (source, now) for uri, source in wanted.items()}
+            self._requested_runs = before | {
+                uri: (source, now) for uri, source in requested.items()
+            }
             if wait and now < self._requests_wait_until:
                 awaited = self._requested_feeds
                 self._lock.wait_for(

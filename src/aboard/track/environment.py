@@ -369,7 +369,7 @@ def _torch_group(variables: Mapping[str, str]) -> Rank | None:
 
 def _jax_group() -> Rank | None:
     # jax.process_index() would initialize the devices. The state that jax.distributed.initialize
-    # keeps is private: checked with JAX 0.10. tests/track/test_rank.py joins a group of it.
+    # keeps is private: checked with JAX 0.10. tests/track/test_environment.py joins a group of it.
     state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
     if state is None or getattr(state, "client", None) is None:
         return None

@@ -424,7 +424,12 @@ def _has_two_lengths(headers: Sequence[tuple[bytes, bytes]]) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with limited connections, without its log, and without raising signals again."""
+    """uvicorn with limited connections, without its log, and without raising signals again.
+
+    This uses undocumented parts of `uvicorn.Server`: `capture_signals`, `handle_exit`, `lifespan`,
+    `servers`, `server_state`, `shutdown`, `started` and `startup`. Checked with uvicorn 0.54;
+    tests/web/test_server.py fails if they change.
+    """
 
     def __init__(
         self,

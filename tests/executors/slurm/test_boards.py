@@ -21,7 +21,7 @@ from aboard.executors.slurm.boards import SlurmExecutor
 from aboard.executors.slurm.cluster import SlurmSettings, limit_seconds
 from aboard.executors.start import Start
 from tests.engines import slurm
-from tests.engines.absence import cannot_set_up
+from tests.engines.requirements import cannot_set_up
 from tests.engines.rigs import SERVES, command, fetch, make_batch, until_state
 from tests.waiting import until
 

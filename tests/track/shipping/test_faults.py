@@ -22,9 +22,9 @@ from aboard.track.shipping.spool import Spool
 from aboard.track.shipping.upload import Uploader
 from tests.conftest import serving
 from tests.engines.fake_oss import FakeOss
-from tests.engines.faulty import Faulty
+from tests.engines.faulty_proxy import Faulty
 from tests.track.shipping import trainer
-from tests.track.shipping.carrying import (
+from tests.track.shipping.shipments import (
     VERSION,
     StockReader,
     append,

@@ -18,7 +18,7 @@ from aboard.runs.manifest import State
 from aboard.storage import open_storage
 from aboard.track.shipping.shipper import send_abandoned
 from aboard.track.shipping.spool import Spool, abandoned_spools
-from tests.track.shipping import doomed
+from tests.track.shipping import killed_training
 from tests.waiting import until
 
 TOGETHER, TOGETHER_ON_DISK = 12, 24
@@ -28,7 +28,14 @@ TOGETHER, TOGETHER_ON_DISK = 12, 24
 @contextlib.contextmanager
 def trainings(root: str, notes: Path, numbers: range) -> Iterator[None]:
     """Fork trainings; whatever happens, none of them stays."""
-    command = [sys.executable, doomed.__file__, root, notes, str(numbers[0]), str(len(numbers))]
+    command = [
+        sys.executable,
+        killed_training.__file__,
+        root,
+        notes,
+        str(numbers[0]),
+        str(len(numbers)),
+    ]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as parent:
         try:
             yield

@@ -19,14 +19,14 @@ from aboard.track.shipping.segments import Ledger
 from aboard.track.shipping.shipper import send_abandoned
 from aboard.track.shipping.spool import Spool
 from aboard.track.shipping.upload import Uploader
-from tests.engines.killing import tracer
-from tests.track.shipping.carrying import (
+from tests.engines.line_killer import tracer
+from tests.track.shipping.network import KINDS, Bucket, Kind
+from tests.track.shipping.shipments import (
     VERSION,
     append,
     scalar_record,
     steps_in,
 )
-from tests.track.shipping.network import KINDS, Bucket, Kind
 
 EVENTS = "train/events.out.tfevents.1.host"
 _SHIPPING = {upload.__file__, segments.__file__, shipper.__file__}

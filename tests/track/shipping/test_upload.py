@@ -19,7 +19,7 @@ from aboard.track.shipping.segments import Ledger, SentRecord, segment_name
 from aboard.track.shipping.shipper import send_abandoned
 from aboard.track.shipping.spool import Spool
 from aboard.track.shipping.upload import record_to_send
-from tests.track.shipping.carrying import (
+from tests.track.shipping.shipments import (
     EVENTS,
     VERSION,
     Spooled,

@@ -275,15 +275,15 @@ class DockerExecutor(Executor):
 
     def poll(self, handles: Mapping[str, Handle]) -> dict[str, Status]:
         found: dict[str, Status] = {}
-        asked: dict[tuple[str, str], dict[str, Handle]] = {}
+        daemons: dict[tuple[str, str], dict[str, Handle]] = {}
         for key, handle in handles.items():
             try:
                 Start(handle)
-                asked.setdefault((handle["host"], handle["context"]), {})[key] = handle
+                daemons.setdefault((handle["host"], handle["context"]), {})[key] = handle
             except (KeyError, ExecutorError):
                 reason = "not the handle of a container. Start the board again."
                 found[key] = Status(CommandState.UNKNOWN, reason=reason)
-        for (host, context), of_one_daemon in asked.items():
+        for (host, context), of_one_daemon in daemons.items():
             found |= self._poll(host, context, of_one_daemon)
         return found
 

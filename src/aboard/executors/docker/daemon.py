@@ -484,7 +484,7 @@ def _write_context(file: IO[bytes], add: Iterable[str] = ()) -> None:
 
 
 def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Make a file readable for all users of the container, whoever owns it here."""
+    """Make a file readable for all users of the container."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o755 if member.mode & 0o100 else 0o644
@@ -524,24 +524,24 @@ def _closure(names: Iterable[str]) -> list[Distribution]:
 
     def add(text: str, extra: str, of: str) -> None:
         try:
-            wanted = Requirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement as error:
             raise ExecutorError(f"{text!r} is not the name of a package: {error}.") from error
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             return
-        name = canonicalize_name(wanted.name)
+        name = canonicalize_name(requirement.name)
         if name not in found:
             try:
                 found[name] = distribution(name)
             except PackageNotFoundError as error:
                 raise ExecutorError(
-                    f"{of} needs {wanted.name}, which is not installed. "
+                    f"{of} needs {requirement.name}, which is not installed. "
                     f"Install it here first: pip install '{text.partition(';')[0].strip()}'"
                 ) from error
         known = map(canonicalize_name, found[name].metadata.get_all("Provides-Extra") or ())
-        if unknown := sorted(set(map(canonicalize_name, wanted.extras)).difference(known)):
+        if unknown := sorted(set(map(canonicalize_name, requirement.extras)).difference(known)):
             raise ExecutorError(f"{name} has no extra {unknown[0]!r} in this installation.")
-        left.extend((name, one) for one in ("", *sorted(wanted.extras)))
+        left.extend((name, one) for one in ("", *sorted(requirement.extras)))
 
     for name in names:
         add(name, "", "the image")

@@ -252,14 +252,14 @@ class KubernetesExecutor(Executor):
 
     def found(self) -> list[Found]:
         seen: dict[str, Found] = {}
-        asked: set[tuple[int, str]] = set()
+        namespaces: set[tuple[int, str]] = set()
         for profile, settings in self.profiles.items():
             try:
                 api = self._api(profile)
                 namespace = settings.namespace or api.namespace
-                if (id(api), namespace) in asked:
+                if (id(api), namespace) in namespaces:
                     continue
-                asked.add((id(api), namespace))
+                namespaces.add((id(api), namespace))
                 pods = self._list(api, namespace)
             except ApiError as error:
                 raise ExecutorError(

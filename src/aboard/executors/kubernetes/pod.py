@@ -210,11 +210,11 @@ def make_task_pod(
     batch: Batch, settings: KubernetesSettings, words: Iterable[str], secret: str
 ) -> _Json:
     """Return the template of a task's pod; `words` is its command line."""
-    asked = batch.resources
-    resources = _resources(settings, asked.memory, asked.cpus)
-    if asked.gpus:
+    requested = batch.resources
+    resources = _resources(settings, requested.memory, requested.cpus)
+    if requested.gpus:
         for amounts in resources.values():
-            amounts[settings.gpu_resource] = str(asked.gpus)
+            amounts[settings.gpu_resource] = str(requested.gpus)
     own = {_volume_of(path, settings.volumes) for path in (*batch.writes, batch.workdir)}
     image = batch.image or settings.image
     defaults = _defaults(settings, TASK, image, resources, writable={one for one in own if one})
@@ -233,7 +233,7 @@ def make_task_pod(
     necessary: _Json = {
         "spec": {
             "restartPolicy": "Never",
-            **({"activeDeadlineSeconds": math.ceil(asked.time)} if asked.time else {}),
+            **({"activeDeadlineSeconds": math.ceil(requested.time)} if requested.time else {}),
             "containers": [container],
             "volumes": _own_volumes(settings, secret),
         }

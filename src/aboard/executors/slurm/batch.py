@@ -235,17 +235,17 @@ class SlurmBatches(BatchExecutor):
 
 def _check_nodes(batch: Batch, settings: SlurmSettings, cluster: Cluster) -> None:
     """Reject more nodes than exist: Slurm would accept the job and never start it."""
-    wanted = batch.resources.nodes
-    if wanted == 1 or any(_PARTITION.match(option) for option in settings.options):
+    nodes = batch.resources.nodes
+    if nodes == 1 or any(_PARTITION.match(option) for option in settings.options):
         return
     counts = cluster.node_counts()
     known = {name: counts[name] for name in settings.partition.split(",") if name in counts}
-    if not known or wanted <= max(known.values()):
+    if not known or nodes <= max(known.values()):
         return
     largest = max(known, key=lambda name: known[name])
     shown = f"partition {largest!r}" if largest else "the default partition"
     raise ExecutorError(
-        f"each member requests {wanted} nodes, but {shown} of Slurm has {known[largest]}. "
+        f"each member requests {nodes} nodes, but {shown} of Slurm has {known[largest]}. "
         "Ask for fewer nodes, or set another partition in [executors.slurm]."
     )
 
@@ -445,10 +445,10 @@ def _options(
     array: Handle,
     before: Handle | None = None,
 ) -> list[str]:
-    wanted = batch.resources
-    more = [f"--nodes={wanted.nodes}", f"--ntasks-per-node={wanted.tasks_per_node}"]
-    if wanted.gpus:
-        more.append(f"--gres={settings.gpu}:{wanted.gpus * wanted.tasks_per_node}")
+    resources = batch.resources
+    more = [f"--nodes={resources.nodes}", f"--ntasks-per-node={resources.tasks_per_node}"]
+    if resources.gpus:
+        more.append(f"--gres={settings.gpu}:{resources.gpus * resources.tasks_per_node}")
     if array["indices"]:
         most = f"%{batch.parallel}" if batch.parallel else ""
         more.append(f"--array={array['indices']}{most}")
@@ -461,9 +461,9 @@ def _options(
         comment=_comment(batch, place, array),
         output=place / _log_name(array["offset"], "%a" if array["indices"] else None),
         workdir=batch.workdir,
-        time=wanted.time,
-        memory=wanted.memory,
-        cpus=wanted.cpus or (settings.cpus if settings.cpus > 1 else None),
+        time=resources.time,
+        memory=resources.memory,
+        cpus=resources.cpus or (settings.cpus if settings.cpus > 1 else None),
     )
 
 
@@ -482,11 +482,11 @@ def _comment(batch: Batch, place: Path, array: Handle) -> str:
 def _script(batch: Batch, settings: SlurmSettings, place: Path, array: Handle) -> str:
     first, *others = batch.command
     python = settings.python or sys.executable
-    wanted = batch.resources
+    resources = batch.resources
     launch = []
     if _has_ranks(batch):
         # Since 22.05 srun does not inherit it from sbatch.
-        cpus = math.ceil(wanted.cpus or settings.cpus)
+        cpus = math.ceil(resources.cpus or settings.cpus)
         srun = str(settings.programs / "srun") if settings.programs else "srun"
         launch = [srun, "--export=ALL", "--kill-on-bad-exit=1", f"--cpus-per-task={cpus}"]
     payload = str(place / PAYLOAD)

@@ -135,15 +135,15 @@ class SlurmExecutor(Executor):
         self, handle: Handle, *, tail: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
         submitted = _Submitted(handle)
-        asked = time.monotonic()
+        checked = time.monotonic()
 
         def is_running() -> bool:
-            nonlocal asked
+            nonlocal checked
             if submitted.ended_status() is not None or (submitted.files.place / "ended").exists():
                 return False
-            if time.monotonic() < asked + _FOLLOW_SECONDS:
+            if time.monotonic() < checked + _FOLLOW_SECONDS:
                 return True
-            asked = time.monotonic()
+            checked = time.monotonic()
             return self.poll({"": handle})[""].state is not CommandState.ENDED
 
         return submitted.files.read_log(tail=tail, is_running=is_running if follow else None)

@@ -20,7 +20,7 @@ from aboard.hub.permissions import Action, require
 from aboard.hub.runs import Kind, content_type, read_blob, read_medium, run_document
 from aboard.hub.service import Hub
 from aboard.index.series import Summary
-from aboard.runs.catalog import KnownRun
+from aboard.runs.catalog import KnownRun, record_of
 from aboard.runs.manifest import Attempt, Manifest, format_time
 
 router = api_router("runs")
@@ -210,7 +210,7 @@ TheRun = Annotated[KnownRun, Depends(the_run)]
 @router.get("/runs/{run}", response_model=RunDetail)
 def get_run(hub: TheHub, run: TheRun) -> Response:
     """Describe a run, with its attempts, stages and note."""
-    record, problem = hub.runs.record(run)
+    record, problem = record_of(run)
     return json_response(_detail(hub, run, record, problem))
 
 
