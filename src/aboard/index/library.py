@@ -579,10 +579,12 @@ class Library:
 
         The question must not group; its limit is ignored. See `answer` for the rest.
         """
-        from aboard.runs.columns import answer, mark_of, place_behind
+        from aboard.runs.columns import Mark, answer, mark_of, place_behind
 
         version = self.index.last_change(), self.index.stamp() if question.metrics else 0
         table = self.table()
+        if isinstance(start, Mark) and start.now is not None:
+            table.now = start.now
         rows = table.rows if runs.is_all else runs.rows
         rows = rows[rows < len(table)]
         if check:

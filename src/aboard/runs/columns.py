@@ -411,24 +411,27 @@ def _ordered(keys: Sequence[SortKey], table: Table, rows: Ints, limit: int | Non
 class Mark(NamedTuple):
     """The end of a page: the sort values of its last run, and its position in natural order.
 
-    The next page begins after it, even if runs were added, removed or changed meanwhile.
+    The next page begins after it, even if runs were added or removed meanwhile. `now` is the time
+    of the first page if values depend on the time: later pages use it too, since a duration that
+    grows would move runs across the mark.
     """
 
     values: tuple[Held | None, ...]
     label: str
     root: str
     directory: str
+    now: float | None = None
 
 
 def mark_of(keys: Sequence[SortKey], table: Table, row: int) -> Mark:
     def value(field: Field) -> Held | None:
         return table.column(field).values(np.array([row]))[0]
 
-    experiment, name, *place = (
+    experiment, name, root, directory = (
         str(value(Field(one)) or "") for one in ("experiment", "name", "root", "directory")
     )
     label = f"{experiment}/{name}" if experiment else name
-    return Mark(tuple(value(key.field) for key in keys), label, *place)
+    return Mark(tuple(value(key.field) for key in keys), label, root, directory)
 
 
 def place_behind(mark: Mark, keys: Sequence[SortKey], table: Table, rows: Ints) -> int:

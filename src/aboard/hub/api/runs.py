@@ -276,12 +276,17 @@ def _start(cursor: str | None, sorted_by: int) -> int | Mark:
     if cursor is None or cursor.isdigit():
         return position(cursor)
     try:
-        values, *run = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        values, label, root, directory, *timed = json.loads(
+            base64.urlsafe_b64decode(cursor.encode())
+        )
         held = tuple(frozenset(one) if isinstance(one, list) else one for one in values)
-        mark = Mark(held, *run)
+        mark = Mark(held, label, root, directory, *timed)
     except (ValueError, TypeError, RecursionError):
         return position(cursor)
-    texts = [*run, *(text for one in held if isinstance(one, frozenset) for text in one)]
+    if not all(type(one) is float and math.isfinite(one) for one in timed):
+        return position(cursor)
+    texts = [label, root, directory]
+    texts += [text for one in held if isinstance(one, frozenset) for text in one]
     plain = (bool, int, float, str, frozenset, type(None))
     if len(held) != sorted_by or not all(isinstance(one, plain) for one in held):
         return position(cursor)
@@ -291,7 +296,8 @@ def _start(cursor: str | None, sorted_by: int) -> int | Mark:
 def _cursor(mark: Mark, end: int) -> str:
     """Return the cursor after a page; an index, if runs are sorted by very long texts."""
     values = [sorted(one) if isinstance(one, frozenset) else one for one in mark.values]
-    text = base64.urlsafe_b64encode(json.dumps([values, *mark[1:]]).encode()).decode()
+    place = [values, *(one for one in mark[1:] if one is not None)]
+    text = base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
     return text if len(text) <= _LONGEST_CURSOR else str(end)
 
 
