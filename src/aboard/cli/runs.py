@@ -23,6 +23,7 @@ from aboard.cli.console import (
     duration,
     examples,
     is_debugging,
+    json_number,
     line_for,
     moment,
     notify,
@@ -252,9 +253,10 @@ def list_runs(
     if group_by:
         _print_groups(chosen, group_by, names, values, json=json)
     elif json:
+        plain = [list(map(_plain, column)) for column in values]
         runs = [
             dict(zip((one.name for one in names), row, strict=True))
-            for row in zip(*values, strict=True)
+            for row in zip(*plain, strict=True)
         ]
         found = {"runs": runs, "total": chosen.total}
         _print_json(found | {"roots": chosen.roots, "problems": chosen.problems})
@@ -309,7 +311,7 @@ def _print_groups(
         names = [one.name for one in columns]
         groups = [
             {
-                "values": dict(zip(fields, group.values, strict=True)),
+                "values": dict(zip(fields, map(_plain, group.values), strict=True)),
                 "count": len(group.runs),
                 "means": dict(zip(names, held, strict=True)),
                 "runs": [run.label for run in group.runs],
@@ -570,6 +572,13 @@ def _documents(
     names = [one.name for one in columns]
     rows = zip(*(one.values(runs, now) for one in columns), strict=True)
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON: numbers that are not finite by name, tags as a list."""
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return json_number(value) if isinstance(value, float) else value
 
 
 def _print_json(document: dict[str, Any]) -> None:
