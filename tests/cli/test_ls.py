@@ -301,6 +301,8 @@ def test_a_question_narrows_the_runs_of_a_tree(aboard, tree):
     assert listed("--where", "metrics.train/loss.min < 0.2") == ["a/train"]
     assert listed("--sort", "-name") == ["b", "a/train"]
     assert listed("--sort", "-name", "--limit", 1) == ["b"]
+    named = aboard("ls", tree.name, "--where", 'name == "b"', cwd=tree.parent)
+    assert [line.split()[0] for line in named.out.splitlines()[1:]] == ["b"], named.err
     nothing = aboard("ls", tree, "--where", 'name == "c"')
     assert (nothing.code, nothing.err) == (
         1, "aboard: no run matches --where.\n",

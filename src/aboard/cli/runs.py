@@ -268,7 +268,8 @@ def list_runs(
             more = chosen.total - len(chosen.runs)
             notify(f"{counted(more, 'more run')}; raise --limit to see them.")
     elif where and chosen.library.runs():
-        notify(f"no run matches --where {where!r}.")
+        hint = chosen.library.hint_for_nothing(question) if question else ""
+        notify(f"no run matches --where {where!r}. {hint}".rstrip())
     elif not chosen.problems:
         notify(f"no runs below {', '.join(chosen.roots)} yet.")
     chosen.finish()

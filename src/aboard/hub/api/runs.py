@@ -110,6 +110,7 @@ class RunList(BaseModel):
         description="How many runs have metrics that the question needs and that are being read."
     )
     next: str | None
+    hint: str = Field("", description="Why no run may match `where`; left out otherwise.")
 
 
 class LoggedDocument(BaseModel):
@@ -266,6 +267,8 @@ def list_runs(
     else:
         page = library.page(question, selected, start, limit=limit, check=check)
         document["total"] = page.total
+        if not page.total and not unread and (hint := library.hint_for_nothing(question)):
+            document["hint"] = hint
         if not count:
             document["next"] = None if page.mark is None else _cursor(page.mark, page.end)
             document["runs"] = _documents(hub, page.runs, fields)
@@ -430,7 +433,9 @@ def _selected(
     question = Question.parse(where)
     if read := hub.library.to_read(question, runs, fields):
         hub.follower.metrics_requested(read)
-    return hub.library.narrow(question, runs) if where else runs
+    if not where:
+        return runs
+    return hub.library.answer(question, runs, check=not hub.library.unread(read)).runs
 
 
 def json_response(document: dict[str, Any]) -> Response:
