@@ -128,6 +128,7 @@ def test_bash_appends_no_space_to_what_must_be_continued(no_hub, aboard, complet
         "aboard runs --sort=-metrics.lo",
         'aboard runs --where "hpar',
         "aboard runs --sort crea",
+        'aboard runs --where \'name == "x" and metrics["lo',
         "aboard view tag:ba",
         "aboard view hparam:l",
     ) == [
@@ -137,6 +138,7 @@ def test_bash_appends_no_space_to_what_must_be_continued(no_hub, aboard, complet
         "aboard runs --sort=-metrics.loss ",
         'aboard runs --where "hparams.',
         "aboard runs --sort created ",
+        'aboard runs --where \'name == "x" and metrics["loss"]\' ',
         "aboard view tag:baseline ",
         "aboard view hparam:lr",
     ]
@@ -225,6 +227,14 @@ def test_fields_of_runs_are_offered(aboard, offered, tmp_path):
     assert offered("runs", "--group-by", "hparams.") == ["hparams.lr", "hparams.width"]
     assert offered("runs", "--where", "'state==1 or hparams.w")[-1] == "hparams.width"
     assert offered("ls", "runs", "--sort", "metrics.l") == ["metrics.loss"]
+    words = offered("runs", "--where", """'name == "x" and hparams["t""")
+    assert " ".join(words) == 'name == "x" and hparams["two words"]'
+    assert offered("runs", "--sort", """'-metrics["lo""") == ['-metrics["loss"]']
+    assert offered("runs", "--where", """'metrics["loss"].me""") == ['metrics["loss"].mean']
+    assert offered("runs", "--columns", """'run,metrics["loss"].me""") == [
+        'run,metrics["loss"].mean'
+    ]
+    assert offered("runs", "--where", """'hparams["two words"].""") == []
     assert offered("runs", "--columns", "hp") == ["hparams", "hparams."]
     assert offered("runs", "--columns", "run,hparams.l") == ["run,hparams.lr"]
     assert offered("runs", "--columns", "run,metrics.loss.me") == ["run,metrics.loss.mean"]

@@ -1,6 +1,7 @@
 """`aboard runs`: what is listed, shown, deleted and tagged, and what is said when it cannot be."""
 
 import json
+import math
 import os
 import pty
 import subprocess
@@ -182,6 +183,29 @@ def test_a_wrong_question_is_marked(aboard, measured):
     none = aboard("runs", "--where", "hparams.lr > 99")
     assert (none.code, none.out) == (0, "")
     assert none.err == "aboard: no run matches --where 'hparams.lr > 99'.\n"
+    for where, hint in {
+        "hparams.lr in ('0.1',)": "hparams.lr is a number in all runs, not a text. Write it without"
+        " quotes.",
+        "state == 'killed' or name == 3": "name is a text in all runs, not a number. Write it in"
+        " quotes.",
+        "name ~ 'run*' and 'basline' in tags": "No run has a tag 'basline'. Did you mean"
+        " 'baseline'?",
+    }.items():
+        none = aboard("runs", "--where", where)
+        assert (none.code, none.err) == (0, f"aboard: no run matches --where {where!r}. {hint}\n")
+
+
+def test_numbers_that_are_not_finite_have_names_in_json(aboard, measured):
+    with EventWriter(str(measured / "mnist/run1/eval")) as writer:
+        for step, value in enumerate((math.nan, math.inf, -math.inf), start=5):
+            writer.scalar("acc", value, step)
+    statistics = ("at(5)", "at(6)", "last", "max", "infinities", "max_step")
+    columns = ",".join(f'metrics["eval/acc"].{one}' for one in statistics)
+    (run,) = aboard("runs", "mnist/run1", "--columns", columns, "--json").json["runs"]
+    assert [*run.values()] == ["NaN", "Infinity", "-Infinity", 0.6, 2, 0]
+    assert all(type(one) is int for one in [*run.values()][-2:])
+    groups = aboard("runs", "--group-by", "tags", "--json").json["groups"]
+    assert ["baseline", "team"] in [one["values"]["tags"] for one in groups]
 
 
 def test_json_has_every_field(aboard, root):
@@ -734,6 +758,8 @@ def test_a_question_narrows_the_runs_of_a_tree(aboard, tree):
     assert listed("--where", "metrics.train/loss.min < 0.2") == ["a/train"]
     assert listed("--sort", "-name") == ["b", "a/train"]
     assert listed("--sort", "-name", "--limit", 1) == ["b"]
+    named = aboard("ls", tree.name, "--where", 'name == "b"', cwd=tree.parent)
+    assert [line.split()[0] for line in named.out.splitlines()[1:]] == ["b"], named.err
     nothing = aboard("ls", tree, "--where", 'name == "c"')
     assert (nothing.code, nothing.err) == (
         1, "aboard: no run matches --where.\n",

@@ -23,7 +23,7 @@ from aboard.runs.manifest import Manifest, State
 from aboard.web.server import make_certificate
 from tests import summaries
 from tests.engines.command import fork_command
-from tests.engines.powerless import powerless
+from tests.engines.unprivileged import powerless
 from tests.hub.hubs import QUICK
 from tests.waiting import until
 

@@ -84,12 +84,45 @@ def test_the_next_page_neither_repeats_nor_skips_a_run(client, root):
 
 
 @pytest.mark.parametrize(
-    "cursor", ["x", "-1", "0" * 5000, "W10=", "W1tbMV1dLDEsMiwzXQ==", "W1tdLCIiLCIiLCIiXQ=="]
+    "cursor",
+    [
+        "x",
+        "-1",
+        "0" * 5000,
+        "W10=",
+        "W1tbMV1dLDEsMiwzXQ==",
+        "W1tdLCIiLCIiLCIiXQ==",
+        "W1tudWxsXSwgImEiLCAiYiIsICJjIiwgMV0=",
+        "W1tudWxsXSwgImEiLCAiYiIsICJjIiwgMWU5OTld",
+    ],
 )
 def test_an_invalid_cursor_is_refused(client, cursor):
     answer = client.get("/api/v1/runs", params={"sort": "name", "cursor": cursor})
     assert answer.status_code == 422
     assert "invalid cursor" in answer.text
+
+
+def test_pages_by_duration_have_each_run_once(client, root):
+    for number in range(4):
+        log_run(root, f"c/run{number}", [1.0], started=1000.0 + number, ended=2000.0)
+    query = {"selector": "c", "sort": "-duration", "limit": 3}
+    first = until(lambda: (found := get(client, **query))["total"] == 4 and found)
+    second = get(client, **query, cursor=first["next"])
+    found = [run["name"] for page in (first, second) for run in page["runs"]]
+    assert (found, second["next"]) == (["run0", "run1", "run2", "run3"], None)
+
+
+def test_an_empty_list_tells_which_type_or_tag_is_wrong(client):
+    def hint(where):
+        labels(client, where=where)  # waits until all are read
+        return get(client, where=where).get("hint")
+
+    until(lambda: get(client)["total"] == 4)
+    assert hint('hparams.lr == "0.1"') == (
+        "hparams.lr is a number in all runs, not a text. Write it without quotes."
+    )
+    assert hint('"baselin" in tags') == "No run has a tag 'baselin'. Did you mean 'baseline'?"
+    assert hint("hparams.lr == 99") is None
 
 
 def test_columns_and_groups(client):

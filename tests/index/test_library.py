@@ -10,7 +10,8 @@ from aboard.events.writer import EventWriter
 from aboard.index import Source
 from aboard.index.library import Library, Member, Root
 from aboard.runs import manifest
-from aboard.runs.manifest import Manifest
+from aboard.runs.manifest import Manifest, State
+from aboard.runs.question import Question
 from aboard.runs.selectors import (
     AmbiguousRun,
     BadSelector,
@@ -401,3 +402,23 @@ def test_a_link_that_hangs_holds_no_other_root(index, tmp_path, monkeypatch):
     finally:
         go_on.set()
         thread.join()
+
+
+def test_pages_sorted_by_a_growing_duration_skip_no_run(index, tmp_path):
+    for number in range(6):  # run5 ran the shortest so far; those of each pair started together
+        add_run(
+            tmp_path, f"a/run{number}", state=State.RUNNING, started=1000.0 + 10 * (number // 2)
+        )
+    now = time.time()
+    library = Library(index, [str(tmp_path)], clock=lambda: now)
+    library.refresh(str(tmp_path))
+    question = Question.parse("duration > 5", ["-duration"])
+    first = library.page(question, library.find(), limit=1)
+    names = [run.name for run in first.runs]
+    mark, pages = first.mark, 1
+    while mark is not None and pages < 10:
+        now += 7.0
+        page = library.page(question, library.find(), mark, limit=1)
+        names += [run.name for run in page.runs]
+        mark, pages = page.mark, pages + 1
+    assert names == [f"run{number}" for number in range(6)]

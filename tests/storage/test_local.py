@@ -24,7 +24,6 @@ from aboard.storage import (
     open_storage,
 )
 
-
 pytestmark = pytest.mark.usefixtures("both_readers_of_directories")
 
 

@@ -6,6 +6,7 @@ Completion must be fast and silent: it starts no hub, lists no root, and offers 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -32,6 +33,7 @@ BASH_SCRIPT = """
 complete -o default -F %(complete_func)s %(prog_name)s
 """
 """Typer's script, except for the space."""
+_BRACKETED = re.compile(r"""\b(hparams|metrics|tags)\[(["'])([^"']*)(?:\2\]\.(\w*))?$""")
 _SIGNED = {"--sort"}  # options whose values may begin with a minus
 _TO_ANSWER_SECONDS = 1.0
 _MOST_OFFERED = 10_000
@@ -245,6 +247,8 @@ def conditions_like(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _split_word(text: str) -> tuple[str, str]:
+    if found := _BRACKETED.search(text):
+        return text[: found.start()], found[0]
     at = len(text)
     while at and (text[at - 1].isalnum() or text[at - 1] in "_./-:"):
         at -= 1
@@ -267,6 +271,8 @@ def _fields(context: typer.Context, incomplete: str) -> list[str]:
     try:
         from aboard.runs.question import GROUPS, RUN_FIELDS, STATISTICS, field_text
 
+        if found := _BRACKETED.fullmatch(incomplete):
+            return _bracketed(context, *found.groups())
         group, dot, _ = incomplete.partition(".")
         if not dot or group not in GROUPS:
             offers = [*RUN_FIELDS, *(f"{one}." for one in GROUPS)]
@@ -278,6 +284,19 @@ def _fields(context: typer.Context, incomplete: str) -> list[str]:
         return [one for one in offers if one.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - completion must be silent
         return []
+
+
+def _bracketed(
+    context: typer.Context, group: str, quote: str, name: str, statistic: str | None
+) -> list[str]:
+    """Offer names for `metrics["eval/a`, and statistics for `metrics["eval/acc"].m`."""
+    from aboard.runs.question import STATISTICS
+
+    if statistic is None:
+        names = [one for one in _names(context, group) if one.startswith(name) and quote not in one]
+        return [f"{group}[{quote}{one}{quote}]" for one in names]
+    known = STATISTICS if group == "metrics" else ()
+    return [f"{group}[{quote}{name}{quote}].{one}" for one in known if one.startswith(statistic)]
 
 
 def _offered_runs(context: typer.Context, incomplete: str) -> Offers:

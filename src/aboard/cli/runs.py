@@ -23,6 +23,7 @@ from aboard.cli.console import (
     duration,
     examples,
     is_debugging,
+    json_number,
     line_for,
     moment,
     notify,
@@ -259,9 +260,10 @@ def list_runs(
     if group_by:
         _print_groups(chosen, group_by, names, values, json=json)
     elif json:
+        plain = [list(map(_plain, column)) for column in values]
         runs = [
             dict(zip((one.name for one in names), row, strict=True))
-            for row in zip(*values, strict=True)
+            for row in zip(*plain, strict=True)
         ]
         found = {"runs": runs, "total": chosen.total}
         _print_json(found | {"roots": chosen.roots, "problems": chosen.problems})
@@ -273,7 +275,8 @@ def list_runs(
             more = chosen.total - len(chosen.runs)
             notify(f"{counted(more, 'more run')}; raise --limit to see them.")
     elif where and chosen.library.runs():
-        notify(f"no run matches --where {where!r}.")
+        hint = chosen.library.hint_for_nothing(question) if question else ""
+        notify(f"no run matches --where {where!r}. {hint}".rstrip())
     elif not chosen.problems:
         notify(f"no runs below {', '.join(chosen.roots)} yet.")
     chosen.finish()
@@ -316,7 +319,7 @@ def _print_groups(
         names = [one.name for one in columns]
         groups = [
             {
-                "values": dict(zip(fields, group.values, strict=True)),
+                "values": dict(zip(fields, map(_plain, group.values), strict=True)),
                 "count": len(group.runs),
                 "means": dict(zip(names, held, strict=True)),
                 "runs": [run.label for run in group.runs],
@@ -578,6 +581,13 @@ def _documents(
     names = [one.name for one in columns]
     rows = zip(*(one.values(runs, now) for one in columns), strict=True)
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON: numbers that are not finite by name, tags as a list."""
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return json_number(value) if isinstance(value, float) else value
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -120,15 +120,17 @@ def select_runs(
     unambiguous: bool = False,
     question: Question | None = None,
     fields: Sequence[Field] = (),
+    is_path: Callable[[str], bool] = lambda word: "/" in word and exists(word),
 ) -> SelectedRuns:
     """Refresh the roots and return the runs that selectors and a question select.
 
-    The default is all runs. Event files are read if the question or `fields` need them.
+    The default is all runs. Event files are read if the question or `fields` need them. `is_path`
+    tells whether a word that could be an experiment is a path instead.
     """
     from aboard.index.library import Library
     from aboard.runs.catalog import find_roots
 
-    selectors = Library.parse(texts, exists=lambda word: "/" in word and exists(word))
+    selectors = Library.parse(texts, exists=is_path)
     places = [one.place for one in selectors if one.place]
     only_places = bool(places) and len(places) == len(selectors)
     searched = [] if only_places and not roots else find_roots(roots)
@@ -345,9 +347,10 @@ def _matching(
 ) -> dict[Source, tuple[str, str]]:
     from aboard.index import Source
 
-    chosen = select_runs(index, texts, roots, question=question)
+    chosen = select_runs(index, texts, roots, question=question, is_path=exists)
     if not chosen.runs:
-        raise Failure("no run matches --where.")
+        hint = chosen.library.hint_for_nothing(question)
+        raise Failure(f"no run matches --where. {hint}".rstrip())
     return {Source(run.uri): (run.label, run.label) for run in chosen.runs}
 
 

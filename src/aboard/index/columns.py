@@ -551,6 +551,7 @@ def _moved(rows: Ints, moved: Sequence[int], labels: _Labels) -> Ints:
 
 _FIRST = "first"
 _OF_FINITE = ("min", "max", "mean")
+_INTEGERS = ("count", "nans", "infinities", "first_step", "last_step", "min_step", "max_step")
 _MOST_METRICS = 64  # whose summaries are cached
 
 
@@ -731,7 +732,7 @@ class Metrics:
                 # The record of a run may be newer than what was read from its event files.
                 if newest is None or not has[row] or not newest[row] > held[1].last_wall:
                     numbers[row], has[row] = value, True
-        return Numbers(numbers, ~has)
+        return Numbers(numbers, ~has, whole=field.statistic in _INTEGERS)
 
     def _refresh(self, table: RunTable) -> None:
         """Drop cached values of runs whose event files were read again."""

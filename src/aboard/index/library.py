@@ -558,6 +558,12 @@ class Library:
         groups = [RunGroup(one.values, RunSet(self, one.rows)) for one in found.groups]
         return RunAnswer(RunSet(self, found.rows), found.total, groups)
 
+    def hint_for_nothing(self, question: Question) -> str:
+        """Return why no run may match a question, such as a type that no value has; or nothing."""
+        from aboard.runs.columns import hint_for_nothing
+
+        return "" if question.where is None else hint_for_nothing(question.where, self.table())
+
     def check(self, fields: Iterable[Field]) -> None:
         """Check that each hyperparameter, metric and tag exists in some run.
 
@@ -584,10 +590,12 @@ class Library:
 
         The question must not group; its limit is ignored. See `answer` for the rest.
         """
-        from aboard.runs.columns import answer, mark_of, place_behind
+        from aboard.runs.columns import Mark, answer, mark_of, place_behind
 
         version = self.index.last_change(), self.index.stamp() if question.metrics else 0
         table = self.table()
+        if isinstance(start, Mark) and start.now is not None:
+            table.now = start.now
         rows = table.rows if runs.is_all else runs.rows
         rows = rows[rows < len(table)]
         if check:
@@ -604,6 +612,7 @@ class Library:
         mark, end = None, place + len(chosen)
         if len(chosen) and end < total:
             mark = mark_of(question.sort, table, int(chosen[-1]))
+            mark = mark._replace(now=table.now if question.is_timed else None)
         return RunPage(RunSet(self, chosen), total, end, mark)
 
     def _ordered(

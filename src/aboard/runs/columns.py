@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import translate
 from functools import reduce
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +28,7 @@ import numpy.typing as npt
 
 from aboard.runs.catalog import natural
 from aboard.runs.question import (
+    TAGS,
     Ago,
     And,
     Compare,
@@ -340,6 +342,56 @@ def _compare_columns(left: Column, sign: str, right: Column) -> Bools:
     return found & both if sign != "!=" else found | ~both
 
 
+_KINDS: dict[type, str] = {float: "a number", str: "a text", bool: "true or false"}
+
+
+def hint_for_nothing(node: Node, table: Table) -> str:
+    """Return why no run may match a condition: a type that no value has, or an unknown tag."""
+    match node:
+        case And(nodes) | Or(nodes):
+            return next((hint for one in nodes if (hint := hint_for_nothing(one, table))), "")
+        case Contains(field, text) if field == Field(TAGS):
+            return _hint_for_tag(text, table)
+        case Compare() | OneOf() | Matches() | Contains():
+            return _hint_for_type(node, table)
+    return ""
+
+
+def _hint_for_type(node: Compare | OneOf | Matches | Contains, table: Table) -> str:
+    held = table.column(node.field).values(table.rows)
+    kinds = {_kind(one) for one in held if one is not None}
+    given = {_kind(one) for one in _literals(node)}
+    if not kinds or not given or kinds & given:
+        return ""
+    known, wanted = (
+        " or ".join(_KINDS[one] for one in _KINDS if one in of) for of in (kinds, given)
+    )
+    hint = f"{node.field} is {known} in all runs, not {wanted}."
+    if given == {str} and isinstance(node, Compare | OneOf):
+        return f"{hint} Write it without quotes."
+    return f"{hint} Write it in quotes." if kinds == {str} else hint
+
+
+def _literals(node: Compare | OneOf | Matches | Contains) -> list[Value]:
+    match node:
+        case Compare(_, sign, Literal(value)) if sign != "!=":
+            return [value]
+        case OneOf(_, literals):
+            return [one.value for one in literals if isinstance(one, Literal)]
+        case Matches(_, text) | Contains(_, text):
+            return [text]
+    return []
+
+
+def _hint_for_tag(text: str, table: Table) -> str:
+    held = table.column(Field(TAGS)).values(table.rows)
+    names = sorted({name for one in held if isinstance(one, frozenset) for name in one})
+    if text in names:
+        return ""
+    near = get_close_matches(text, names, n=1)
+    return f"No run has a tag {text!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+
+
 # Order and groups.
 
 
@@ -411,24 +463,27 @@ def _ordered(keys: Sequence[SortKey], table: Table, rows: Ints, limit: int | Non
 class Mark(NamedTuple):
     """The end of a page: the sort values of its last run, and its position in natural order.
 
-    The next page begins after it, even if runs were added, removed or changed meanwhile.
+    The next page begins after it, even if runs were added or removed meanwhile. `now` is the time
+    of the first page if values depend on the time: later pages use it too, since a duration that
+    grows would move runs across the mark.
     """
 
     values: tuple[Held | None, ...]
     label: str
     root: str
     directory: str
+    now: float | None = None
 
 
 def mark_of(keys: Sequence[SortKey], table: Table, row: int) -> Mark:
     def value(field: Field) -> Held | None:
         return table.column(field).values(np.array([row]))[0]
 
-    experiment, name, *place = (
+    experiment, name, root, directory = (
         str(value(Field(one)) or "") for one in ("experiment", "name", "root", "directory")
     )
     label = f"{experiment}/{name}" if experiment else name
-    return Mark(tuple(value(key.field) for key in keys), label, *place)
+    return Mark(tuple(value(key.field) for key in keys), label, root, directory)
 
 
 def place_behind(mark: Mark, keys: Sequence[SortKey], table: Table, rows: Ints) -> int:

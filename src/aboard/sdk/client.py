@@ -500,8 +500,12 @@ class Client:
         samples: int = 1000,
         smoothing: float = 0.0,
         window: int = 1,
-        group_by: Sequence[str] = (),
+        where: str | None = None,
+        sort: str | Sequence[str] = (),
+        limit: int | None = None,
+        group_by: str | Sequence[str] = (),
         band: str = "std",
+        counts: bool = False,
         seconds: float = 60.0,
     ) -> Documents:
         """Return the curves of metrics of runs, with the numpy arrays `x` and `y`.
@@ -516,9 +520,13 @@ class Client:
             samples: the most points of a curve; spikes are kept.
             smoothing: the weight of TensorBoard's smoothing, computed over all points.
             window: how many points to average around each one, also computed over all points.
+            where: a condition on the runs.
+            sort: fields to sort the runs by, in descending order with '-'.
+            limit: the most runs.
             group_by: fields that the runs of a group share; each group then has three curves, the
                 middle and the edges of its band.
             band: `std`, `sem`, `minmax` or `quartiles`.
+            counts: with `group_by`, also return how many runs each point has, as a curve.
             seconds: the longest time to wait for runs that the hub has not read yet.
         """
         import numpy as np
@@ -534,10 +542,14 @@ class Client:
             "samples": samples,
             "smoothing": smoothing,
             "window": window,
-            "group_by": list(group_by),
+            "group_by": list(_several(group_by)),
             "band": band,
             "format": "binary",
         }
+        # A hub of an earlier version does not know these.
+        added = {"where": where, "sort": list(_several(sort)) or None, "limit": limit}
+        added["counts"] = counts or None
+        body |= {name: value for name, value in added.items() if value is not None}
         deadline, pause = time.monotonic() + seconds, _FIRST_POLL_SECONDS
         while True:
             with self._request("POST", "/series", body) as response:

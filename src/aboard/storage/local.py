@@ -275,17 +275,21 @@ def _reader(containing: str) -> Reader:
     """
     core = None if is_confined() else _core()
 
+    def alone(directory: Directory) -> Contents:
+        return scan(directory, lambda name: containing in name)
+
+    if core is None:
+        return lambda directory, _: alone(directory)
+    read = core.read_directories
+
     def together(directories: Sequence[Directory]) -> Iterator[Contents | None]:
         paths = [os.fsencode(one.path) for one in directories]
-        found = core.read_directories(paths, os.fsencode(containing), _ENTRIES)
+        found = read(paths, os.fsencode(containing), _ENTRIES)
         for directory, raw in zip(directories, found, strict=False):
             usual = raw if is_unicode(directory.name) else None
             yield None if usual is None else _contents(directory, *usual)
 
-    def alone(directory: Directory) -> Contents:
-        return scan(directory, lambda name: containing in name)
-
-    return (lambda directory, _: alone(directory)) if core is None else _Ahead(together, alone).read
+    return _Ahead(together, alone).read
 
 
 def _core() -> Any:

@@ -339,6 +339,9 @@ def test_facets_count_values_and_put_many_numbers_into_bins(hub, root):
             {("adam", 7), ("sgd", 3)},
             10,
         )
+        query = {"field": "state", "where": "hparams.lrr == 1"}
+        wrong = client.get("/api/v1/runs/facets", params=query)
+        assert (wrong.status_code, wrong.json()["error"]["hint"]) == (400, "Did you mean 'lr'?")
         wrong = client.get("/api/v1/runs/facets", params={"field": "hparam.lr"})
         assert error_of(wrong) == (400, "bad_question")
         fields = client.get("/api/v1/runs/fields", params={"selector": "sweep"}).json()["fields"]

@@ -245,6 +245,12 @@ def test_groups_have_a_middle_and_a_band(hub, root):
         assert (found["lr=2", "middle"]["y"], found["lr=2", "upper"]["y"]) == ([5, 5], [])
         ends = ask(client, "grouped", group_by=["hparams.lr"], band="minmax").json()["series"]
         assert [one["y"] for one in ends if one["run"] == "lr=1"] == [[2, 4], [1, 2], [3, 6]]
+        counts = ask(client, "grouped", group_by=["hparams.lr"], counts=True, smoothing=0.9).json()[
+            "series"
+        ]
+        assert [(one["run"], one["y"]) for one in counts if one["line"] == "count"] == [
+            ("lr=1", [2, 2]), ("lr=2", [1, 1]),
+        ]  # fmt: skip
         smooth_ones = ask(client, "grouped", group_by=["hparams.lr"], smoothing=0.5, stop=0)
         assert smooth_ones.json()["series"][0]["y"] == [2]
         bad = client.post(
@@ -260,12 +266,30 @@ def test_groups_in_the_binary_format(hub, root):
     with hub.client("max") as client:
         ask(client, "grouped")
     client = Client(hub.url, token=hub.tokens["max"])
-    found = client.series("grouped", "loss", group_by=["hparams.lr"], band="sem")
+    found = client.series("grouped", "loss", group_by="hparams.lr", band="sem")
     assert [(one["line"], one["y"].tolist()[0]) for one in found] == [
         ("middle", 1.0),
         ("lower", pytest.approx(1 - 1 / math.sqrt(3))),
         ("upper", pytest.approx(1 + 1 / math.sqrt(3))),
     ]
+
+
+def test_a_query_chooses_the_runs(hub, root):
+    for number, values in enumerate([[1, 9], [5, 2], [4, 3]]):
+        log_run(root, f"asked/run{number}", values, hparams={"lr": number})
+    with hub.client("max") as client:
+        query = {"where": "hparams.lr < 2", "sort": ["-metrics.loss.max"]}
+        assert [*curves(client, "asked", **query)] == [
+            ("asked/run0", "loss"),
+            ("asked/run1", "loss"),
+        ]
+        wrong = client.post(
+            "/api/v1/series", json={"selectors": ["asked"], "tags": ["loss"], "where": "lr <"}
+        )
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "bad_question")
+    client = Client(hub.url, token=hub.tokens["max"])
+    (best,) = client.series("asked", "loss", sort="-metrics.loss.max", limit=1)
+    assert best["run"] == "asked/run0"
 
 
 # The roots of a hub: damage, requests to buckets, and problems with their remedies.

@@ -13,6 +13,7 @@ import math
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -110,6 +111,7 @@ class RunList(BaseModel):
         description="How many runs have metrics that the question needs and that are being read."
     )
     next: str | None
+    hint: str = Field("", description="Why no run may match `where`; left out otherwise.")
 
 
 class LoggedDocument(BaseModel):
@@ -271,6 +273,8 @@ def list_runs(
     else:
         page = library.page(question, selected, start, limit=limit, check=check)
         document["total"] = page.total
+        if not page.total and not unread and (hint := library.hint_for_nothing(question)):
+            document["hint"] = hint
         if not count:
             document["next"] = None if page.mark is None else _cursor(page.mark, page.end)
             document["runs"] = _documents(hub, page.runs, fields)
@@ -282,12 +286,17 @@ def _start(cursor: str | None, sorted_by: int) -> int | Mark:
     if cursor is None or cursor.isdigit():
         return position(cursor)
     try:
-        values, *run = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        values, label, root, directory, *timed = json.loads(
+            base64.urlsafe_b64decode(cursor.encode())
+        )
         held = tuple(frozenset(one) if isinstance(one, list) else one for one in values)
-        mark = Mark(held, *run)
+        mark = Mark(held, label, root, directory, *timed)
     except (ValueError, TypeError, RecursionError):
         return position(cursor)
-    texts = [*run, *(text for one in held if isinstance(one, frozenset) for text in one)]
+    if not all(type(one) is float and math.isfinite(one) for one in timed):
+        return position(cursor)
+    texts = [label, root, directory]
+    texts += [text for one in held if isinstance(one, frozenset) for text in one]
     plain = (bool, int, float, str, frozenset, type(None))
     if len(held) != sorted_by or not all(isinstance(one, plain) for one in held):
         return position(cursor)
@@ -297,7 +306,8 @@ def _start(cursor: str | None, sorted_by: int) -> int | Mark:
 def _cursor(mark: Mark, end: int) -> str:
     """Return the cursor after a page; an index, if runs are sorted by very long texts."""
     values = [sorted(one) if isinstance(one, frozenset) else one for one in mark.values]
-    text = base64.urlsafe_b64encode(json.dumps([values, *mark[1:]]).encode()).decode()
+    place = [values, *(one for one in mark[1:] if one is not None)]
+    text = base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
     return text if len(text) <= _LONGEST_CURSOR else str(end)
 
 
@@ -429,7 +439,9 @@ def _selected(
     question = Question.parse(where)
     if read := hub.library.to_read(question, runs, fields):
         hub.follower.metrics_requested(read)
-    return hub.library.narrow(question, runs) if where else runs
+    if not where:
+        return runs
+    return hub.library.answer(question, runs, check=not hub.library.unread(read)).runs
 
 
 def json_response(document: dict[str, Any]) -> Response:
@@ -520,6 +532,11 @@ class SeriesSpec(RequestDocument):
         description="Selectors of runs, as for boards.",
         examples=[["cifar10", "tag:best"]],
     )
+    where: str | None = Field(None, description="A condition on the runs.")
+    sort: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
+        [], description="Fields, in descending order with '-'."
+    )
+    limit: int | None = Field(None, ge=1, le=MAX_LIMIT, description="The most runs.")
     tags: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
         min_length=1,
         max_length=1000,
@@ -544,6 +561,9 @@ class SeriesSpec(RequestDocument):
         examples=[["hparams.lr"]],
     )
     band: Band = Field(Band.STD, description="The band around the middle of a group.")
+    counts: bool = Field(
+        False, description="With `group_by`: also a curve of how many runs each point has."
+    )
     format: Literal["json", "binary"] = "json"
 
     @model_validator(mode="after")
@@ -568,7 +588,7 @@ class CurveDocument(BaseModel):
     tag: str
     points: int = Field(description="Of the series; restarts may have made some void.")
     line: Line | None = Field(
-        None, description="With `group_by`: the middle, or an edge of the band."
+        None, description="With `group_by`: the middle, an edge of the band, or the count of runs."
     )
     members: list[str] | None = Field(None, description="With `group_by`: the ids of the runs.")
     x: list[Number]
@@ -599,6 +619,10 @@ class _Found(NamedTuple):
         if self.tag.group is not None:
             return {**found, "line": self.tag.group.line, "members": [run.id for run in self.runs]}
         return {**found, "uri": self.runs[0].uri}
+
+
+def _is_count(tag: Tag) -> bool:
+    return tag.group is not None and tag.group.line is Line.COUNT
 
 
 def _read_of(tag: Tag) -> int:
@@ -651,6 +675,7 @@ class _Reading:
         self._follower = hub.follower
         self._spec = spec
         self._shape = spec.shape
+        self._question = Question.parse(spec.where, spec.sort, spec.limit)
         self._unread = 0
         self._found: list[_Found] = []
         self._curves: list[Curve | None] = []
@@ -672,18 +697,23 @@ class _Reading:
     def find(self, runs: RunSet) -> None:
         """Look up the series of these runs."""
         self._unread = self._library.unread(runs)
-        self._found = self._find(runs)
+        question = self._question
+        found = self._library.answer(question, runs, check=not self._unread)
+        self._found = self._find(found.runs)
         self.is_done = not self._found
 
     def _find(self, runs: RunSet) -> list[_Found]:
         spec = self._spec
         names = dict.fromkeys([*spec.tags, *([spec.metric] if spec.metric else ())])
         tags = self._index.metrics([Source(run.uri) for run in runs], names)
+        lines = _LINES if spec.group_by else _LINES[:1]
+        if spec.group_by and spec.counts:
+            lines = (*lines, Line.COUNT)
         found = []
         for label, members in self._groups(runs):
             over = self._curve_of(members, spec.metric, tags, Line.MIDDLE)
             for name in dict.fromkeys(spec.tags):
-                for line in _LINES if spec.group_by else _LINES[:1]:
+                for line in lines:
                     tag = self._curve_of(members, name, tags, line)
                     if tag is not None and (over is not None or not spec.metric):
                         found.append(_Found(members, label, name, tag, over))
@@ -753,6 +783,7 @@ class _Reading:
 
     def _compute(self) -> Iterator[list[Curve | None]]:
         shape = self._shape
+        plain = replace(shape, smoothing=0.0, window=1)
         samples, start, stop = None, None, None
         if not shape.needs_all:  # the index reads only what it needs for the samples
             samples = shape.samples
@@ -766,10 +797,10 @@ class _Reading:
                 over = [one.metric for one in batch if one.metric is not None]
                 metrics = self._index.many_series(over)
             yield [
-                shape.derive(one, metric)
+                (plain if _is_count(found.tag) else shape).derive(one, metric)
                 if one is not None and (metric is not None or not self._spec.metric)
                 else None
-                for one, metric in zip(series, metrics, strict=True)
+                for found, one, metric in zip(batch, series, metrics, strict=True)
             ]
 
     def respond(self) -> Response:
