@@ -183,10 +183,8 @@ def start(
         raise WrongUsage("--band and --show require --group-by FIELD.")
     shown = selector or ([] if runs else find_roots(root or []))
     selectors = narrowed(shown, runs or [])
-    asked = {"texts": selectors, "roots": root or []}
-    parse_question(
-        where, sort, limit, group_by or (), **asked
-    )  # report errors before a hub is started
+    # Report errors before a hub is started.
+    parse_question(where, sort, limit, group_by or (), texts=selectors, roots=root or [])
     if root and not any(map(is_path, selectors)):
         where = below(find_roots(root), where)
     client = open_hub_for(selectors, roots=root or [], notify=notify)

@@ -318,7 +318,7 @@ class _Computed(NamedTuple):
         elif band is Band.MINMAX:
             values = found.max if line is Line.UPPER else found.min
         else:
-            spread = found.std if band is Band.STD else found.sem
+            spread = {Band.STD: found.std, Band.SEM: found.sem}[band]
             values = found.mean + (spread if line is Line.UPPER else -spread)
         if line is not Line.MIDDLE:
             values = np.where(found.count > 1, values, np.nan)
