@@ -27,13 +27,3 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def ignores_conditions(request: pytest.FixtureRequest) -> bool:
     """Tell whether the server writes whatever condition a request has."""
     return bool(request.node.callspec.params["root"] == "rclone")
-
-
-@pytest.fixture(params=["c", "python"])
-def both_readers_of_directories(request: pytest.FixtureRequest, monkeypatch) -> str:
-    """Read directories with the C core, and without it."""
-    if request.param == "python":
-        monkeypatch.setenv("ABOARD_PURE_PYTHON", "1")
-    else:
-        pytest.importorskip("aboard.storage._listing", reason="the C core was not compiled")
-    return str(request.param)

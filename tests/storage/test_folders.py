@@ -11,8 +11,6 @@ import pytest
 from aboard.storage import Entry, NoSuchPath, StorageError, local
 from aboard.storage.local import Folder, Folders, LocalStorage, scan
 
-pytestmark = pytest.mark.usefixtures("both_readers_of_directories")
-
 ANY_AGE = -(10**18)
 """As if everything had changed long ago."""
 
@@ -82,22 +80,6 @@ def test_what_did_not_change_is_not_read_again(settled, tree, read) -> None:
     read.clear()
     assert tree.look() == first
     assert read == []
-
-
-def test_the_core_looks_at_all_directories_that_did_not_change(
-    settled, tree, monkeypatch, both_readers_of_directories
-) -> None:
-    tree.look()
-    looked: list[str] = []
-    real = Folders._read
-
-    def read(self, directory):
-        looked.append(directory.name)
-        return real(self, directory)
-
-    monkeypatch.setattr(Folders, "_read", read)
-    tree.look()
-    assert looked == ([] if both_readers_of_directories == "c" else ["", "a", "a/b", "c"])
 
 
 def test_only_the_directory_that_changed_is_read_again(settled, tree, read) -> None:

@@ -24,7 +24,13 @@ from aboard.storage import (
     open_storage,
 )
 
-pytestmark = pytest.mark.usefixtures("both_readers_of_directories")
+
+@pytest.fixture(params=["c", "python"], autouse=True)
+def _both_readers_of_directories(request: pytest.FixtureRequest, monkeypatch) -> None:
+    if request.param == "python":
+        monkeypatch.setenv("ABOARD_PURE_PYTHON", "1")
+    else:
+        pytest.importorskip("aboard.storage._listing", reason="the C core was not compiled")
 
 
 def files(path: Path, *names: str) -> None:
@@ -160,7 +166,6 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         core = pytest.importorskip("aboard.storage._listing", reason="the C core was not compiled")
-        self.VERSION = core.VERSION
         self.given = self.read = self.most = 0
         self._core = core.read_directories
         monkeypatch.setattr(local, "compiled", lambda _: self)
@@ -173,7 +178,9 @@ class Counted:
         return answer
 
 
-def test_each_directory_is_read_once_by_the_core(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["slow disk", "fast disk"])
+def test_each_directory_is_read_once_by_the_core(tmp_path: Path, monkeypatch, seconds) -> None:
+    monkeypatch.setattr(local, "_SLOW_SECONDS", seconds)
     root = tmp_path / "root"
     many_directories(root, 1200)
     for number in range(1200):  # which is left to Python

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #define BLOCK (32 << 10)
-#define VERSION 2 /* of what local.py expects of this module */
 
 /* As the kernel returns it; glibc's readdir would allocate memory for each directory. */
 typedef struct {
@@ -53,12 +52,6 @@ static void *grown(void *old, size_t *size, size_t needed, size_t width) {
     return room;
 }
 
-/* The nanoseconds since 1970; -1 if 63 bits cannot hold them. */
-static int64_t nanoseconds(struct timespec time) {
-    int is_usual = time.tv_sec >= 0 && time.tv_sec < INT64_MAX / 1000000000;
-    return is_usual ? (int64_t)time.tv_sec * 1000000000 + time.tv_nsec : -1;
-}
-
 static int add(directory *here, const char *name, const struct stat *status) {
     size_t length = strlen(name) + 1;
     char *names = grown(here->names, &here->names_size, here->names_used + length, 1);
@@ -72,11 +65,17 @@ static int add(directory *here, const char *name, const struct stat *status) {
     *one = (found){.name = here->names_used, .is_file = status != NULL};
     if (status) {
         one->size = status->st_size;
-        one->time = nanoseconds(status->st_mtim);
+        one->time = (int64_t)status->st_mtim.tv_sec * 1000000000 + status->st_mtim.tv_nsec;
         one->inode = status->st_ino;
     }
     here->names_used += length;
     return 1;
+}
+
+/* Whether a time is one of which 64 bits hold the nanoseconds since 1970. */
+static int has_usual_time(const struct stat *status) {
+    int64_t seconds = status->st_mtim.tv_sec;
+    return seconds >= 0 && seconds < INT64_MAX / 1000000000;
 }
 
 /* Return whether an entry needs nothing more than what was added. */
@@ -92,7 +91,7 @@ static int take(directory *here, int descriptor, const kernel_entry *entry, cons
     if (S_ISLNK(status.st_mode)) return 0;
     if (S_ISDIR(status.st_mode)) return add(here, name, NULL);
     if (!S_ISREG(status.st_mode) || !is_listed) return 1;
-    return nanoseconds(status.st_mtim) >= 0 && add(here, name, &status);
+    return has_usual_time(&status) && add(here, name, &status);
 }
 
 static void read_directory(directory *here, const char *part, char *block) {
@@ -110,35 +109,6 @@ static void read_directory(directory *here, const char *part, char *block) {
     }
     close(descriptor);
     here->is_good = good;
-}
-
-/* Look at the named files of a directory, which is good if it still has its mark. */
-static void check_directory(directory *here, const char *mark, const char *names, dev_t device,
-                            char *block) {
-    struct stat status;
-    char now[64];
-    if (stat(here->path, &status) || status.st_dev != device) return;
-    int64_t modified = nanoseconds(status.st_mtim), changed = nanoseconds(status.st_ctim);
-    if (modified < 0 || changed < 0) return;
-    snprintf(now, sizeof now, "%llx.%llx.%llx", (unsigned long long)modified,
-             (unsigned long long)changed, (unsigned long long)status.st_ino);
-    if (strcmp(now, mark)) return;
-    size_t above = strlen(here->path);
-    if (above + strlen(names) + 2 > BLOCK) return;
-    memcpy(block, here->path, above);
-    block[above++] = '/';
-    while (*names) {
-        size_t length = strcspn(names, "/");
-        memcpy(block + above, names, length);
-        block[above + length] = 0;
-        names += length + (names[length] == '/');
-        if (stat(block, &status)) {
-            if (errno != ENOENT) return;
-        } else if (S_ISREG(status.st_mode)) {
-            if (nanoseconds(status.st_mtim) < 0 || !add(here, block + above, &status)) return;
-        }
-    }
-    here->is_good = 1;
 }
 
 static int compare(const void *left, const void *right, void *names) {
@@ -173,24 +143,6 @@ static PyObject *contents(const directory *here) {
     Py_RETURN_NONE;
 }
 
-/* The contents of each directory, or None. */
-static PyObject *results(const directory *all, Py_ssize_t count) {
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t i = 0; list && i < count; i++) {
-        PyObject *one = all[i].is_good ? contents(&all[i]) : Py_NewRef(Py_None);
-        if (!one || PyList_SetItem(list, i, one)) Py_CLEAR(list);
-    }
-    return list;
-}
-
-static void release(directory *all, Py_ssize_t count) {
-    for (Py_ssize_t i = 0; all && i < count; i++) {
-        free(all[i].names);
-        free(all[i].entries);
-    }
-    free(all);
-}
-
 static PyObject *read_directories(PyObject *module, PyObject *args) {
     PyObject *paths, *result = NULL;
     const char *part;
@@ -218,42 +170,17 @@ static PyObject *read_directories(PyObject *module, PyObject *args) {
         most -= (Py_ssize_t)one->count + 1;
     }
     Py_END_ALLOW_THREADS;
-    result = results(all, reached);
+    result = PyList_New(reached);
+    for (Py_ssize_t i = 0; result && i < reached; i++) {
+        PyObject *one = all[i].is_good ? contents(&all[i]) : Py_NewRef(Py_None);
+        if (!one || PyList_SetItem(result, i, one)) Py_CLEAR(result);
+    }
 done:
-    release(all, count);
-    free(block);
-    return result;
-}
-
-static PyObject *check_directories(PyObject *module, PyObject *args) {
-    PyObject *asked, *result = NULL;
-    unsigned long long device;
-    Py_ssize_t most, reached = 0;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "O!Kn", &PyList_Type, &asked, &device, &most)) return NULL;
-    Py_ssize_t count = PyList_Size(asked);
-    directory *all = calloc(count ? (size_t)count : 1, sizeof *all);
-    const char **words = calloc(count ? 2 * (size_t)count : 1, sizeof *words);
-    char *block = malloc(BLOCK);
-    if (!all || !words || !block) {
-        PyErr_NoMemory();
-        goto done;
+    for (Py_ssize_t i = 0; all && i < count; i++) {
+        free(all[i].names);
+        free(all[i].entries);
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *one = PyList_GetItem(asked, i); /* lent; the caller holds the list */
-        if (!PyArg_ParseTuple(one, "yyy", &all[i].path, &words[2 * i], &words[2 * i + 1])) goto done;
-    }
-    Py_BEGIN_ALLOW_THREADS;
-    for (; reached < count && most > 0; reached++) {
-        directory *one = &all[reached];
-        check_directory(one, words[2 * reached], words[2 * reached + 1], (dev_t)device, block);
-        most -= (Py_ssize_t)one->count + 1;
-    }
-    Py_END_ALLOW_THREADS;
-    result = results(all, reached);
-done:
-    release(all, count);
-    free(words);
+    free(all);
     free(block);
     return result;
 }
@@ -261,8 +188,6 @@ done:
 static PyMethodDef methods[] = {
     {"read_directories", read_directories, METH_VARARGS,
      "Read directories by path, until they have many entries; describe files with a part in their names."},
-    {"check_directories", check_directories, METH_VARARGS,
-     "Describe named files in directories, by path, mark and names joined by '/', that still have their mark."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -270,8 +195,4 @@ static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_listing", "Directories, many at a time.", 0, methods, NULL, NULL, NULL,
     NULL};
 
-PyMODINIT_FUNC PyInit__listing(void) {
-    PyObject *self = PyModule_Create(&module);
-    if (self && PyModule_AddIntConstant(self, "VERSION", VERSION)) Py_CLEAR(self);
-    return self;
-}
+PyMODINIT_FUNC PyInit__listing(void) { return PyModule_Create(&module); }

@@ -107,6 +107,11 @@ Reader = Callable[[Directory, Sequence[Directory]], Contents]
 """Reads one directory, given those that follow, the next one last; raises OSError."""
 
 
+ReadDirectories = Callable[
+    [list[bytes], bytes, int], list[tuple[list[tuple[str, int, str]], list[str]] | None]
+]
+
+
 class LocalStorage(Storage):
     def __init__(self, root: str) -> None:
         self.uri = root
@@ -271,73 +276,59 @@ def _walk(start: Directory, read: Reader, on_error: ListingProblem | None) -> It
 def _reader(containing: str) -> Reader:
     """Return a reader that describes the files whose names contain a text.
 
-    The C core does not check where a directory is once it is opened.
+    The C core decodes names as UTF-8, and does not check where a directory is once it is opened.
     """
-    core = None if is_confined() else _core()
-
-    def alone(directory: Directory) -> Contents:
-        return scan(directory, lambda name: containing in name)
-
-    if core is None:
-        return lambda directory, _: alone(directory)
-    read = core.read_directories
-
-    def together(directories: Sequence[Directory]) -> Iterator[Contents | None]:
-        paths = [os.fsencode(one.path) for one in directories]
-        found = read(paths, os.fsencode(containing), _ENTRIES)
-        for directory, raw in zip(directories, found, strict=False):
-            usual = raw if is_unicode(directory.name) else None
-            yield None if usual is None else _contents(directory, *usual)
-
-    return _Ahead(together, alone).read
-
-
-def _core() -> Any:
-    """Return the compiled module; None if it cannot be used. It decodes names as UTF-8."""
-    if sys.getfilesystemencoding() != "utf-8":
-        return None
     core = compiled("aboard.storage._listing")
-    return core if getattr(core, "VERSION", 0) == _CORE_VERSION else None
+    if core is None or is_confined() or sys.getfilesystemencoding() != "utf-8":
+        return lambda directory, _: scan(directory, lambda name: containing in name)
+    return _ManyReader(core.read_directories, containing).read
 
 
-class _Ahead:
-    """Reads directories ahead: many in one call into the C core, in several threads.
+class _ManyReader:
+    """Reads directories ahead: many in one call into the C core.
 
-    System calls take most of the time on a local disk, and round trips on a network file system.
-    `together` calls the core, which stops after many entries, so that those read ahead are not too
-    many. What it leaves out, and directories that cannot be read, are left to `alone`.
+    On a slow disk or a network file system, where round trips take most of the time, several
+    threads read them.
+    What the core leaves out, and directories that cannot be read, are left to `scan`.
     """
 
-    def __init__(
-        self,
-        together: Callable[[Sequence[Directory]], Iterable[Contents | None]],
-        alone: Callable[[Directory], Contents],
-    ) -> None:
-        self._together = together
-        self._alone = alone
+    def __init__(self, read: ReadDirectories, containing: str) -> None:
+        self._core = read
+        self._containing = containing
         self._ahead: dict[Directory, Contents | None] = {}
 
     def read(self, directory: Directory, later: Sequence[Directory]) -> Contents:
         if directory not in self._ahead:
             following = [one for one in later[: -_AHEAD - 1 : -1] if one not in self._ahead]
             self._read_ahead([directory, *following])
-        return self._ahead.pop(directory, None) or self._alone(directory)
+        found = self._ahead.pop(directory, None)
+        return found or scan(directory, lambda name: self._containing in name)
 
     def _read_ahead(self, directories: Sequence[Directory]) -> None:
-        size = max(_LEAST_AT_ONCE, -(-len(directories) // _THREADS))
-        first, *others = (directories[i : i + size] for i in range(0, len(directories), size))
+        first, rest = directories[:_LEAST_AT_ONCE], directories[_LEAST_AT_ONCE:]
+        started = time.perf_counter()
+        self._read_part(first)
+        # On a fast disk, threads would only wait for the interpreter's lock.
+        is_slow = time.perf_counter() - started > _SLOW_SECONDS * len(first)
+        size = max(_LEAST_AT_ONCE, -(-len(rest) // _THREADS)) if is_slow else max(1, len(rest))
+        mine, *others = (rest[i : i + size] for i in range(0, len(rest) or 1, size))
         threads = []
         for part in others:
             thread = threading.Thread(target=self._read_part, args=(part,))
             with suppress(RuntimeError):  # no more threads: what was not read is read later
                 thread.start()
                 threads.append(thread)
-        self._read_part(first)
+        self._read_part(mine)
         for thread in threads:
             thread.join()
 
     def _read_part(self, directories: Sequence[Directory]) -> None:
-        self._ahead.update(zip(directories, self._together(directories), strict=False))
+        paths = [os.fsencode(one.path) for one in directories]
+        part = os.fsencode(self._containing)
+        # The core stops after many entries, so that those read ahead are not too many.
+        for directory, raw in zip(directories, self._core(paths, part, _ENTRIES), strict=False):
+            usual = raw if is_unicode(directory.name) else None
+            self._ahead[directory] = None if usual is None else _contents(directory, *usual)
 
 
 def _contents(
@@ -354,10 +345,10 @@ def _contents(
     )
 
 
-_CORE_VERSION = 2
 _AHEAD = 511  # directories that are read ahead
 _THREADS = 4
 _LEAST_AT_ONCE = 16  # directories that are worth a thread
+_SLOW_SECONDS = 50e-6  # to read a directory: it is not cached, or on a network file system
 _ENTRIES = 4096  # after which a thread reads no more directories
 
 
@@ -528,32 +519,11 @@ class Folders:
         self._is_described = is_described
         self._settled_before = time.time_ns() - _UNSETTLED_NS
         self._device = _exact_device(storage.uri)
-        self._core = _core()
 
     def list(self, *, on_error: ListingProblem | None = None) -> Iterator[Entry]:
-        read: Reader = lambda directory, _: self._read(directory)  # noqa: E731
-        if self._core is not None and self._known and self._device is not None:
-            read = _Ahead(self._check, self._read).read
-        return self._storage.walk(read, on_error=on_error)
+        return self._storage.walk(self._read, on_error=on_error)
 
-    def _check(self, directories: Sequence[Directory]) -> Iterator[Contents | None]:
-        """Return the contents of directories that are known and did not change."""
-        asked = []
-        for one in directories:
-            known = self._known.get(one.name)
-            described = filter(self._is_described, _parts(known.files)) if known else ()
-            words = (one.path, known.mark if known else "", "/".join(described))
-            asked.append(tuple(map(os.fsencode, words)))
-        found = self._core.check_directories(asked, self._device, _ENTRIES)
-        for directory, raw in zip(directories, found, strict=False):
-            if raw is None:
-                yield None
-                continue
-            above = f"{directory.name}/" if directory.name else ""
-            entries = {name: Entry(above + name, *rest) for name, *rest in raw[0]}
-            yield self._unchanged(directory, self._known.pop(directory.name), entries)
-
-    def _read(self, directory: Directory) -> Contents:
+    def _read(self, directory: Directory, _: Sequence[Directory]) -> Contents:
         status = os.stat(directory.path)  # before reading: later changes show next time
         mark = f"{status.st_mtime_ns:x}.{status.st_ctime_ns:x}.{status.st_ino:x}"
         known = self._known.get(directory.name)
@@ -572,43 +542,29 @@ class Folders:
 
     def _reuse(self, directory: Directory, known: Folder) -> Contents:
         problems: list[StorageError] = []
-        entries: dict[str, Entry] = {}
-        above = f"{directory.name}/" if directory.name else ""
-        for name in filter(self._is_described, _parts(known.files)):
-            path = f"{directory.path}/{name}"
-            try:
-                status = os.stat(path)
-            except OSError as error:
-                if error.errno != errno.ENOENT:  # else it was just deleted
-                    problems.append(explain(path, error))
-                continue
-            if stat.S_ISREG(status.st_mode):
-                entries[name] = entry_of(above + name, status)
-        return self._unchanged(directory, known, entries)._replace(problems=problems)
-
-    def _unchanged(
-        self, directory: Directory, known: Folder, entries: dict[str, Entry]
-    ) -> Contents:
-        """Return the contents of a directory, with the entries of those that are described."""
+        files: list[Entry] = []
         place, above = directory.path, f"{directory.name}/" if directory.name else ""
-        files = [
-            entries[name] if name in entries else Entry(above + name, 0, "")
-            for name in _parts(known.files)
-            if name in entries or not self._is_described(name)
-        ]
-        below = [
-            Directory(f"{place}/{name}", above + name, directory) for name in _parts(known.below)
-        ]
-        return Contents(files, below)
+        if known.files:
+            for name in known.files.split("/"):
+                if not self._is_described(name):
+                    files.append(Entry(above + name, 0, ""))
+                    continue
+                try:
+                    status = os.stat(f"{place}/{name}")
+                except OSError as error:
+                    if error.errno != errno.ENOENT:  # else it was just deleted
+                        problems.append(explain(f"{place}/{name}", error))
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    files.append(entry_of(above + name, status))
+        names = known.below.split("/") if known.below else ()
+        below = [Directory(f"{place}/{name}", above + name, directory) for name in names]
+        return Contents(files, below, problems)
 
 
 def _names(directory: Directory, held: Sequence[Entry] | Sequence[Directory]) -> str:
     above = len(directory.name) + 1 if directory.name else 0
     return "/".join([one.name[above:] for one in held])
-
-
-def _parts(names: str) -> Sequence[str]:
-    return names.split("/") if names else ()
 
 
 def _exact_device(path: str) -> int | None:
