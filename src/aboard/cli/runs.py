@@ -123,7 +123,10 @@ class Column(NamedTuple):
         text: Callable[[Any], str] = duration if name == "duration" else written
         if name in _TIMES:
             text = moment
-        return [_NOTHING if value is None else text(value) for value in values]
+        return [
+            value if type(value) is str else _NOTHING if value is None else text(value)
+            for value in values
+        ]
 
 
 def written(value: object) -> str:
