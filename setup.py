@@ -38,7 +38,7 @@ setup(
             depends=[str(header) for header in Path("src", "aboard", package).glob("*.h")],
             extra_compile_args=[
                 *("-O3", "-std=c11", "-Wall", "-Wextra"),
-                "-Werror=implicit-function-declaration",
+                *("-Werror=implicit-function-declaration", "-Werror=incompatible-pointer-types"),
             ],
             py_limited_api=True,
             optional=True,

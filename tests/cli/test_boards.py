@@ -429,6 +429,7 @@ def test_all_boards_are_stopped_after_a_question(no_hub, aboard, root):
         wrong = aboard("stop", *arguments)
         assert wrong[:2] == (2, "")
         assert "name the boards to stop, or add --all, not both." in wrong.err
+    assert aboard("stop", "--yes", "one").err == "aboard: --yes requires --all.\n"
 
 
 def test_boards_of_others_are_not_stopped(no_hub, aboard, tmp_path, root):

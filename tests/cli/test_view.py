@@ -327,6 +327,16 @@ def test_a_directory_without_permission_is_an_error_unless_another_is_readable(
                 until(lambda: reported in (tmp_path / "errors").read_text())
             finally:
                 process.kill()
+        with EventWriter(tmp_path / "runs" / "exp" / "r0") as writer:
+            writer.scalar("loss", 1.0, 0)
+        named = [*view, closed / "x", "exp/r0", "--root", tmp_path / "runs"]
+        with subprocess.Popen(
+            named, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                assert process.stdout.readline()
+            finally:
+                process.kill()
     finally:
         closed.chmod(0o700)
 

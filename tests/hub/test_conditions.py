@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sqlite3
 
 import pytest
 
@@ -37,6 +38,23 @@ def test_a_bucket_that_does_not_exist(tmp_path, bucket, caplog):
         found = Client(hub.url, token=hub.tokens["max"], start=False).get(board["id"])
         assert (found.condition, list(found.problems)) == (CONDITION, [problem])
     assert caplog.messages == [problem]
+
+
+@pytest.mark.parametrize("column", ["question_sort", "group_by"])
+def test_a_board_that_can_no_longer_be_parsed_hides_no_other(tmp_path, column):
+    logs = tmp_path / "logs"
+    log_run(logs, "run1", [1.0])
+    with served(tmp_path, [logs]) as hub, hub.client("max") as client:
+        bad, good = (create(client, logs, name=name, new=True)["id"] for name in ("bad", "good"))
+    with sqlite3.connect(hub.hub.config.directory / "hub.db") as database:
+        database.execute(f"UPDATE board SET {column} = '[\"nosuch\"]' WHERE id = ?", (bad,))
+    with served(tmp_path, [logs]) as hub, hub.client("max") as client:
+        found = {one["id"]: one for one in client.get("/api/v1/boards").json()["boards"]}
+        assert found[good]["problems"] == []
+        (problem,) = client.get(f"/api/v1/boards/{bad}").json()["problems"]
+        assert "unknown field 'nosuch'" in problem
+        assert found[bad]["problems"] == [problem]
+        assert client.post(f"/api/v1/boards/{bad}/stop").json()["state"] == "stopped"
 
 
 def test_a_restarted_hub_queries_the_bucket_before_it_describes_runs(tmp_path, bucket):

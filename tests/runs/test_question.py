@@ -23,6 +23,7 @@ from aboard.runs.question import (
     SortKey,
     Truth,
     UnknownField,
+    each_field,
     parse,
     parse_field,
     parse_sort,
@@ -180,16 +181,20 @@ def test_a_name_that_no_run_has_and_an_unknown_statistic(field, message):
 
 
 def test_fields_are_separated_by_commas():
-    question = Question.parse(
-        sort=["hparams.lr,-created", '-metrics["a,b"].max'], group_by=["state, tags.x"]
-    )
-    assert list(map(str, question.sort)) == ["hparams.lr", "-created", '-metrics["a,b"].max']
-    assert list(map(str, question.group_by)) == ["state", "tags.x"]
+    fields = ["hparams.lr", "-created", '-metrics["a,b"].max']
+    assert each_field(["hparams.lr,-created", fields[2]]) == fields
+    assert each_field(["state, tags.x"]) == ["state", "tags.x"]
+    assert list(map(str, Question.parse(sort=fields).sort)) == fields
     for text in ("", ",", " "):
         with pytest.raises(BadQuestion, match="the name of a field is missing"):
-            Question.parse(sort=[text])
+            Question.parse(sort=each_field([text]))
     with pytest.raises(BadQuestion, match="at most 8 fields"):
-        Question.parse(group_by=[",".join(["state"] * 9)])
+        Question.parse(group_by=each_field([",".join(["state"] * 9)]))
+
+
+def test_a_parsed_name_with_a_comma_stays_whole():
+    (key,) = Question.parse(sort=["-hparams.a,b"]).sort
+    assert (key.field.name, key.descending) == ("a,b", True)
 
 
 def test_a_long_text_is_shown_around_the_place():

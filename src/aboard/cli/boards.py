@@ -527,6 +527,8 @@ def stop_boards(
     """Stop boards; if one cannot be stopped, the others still are."""
     if all == bool(board):
         raise WrongUsage("name the boards to stop, or add --all, not both.")
+    if yes and not all:
+        raise WrongUsage("--yes requires --all.")
     boards = _own_boards(yes=yes) if all else board or []
     if not boards:
         notify("none of your boards is running.")

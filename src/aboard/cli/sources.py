@@ -371,10 +371,10 @@ def parse_question(
         raise WrongUsage("--where is empty. Write a condition, such as 'state == \"completed\"'.")
     if not (where or sort or limit or group_by):
         return None
-    from aboard.runs.question import Question
+    from aboard.runs.question import Question, each_field
 
     with suggesting_fields(texts, roots):
-        return Question.parse(where, sort or (), limit, group_by)
+        return Question.parse(where, each_field(sort or ()), limit, each_field(group_by))
 
 
 @contextmanager

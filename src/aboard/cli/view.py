@@ -45,7 +45,7 @@ from aboard.cli.sources import (
     refresh_roots,
     suggesting_fields,
 )
-from aboard.runs.question import BadQuestion
+from aboard.runs.question import BadQuestion, each_field
 from aboard.storage import StorageError, is_remote, open_storage
 from aboard.storage.base import NoSuchBucket, NoSuchPath, PermissionDenied, Unreachable
 from aboard.storage.local import explain
@@ -206,7 +206,7 @@ def view(
             raise WrongUsage("boards on Vertex do not support --engine stock. Remove it.")
         chosen = "vertex"
     with suggesting_fields(source or (), root or ()):
-        grouping = Grouping.parse(group_by or (), band or Band.STD, show or Show.GROUPS)
+        grouping = Grouping.parse(each_field(group_by or ()), band or Band.STD, show or Show.GROUPS)
     if grouping is None and (band or show):
         raise WrongUsage("--band and --show require --group-by FIELD.")
     if grouping is not None and chosen != "fast":
@@ -230,7 +230,7 @@ def view(
         question=parse_question(where, sort, limit, texts=shown, roots=roots),
         grouping=grouping,
     )
-    if not wait:
+    if not wait and not spec.selects_runs:
         _check_storages(spec.sources)
     access = _access(token, token_file)
     seconds = parse_duration(timeout) if timeout is not None else 0.0

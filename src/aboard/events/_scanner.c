@@ -64,7 +64,7 @@ static PyObject *Scanner_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     ScannerObject *self = (ScannerObject *)alloc(type, 0);
     if (self && begin(self, args, kwargs)) return (PyObject *)self;
-    Py_XDECREF(self);
+    Py_XDECREF((PyObject *)self);
     return NULL;
 }
 
@@ -77,7 +77,7 @@ static PyObject *Scanner_reset(ScannerObject *self, PyObject *args, PyObject *kw
 }
 
 static void Scanner_dealloc(ScannerObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
     scanner_close(&self->core);
     packed_close(&self->packed);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);

@@ -270,13 +270,19 @@ class Hub:
         """
         ends = time.monotonic() + _COUNT_SECONDS
         for record in records:
-            if _is_served(record) and time.monotonic() < ends:
-                self.show(record)
-            yield self.describe(record, closely=False)
+            serve = _is_served(record) and time.monotonic() < ends
+            yield self.describe(record, closely=False, serve=serve)
 
-    def describe(self, record: BoardRecord, *, closely: bool = True) -> BoardRecord:
+    def describe(
+        self, record: BoardRecord, *, closely: bool = True, serve: bool = False
+    ) -> BoardRecord:
         """Return a board with its computed fields; `closely` counts its runs again."""
-        runs, problems = self._status(record, closely=closely)
+        try:
+            if serve:
+                self.show(record)
+            runs, problems = self._status(record, closely=closely)
+        except RunsError as error:  # stored by a version with other rules
+            runs, problems = None, [str(error)]
         condition = ""
         if self.lifecycle.is_unhealthy(record):
             condition = "not answering"
@@ -297,8 +303,7 @@ class Hub:
             "last_request": max((at for at in used if at is not None), default=None),
         }
         if closely and record.is_live:
-            selectors = self.library.parse(record.selectors)
-            computed["sources"] = _sources(self.library.members(selectors, question_of(record)))
+            computed["sources"] = _sources(self._members(record))
         return BoardRecord(**vars(record) | computed)  # three times as fast as `replace`
 
     def _status(self, record: BoardRecord, *, closely: bool) -> tuple[int | None, list[str]]:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, permutations
 from pathlib import Path
@@ -871,9 +872,12 @@ class Library:
                 f"{selector.text[:200]!r} is not below a root of this hub.",
                 f"The roots are {known}.",
             )
-        if not is_remote(uri) and not Path(uri).exists():
-            error = NoSuchPath(uri, "no such directory", "Check the path.")
-            raise NothingMatches(str(error))
+        if is_remote(uri):
+            return
+        with suppress(PermissionError):  # the follower reports it
+            if not Path(uri).exists():
+                error = NoSuchPath(uri, "no such directory", "Check the path.")
+                raise NothingMatches(str(error))
 
     def _check_exclusions(self, selectors: Sequence[Selector]) -> None:
         """Refuse to exclude a run from a path or URI, which is always shown completely."""

@@ -270,9 +270,8 @@ class Grouping:
         if not fields:
             return None
         # Most importers of this module do not need the query language.
-        from aboard.runs.question import each_field, parse_field
+        from aboard.runs.question import parse_field
 
-        fields = each_field(fields)
         parts: list[str | Field] = []
         for text in fields:
             one = parse_field(text)

@@ -288,14 +288,13 @@ class Question:
     ) -> Question:
         """Parse a question; an empty `where` selects all runs.
 
-        A text in `sort` and `group_by` may name several fields, separated by commas.
+        Each text in `sort` and `group_by` names one field; see `each_field`.
 
         Raises:
             BadQuestion: a part is invalid, or a field is unknown.
         """
         if limit is not None and not 1 <= limit <= MAX_LIMIT:
             raise BadQuestion(f"limit must be a number from 1 to {MAX_LIMIT:,}, not {limit}.")
-        sort, group_by = each_field(sort), each_field(group_by)
         for what, texts in (("sort", sort), ("group", group_by)):
             if len(texts) > MAX_FIELDS:
                 raise BadQuestion(f"runs can be {what}ed by at most {MAX_FIELDS} fields.")

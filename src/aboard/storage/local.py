@@ -288,14 +288,15 @@ class _ManyReader:
     """Reads directories ahead: many in one call into the C core.
 
     On a slow disk or a network file system, where round trips take most of the time, several
-    threads read them.
-    What the core leaves out, and directories that cannot be read, are left to `scan`.
+    threads read them. What the core leaves out, and directories that cannot be read, are left to
+    `scan`.
     """
 
     def __init__(self, read: ReadDirectories, containing: str) -> None:
         self._core = read
         self._containing = containing
         self._ahead: dict[Directory, Contents | None] = {}
+        self._is_slow = False
 
     def read(self, directory: Directory, later: Sequence[Directory]) -> Contents:
         if directory not in self._ahead:
@@ -305,13 +306,13 @@ class _ManyReader:
         return found or scan(directory, lambda name: self._containing in name)
 
     def _read_ahead(self, directories: Sequence[Directory]) -> None:
-        first, rest = directories[:_LEAST_AT_ONCE], directories[_LEAST_AT_ONCE:]
-        started = time.perf_counter()
-        self._read_part(first)
+        if not self._is_slow:
+            first, directories = directories[:_PROBED], directories[_PROBED:]
+            self._is_slow = self._takes_long(first)
         # On a fast disk, threads would only wait for the interpreter's lock.
-        is_slow = time.perf_counter() - started > _SLOW_SECONDS * len(first)
-        size = max(_LEAST_AT_ONCE, -(-len(rest) // _THREADS)) if is_slow else max(1, len(rest))
-        mine, *others = (rest[i : i + size] for i in range(0, len(rest) or 1, size))
+        least = _LEAST_AT_ONCE if self._is_slow else _AHEAD
+        size = max(least, -(-len(directories) // _THREADS))
+        mine, *others = (directories[i : i + size] for i in range(0, len(directories) or 1, size))
         threads = []
         for part in others:
             thread = threading.Thread(target=self._read_part, args=(part,))
@@ -321,6 +322,15 @@ class _ManyReader:
         self._read_part(mine)
         for thread in threads:
             thread.join()
+
+    def _takes_long(self, directories: Sequence[Directory]) -> bool:
+        """Read directories; return whether they are on a slow disk or a network file system."""
+        started = time.perf_counter()
+        self._read_part(directories)
+        elapsed = time.perf_counter() - started
+        found = [one for one in map(self._ahead.get, directories) if one is not None]
+        calls = len(directories) + sum(len(one.files) + len(one.below) / 16 for one in found)
+        return elapsed > calls * _SLOW_SECONDS
 
     def _read_part(self, directories: Sequence[Directory]) -> None:
         paths = [os.fsencode(one.path) for one in directories]
@@ -348,7 +358,8 @@ def _contents(
 _AHEAD = 511  # directories that are read ahead
 _THREADS = 4
 _LEAST_AT_ONCE = 16  # directories that are worth a thread
-_SLOW_SECONDS = 50e-6  # to read a directory: it is not cached, or on a network file system
+_PROBED = 2  # directories that are read first, to measure how long it takes
+_SLOW_SECONDS = 50e-6  # for a system call: nothing is cached, or each is a round trip
 _ENTRIES = 4096  # after which a thread reads no more directories
 
 

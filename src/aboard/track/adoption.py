@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import re
 import socket
@@ -29,8 +28,8 @@ from aboard.track.environment import find_rank
 _POLL_SECS = 0.25
 _POLLS_PER_COPY = 4
 _SEARCH_SHARE = 0.01  # of the time, for searching
-_LONGEST_PAUSE = 5.0  # seconds between two searches
-_MAX_SEARCH_SECS = 0.2  # a slower search is not repeated before the end
+_LONGEST_PAUSE = 5.0  # seconds between two quick searches
+_MAX_SEARCH_SECS = 0.2  # a slower search is repeated as rarely as its cost demands
 _MAX_ENTRIES = 200_000
 _MAX_NODES = 100_000
 _BLOCK = 1 << 20
@@ -356,7 +355,8 @@ def shortened(directory: PurePath) -> PurePath:
 
 def pause_after(cost: float) -> float:
     """Return the seconds between a search that took `cost` seconds and the next one."""
-    return math.inf if cost >= _MAX_SEARCH_SECS else min(cost / _SEARCH_SHARE, _LONGEST_PAUSE)
+    pause = cost / _SEARCH_SHARE
+    return pause if cost >= _MAX_SEARCH_SECS else min(pause, _LONGEST_PAUSE)
 
 
 def starts_remote(programs: Iterable[str]) -> bool:
