@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType, NoneType
 from typing import Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
@@ -630,7 +631,12 @@ def new_name(taken: Container[str] = (), choose: Choose = _choose) -> str:
 
 
 def _random_name(choose: Choose) -> str:
-    return "-".join(choose(words.split()) for words in (_ADVERBS, _ADJECTIVES, _ANIMALS))
+    return "-".join(choose(words) for words in _words())
+
+
+@cache
+def _words() -> tuple[list[str], ...]:
+    return tuple(words.split() for words in (_ADVERBS, _ADJECTIVES, _ANIMALS))
 
 
 def check_name(name: str) -> str:

@@ -435,7 +435,7 @@ class Follower:
                     return False
                 is_first = shown.board is None
                 shown.board, shown.runs = board, None
-                shown.feeds = self._feeds_of(shown.spec)
+                before, shown.feeds = shown.feeds, self._feeds_of(shown.spec)
                 whole = set(shown.spec.sources)
                 if read is None:
                     shown.selected = {
@@ -443,7 +443,8 @@ class Follower:
                         for member in board.members
                         if member.source not in whole
                     }
-                self._drop_unused()
+                if before and before != shown.feeds:
+                    self._drop_unused()
                 self._lock.notify_all()
             listing = self._boards.get(board_id)
             if listing is None:
