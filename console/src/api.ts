@@ -275,6 +275,7 @@ export interface Board {
   exit_code: number | null;
   condition: string;
   problems: string[];
+  missing_fields: string[] | null;
   selectors: string[];
   where: string;
   sort: string[];

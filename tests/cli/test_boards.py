@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from aboard import EventWriter
 from aboard.boards.model import BoardState
 from aboard.cli import boards
 from aboard.cli.boards import narrowed
@@ -298,8 +299,17 @@ def test_a_name_in_a_question_that_no_run_has_is_reported(hub, aboard):
     done = aboard("start", "cifar10", "--template", names, "--json")
     assert done.code == 0
     assert "no run has a hyperparameter 'lrr'. No run has any" in done.err
-    assert "no run has a metric 'los'. Did you mean 'loss'? The board shows it as" in done.err
+    assert "no run has a metric 'los'. Did you mean 'loss'? It is shown as '-'" in done.err
     assert "no run has a metric 'loss'" not in done.err
+    board = done.json["id"]
+    assert "no run has a metric 'los'" in aboard("describe", board).out
+
+
+def test_a_metric_below_a_name_is_not_a_metric_of_a_stage(hub, aboard, root):
+    with EventWriter(root / "staged" / "run1") as writer:
+        writer.scalar("eval/acc", 0.5, 0)
+    done = aboard("start", "staged", "--template", "{run} acc={metrics.acc}", "--json")
+    assert "no run has a metric 'acc'. The metrics are eval/acc. It is shown as '-'" in done.err
 
 
 def test_a_board_tells_its_groups(hub, aboard):

@@ -138,11 +138,20 @@ def test_an_unknown_statistic_of_a_metric(aboard, root):
         assert "Known: last, min, max, mean, first, count" in result.err
 
 
-def test_a_bare_metric_in_a_condition_is_written_out(aboard, root):
-    result = aboard("compare", "old", "new", "--fail-if", "eval/acc.max < -0.5%")
-    works = 'metrics["eval/acc"].max < -0.5%'
-    assert (result.code, f"Write {works}" in result.err) == (2, True)
-    assert aboard("compare", "new", "old", "--fail-if", works).code == 0
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("eval/acc.max < -0.5%", "'eval/acc.max' is not a metric. Did you mean metrics.eval/acc"),
+        ("sped < 3", "'sped' is not a metric. Did you mean metrics.speed?"),
+        ("speed.lst < 3", "'speed.lst' is not a metric. Did you mean metrics.speed.last?"),
+        ("speed.p99 < 3", "Did you mean metrics.speed? Statistics: last, min, max,"),
+        ("nothing < 3", "no run has a metric 'nothing'. The metrics are eval/acc, "),
+    ],
+)
+def test_a_bare_name_in_a_condition_is_suggested_as_a_metric(aboard, root, text, message):
+    result = aboard("compare", "old", "new", "--fail-if", text)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
 
 
 def test_wrong_usage(aboard, root):

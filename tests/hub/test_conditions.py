@@ -165,3 +165,38 @@ def test_a_run_with_stages_and_hyperparameters_is_one_run(tmp_path):
         groups = client.get(f"/b/{board}/data/plugin/hparams/session_groups", params=query).json()
         (session,) = groups["sessionGroups"][0]["sessions"]
         assert session["name"] == "cifar10/run1"
+
+
+def test_a_board_tells_what_no_run_has_until_one_has_it(tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    message = (
+        "no run has a metric 'acc'. The metrics are eval/acc. It is shown as '-' until a run has"
+        " it."
+    )
+    with served(tmp_path, personal=True) as hub, hub.client("max") as client:
+
+        def described(board):
+            return client.get(f"/api/v1/boards/{board['id']}").json()
+
+        def missing(board):  # nothing while its runs are read
+            return described(board)["missing_fields"]
+
+        board = create(client, logs, template="{run} {metrics.acc}")
+        until(lambda: missing(board) == [])
+        assert described(board)["condition"] == "waiting for data"
+        with EventWriter(logs / "run1") as writer:
+            writer.scalar("eval/acc", 0.5, 0)
+        until(lambda: missing(board) == [message])
+        found = described(board)
+        assert (found["condition"], found["problems"], found["runs"]) == ("", [], 1)
+        (listed,) = client.get("/api/v1/boards").json()["boards"]
+        assert listed["missing_fields"] == [message]
+        status = client.get(f"/b/{board['id']}/data/status").json()
+        assert (status["missing_fields"], status["problems"]) == ([message], [])
+        with EventWriter(logs / "run2" / "eval") as writer:  # a stage
+            writer.scalar("acc", 0.5, 0)
+        until(lambda: missing(board) == [])
+        grouped = create(client, logs, name="grouped", group_by=["hparams.lr"])
+        (text,) = until(lambda: missing(grouped))
+        assert text.startswith("no run has a hyperparameter 'lr'.")

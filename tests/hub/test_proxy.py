@@ -409,7 +409,7 @@ def test_an_address_is_cut_at_the_hubs_own_prefix():
 # Boards behind TLS: the hub sends nothing to a server with another certificate.
 
 
-STATUS = b'{"runs": 3, "problems": []}'
+STATUS = b'{"runs": 3, "problems": [], "missing_fields": ["no run has it."]}'
 
 
 class SecureBoard:
@@ -521,11 +521,11 @@ def test_a_websocket_is_refused_as_well(front, tls_board, impostor):
 
 def test_probes_check_the_certificate_before_they_send_the_token(tls_board, impostor):
     assert probe(tls_board.address) == ""
-    assert fetch_status(tls_board.address) == (3, [])
+    assert fetch_status(tls_board.address) == (3, [], ["no run has it."])
     tls_board.received = b""
     said = "another server with another certificate answers at its address"
     assert probe(impostor) == said
-    assert fetch_status(impostor) == (None, [])
+    assert fetch_status(impostor) == (None, (), None)
     assert tls_board.received == b""
 
 

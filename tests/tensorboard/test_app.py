@@ -177,6 +177,9 @@ class Requests:
     def conditions(self, board):
         return self.problems if board == "mine" else []
 
+    def missing_fields(self, board):
+        return []
+
 
 def test_the_follower_is_notified_of_requests(ours, assets):
     follower = Requests()

@@ -96,6 +96,11 @@ export function BoardPanel(props: { id: string; onClose: () => void; onChange: (
           {problem}
         </p>
       ))}
+      {found.missing_fields?.map((missing) => (
+        <p key={missing} class="note">
+          {missing}
+        </p>
+      ))}
       {found.problems.length === 0 && reasonOf(found) && (
         <p class={`note ${found.state === "failed" || found.condition ? "bad" : ""}`}>
           {reasonOf(found)}

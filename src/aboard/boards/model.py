@@ -149,6 +149,9 @@ class BoardFields:
     problems: tuple[str, ...] = _field(
         (), "Why sources cannot be read, as reported by their storages.", stored=False
     )
+    missing_fields: tuple[str, ...] | None = _field(
+        None, "What its templates name and no run has; null until its runs are read.", stored=False
+    )
     selectors: tuple[str, ...] = _field(
         (),
         "What it shows, as requested.",
@@ -565,10 +568,14 @@ def _parse_amount(value: str | float, units: dict[str, int], what: str, hint: st
     return float(found[1]) * unit
 
 
+def _list(value: tuple[str, ...] | None) -> list[str] | None:
+    return None if value is None else list(value)
+
+
 # A thousand boards are listed at once, so values that need no conversion are copied.
 _PUBLIC = tuple(name for name, one in FIELDS.items() if one.about.public)
 _DUMPS = tuple(
-    (name, format_time if FIELDS[name].about.unit is Unit.TIME else list)
+    (name, format_time if FIELDS[name].about.unit is Unit.TIME else _list)
     for name in _PUBLIC
     if FIELDS[name].about.unit is Unit.TIME or get_origin(FIELDS[name].kind) is tuple
 )

@@ -208,13 +208,13 @@ def start(
         new=new,
     )
     if not detach:
-        is_known = _check_question(client, selectors, where, sort, group_by)
+        is_known = _check_question(client, selectors, where, sort)
         board = _wait(client, board, data=is_known)
         if is_known:  # the hub has read more runs meanwhile
-            _check_question(client, selectors, where, sort, group_by)
-        if template:
-            _check_template(client, selectors, where, template)
-    for problem in board.problems:
+            _check_question(client, selectors, where, sort)
+        if is_known and (template or group_by):
+            board = _wait_until_read(client, board)
+    for problem in (*board.problems, *(board.missing_fields or ())):
         notify(problem)
     if client.hub.how == "personal" and any("credentials" in one for one in board.problems):
         notify(
@@ -296,49 +296,36 @@ def _wait(client: Client, board: Board, *, data: bool) -> Board:
         progress.clear()
 
 
+def _wait_until_read(client: Client, board: Board) -> Board:
+    """Wait until it is known whether some run has what is in the templates of a board."""
+    from aboard.sdk import NotReady
+
+    def is_read(now: Board) -> bool:
+        return now.missing_fields is not None or bool(now.problems) or now.state != "running"
+
+    try:
+        return client.wait(board, seconds=_DATA_SECONDS, until=is_read)
+    except NotReady:
+        return board
+
+
 def _check_question(
     client: Client,
     selectors: Sequence[str],
     where: str | None,
     sort: Sequence[str] | None,
-    group_by: Sequence[str] | None,
 ) -> bool:
     """Report a name that no run has: it may be misspelt, or some run may have it later."""
     from aboard.sdk import HubError
 
     try:
-        if group_by:
-            client.group_runs(group_by, selectors, where=where, sort=sort or (), limit=1)
-        elif where or sort:
+        if where or sort:
             client.runs(selectors, where=where, sort=sort or (), limit=1)
     except HubError as error:
         if error.code == "bad_question":
             notify(f"{error} The board shows such runs as soon as there are any.")
             return False
     return True
-
-
-def _check_template(
-    client: Client, selectors: Sequence[str], where: str | None, template: str
-) -> None:
-    """Report what is in a template, but in no run, as `_check_question` does."""
-    from aboard.runs.naming import Template
-    from aboard.runs.question import field_text
-    from aboard.sdk import HubError
-
-    for name in Template.parse(template).fields:
-        group, dot, rest = name.partition(".")
-        if not dot:
-            continue
-        try:
-            client.group_runs(field_text(group, rest), selectors, where=where, limit=1)
-        except HubError as error:
-            if error.code != "bad_question":
-                continue
-            # In a template, a tag has the same name in each stage.
-            logged = client.logged(selectors, where=where) if group == "metrics" else ()
-            if not any(one["name"].endswith(f"/{rest}") for one in logged):
-                notify(f"{error} The board shows it as soon as a run has it.")
 
 
 class _Progress:
@@ -870,6 +857,7 @@ def _about(board: Board) -> str:
         "reason": board.reason,
         "exit code": "" if board.exit_code is None else str(board.exit_code),
         "problem": "; ".join(board.problems),
+        "missing": "; ".join(board.missing_fields or ()),
         "url": board.url,
         "shows": _selection(board),
         "groups": _groups(board),

@@ -10,7 +10,6 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -41,6 +40,7 @@ from aboard.runs.question import (
     Field,
     Place,
     Question,
+    UnknownField,
     parse_field,
 )
 
@@ -106,7 +106,7 @@ def compare(
     from aboard.index import Index
     from aboard.index.library import Library
 
-    conditions = [_condition(one) for one in fail_if or ()]
+    _conditions(fail_if or (), None)  # report invalid ones before anything is read
     with Index() as index:
         sides = [select_runs(index, [text], root or ()) for text in (a, b)]
         runs = list({run.uri: run for side in sides for run in side.runs}.values())
@@ -114,6 +114,7 @@ def compare(
         problems = [one for side in sides for one in side.problems] + read_runs(library, runs)
         names = library.names("metrics", runs)
         fields = _fields(metric or (), names)
+        conditions = _conditions(fail_if or (), names)
         for one in conditions:
             _check(f"--fail-if '{one.text}'", one.field, names)
         compared = list(dict.fromkeys([*fields, *(one.field for one in conditions)]))
@@ -140,11 +141,22 @@ def compare(
         raise typer.Exit(FAILURE)
 
 
-def _condition(text: str) -> Condition:
-    try:
-        return Condition.parse(text)
-    except RunsError as error:
-        raise WrongUsage(f"--fail-if '{text}': {error}") from None
+def _conditions(texts: Sequence[str], names: Sequence[str] | None) -> list[Condition]:
+    """Parse conditions; bare names are left out until the metrics of the runs are known."""
+    found = []
+    for text in texts:
+        try:
+            found.append(Condition.parse(text))
+        except UnknownField as error:
+            if names is None:
+                continue
+            nearest = error.suggest({"metrics": names})
+            if nearest is error:
+                _check(f"--fail-if '{text}'", parse_field(f"metrics.{error.name}"), names)
+            raise WrongUsage(f"--fail-if '{text}': {nearest}") from None
+        except RunsError as error:
+            raise WrongUsage(f"--fail-if '{text}': {error}") from None
+    return found
 
 
 def _check(option: str, field: Field, names: Sequence[str]) -> None:
@@ -398,16 +410,18 @@ def _metric(text: str, condition: str) -> Field:
     group = re.split(r"[.\[]", word, maxsplit=1)[0]
     if group == "metrics":
         return parse_field(word)
-    hint = _EXAMPLE
+    hint, at = _EXAMPLE, Place(0, len(text.rstrip()))
+    message = f"{word!r} is not a metric."
     if group != word and get_close_matches(group, ["metrics"]):
         hint = "Did you mean 'metrics'?"
     elif group not in GROUPS and word not in RUN_FIELDS:
-        with suppress(BadQuestion):
-            field = parse_field(f"metrics.{word}")
-            hint = f"Write {field} {condition[len(text) :].strip()}"
-    raise BadQuestion(
-        f"{word!r} is not a metric.", hint, text=condition, at=Place(0, len(text.rstrip()))
-    )
+        try:
+            hint = f"Write {parse_field(f'metrics.{word}')} {condition[len(text) :].strip()}"
+        except BadQuestion:
+            pass
+        else:
+            raise UnknownField(message, hint, name=word, text=condition, at=at)
+    raise BadQuestion(message, hint, text=condition, at=at)
 
 
 # Welch's test.

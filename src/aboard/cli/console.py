@@ -366,10 +366,10 @@ class LoadingLine:
         from aboard.tensorboard.board import Listing
 
         if self._board.templates:
-            from aboard.runs.naming import MISSING
-
-            for error in Listing(self._board, self._library).missing_fields():
-                notify(f"{error} It is shown as '{MISSING}' until a run has it.")
+            listing = Listing(self._board, self._library)
+            listing.runs()
+            for text in listing.missing_fields():
+                notify(text)
 
     def _state(self, source: Source, state: SourceState) -> str:
         if state.report.problems:

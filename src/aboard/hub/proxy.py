@@ -12,12 +12,12 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -653,13 +653,23 @@ def probe(address: Address) -> str:
     return ""
 
 
-def fetch_status(address: Address) -> tuple[int | None, list[str]]:
-    """Return how many runs a board shows, and its problems."""
+class BoardStatus(NamedTuple):
+    """How many runs a board shows, why not more, and what is in its templates but in no run.
+
+    None stands for what is not known yet.
+    """
+
+    runs: int | None = None
+    problems: Sequence[str] = ()
+    missing_fields: Sequence[str] | None = None
+
+
+def fetch_status(address: Address) -> BoardStatus:
     try:
         status = json.loads(_fetch(address, "data/status"))
-        return status["runs"], status["problems"]
+        return BoardStatus(status["runs"], status["problems"], status.get("missing_fields"))
     except (ValueError, LookupError, TypeError, OSError, http.client.HTTPException):
-        return None, []
+        return BoardStatus()
 
 
 def _fetch(address: Address, path: str) -> bytes:

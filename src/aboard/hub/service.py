@@ -57,6 +57,7 @@ from aboard.hub.proxy import (
     IMPERSONATED,
     OTHER_CERTIFICATE,
     SILENT,
+    BoardStatus,
     NotServing,
     TrialReport,
     examine_address,
@@ -280,9 +281,9 @@ class Hub:
         try:
             if serve:
                 self.show(record)
-            runs, problems = self._status(record, closely=closely)
+            runs, problems, missing = self._status(record, closely=closely)
         except RunsError as error:  # stored by a version with other rules
-            runs, problems = None, [str(error)]
+            runs, problems, missing = BoardStatus(problems=[str(error)])
         condition = ""
         if self.lifecycle.is_unhealthy(record):
             condition = "not answering"
@@ -299,6 +300,7 @@ class Hub:
             "condition": condition,
             "unit": self.lifecycle.unit(record),
             "problems": tuple(problems),
+            "missing_fields": None if missing is None else tuple(missing),
             "runs": runs,
             "last_request": max((at for at in used if at is not None), default=None),
         }
@@ -306,9 +308,9 @@ class Hub:
             computed["sources"] = _sources(self._members(record))
         return BoardRecord(**vars(record) | computed)  # three times as fast as `replace`
 
-    def _status(self, record: BoardRecord, *, closely: bool) -> tuple[int | None, list[str]]:
+    def _status(self, record: BoardRecord, *, closely: bool) -> BoardStatus:
         if record.state is not BoardState.RUNNING:
-            return None, []
+            return BoardStatus()
         if record.on == INSTANT:
             if closely:
                 self.probe_buckets(self._served(record))
@@ -322,11 +324,11 @@ class Hub:
                 runs = self._selected(record)
             if runs is None:  # count for the next description
                 self.follower.requested(record.id, wait=False)
-            return runs, problems
+            return BoardStatus(runs, problems, self.follower.missing_fields(record.id))
         if closely and not self.lifecycle.is_unhealthy(record):
             address = self._address(record)
-            return fetch_status(address) if isinstance(address, Address) else (None, [])
-        return self._selected(record), self._root_problems(record)
+            return fetch_status(address) if isinstance(address, Address) else BoardStatus()
+        return BoardStatus(self._selected(record), self._root_problems(record))
 
     def _selected(self, record: BoardRecord) -> int | None:
         """Count the known runs that a board selects; None if some may be unknown."""

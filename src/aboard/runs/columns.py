@@ -46,6 +46,7 @@ from aboard.runs.question import (
     SortKey,
     Truth,
     Value,
+    parse_bare,
 )
 
 Bools = npt.NDArray[np.bool_]
@@ -367,7 +368,8 @@ def _hint_for_type(node: Compare | OneOf | Matches | Contains, table: Table) -> 
         " or ".join(_KINDS[one] for one in _KINDS if one in of) for of in (kinds, given)
     )
     hint = f"{node.field} is {known} in all runs, not {wanted}."
-    if given == {str} and isinstance(node, Compare | OneOf):
+    bare = {_kind(parse_bare(str(one))) for one in _literals(node)}
+    if given == {str} and bare <= kinds and isinstance(node, Compare | OneOf):
         return f"{hint} Write it without quotes."
     return f"{hint} Write it in quotes." if kinds == {str} else hint
 

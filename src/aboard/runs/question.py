@@ -79,6 +79,8 @@ _UNIT_NAMES = {
 
 _EXAMPLE = 'Example: state == "completed" and hparams.lr < 0.1.'
 _MOST_COMPARED = 5000  # names compared to find the nearest
+_PREFIX = 3  # characters of a name that may be the beginning of another
+_TYPO = 0.75  # similarity of a misspelt name
 
 Value = str | int | float | bool
 
@@ -128,10 +130,17 @@ class UnknownField(BadQuestion):
                 for count in range(len(parts)):
                     spelt = "/".join(parts[count:]) + ending
                     named.setdefault(spelt, []).append(field_text(group, one) + ending)
-        found = named.get(name) or named.get(_nearest(name, [*named, *RUN_FIELDS]))
+        near = _nearest(name, [*named, *RUN_FIELDS])
+        found, hint = named.get(name) or named.get(near), ""
+        before, _, last = name.rpartition(".")
+        metrics = [one for one in named.get(before, ()) if one.startswith("metrics")]
+        if metrics and near in ("", before):  # rather an unknown statistic
+            nearest = _nearest(last, STATISTICS)
+            found = [f"{one}.{nearest}" if nearest else one for one in metrics]
+            hint = "" if nearest else f" Statistics: {', '.join(STATISTICS)}."
         if not found:
             return self
-        hint = f"Did you mean {_either(found)}?"
+        hint = f"Did you mean {_either(found)}?{hint}"
         return UnknownField(self.message, hint, name=name, text=self._text, at=self._at)
 
 
@@ -491,6 +500,13 @@ def parse_field(text: str) -> Field:
     return found
 
 
+def parse_bare(text: str) -> float | bool | None:
+    """Return the number or boolean that a text is without quotes; None for any other text."""
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    return {"true": True, "false": False}.get(text.lower())
+
+
 def parse_sort(text: str) -> SortKey:
     """Parse a field to sort by, with `-` before it for descending order."""
     word = text.strip()
@@ -834,7 +850,7 @@ class _Parser:
         if is_value:
             hint = f"Write texts in quotes: {_quoted(token.text)}."
             return self.error(f"unknown field {_shortened(token.text)}.", hint, token.place)
-        near = _nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS))
+        near = _nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS), cutoff=_TYPO)
         hint = f"Did you mean {near!r}?"
         if not near:
             hint = f"Fields of runs: {', '.join(RUN_FIELDS)}."
@@ -933,11 +949,14 @@ def parse_moment(text: str) -> float | None:
         return None
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
+def _nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the only name that begins with a text, or the most similar one; empty if none is."""
     if len(name) > _SHOWN:
         return ""
-    near = get_close_matches(name, list(names)[:_MOST_COMPARED], n=1)
-    return str(near[0]) if near else ""
+    compared = list(names)[:_MOST_COMPARED]
+    longer = {one for one in compared if one.startswith(name)} if len(name) >= _PREFIX else ()
+    near = longer if len(longer) == 1 else get_close_matches(name, compared, n=1, cutoff=cutoff)
+    return next(map(str, near), "")
 
 
 def _shortened(value: object) -> str:

@@ -521,8 +521,9 @@ class Client:
             smoothing: the weight of TensorBoard's smoothing, computed over all points.
             window: how many points to average around each one, also computed over all points.
             where: a condition on the runs.
-            sort: fields to sort the runs by, in descending order with '-'.
-            limit: the most runs.
+            sort: fields to sort the runs by, in descending order with '-'; groups are sorted by
+                their first run.
+            limit: the most runs; with `group_by`, the most groups.
             group_by: fields that the runs of a group share; each group then has three curves, the
                 middle and the edges of its band.
             band: `std`, `sem`, `minmax` or `quartiles`.

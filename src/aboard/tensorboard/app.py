@@ -125,9 +125,11 @@ def _without(name: bytes, headers: Iterable[Header]) -> list[Header]:
     return [one for one in headers if one[0].lower().replace(b"_", b"-") != name]
 
 
-def status_body(version: int, runs: int, problems: Sequence[str]) -> bytes:
-    status = {"version": f"{_PROCESS}-{version}", "runs": runs, "problems": list(problems)}
-    return orjson.dumps(status)
+def status_body(
+    version: int, runs: int, problems: Sequence[str], missing_fields: Sequence[str] | None = ()
+) -> bytes:
+    status = {"version": f"{_PROCESS}-{version}", "runs": runs, "problems": problems}
+    return orjson.dumps(status | {"missing_fields": missing_fields})
 
 
 def takes_gzip(request: Request) -> bool:
@@ -441,8 +443,11 @@ class _BoardApp:
         return StreamingResponse(parts(), headers=headers)
 
     def _status(self, listing: Listing) -> bytes:
-        problems = self._follower.conditions(listing.board.id) if self._follower else ()
-        return status_body(*listing.count_runs(), problems)
+        counted = listing.count_runs()
+        if self._follower is None:
+            return status_body(*counted, (), listing.missing_fields())
+        problems = self._follower.conditions(listing.board.id)
+        return status_body(*counted, problems, self._follower.missing_fields(listing.board.id))
 
     # Workers.
 

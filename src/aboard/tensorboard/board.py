@@ -29,6 +29,7 @@ from aboard.runs.naming import (
     COUNT_PREFIX,
     FIELD_GROUPS,
     LINES,
+    MISSING,
     Band,
     Grouping,
     Line,
@@ -40,7 +41,7 @@ from aboard.runs.naming import (
 from aboard.storage import is_below
 
 if TYPE_CHECKING:
-    from aboard.runs.question import BadQuestion, Question
+    from aboard.runs.question import Question
     from aboard.runs.selectors import Selector
 
 BOARD_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -244,6 +245,7 @@ class Listing:
         self._group_count = 0
         self._run_count: int | None = None
         self._crowded: dict[str, int] = {}  # tags of runs with more than are shown, by directory
+        self._missing: list[str] = []
         self._version = next(_VERSIONS)
 
     def problems(self) -> list[str]:
@@ -260,37 +262,40 @@ class Listing:
             )
         return problems
 
-    def missing_fields(self) -> list[BadQuestion]:
-        """Return an error for each hyperparameter, metric or tag of its templates that no run has.
+    def missing_fields(self) -> list[str]:
+        """Return what no run has, but is in a template, as of the last update.
 
-        Without runs there are none: the first run may have them.
+        Without runs that is nothing: the first run may have it.
         """
+        return self._missing
+
+    def _missing_fields(self) -> list[str]:
         from aboard.runs.question import BadQuestion, Field, Question
 
         templates = self.board.templates
-        named = dict.fromkeys(name for one in templates for name in one.fields if "." in name)
-        if not named:
+        named = (name for one in templates for name in one.fields if "." in name)
+        parts = (name.partition(".") for name in dict.fromkeys(named))
+        left = [Field(rest, group) for group, _, rest in parts]
+        if not left or not self._members:
             return []
-        with self._lock:
-            self._update()
-            by_member = self._by_member()
-            known: dict[str, set[str]] = {group: set() for group in FIELD_GROUPS}
-            for run in self._members.values():
-                record, tags = self._record((run.member, run.directory)), by_member[run.member]
-                for one in templates:
-                    found = template_fields(one, run.member.source, run.directory, tags, record)
-                    for group, names in known.items():
-                        held = found.get(group)
-                        names.update(held if isinstance(held, dict) else ())
-            if not self._members:
-                return []
+        known: dict[str, set[str]] = {group: set() for group in FIELD_GROUPS}
+        by_member = self._by_member()
+        for run in self._members.values():
+            record, tags = self._record((run.member, run.directory)), by_member[run.member]
+            for template in templates:
+                found = template_fields(template, run.member.source, run.directory, tags, record)
+                for group, names in known.items():
+                    held = found.get(group)
+                    names.update(held if isinstance(held, dict) else ())
+            left = [one for one in left if one.name not in known[one.group]]
+            if not left:  # usually after the first run
+                break
         errors = []
-        for name in named:
-            group, _, rest = name.partition(".")
+        for one in left:
             try:
-                Question(group_by=(Field(rest, group),)).check_names(known)
+                Question(group_by=(one,)).check_names(known)
             except BadQuestion as error:
-                errors.append(error)
+                errors.append(f"{error} It is shown as '{MISSING}' until a run has it.")
         return errors
 
     def version(self) -> int:
@@ -363,6 +368,7 @@ class Listing:
         self._marks, self._record_marks, self._stamp = marks, records, stamp
         self._members, self._run_count = self._named_runs(), None
         self._runs = self._shown_runs()
+        self._missing = self._missing_fields()
         self._version = next(_VERSIONS)
 
     def _current_marks(self) -> Iterator[tuple[Key, tuple[object, ...]]]:

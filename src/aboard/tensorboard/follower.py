@@ -11,6 +11,7 @@ One lock guards all state; it is never held during I/O. A bounded number of thre
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
@@ -402,6 +403,15 @@ class Follower:
         listing = self._boards.get(board_id)
         more = listing.problems() if listing is not None else []
         return list(dict.fromkeys([*map(str, found), *more]))[:_MOST_CONDITIONS]
+
+    def missing_fields(self, board_id: str) -> list[str] | None:
+        """Return what the templates of a board name and no run has; None until all are read."""
+        with self._lock:
+            shown = self._shown.get(board_id)
+            if shown is None or math.isinf(shown.requested) or not shown.is_current:
+                return None
+        listing = self._boards.get(board_id)
+        return listing.missing_fields() if listing is not None else None
 
     def lag(self) -> float:
         """Return the largest number of seconds since a feed in use was polled."""

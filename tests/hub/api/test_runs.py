@@ -260,6 +260,31 @@ def test_groups_have_a_middle_and_a_band(hub, root):
         assert (bad.status_code, bad.json()["error"]["code"]) == (400, "bad_question")
 
 
+def test_a_query_sorts_and_limits_groups_like_a_list_of_runs(hub, root):
+    for number, (lr, loss) in enumerate([(1, 5), (1, 1), (2, 9), (2, 2), (3, 7)]):
+        log_run(root, f"grouped/run{number}", [loss], hparams={"lr": lr})
+    with hub.client("max") as client:
+        ask(client, "grouped")  # waits until all are read
+    client = Client(hub.url, token=hub.tokens["max"])
+
+    def of_curves(**query):
+        found = client.series("grouped", "loss", group_by="hparams.lr", **query)
+        return {one["run"]: len(one["members"]) for one in found if one["line"] == "middle"}
+
+    def of_runs(**query):
+        found = client.group_runs("hparams.lr", "grouped", **query)
+        return {f"lr={one['values']['hparams.lr']:g}": one["count"] for one in found}
+
+    for query, groups in [
+        ({}, {"lr=1": 2, "lr=2": 2, "lr=3": 1}),
+        ({"limit": 2}, {"lr=1": 2, "lr=2": 2}),
+        ({"sort": "-metrics.loss"}, {"lr=2": 2, "lr=3": 1, "lr=1": 2}),
+        ({"sort": "-metrics.loss", "limit": 1}, {"lr=2": 2}),
+        ({"where": "metrics.loss < 6", "sort": "metrics.loss"}, {"lr=1": 2, "lr=2": 1}),
+    ]:
+        assert [*of_curves(**query).items()] == [*of_runs(**query).items()] == [*groups.items()]
+
+
 def test_groups_in_the_binary_format(hub, root):
     for number in range(3):
         log_run(root, f"grouped/run{number}", [number, number], hparams={"lr": 1})

@@ -40,8 +40,8 @@ from aboard.hub.service import Hub
 from aboard.index import Series, Source, Tag
 from aboard.index.derived import MOST_POINTS as MOST_OF_GROUP
 from aboard.index.derived import Axis, Curve, Shape
+from aboard.index.library import RunAnswer, RunSet
 from aboard.index.library import RunGroup as Group
-from aboard.index.library import RunSet
 from aboard.index.tags import TagGroup
 from aboard.runs.catalog import KnownRun, dump_json
 from aboard.runs.columns import Mark
@@ -534,9 +534,13 @@ class SeriesSpec(RequestDocument):
     )
     where: str | None = Field(None, description="A condition on the runs.")
     sort: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
-        [], description="Fields, in descending order with '-'."
+        [],
+        description="Fields, in descending order with '-'. With `group_by`: sorts groups by their"
+        " first run.",
     )
-    limit: int | None = Field(None, ge=1, le=MAX_LIMIT, description="The most runs.")
+    limit: int | None = Field(
+        None, ge=1, le=MAX_LIMIT, description="The most runs; with `group_by`, the most groups."
+    )
     tags: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
         min_length=1,
         max_length=1000,
@@ -675,7 +679,8 @@ class _Reading:
         self._follower = hub.follower
         self._spec = spec
         self._shape = spec.shape
-        self._question = Question.parse(spec.where, spec.sort, spec.limit)
+        sort, group_by = each_field(spec.sort), each_field(spec.group_by)
+        self._question = Question.parse(spec.where, sort, spec.limit, group_by)
         self._unread = 0
         self._found: list[_Found] = []
         self._curves: list[Curve | None] = []
@@ -697,20 +702,19 @@ class _Reading:
     def find(self, runs: RunSet) -> None:
         """Look up the series of these runs."""
         self._unread = self._library.unread(runs)
-        question = self._question
-        found = self._library.answer(question, runs, check=not self._unread)
-        self._found = self._find(found.runs)
+        found = self._library.answer(self._question, runs, check=not self._unread)
+        self._found = self._find(found)
         self.is_done = not self._found
 
-    def _find(self, runs: RunSet) -> list[_Found]:
-        spec = self._spec
+    def _find(self, answer: RunAnswer) -> list[_Found]:
+        spec, runs = self._spec, answer.runs
         names = dict.fromkeys([*spec.tags, *([spec.metric] if spec.metric else ())])
         tags = self._index.metrics([Source(run.uri) for run in runs], names)
         lines = _LINES if spec.group_by else _LINES[:1]
         if spec.group_by and spec.counts:
             lines = (*lines, Line.COUNT)
         found = []
-        for label, members in self._groups(runs):
+        for label, members in self._labelled(answer):
             over = self._curve_of(members, spec.metric, tags, Line.MIDDLE)
             for name in dict.fromkeys(spec.tags):
                 for line in lines:
@@ -726,25 +730,20 @@ class _Reading:
             self._check_read(found)
         return found
 
-    def _groups(self, runs: RunSet) -> list[tuple[str, Sequence[KnownRun]]]:
+    def _labelled(self, answer: RunAnswer) -> list[tuple[str, Sequence[KnownRun]]]:
         """Return the runs of each curve with their label: one run, or the runs of a group."""
-        spec = self._spec
-        if not spec.group_by:
-            return [(run.label, [run]) for run in runs]
-        question = Question.parse(None, [], None, spec.group_by)
-        if read := self._library.to_read(question, runs):
-            self._follower.metrics_requested(read)
-        names = [one.name for one in question.group_by]
-        groups = self._library.answer(question, runs, check=not self._unread).groups
+        fields = self._question.group_by
+        if not fields:
+            return [(run.label, [run]) for run in answer.runs]
         return [
             (
                 ", ".join(
-                    f"{name}={shown(value)}"
-                    for name, value in zip(names, group.values, strict=True)
+                    f"{field.name}={shown(value)}"
+                    for field, value in zip(fields, group.values, strict=True)
                 ),
                 group.runs,
             )
-            for group in groups
+            for group in answer.groups
         ]
 
     def _curve_of(
