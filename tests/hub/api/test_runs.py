@@ -303,7 +303,7 @@ def test_a_query_chooses_the_runs(hub, root):
     for number, values in enumerate([[1, 9], [5, 2], [4, 3]]):
         log_run(root, f"asked/run{number}", values, hparams={"lr": number})
     with hub.client("max") as client:
-        query = {"where": "hparams.lr < 2", "sort": ["-metrics.loss.max"]}
+        query = {"where": "hparams.lr < 2", "sort": ["-metrics.loss.max,name"]}
         assert [*curves(client, "asked", **query)] == [
             ("asked/run0", "loss"),
             ("asked/run1", "loss"),
