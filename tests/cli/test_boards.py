@@ -20,6 +20,7 @@ from aboard.cli import boards
 from aboard.cli.boards import narrowed
 from aboard.cli.console import WrongUsage
 from aboard.sdk import NotReady
+from aboard.sdk.client import Client
 from aboard.sdk.personal import KnownHub
 from tests.cli.conftest import end_hub
 from tests.engines.ports import free_port
@@ -411,6 +412,30 @@ def test_one_that_cannot_be_stopped_does_not_spare_the_others(hub, aboard, comma
         ("nowhere", "not_found")
     ]
     assert done.err == ("aboard: board 'nowhere' not found. List them: aboard list --all\n")
+
+
+def test_all_stops_are_requested_before_the_first_wait(aboard, root, monkeypatch):
+    names = ("one", "two", "three")
+    boards = [started(aboard, root, "--name", one, "--new", "--detach")["id"] for one in names]
+    calls = []
+    real = Client.stop
+
+    def stop(client, board, *, wait=True, **options):
+        calls.append((board.id, wait))
+        return real(client, board, wait=wait, **options)
+
+    monkeypatch.setattr(Client, "stop", stop)
+    assert aboard("stop", *boards).code == 0
+    assert calls == [*((one, False) for one in boards), *((one, True) for one in boards)]
+
+
+def test_a_file_that_is_no_event_file_starts_no_board(no_hub, aboard, tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    done = aboard("start", script, "--detach")
+    assert (done.code, done.out) == (1, "")
+    assert f"{script}: not an event file, whose name contains 'tfevents'." in done.err
+    assert aboard("list", "--all", "--json").json["boards"] == []
 
 
 def test_all_boards_are_stopped_after_a_question(no_hub, aboard, root):

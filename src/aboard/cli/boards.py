@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -83,6 +84,7 @@ _SHARE_HEADS = ("ID", "MADE BY", "STATE", "AGE", "EXPIRES")
 _NUMBER = re.compile(r"[0-9]+(-[0-9]+)?")
 _MOST_NAMED = 10  # boards, in a question
 _DATA_SECONDS = 10.0
+_STOP_SECONDS = 60.0  # for all boards that are stopped together
 _OPEN_SECONDS = 5.0  # after which the board's page waits
 _SILENT_SECONDS = 1.0  # without a terminal, a longer wait is announced
 _START_SECONDS = 300.0
@@ -523,19 +525,35 @@ def stop_boards(
             print_json({"stopped": [], "errors": []})
         return
     client = open_hub(revive=True)
+    stopping = _request_stops(client, boards, now=now)
+    deadline = time.monotonic() + _STOP_SECONDS
 
     def stop(one: str) -> tuple[str, dict[str, Any]]:
-        found = client.get(one)
-        if found.state in ENDED:
+        found = stopping.get(one) or client.get(one)
+        if one not in stopping and found.state in ENDED:
             return f"already {found.state}:", found.document
         progress = _Progress()
+        left = max(deadline - time.monotonic(), 1.0)
         try:
-            found = client.stop(found, now=now, on_change=progress)
+            found = client.stop(found, now=now, seconds=left, on_change=progress)
         finally:
             progress.clear()
         return "stopped", found.document
 
     _each(boards, stop, "stopped", json=json)
+
+
+def _request_stops(client: Client, boards: Sequence[str], *, now: bool) -> dict[str, Board]:
+    """Request all stops before the first wait, so that no board waits for another."""
+    from aboard.sdk import HubError
+
+    requested = {}
+    for one in boards:
+        with suppress(HubError):  # reported when its turn comes
+            found = client.get(one)
+            if found.state not in ENDED:
+                requested[one] = client.stop(found, now=now, wait=False)
+    return requested
 
 
 def _own_boards(*, yes: bool) -> list[str]:

@@ -17,6 +17,7 @@ from itertools import islice, permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from aboard.events.files import EVENT_FILE
 from aboard.index.sources import Source
 from aboard.runs.catalog import BadName, KnownRun, directory_of_id, job_file, with_parents
 from aboard.runs.manifest import FILE_NAME
@@ -877,6 +878,10 @@ class Library:
         with suppress(PermissionError):  # the follower reports it
             if not Path(uri).exists():
                 error = NoSuchPath(uri, "no such directory", "Check the path.")
+                raise NothingMatches(str(error))
+            if EVENT_FILE not in Path(uri).name and not Path(uri).is_dir():
+                problem = f"not an event file, whose name contains '{EVENT_FILE}'"
+                error = NoSuchPath(uri, problem, "Name a directory or an event file.")
                 raise NothingMatches(str(error))
 
     def _check_exclusions(self, selectors: Sequence[Selector]) -> None:

@@ -162,6 +162,8 @@ def explained(what: str, todo: str = CHECK) -> Iterator[None]:
     """Raise `ExecutorError` if the daemon answers with an error, or not at all."""
     try:
         yield
+    except ExecutorError:
+        raise
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "docker":
             raise
