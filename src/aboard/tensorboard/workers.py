@@ -58,6 +58,7 @@ from aboard.tensorboard.worker import (
     Setup,
     Work,
 )
+from aboard.web.gate import MAX_BOARD_BODY_BYTES
 from aboard.web.pages import Problem
 
 DEADLINE = 15.0  # seconds of CPU time for a call
@@ -73,7 +74,7 @@ _MOST_REFUSED = 1024
 _MOST_WAITING = 512
 _MOST_WAITING_OF_ONE = 64
 _MOST_HELD_BYTES = 128 << 20  # of request bodies in memory
-_MOST_HELD_BYTES_OF_ONE = _MOST_HELD_BYTES // 4  # per visitor; the largest body the gate allows
+_MOST_HELD_BYTES_OF_ONE = MAX_BOARD_BODY_BYTES  # per visitor
 _BOARDS_OF_WORKER = 8
 _IN_MEMORY_BYTES = 1 << 20  # of a response; a longer one is in a temporary file
 _MOST_RESPONSE_BYTES = 1 << 30
