@@ -241,6 +241,20 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(aboard, root, tmp_pa
     assert len(lines) == 2
 
 
+def test_of_many_bad_records_some_are_named_and_the_others_counted(aboard, root):
+    for number in range(30):
+        (root / "mnist" / f"bad{number}").mkdir()
+        (root / "mnist" / f"bad{number}" / "run.json").write_text("{}")
+    result = aboard("runs", "--root", root)
+    assert result.code == 1
+    assert "mnist/run1 " in result.out
+    lines = result.err.splitlines()
+    assert len(lines) == 20
+    assert all("/run.json: " in line for line in lines[:19])
+    assert lines[19].startswith("aboard: 11 more problems like these. ")
+    assert len(json.loads(aboard("runs", "--root", root, "--json").out)["problems"]) == 30
+
+
 def test_fields_are_separated_by_commas(aboard, root):
     several = aboard("runs", "--sort", "-hparams.lr", "--sort", "name", "--columns", "run")
     assert aboard("runs", "--sort", "-hparams.lr,name", "--columns", "run").out == several.out

@@ -535,6 +535,18 @@ def notify(text: str) -> None:
     typer.echo(f"aboard: {' '.join(text.split())}", err=True)
 
 
+_MOST_PROBLEMS = 20  # printed; one mistake can damage the records of many runs
+
+
+def notify_all(problems: Sequence[object]) -> None:
+    """Print the first of many problems, and the number of the others."""
+    shown = problems if len(problems) <= _MOST_PROBLEMS else problems[: _MOST_PROBLEMS - 1]
+    for problem in shown:
+        notify(str(problem))
+    if hidden := len(problems) - len(shown):
+        notify(f"{counted(hidden, 'more problem')} like these. Mend them and try again.")
+
+
 def line_for(error: Exception) -> str:
     if isinstance(error, CommandError):
         return _usage_line(error)

@@ -31,6 +31,7 @@ from aboard.cli.console import (
     is_debugging,
     line_for,
     notify,
+    notify_all,
     size,
     skipped,
 )
@@ -173,8 +174,7 @@ def read_runs(library: Library, runs: Sequence[KnownRun]) -> list[str]:
                 problems.append(str(error))
             else:
                 problems += map(str, report.problems)
-    for problem in problems:
-        notify(problem)
+    notify_all(problems)
     return problems
 
 
@@ -195,11 +195,9 @@ def refresh_roots(library: Library) -> list[str]:
             errors.append(state.error)
         problems += [state.problem] if state.error else map(str, state.problems)
     if errors and len(errors) == len(library.uris):
-        for problem in problems[:-1]:
-            notify(problem)
+        notify_all(problems[:-1])
         raise errors[-1]
-    for problem in problems:
-        notify(problem)
+    notify_all(problems)
     return problems
 
 
@@ -423,8 +421,7 @@ def _open(index: Index, source: Source, label: str, *, anew: bool) -> OpenSource
     check_readable(source)
     with ReadingBar(place) as bar:
         logs = Logs(place, index=index, anew=anew, progress=bar)
-    for problem in logs.report.problems:
-        notify(str(problem))
+    notify_all(logs.report.problems)
     runs, damage = logs.runs, logs.damage
     failed = logs.report.files_failed
     if failed and not any(run.events for run in runs):
