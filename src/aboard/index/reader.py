@@ -29,6 +29,7 @@ from aboard.index.sources import Known, Reading
 from aboard.storage.base import Storage, StorageError, is_remote
 
 BLOCK = 1 << 20
+_SMALLEST_BLOCK = 64 << 10
 BATCH_VALUES = 120_000  # roughly 4 MB of columns
 FEW_VALUES = 10_000  # in a batch of a file with more series than this: each series is costly
 REMOTE_BATCH_VALUES = 60_000  # smaller, since more files are read at the same time
@@ -327,7 +328,8 @@ def _weight(reading: Reading) -> int:
 
 
 def _one_by_one(readings: Sequence[Reading]) -> Iterator[list[Found]]:
-    workspace = Workspace(BLOCK)
+    most = max([one.entry.size - one.start for one in readings], default=0)
+    workspace = Workspace(min(max(most, _SMALLEST_BLOCK), BLOCK))
     for group in _groups(readings):
         yield from _read(group, workspace)
 
