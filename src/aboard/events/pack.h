@@ -98,16 +98,30 @@ static uint8_t *payload_at(const packed *p, const part *one, size_t place) {
     return p->payload.at + one->start * p->room + place * one->width;
 }
 
-/* Append a value to its part; return where its payload goes. */
-static uint8_t *append(packed *p, part *one, int64_t step, double wall) {
-    size_t at = one->start + one->count;
-    if (!one->count || step < one->min_step) one->min_step = step;
-    if (!one->count || step > one->max_step) one->max_step = step;
-    if (one->count && step <= p->steps.at[at - 1]) one->rising = 0;
-    if (wall > one->max_wall) one->max_wall = wall;
-    p->steps.at[at] = step;
-    p->walls.at[at] = wall;
-    return payload_at(p, one, one->count++);
+/* Derive the ranges of a part from its columns. Nearly always both columns rise, and two counts,
+ * of which no comparison waits for another, are all it takes. */
+static void measure(const packed *p, part *one) {
+    const int64_t *steps = p->steps.at + one->start;
+    const double *walls = p->walls.at + one->start;
+    size_t falls = 0, late = 0;
+    for (size_t i = 1; i < one->count; i++) {
+        falls += steps[i] <= steps[i - 1];
+        late += !(walls[i] >= walls[i - 1]);
+    }
+    one->rising = !falls;
+    one->min_step = one->max_step = steps[0];
+    if (!falls) one->max_step = steps[one->count - 1];
+    for (size_t i = 1; falls && i < one->count; i++) {
+        if (steps[i] < one->min_step) one->min_step = steps[i];
+        if (steps[i] > one->max_step) one->max_step = steps[i];
+    }
+    for (size_t i = late || one->count == 1 ? 0 : one->count - 1; i < one->count; i++)
+        if (walls[i] > one->max_wall) one->max_wall = walls[i];
+}
+
+static void measure_parts(packed *p) {
+    for (size_t i = 0; i < p->parts.count; i++)
+        if (p->parts.at[i].count) measure(p, &p->parts.at[i]);
 }
 
 /* The columns of a chunk of points; of steps that rise evenly only the first and the stride. */
@@ -146,7 +160,7 @@ static double sketched_value(const point_columns *c, size_t place) {
 /* The result of a search: counts, sums and places. */
 typedef struct {
     int64_t size, nans, ups, downs;
-    double totals[4], low, high; /* four sums, so that one need not wait for the other */
+    double totals[4], low, high; /* four sums; see lanes */
     size_t first, low_at, high_at, nan_at, up_at, down_at;
 } search;
 
@@ -176,24 +190,34 @@ static inline void search_any(const point_columns *c, size_t width, search *foun
     *found = f;
 }
 
+/* Four of each, so that no addition or comparison waits for the one before. */
+typedef struct {
+    double totals[4], lows[4], highs[4];
+} lanes;
+
+INLINE void add_to_lane(lanes *l, size_t lane, double value) {
+    l->totals[lane] += value;
+    l->lows[lane] = value < l->lows[lane] ? value : l->lows[lane];
+    l->highs[lane] = value > l->highs[lane] ? value : l->highs[lane];
+}
+
 /* The same, of points whose steps rise, as most do; 0 if a value, or a sum, is not finite. */
 static inline int search_rising(const point_columns *c, size_t width, search *found) {
     search f = {.size = (int64_t)c->count, .low = INFINITY, .high = -INFINITY};
-    double lows[4] = {INFINITY, INFINITY, INFINITY, INFINITY};
-    double highs[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    for (size_t i = (c->count + 3) & ~(size_t)3; i; i -= 4)
-        for (size_t lane = 0; lane < 4; lane++) {
-            size_t at = i - 4 + lane;
-            if (at >= c->count) continue;
-            double value = value_of(c->payload, width, at);
-            f.totals[lane] += value;
-            lows[lane] = value < lows[lane] ? value : lows[lane];
-            highs[lane] = value > highs[lane] ? value : highs[lane];
-        }
+    lanes l = {{0}, {INFINITY, INFINITY, INFINITY, INFINITY},
+               {-INFINITY, -INFINITY, -INFINITY, -INFINITY}};
+    size_t whole = c->count & ~(size_t)3;
+    for (size_t lane = 0; lane < 3; lane++)
+        if (whole + lane < c->count)
+            add_to_lane(&l, lane, value_of(c->payload, width, whole + lane));
+    for (size_t i = whole; i; i -= 4)
+        for (size_t lane = 0; lane < 4; lane++)
+            add_to_lane(&l, lane, value_of(c->payload, width, i - 4 + lane));
     for (size_t lane = 0; lane < 4; lane++) {
-        if (!isfinite(f.totals[lane])) return 0;
-        if (lows[lane] < f.low) f.low = lows[lane];
-        if (highs[lane] > f.high) f.high = highs[lane];
+        if (!isfinite(l.totals[lane])) return 0;
+        f.totals[lane] = l.totals[lane];
+        if (l.lows[lane] < f.low) f.low = l.lows[lane];
+        if (l.highs[lane] > f.high) f.high = l.highs[lane];
     }
     while (value_of(c->payload, width, f.low_at) != f.low) f.low_at++;
     while (value_of(c->payload, width, f.high_at) != f.high) f.high_at++;
@@ -268,16 +292,22 @@ static int pack_points(scanner *s, packed *p) {
     if (!place_parts(p, s, 0, s->points.count, WIDE)) return 0;
     for (size_t i = 1; i < p->parts.count; i++)
         p->parts.at[i].width = s->series.at[p->parts.at[i].series].wide ? WIDE : NARROW;
-    for (size_t i = 0; i < s->points.count; i++) {
-        const point *one = &s->points.at[i];
-        uint8_t *payload = append(p, part_of(p, s, one->series), one->step, one->wall);
-        if (s->series.at[one->series].wide) {
-            memcpy(payload, &one->value, WIDE);
-        } else {
-            float narrow = (float)one->value;
-            memcpy(payload, &narrow, NARROW);
-        }
+    /* Writes of bytes may change anything, as far as a compiler knows: read nothing twice. */
+    const series *all = s->series.at;
+    part *parts = p->parts.at;
+    int64_t *steps = p->steps.at;
+    double *walls = p->walls.at;
+    uint8_t *payload = p->payload.at;
+    for (const point *one = s->points.at, *end = one + s->points.count; one < end; one++) {
+        part *mine = &parts[all[one->series].packing];
+        size_t start = mine->start, place = mine->count++, width = mine->width;
+        float narrow = (float)one->value;
+        steps[start + place] = one->step;
+        walls[start + place] = one->wall;
+        if (width == WIDE) memcpy(payload + WIDE * (start + place), &one->value, WIDE);
+        else memcpy(payload + WIDE * start + NARROW * place, &narrow, NARROW);
     }
+    measure_parts(p);
     return sketch_parts(p);
 }
 
@@ -297,9 +327,12 @@ static int pack_pointers(scanner *s, packed *p) {
         int64_t rows = one->rows < 0 ? 0 : one->rows > one->length ? one->length : one->rows;
         int64_t row[] = {one->offset, one->length, rows};
         part *mine = part_of(p, s, one->series);
-        memcpy(append(p, mine, one->step, one->wall), row, sizeof row);
+        p->steps.at[mine->start + mine->count] = one->step;
+        p->walls.at[mine->start + mine->count] = one->wall;
+        memcpy(payload_at(p, mine, mine->count++), row, sizeof row);
         if (rows > mine->rows) mine->rows = rows;
     }
+    measure_parts(p);
     return 1;
 }
 
