@@ -170,8 +170,8 @@ class Counted:
         self._core = core.read_directories
         monkeypatch.setattr(local, "compiled", lambda _: self)
 
-    def read_directories(self, paths, part, most):
-        answer = self._core(paths, part, most)
+    def read_directories(self, paths, part, most, threads):
+        answer = self._core(paths, part, most, threads)
         self.given += len(paths)
         self.read += len(answer)
         self.most = max(self.most, sum(len(one[0]) for one in answer if one))

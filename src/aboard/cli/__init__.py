@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
-_NEW_OBJECTS = 50_000  # until the next garbage collection; with Python's 700, imports take longer
+_NEW_OBJECTS = 200_000  # until the next garbage collection, so that short commands need none
 
 
 def main() -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -245,13 +245,6 @@ _INDEX_EPILOG = examples(
 _SHOWN_DAMAGE = 5
 
 
-class _Contents(NamedTuple):
-    tags: int
-    points: int
-    records: dict[str, int]
-    """Values that are not scalars, by kind."""
-
-
 def index(
     source: SourceArgument = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Read everything again.")] = False,
@@ -327,28 +320,26 @@ def _index_text(held: Index) -> str:
     return f"The index is {held.path}, {size(held.stored_bytes)}."
 
 
-def _contents(source: OpenSource) -> _Contents:
-    counts = source.logs.index.value_counts(source.logs.source)
+def _records(source: OpenSource) -> dict[str, int]:
+    """Count the values that are not scalars, by the name of their kind."""
     records = Counter[str]()
-    for kind, count in counts.records.items():
+    for kind, count in source.contents.records.items():
         records[name_of(kind)] += count
-    return _Contents(counts.tags, counts.points, dict(records.most_common()))
+    return dict(records.most_common())
 
 
 def _summary_text(source: OpenSource) -> str:
-    held, report = _contents(source), source.logs.report
-    files = sum(run.files for run in source.runs)
-    stored = sum(run.bytes for run in source.runs)
-    kinds = ", ".join(f"{kind} {number(count)}" for kind, count in held.records.items())
+    held, records, report = source.contents, _records(source), source.logs.report
+    kinds = ", ".join(f"{kind} {number(count)}" for kind, count in records.items())
     read = f"{size(report.bytes_read)} from {counted(report.files_read, 'file')}"
     rate = f", {size(int(report.bytes_read / report.seconds))}/s" if report.bytes_read else ""
     lines = [
         strong(source.uri),
-        f"  holds    {directories(len(source.runs))}",
+        f"  holds    {directories(held.directories)}",
         f"  series   {number(held.tags)}",
         f"  points   {number(held.points)}",
-        f"  records  {number(sum(held.records.values()))}{f' ({kinds})' if kinds else ''}",
-        f"  stored   {size(stored)} in {counted(files, 'file')}",
+        f"  records  {number(sum(records.values()))}{f' ({kinds})' if kinds else ''}",
+        f"  stored   {size(held.bytes)} in {counted(held.files, 'file')}",
         f"  read     {read} in {duration(report.seconds)}{rate}",
     ]
     if source.damage:
@@ -366,16 +357,16 @@ def _summary_text(source: OpenSource) -> str:
 
 
 def _summary_json(source: OpenSource) -> dict[str, Any]:
-    held, report = _contents(source), source.logs.report
+    held, report = source.contents, source.logs.report
     return {
         "source": source.uri,
-        "runs": len(source.runs),
+        "runs": held.directories,
         "series": held.tags,
         "points": held.points,
-        "records": held.records,
-        "files": sum(run.files for run in source.runs),
-        "bytes": sum(run.bytes for run in source.runs),
-        "events": sum(run.events for run in source.runs),
+        "records": _records(source),
+        "files": held.files,
+        "bytes": held.bytes,
+        "events": held.events,
         "read": {
             "files": report.files_read,
             "files_unchanged": report.files_unchanged,

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from aboard.index import Damage, Index, Run, Source
     from aboard.index.library import Library, RunGroup, RunSet
     from aboard.index.logs import Logs
+    from aboard.index.query import Contents
     from aboard.runs.catalog import KnownRun
     from aboard.runs.question import Field, Question, UnknownField
     from aboard.runs.selectors import Selector
@@ -210,14 +212,21 @@ def exists(word: str) -> bool:
         return False
 
 
-@dataclass(slots=True)
+@dataclass
 class OpenSource:
     """A source in the index, and the prefix of its runs' names."""
 
     logs: Logs
     label: str
-    runs: list[Run]
     damage: list[Damage]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return self.logs.runs
+
+    @cached_property
+    def contents(self) -> Contents:
+        return self.logs.index.contents(self.logs.source)
 
     @property
     def uri(self) -> str:
@@ -422,22 +431,23 @@ def _open(index: Index, source: Source, label: str, *, anew: bool) -> OpenSource
     with ReadingBar(place) as bar:
         logs = Logs(place, index=index, anew=anew, progress=bar)
     notify_all(logs.report.problems)
-    runs, damage = logs.runs, logs.damage
-    failed = logs.report.files_failed
-    if failed and not any(run.events for run in runs):
+    opened = OpenSource(logs, label, logs.damage)
+    failed, is_damaged_file = logs.report.files_failed, source.only and opened.damage
+    has_events = any(run.events for run in opened.runs) if failed or is_damaged_file else True
+    if failed and not has_events:
         reason = "See the reason above." if failed == 1 else "See the reasons above."
         raise Failure(f"{place}: none of {counted(failed, 'event file')} can be read. {reason}")
-    if not runs:
+    if not (logs.report.files_read or logs.report.files_unchanged or opened.runs):
         raise Failure(
             f"no event files below {place}; TensorBoard logs are files whose name contains"
             f" '{EVENT_FILE}'. Check the path, and that the job has written something."
         )
-    if source.only and damage and not runs[0].events:
+    if is_damaged_file and not has_events:
         raise Failure(
-            f"{place}: no valid record in {size(runs[0].bytes)}; it is not an event file, or is"
-            " damaged."
+            f"{place}: no valid record in {size(opened.runs[0].bytes)}; it is not an event file,"
+            " or is damaged."
         )
-    return OpenSource(logs, label, runs, damage)
+    return opened
 
 
 def check_readable(source: Source) -> None:

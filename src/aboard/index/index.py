@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aboard.index import query, schema
 from aboard.index.query import (
+    Contents,
     Damage,
     EventFile,
     Marks,
     Run,
     UnknownName,
-    ValueCounts,
 )
 from aboard.index.sources import Plan, Source, make_plan, reread
 from aboard.index.tags import DescribedNames, LaterTags, Segment, Tag, Tags
@@ -439,10 +439,10 @@ class Index:
         left = iter(self._of_tags(restarted, _values_left))
         return [tag.points if tag.in_order else next(left) or 0 for tag in tags]
 
-    def value_counts(self, source: Source) -> ValueCounts:
-        def count(connection: sqlite3.Connection) -> ValueCounts:
+    def contents(self, source: Source) -> Contents:
+        def count(connection: sqlite3.Connection) -> Contents:
             with query.at_one_moment(connection):
-                return query.value_counts(connection, source, partial(_values_left, connection))
+                return query.contents(connection, source, partial(_values_left, connection))
 
         return self._ask(count)
 

@@ -165,27 +165,39 @@ def tags(connection: sqlite3.Connection, source: Source) -> Iterator[Tag]:
     return (put_together(source, segments) for segments in _grouped(connection, where, arguments))
 
 
-class ValueCounts(NamedTuple):
+class Contents(NamedTuple):
+    directories: int
+    files: int
+    bytes: int
+    events: int
     tags: int
     points: int
     records: Counter[Kind]  # values that are not scalars, by the kind of their tags
 
 
-def value_counts(
+def contents(
     connection: sqlite3.Connection, source: Source, count: Callable[[Tag], int]
-) -> ValueCounts:
-    """Count tags and values.
+) -> Contents:
+    """Count everything.
 
     Tags whose values are in one segment, in order, are counted by SQLite, and `count` counts the
     values of each of the others.
     """
     where, arguments = _visible(source)
-    files = f"SELECT directory FROM file {where} GROUP BY directory HAVING count(*) = 1"
+    directories, files, size, events = connection.execute(
+        "SELECT count(DISTINCT directory), count(*), coalesce(sum(size), 0),"
+        f" coalesce(sum(events), 0) FROM file {where}",
+        arguments,
+    ).fetchone()
     is_simple = (
-        f"(s.increasing AND f.directory IN ({files}) AND NOT EXISTS (SELECT 1 FROM segment AS other"
-        " WHERE other.file = s.file AND other.tag = s.tag AND other.form != s.form))"
+        "(s.increasing AND NOT EXISTS (SELECT 1 FROM segment AS other"
+        " WHERE other.file = s.file AND other.tag = s.tag AND other.form != s.form)"
     )
-    arguments *= 2  # the condition occurs twice
+    if files > directories:
+        alone = f"SELECT directory FROM file {where} GROUP BY directory HAVING count(*) = 1"
+        is_simple += f" AND f.directory IN ({alone})"
+        arguments *= 2  # the condition occurs twice
+    is_simple += ")"
     rows = connection.execute(
         f"SELECT {is_simple} AS simple, s.origin, s.metadata, s.form, count(*), sum(s.count)"
         f" FROM file AS f JOIN segment AS s ON s.file = f.id {where}"
@@ -201,16 +213,15 @@ def value_counts(
             points += values
         else:
             records[About.of(origin, metadata, form).kind] += values
-    if all(simple for simple, *_ in rows):
-        return ValueCounts(tags, points, records)
-    for segments in _grouped(connection, f"{where} AND NOT {is_simple}", arguments):
-        tag = put_together(source, segments)
-        tags += 1
-        if tag.is_scalar:
-            points += count(tag)
-        else:
-            records[tag.kind] += count(tag)
-    return ValueCounts(tags, points, records)
+    if not all(simple for simple, *_ in rows):
+        for segments in _grouped(connection, f"{where} AND NOT {is_simple}", arguments):
+            tag = put_together(source, segments)
+            tags += 1
+            if tag.is_scalar:
+                points += count(tag)
+            else:
+                records[tag.kind] += count(tag)
+    return Contents(directories, files, size, events, tags, points, records)
 
 
 class Crowded(NamedTuple):

@@ -1,4 +1,4 @@
-/* Reads many directories in one call, without the GIL. A directory that is unusual, because it
+/* Reads many directories in one call, in several threads without the GIL. A directory that is unusual, because it
  * cannot be read, contains links, or has names that are not UTF-8, is left to Python. */
 #define _GNU_SOURCE
 #define Py_LIMITED_API 0x030b0000
@@ -8,6 +8,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +19,8 @@
 #include <unistd.h>
 
 #define BLOCK (32 << 10)
+#define STACK (256 << 10)
+#define MOST_THREADS 16
 
 /* As the kernel returns it; glibc's readdir would allocate memory for each directory. */
 typedef struct {
@@ -115,6 +119,48 @@ static int compare(const void *left, const void *right, void *names) {
     return strcmp((char *)names + ((found *)left)->name, (char *)names + ((found *)right)->name);
 }
 
+/* What the threads of a call share. They take directories in order. */
+typedef struct {
+    directory *all;
+    Py_ssize_t count, taken;
+    Py_ssize_t left; /* entries that may still be read */
+    const char *part;
+} work;
+
+static void *work_on(void *given) {
+    work *shared = given;
+    _Alignas(kernel_entry) char block[BLOCK];
+    while (__atomic_load_n(&shared->left, __ATOMIC_RELAXED) > 0) {
+        Py_ssize_t place = __atomic_fetch_add(&shared->taken, 1, __ATOMIC_RELAXED);
+        if (place >= shared->count) break;
+        directory *one = &shared->all[place];
+        read_directory(one, shared->part, block);
+        if (one->count) qsort_r(one->entries, one->count, sizeof(found), compare, one->names);
+        __atomic_fetch_sub(&shared->left, (Py_ssize_t)one->count + 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+/* Work in this thread and in up to `others` more, which get no signals. */
+static void work_together(work *shared, int others) {
+    pthread_t threads[MOST_THREADS];
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    int started = 0;
+    if (others > 0 && !pthread_attr_init(&attributes)) {
+        pthread_attr_setstacksize(&attributes, STACK);
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        while (started < others && started < MOST_THREADS &&
+               !pthread_create(&threads[started], &attributes, work_on, shared))
+            started++;
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        pthread_attr_destroy(&attributes);
+    }
+    work_on(shared);
+    while (started) pthread_join(threads[--started], NULL);
+}
+
 /* The names of directories, and a tuple of name, size and version for each file; both sorted. */
 static PyObject *contents(const directory *here) {
     PyObject *files = PyList_New(0), *below = PyList_New(0);
@@ -146,42 +192,35 @@ static PyObject *contents(const directory *here) {
 static PyObject *read_directories(PyObject *module, PyObject *args) {
     PyObject *paths, *result = NULL;
     const char *part;
-    Py_ssize_t most, reached = 0;
+    int threads;
+    Py_ssize_t most;
     (void)module;
-    if (!PyArg_ParseTuple(args, "O!yn", &PyList_Type, &paths, &part, &most)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!yni", &PyList_Type, &paths, &part, &most, &threads)) return NULL;
     Py_ssize_t count = PyList_Size(paths);
     directory *all = calloc(count ? (size_t)count : 1, sizeof *all);
-    char *block = malloc(BLOCK);
-    if (!all || !block) {
-        PyErr_NoMemory();
-        goto done;
-    }
+    if (!all) return PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *path = PyList_GetItem(paths, i); /* lent; the caller holds the list */
         char *bytes;
         if (PyBytes_AsStringAndSize(path, &bytes, NULL)) goto done;
         all[i].path = bytes;
     }
+    work shared = {.all = all, .count = count, .left = most, .part = part};
     Py_BEGIN_ALLOW_THREADS;
-    for (; reached < count && most > 0; reached++) {
-        directory *one = &all[reached];
-        read_directory(one, part, block);
-        if (one->count) qsort_r(one->entries, one->count, sizeof(found), compare, one->names);
-        most -= (Py_ssize_t)one->count + 1;
-    }
+    work_together(&shared, threads - 1);
     Py_END_ALLOW_THREADS;
+    Py_ssize_t reached = shared.taken < count ? shared.taken : count;
     result = PyList_New(reached);
     for (Py_ssize_t i = 0; result && i < reached; i++) {
         PyObject *one = all[i].is_good ? contents(&all[i]) : Py_NewRef(Py_None);
         if (!one || PyList_SetItem(result, i, one)) Py_CLEAR(result);
     }
 done:
-    for (Py_ssize_t i = 0; all && i < count; i++) {
+    for (Py_ssize_t i = 0; i < count; i++) {
         free(all[i].names);
         free(all[i].entries);
     }
     free(all);
-    free(block);
     return result;
 }
 

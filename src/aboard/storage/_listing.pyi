@@ -1,3 +1,3 @@
 def read_directories(
-    paths: list[bytes], part: bytes, most: int, /
+    paths: list[bytes], part: bytes, most: int, threads: int, /
 ) -> list[tuple[list[tuple[str, int, str]], list[str]] | None]: ...

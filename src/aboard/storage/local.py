@@ -108,7 +108,7 @@ Reader = Callable[[Directory, Sequence[Directory]], Contents]
 
 
 ReadDirectories = Callable[
-    [list[bytes], bytes, int], list[tuple[list[tuple[str, int, str]], list[str]] | None]
+    [list[bytes], bytes, int, int], list[tuple[list[tuple[str, int, str]], list[str]] | None]
 ]
 
 
@@ -285,11 +285,11 @@ def _reader(containing: str) -> Reader:
 
 
 class _ManyReader:
-    """Reads directories ahead: many in one call into the C core.
+    """Reads directories ahead: many in one call into the C core, with several threads.
 
-    On a slow disk or a network file system, where round trips take most of the time, several
-    threads read them. What the core leaves out, and directories that cannot be read, are left to
-    `scan`.
+    On a slow disk or a network file system, where round trips take most of the time, fewer
+    directories are worth a thread, and there may be more threads than cores. What the core leaves
+    out, and directories that cannot be read, are left to `scan`.
     """
 
     def __init__(self, read: ReadDirectories, containing: str) -> None:
@@ -309,34 +309,23 @@ class _ManyReader:
         if not self._is_slow:
             first, directories = directories[:_PROBED], directories[_PROBED:]
             self._is_slow = self._takes_long(first)
-        # On a fast disk, threads would only wait for the interpreter's lock.
-        least = _LEAST_AT_ONCE if self._is_slow else _AHEAD
-        size = max(least, -(-len(directories) // _THREADS))
-        mine, *others = (directories[i : i + size] for i in range(0, len(directories) or 1, size))
-        threads = []
-        for part in others:
-            thread = threading.Thread(target=self._read_part, args=(part,))
-            with suppress(RuntimeError):  # no more threads: what was not read is read later
-                thread.start()
-                threads.append(thread)
-        self._read_part(mine)
-        for thread in threads:
-            thread.join()
+        least, most = (_LEAST_IF_SLOW, _THREADS) if self._is_slow else (_LEAST, os.cpu_count() or 1)
+        self._read_part(directories, max(1, min(len(directories) // least, most)))
 
     def _takes_long(self, directories: Sequence[Directory]) -> bool:
         """Read directories; return whether they are on a slow disk or a network file system."""
         started = time.perf_counter()
-        self._read_part(directories)
+        self._read_part(directories, 1)
         elapsed = time.perf_counter() - started
         found = [one for one in map(self._ahead.get, directories) if one is not None]
         calls = len(directories) + sum(len(one.files) + len(one.below) / 16 for one in found)
         return elapsed > calls * _SLOW_SECONDS
 
-    def _read_part(self, directories: Sequence[Directory]) -> None:
+    def _read_part(self, directories: Sequence[Directory], threads: int) -> None:
         paths = [os.fsencode(one.path) for one in directories]
-        part = os.fsencode(self._containing)
         # The core stops after many entries, so that those read ahead are not too many.
-        for directory, raw in zip(directories, self._core(paths, part, _ENTRIES), strict=False):
+        found = self._core(paths, os.fsencode(self._containing), threads * _ENTRIES, threads)
+        for directory, raw in zip(directories, found, strict=False):
             usual = raw if is_unicode(directory.name) else None
             self._ahead[directory] = None if usual is None else _contents(directory, *usual)
 
@@ -356,8 +345,9 @@ def _contents(
 
 
 _AHEAD = 511  # directories that are read ahead
-_THREADS = 4
-_LEAST_AT_ONCE = 16  # directories that are worth a thread
+_THREADS = 4  # on a slow disk
+_LEAST_IF_SLOW = 16  # directories that are worth a thread
+_LEAST = 128
 _PROBED = 2  # directories that are read first, to measure how long it takes
 _SLOW_SECONDS = 50e-6  # for a system call: nothing is cached, or each is a round trip
 _ENTRIES = 4096  # after which a thread reads no more directories
