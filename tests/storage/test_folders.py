@@ -15,6 +15,11 @@ ANY_AGE = -(10**18)
 """As if everything had changed long ago."""
 
 
+@pytest.fixture(autouse=True, params=["", "1"], ids=["C core", "Python"])
+def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABOARD_PURE_PYTHON", request.param)
+
+
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_UNSETTLED_NS", ANY_AGE)

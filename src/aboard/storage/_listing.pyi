@@ -1,3 +1,6 @@
 def read_directories(
     paths: list[bytes], part: bytes, most: int, threads: int, /
 ) -> list[tuple[list[tuple[str, int, str]], list[str]] | None]: ...
+def look_at_directories(
+    known: list[tuple[bytes, bytes]], threads: int, /
+) -> list[tuple[str, int, list[tuple[str, int, str]]] | None]: ...

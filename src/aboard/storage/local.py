@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,9 +108,13 @@ Reader = Callable[[Directory, Sequence[Directory]], Contents]
 """Reads one directory, given those that follow, the next one last; raises OSError."""
 
 
+# Of the C core: a file's name, size and version; a directory's mark, device and files.
+Described = tuple[str, int, str]
+Sight = tuple[str, int, list[Described]]
 ReadDirectories = Callable[
-    [list[bytes], bytes, int, int], list[tuple[list[tuple[str, int, str]], list[str]] | None]
+    [list[bytes], bytes, int, int], list[tuple[list[Described], list[str]] | None]
 ]
+LookAtDirectories = Callable[[list[tuple[bytes, bytes]], int], list[Sight | None]]
 
 
 class LocalStorage(Storage):
@@ -276,12 +281,17 @@ def _walk(start: Directory, read: Reader, on_error: ListingProblem | None) -> It
 def _reader(containing: str) -> Reader:
     """Return a reader that describes the files whose names contain a text.
 
-    The C core decodes names as UTF-8, and does not check where a directory is once it is opened.
+    The C core does not check where a directory is once it is opened.
     """
-    core = compiled("aboard.storage._listing")
-    if core is None or is_confined() or sys.getfilesystemencoding() != "utf-8":
+    core = None if is_confined() else _core()
+    if core is None:
         return lambda directory, _: scan(directory, lambda name: containing in name)
     return _ManyReader(core.read_directories, containing).read
+
+
+def _core() -> Any:
+    """Return the C core, which decodes names as UTF-8; None if it cannot be used."""
+    return compiled("aboard.storage._listing") if sys.getfilesystemencoding() == "utf-8" else None
 
 
 class _ManyReader:
@@ -309,8 +319,7 @@ class _ManyReader:
         if not self._is_slow:
             first, directories = directories[:_PROBED], directories[_PROBED:]
             self._is_slow = self._takes_long(first)
-        least, most = (_LEAST_IF_SLOW, _THREADS) if self._is_slow else (_LEAST, os.cpu_count() or 1)
-        self._read_part(directories, max(1, min(len(directories) // least, most)))
+        self._read_part(directories, _threads_for(len(directories), is_slow=self._is_slow))
 
     def _takes_long(self, directories: Sequence[Directory]) -> bool:
         """Read directories; return whether they are on a slow disk or a network file system."""
@@ -330,9 +339,12 @@ class _ManyReader:
             self._ahead[directory] = None if usual is None else _contents(directory, *usual)
 
 
-def _contents(
-    directory: Directory, files: Sequence[tuple[str, int, str]], below: Sequence[str]
-) -> Contents:
+def _threads_for(directories: int, *, is_slow: bool = False) -> int:
+    least, most = (_LEAST_IF_SLOW, _THREADS) if is_slow else (_LEAST, os.cpu_count() or 1)
+    return max(1, min(directories // least, most))
+
+
+def _contents(directory: Directory, files: Sequence[Described], below: Sequence[str]) -> Contents:
     place, above = directory.path.rstrip("/"), f"{directory.name}/" if directory.name else ""
     return Contents(
         [
@@ -520,17 +532,27 @@ class Folders:
         self._is_described = is_described
         self._settled_before = time.time_ns() - _UNSETTLED_NS
         self._device = _exact_device(storage.uri)
+        core = None if self._device is None else _core()
+        self._look: LookAtDirectories | None = core and core.look_at_directories
+        self._to_look_at = iter(list(known))  # in the order of the listing, or nearly so
+        self._ahead: dict[str, tuple[_Names, Sight | None]] = {}
 
     def list(self, *, on_error: ListingProblem | None = None) -> Iterator[Entry]:
         return self._storage.walk(self._read, on_error=on_error)
 
     def _read(self, directory: Directory, _: Sequence[Directory]) -> Contents:
+        known = self._known.get(directory.name)
+        if known is not None:
+            names, sight = self._sight(directory, known)
+            if sight is not None and sight[0] == known.mark and sight[1] == self._device:
+                del self._known[directory.name]
+                return self._reuse(directory, known, names, sight[2])
         status = os.stat(directory.path)  # before reading: later changes show next time
         mark = f"{status.st_mtime_ns:x}.{status.st_ctime_ns:x}.{status.st_ino:x}"
-        known = self._known.get(directory.name)
         if known is not None and known.mark == mark and status.st_dev == self._device:
             del self._known[directory.name]
-            return self._reuse(directory, known)
+            described, problems = _describe(directory, names.described)
+            return self._reuse(directory, known, names, described, problems)
         contents = scan(directory, self._is_listed, self._is_described)
         changed = max(status.st_mtime_ns, status.st_ctime_ns)
         is_settled = status.st_dev == self._device and changed < self._settled_before
@@ -541,26 +563,70 @@ class Folders:
                 self.found[directory.name] = Folder(mark, files, below)
         return contents
 
-    def _reuse(self, directory: Directory, known: Folder) -> Contents:
-        problems: list[StorageError] = []
-        files: list[Entry] = []
+    def _sight(self, directory: Directory, known: Folder) -> "tuple[_Names, Sight | None]":
+        """Look at a known directory, and at many that follow; no sight of one that is unusual."""
+        while self._look is not None and directory.name not in self._ahead:
+            names = list(islice(self._to_look_at, _AHEAD))
+            if not names:
+                break
+            held = [self._names_of(self._known[one]) for one in names]
+            above = os.fsencode(f"{self._storage.uri.rstrip('/')}/")
+            given = [
+                (above + one.encode(), "/".join(files.described).encode())
+                for one, files in zip(names, held, strict=True)
+            ]
+            found = self._look(given, _threads_for(len(names)))
+            self._ahead |= zip(names, zip(held, found, strict=True), strict=True)
+        return self._ahead.pop(directory.name, None) or (self._names_of(known), None)
+
+    def _names_of(self, known: Folder) -> "_Names":
+        names = _Names([], [])
+        for name in known.files.split("/") if known.files else ():
+            names[not self._is_described(name)].append(name)
+        return names
+
+    def _reuse(
+        self,
+        directory: Directory,
+        known: Folder,
+        names: "_Names",
+        described: Iterable[Described],
+        problems: Sequence[StorageError] = (),
+    ) -> Contents:
         place, above = directory.path, f"{directory.name}/" if directory.name else ""
-        if known.files:
-            for name in known.files.split("/"):
-                if not self._is_described(name):
-                    files.append(Entry(above + name, 0, ""))
-                    continue
-                try:
-                    status = os.stat(f"{place}/{name}")
-                except OSError as error:
-                    if error.errno != errno.ENOENT:  # else it was just deleted
-                        problems.append(explain(f"{place}/{name}", error))
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    files.append(entry_of(above + name, status))
-        names = known.below.split("/") if known.below else ()
-        below = [Directory(f"{place}/{name}", above + name, directory) for name in names]
-        return Contents(files, below, problems)
+        files = [Entry(above + name, size, version) for name, size, version in described]
+        files += [Entry(above + name, 0, "") for name in names.others]
+        below = known.below.split("/") if known.below else ()
+        return Contents(
+            files,
+            [Directory(f"{place}/{name}", above + name, directory) for name in below],
+            problems,
+        )
+
+
+class _Names(NamedTuple):
+    """The names of the files in a directory: those to be described, and the others."""
+
+    described: list[str]
+    others: list[str]
+
+
+def _describe(
+    directory: Directory, names: Iterable[str]
+) -> tuple[list[Described], list[StorageError]]:
+    described: list[Described] = []
+    problems: list[StorageError] = []
+    for name in names:
+        path = f"{directory.path}/{name}"
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # else it was just deleted
+                problems.append(explain(path, error))
+            continue
+        if stat.S_ISREG(status.st_mode):
+            described.append(entry_of(name, status))
+    return described, problems
 
 
 def _names(directory: Directory, held: Sequence[Entry] | Sequence[Directory]) -> str:
