@@ -43,13 +43,13 @@ from aboard.cli.sources import (
     suggesting_fields,
 )
 from aboard.runs.manifest import BadManifest
+from aboard.runs.question import Field, UnknownField, each_field, parse_field, split_fields
 from aboard.storage import StorageError, open_storage
 
 if TYPE_CHECKING:
     from aboard.index.library import Library
     from aboard.runs.catalog import Deletion, KnownRun
     from aboard.runs.manifest import Manifest
-    from aboard.runs.question import Field
 
 DEFAULT = ("run", "state", "created", "duration", "host", "user", "tags")
 _GROUPS = ("hparams", "metrics", "tags")
@@ -99,8 +99,6 @@ class Column(NamedTuple):
         name = text.strip()
         if name in VALUES:
             return cls(name)
-        from aboard.runs.question import UnknownField, parse_field
-
         try:
             return cls(name, parse_field(name))
         except UnknownField:
@@ -143,8 +141,6 @@ def written(value: object) -> str:
 
 
 def parse_columns(text: str) -> list[Column]:
-    from aboard.runs.question import split_fields
-
     names = split_fields(text)
     if not names:
         raise WrongUsage(f"--columns names no column. Known: {', '.join(NAMES)}.")
@@ -242,7 +238,6 @@ def list_runs(
 ) -> None:
     """List runs."""
     from aboard.index import Index
-    from aboard.runs.question import UnknownField, each_field
 
     now = time.time()
     try:
