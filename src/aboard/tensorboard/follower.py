@@ -42,7 +42,6 @@ _MOST_REPORTS = 200  # reported paths that are read one by one; for more, the fe
 _BETWEEN_ANSWERS = 0.5  # least seconds between two answers to the question of a board
 _ANSWER_SHARE = 0.1  # largest share of one processor for answering it
 _BETWEEN_REPORTS = 0.4  # most seconds between two readings of what the file system reported
-_REST = 2.0  # a listing is reused for this multiple of its processor time
 _LONGEST_BACKOFF = 60.0
 _TICK_SECONDS = 0.5  # the scheduler wakes at least this often
 # Threads: feeds polled at once, runs of roots read at once, local feeds watched.
@@ -632,7 +631,8 @@ class Follower:
                 feed.schedule.after(changed=poll.changed, cost=cost)
                 # Each board that is opened requests a poll; they share a slow listing.
                 feed.polled = began
-                feed.fresh_until = max(began + feed.schedule.shortest, now + _REST * cost)
+                rest = min(cost / _CPU_SHARE, feed.schedule.longest)
+                feed.fresh_until = max(began + feed.schedule.shortest, now + rest)
             feed.error, feed.problems, feed.recent = poll.error, poll.problems, poll.recent
             feed.failures = min(feed.failures + 1, 10) if poll.unforeseen else 0
             wait = feed.schedule.wait
