@@ -1,5 +1,6 @@
 """What Tab offers, asked as a shell asks it."""
 
+import json
 import os
 import pty
 import subprocess
@@ -264,16 +265,17 @@ def test_only_scalars_are_offered_to_export(aboard, offered, tree):
     assert offered("ls", str(tree), "--tag", "") == ["exact", "loss", "notes", "picture"]
 
 
-def test_completion_from_the_index_does_not_import_numpy(aboard, variables, tree, tmp_path):
+def test_completion_imports_little(aboard, variables, tree, tmp_path, offered):
     assert aboard("index", tree).code == 0
+    words = ["export", str(tree), "--tag", "lo"]
+    assert offered(*words) == ["loss"]  # which remembers the options of the command
     script = (
-        "import sys; from aboard.cli.app import run\n"
-        "try: run([])\n"
-        "except SystemExit: pass\n"
-        "assert 'numpy' not in sys.modules, 'numpy'"
+        "import sys, aboard.cli\n"
+        "assert aboard.cli._run() == 0\n"
+        "slow = {'numpy', 'typer', 'rich'} & sys.modules.keys()\n"
+        "assert not slow, slow"
     )
-    words = ["aboard", "export", str(tree), "--tag", "lo"]
-    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": "4"}
+    asked = {"COMP_WORDS": "\n".join(["aboard", *words]), "COMP_CWORD": "4"}
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=variables | asked | {"_ABOARD_COMPLETE": "complete_bash"},
@@ -283,3 +285,89 @@ def test_completion_from_the_index_does_not_import_numpy(aboard, variables, tree
         check=True,
     )
     assert done.stdout.split() == ["loss"]
+
+
+@pytest.fixture
+def completing(aboard):
+    """Complete the end of a line as another shell does; return what it gets."""
+
+    def ask(shell, line, **more):
+        variables = {"_ABOARD_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line, **more}
+        return aboard(**variables)
+
+    return ask
+
+
+def test_zsh_gets_described_offers(completing):
+    assert completing("zsh", "aboard ver").out == "_files\n"
+    assert completing("zsh", "aboard stop --al").out == (
+        """_arguments '*: :(("--all":"Stop all of your own boards."))'\n"""
+    )
+    assert completing("zsh", "aboard view --engine=st").out == (
+        """_arguments '*: :(("--engine=stock"))'\n"""
+    )
+
+
+def test_fish_gets_described_offers_or_offers_files(completing):
+    asked = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    line = completing("fish", "aboard stop --al", **asked).out
+    assert line == "--all\tStop all of your own boards.\n"
+    assert completing("fish", "aboard stop --al", _TYPER_COMPLETE_FISH_ACTION="is-args").code == 0
+    assert completing("fish", "aboard nosuch x", _TYPER_COMPLETE_FISH_ACTION="is-args").code == 1
+
+
+def test_powershell_gets_described_offers(completing):
+    word = {"_TYPER_COMPLETE_WORD_TO_COMPLETE": "--al"}
+    line = completing("powershell", "aboard stop --al", **word).out
+    assert line == "--all:::Stop all of your own boards.\n"
+
+
+def test_another_shell_is_refused(completing):
+    done = completing("tcsh", "aboard st")
+    assert (done.code, done.err) == (1, "aboard: completion does not support 'tcsh'.\n")
+
+
+def test_commands_and_options_are_offered(no_hub, offered):
+    assert offered("st") == ["start", "stop"]
+    assert offered("--debug", "vi") == ["view"]
+    assert offered("ki") == []  # hidden, another name of stop
+    assert "--all" in offered("kill", "--a")
+    assert {"--version", "--debug", "--install-completion"} <= set(offered("--"))
+    assert offered("boards", "ad") == ["add"]
+    assert offered("boards", "--") == ["--help"]
+    assert offered("boards", "nosuch", "a") == []
+
+
+def test_options_are_offered_where_they_can_stand(offered):
+    assert offered("runs", "list", "--limi") == ["--limit"]
+    assert offered("runs", "list", "--limit", "3", "--limi") == []  # given
+    assert offered("runs", "list", "--sort", "name", "--sor") == ["--sort"]  # may be repeated
+    assert offered("runs", "--limit", "3", "--limi") == []
+    assert offered("ls", "--", "--ta") == []
+    assert offered("run", "python", "--ro") == []  # the program's own
+    assert offered("run", "--ro") == ["--root"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"stamp": 1}', '{"commands": {"stop": 5}}'])
+def test_what_is_remembered_of_commands_may_be_damaged(offered, variables, content):
+    assert offered("stop", "--al") == ["--all"]
+    remembered = Path(variables["ABOARD_CACHE"]) / "completion.json"
+    stamp = json.loads(remembered.read_text())["stamp"]
+    assert remembered.stat().st_mode & 0o777 == 0o600
+    remembered.write_text(
+        content.replace('"commands"', f'"stamp": {json.dumps(stamp)}, "commands"')
+    )
+    assert offered("stop", "--al") == ["--all"]
+    assert set(json.loads(remembered.read_text())["commands"]) == {"", "stop"}
+    remembered.unlink()
+    remembered.mkdir()
+    assert offered("stop", "--al") == ["--all"]
+
+
+def test_what_is_remembered_of_other_versions_is_not_used(offered, variables):
+    assert offered("stop", "--al") == ["--all"]
+    remembered = Path(variables["ABOARD_CACHE"]) / "completion.json"
+    held = json.loads(remembered.read_text()) | {"stamp": "0.0.1"}
+    held["commands"]["stop"] = held["commands"][""]
+    remembered.write_text(json.dumps(held))
+    assert offered("stop", "--al") == ["--all"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aboard.cli.app import run
+from aboard.cli.completion import offers_for
 from aboard.jobs import service
 from aboard.runs.manifest import State
 from tests.jobs.scripted_engine import RUNNING, Desk, ScriptedEngine, ended
@@ -247,15 +248,7 @@ def test_a_job_goes_on_without_a_board(desk, types, monkeypatch):
     assert isinstance(desk.engine, ScriptedEngine)
 
 
-def test_tab_completes_jobs_and_engines(desk, types, monkeypatch, capfd):
+def test_tab_completes_jobs_and_engines(desk, types):
     types("submit", "--name", "alpha", "--", "true")
-    monkeypatch.setenv("_ABOARD_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "aboard\njobs\nshow\nal")
-    monkeypatch.setenv("COMP_CWORD", "3")
-    with pytest.raises(SystemExit):
-        types()
-    assert capfd.readouterr().out.split() == ["alpha"]
-    monkeypatch.setenv("COMP_WORDS", "aboard\nsubmit\n--on\nsl")
-    with pytest.raises(SystemExit):
-        types()
-    assert capfd.readouterr().out.split() == ["slurm"]
+    assert offers_for(["jobs", "show"], "al") == [("alpha", "job")]
+    assert offers_for(["submit", "--on"], "sl") == [("slurm", "engine")]

@@ -11,6 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
+_COMPLETION = "_ABOARD_COMPLETE"  # set by the scripts of shells
 _NEW_OBJECTS = 200_000  # until the next garbage collection, so that short commands need none
 
 
@@ -26,6 +27,10 @@ def main() -> NoReturn:
 
 
 def _run() -> int:
+    if os.environ.get(_COMPLETION, "").startswith("complete_"):
+        from aboard.cli.completion import answer
+
+        return answer(os.environ[_COMPLETION].removeprefix("complete_"))
     from aboard.system import requires
 
     try:

@@ -5,18 +5,19 @@ Only the module of the command that runs is imported, so that none waits for the
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 from typer import _completion_shared
 from typer.core import TyperCommand, TyperGroup
 
-from aboard.cli.completion import BASH_SCRIPT, whole_words
+from aboard.cli.completion import BASH_SCRIPT, Command, Completer, Parameter
 from aboard.cli.console import CommandError, ReportingGroup, examples, report
 
 _HELP = """
@@ -181,7 +182,7 @@ class _AllCommands(ReportingGroup):
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - likewise
-        """Return a stand-in for help and completion: a command would import its module."""
+        """Return a stand-in for the help: a command would import its module."""
         if cmd_name not in COMMANDS:
             return None
         _, summary, panel = COMMANDS[cmd_name]
@@ -189,8 +190,8 @@ class _AllCommands(ReportingGroup):
         return TyperCommand(cmd_name, help=summary, hidden=hidden, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found and self.commands[found.name], rest  # completion may find none
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, self.commands[str(name)], rest
 
 
 app = typer.Typer(
@@ -244,8 +245,7 @@ def run(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     json = _wants_json(arguments)
     try:
-        with whole_words():
-            result = app(arguments, prog_name="aboard", standalone_mode=False, obj=json)
+        result = app(arguments, prog_name="aboard", standalone_mode=False, obj=json)
     except (CommandError, ImportError) as error:
         return report(error, json=json)
     except typer.Abort:
@@ -257,7 +257,7 @@ class HelpByDefault(TyperGroup):
     """The commands of a group; without one, the help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args and not ctx.resilient_parsing:
+        if not args:
             typer.echo(ctx.get_help(), nl=False)
             ctx.exit()
         return super().parse_args(ctx, args)
@@ -273,8 +273,6 @@ class ListByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command first: the one behind the options, or the default."""
-        if not args and ctx.resilient_parsing:
-            return super().parse_args(ctx, args)  # completion: a command may still follow
         if not args or args[0] not in ctx.help_option_names:
             at = self._first_word(args)
             if at < len(args) and args[at] in self.commands:
@@ -297,17 +295,60 @@ class ListByDefault(TyperGroup):
             at += 2 if args[at] in with_value else 1
         return at
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Offer the commands, and the options and arguments of the default command."""
-        command = self.commands[self.default]
-        below = typer.Context(command, info_name=self.default, parent=ctx, resilient_parsing=True)
-        below.params["root"] = None
-        offers = [*super().shell_complete(ctx, incomplete)]
-        offers += command.shell_complete(below, incomplete)
-        for one in self._arguments():
-            offers += one.shell_complete(below, incomplete)
-        return list({offer.value: offer for offer in offers}.values())
-
 
 class StatusByDefault(ListByDefault):
     default = "status"
+
+
+def describe(name: str) -> Command:
+    """Return what completion needs of a command; with an empty name, of the command line."""
+    if name:
+        return _described(name, _command(name))
+    return _described("", typer.main.get_command(app))
+
+
+def _described(name: str, command: Any) -> Command:
+    """Describe a command; those of the command line itself are described when they are used."""
+    context = typer.Context(command, info_name=name, **command.context_settings)
+    function = inspect.unwrap(command.callback) if command.callback else None
+    completers = _completers(function) if function else {}
+    below = command.commands if isinstance(command, TyperGroup) else {}
+    return Command(
+        name,
+        command.help or command.short_help or "",
+        command.hidden,
+        context.allow_interspersed_args,
+        [
+            _parameter(one, completers.get(str(one.name)))
+            for one in command.get_params(context)
+            if not getattr(one, "hidden", False)
+        ],
+        {
+            one: _described(one, below[one] if name else command.get_command(context, one))
+            for one in below
+        },
+        getattr(command, "default", ""),
+    )
+
+
+def _completers(function: Any) -> dict[str, Completer]:
+    hints = get_type_hints(function, include_extras=True)
+    return {
+        name: one
+        for name, hint in hints.items()
+        for one in getattr(hint, "__metadata__", ())
+        if isinstance(one, Completer)
+    }
+
+
+def _parameter(of: Any, completer: Completer | None) -> Parameter:
+    is_option = of.param_type_name == "option"
+    return Parameter(
+        of.name,
+        [*of.opts, *of.secondary_opts] if is_option else [],
+        is_option and not of.is_flag and not of.count,
+        of.multiple if is_option else of.nargs == -1,
+        list(completer.choices if completer else map(str, getattr(of.type, "choices", ()))),
+        completer.offers.__name__ if completer else "",
+        getattr(of, "help", None) or "",
+    )

@@ -15,7 +15,7 @@ import typer
 
 from aboard.boards.model import ENDED, INSTANT, BoardState
 from aboard.cli.app import HelpByDefault
-from aboard.cli.completion import boards_like, places_like, selectors_like
+from aboard.cli.completion import Completer, boards_like, places_like, selectors_like
 from aboard.cli.console import (
     INTERRUPTED,
     BandOption,
@@ -62,8 +62,8 @@ BoardArgument = Annotated[
         metavar="BOARD",
         help="A name, an id, or the beginning of one.",
         show_default=False,
-        autocompletion=boards_like,
     ),
+    Completer(boards_like),
 ]
 BoardsArgument = Annotated[
     list[str],
@@ -71,8 +71,8 @@ BoardsArgument = Annotated[
         metavar="BOARD...",
         help="Names or ids, or beginnings of them; one or more.",
         show_default=False,
-        autocompletion=boards_like,
     ),
+    Completer(boards_like),
 ]
 _HEADS = (
     *("ID", "NAME", "OWNER", "STATE", "RUNS", "SHOWS"),
@@ -114,8 +114,8 @@ def start(
             metavar="[SELECTOR]...",
             help="Selectors, paths or URIs of runs; by default the whole root.",
             show_default=False,
-            autocompletion=selectors_like,
         ),
+        Completer(selectors_like),
     ] = None,
     root: RootOption = None,
     where: WhereOption = None,
@@ -133,8 +133,8 @@ def start(
             help="Where it runs, as ENGINE or ENGINE:PROFILE. instant: in the hub itself."
             " process: in a separate process. docker, slurm, kubernetes, vertex:"
             " see `aboard engines`. [default: set by the hub]",
-            autocompletion=places_like,
         ),
+        Completer(places_like),
     ] = None,
     engine: Annotated[
         Literal["fast", "stock"] | None,
@@ -419,8 +419,8 @@ def open_board(
             metavar="[BOARD]",
             help="A name or an id, or the beginning of one; by default the console.",
             show_default=False,
-            autocompletion=boards_like,
         ),
+        Completer(boards_like),
     ] = None,
     root: RootOption = None,
     browser: Annotated[
@@ -499,8 +499,8 @@ def stop_boards(
             metavar="[BOARD]...",
             help="Names or ids, or beginnings of them; one or more, unless --all.",
             show_default=False,
-            autocompletion=boards_like,
         ),
+        Completer(boards_like),
     ] = None,
     all: Annotated[  # noqa: A002 - named as on the command line
         bool, typer.Option("--all", "-a", help="Stop all of your own boards.")
@@ -671,8 +671,8 @@ SelectorsArgument = Annotated[
         metavar="SELECTOR...",
         help="Selectors, paths or URIs, one or more.",
         show_default=False,
-        autocompletion=selectors_like,
     ),
+    Completer(selectors_like),
 ]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from aboard.cli.completion import metrics_like, selectors_like
+from aboard.cli.completion import Completer, metrics_like, selectors_like
 from aboard.cli.console import (
     FAILURE,
     JsonOption,
@@ -75,13 +75,12 @@ def _side(name: str) -> Any:
         metavar=name,
         help="A run or a group of runs: selectors, separated by commas.",
         show_default=False,
-        autocompletion=selectors_like,
     )
 
 
 def compare(
-    a: Annotated[str, _side("A")],
-    b: Annotated[str, _side("B")],
+    a: Annotated[str, _side("A"), Completer(selectors_like)],
+    b: Annotated[str, _side("B"), Completer(selectors_like)],
     root: RootOption = None,
     metric: Annotated[
         list[str] | None,
@@ -89,8 +88,8 @@ def compare(
             metavar="METRIC",
             help="Only metrics that match, such as 'eval/*', or one of last, min, max, mean, first"
             " and count of one: eval/acc.max; may be repeated.",
-            autocompletion=metrics_like,
         ),
+        Completer(metrics_like),
     ] = None,
     fail_if: Annotated[
         list[str] | None,

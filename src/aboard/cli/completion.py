@@ -1,20 +1,20 @@
-"""Shell completion: running boards, runs in the index, and values of options.
+"""Shell completion: what the last word of a command line can become.
 
 Completion must be fast and silent: it starts no hub, lists no root, and offers nothing on an error.
+It does not import typer, which takes as long as all the rest: the options and arguments of a
+command are read from typer once, and kept in the user's cache until the command line changes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
-from io import StringIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import typer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from aboard.index import Index
@@ -33,49 +33,143 @@ BASH_SCRIPT = """
 complete -o default -F %(complete_func)s %(prog_name)s
 """
 """Typer's script, except for the space."""
+_CACHE = "completion.json"
 _BRACKETED = re.compile(r"""\b(hparams|metrics|tags)\[(["'])([^"']*)(?:\2\]\.(\w*))?$""")
 _SIGNED = {"--sort"}  # options whose values may begin with a minus
 _TO_ANSWER_SECONDS = 1.0
 _MOST_OFFERED = 10_000
 _MOST_TAGS = 1_000  # of a source; reading them takes about ten milliseconds
 
-Offers = list[tuple[str, str]]
+Offers = Sequence[tuple[str, str] | str]  # a text, perhaps with a description
 
 
-@contextmanager
-def whole_words() -> Iterator[None]:
-    """Let Bash complete words with a colon, such as `slurm:long`, and values such as `-created`.
+class Context(NamedTuple):
+    """The words before the one to complete: the command, and the values of its parameters."""
 
-    Bash splits words at colons and replaces only what follows the last one: join the words that it
-    passes, and remove the preceding part from the offers. Zsh and Fish do not need this.
+    command: str
+    params: Mapping[str, Any]  # None for a parameter without a value
+    choices: Sequence[str] = ()  # of the parameter that is completed
 
-    Typer takes any word with a leading minus for an option: complete `--sort -created` without it.
+
+class Completer(NamedTuple):
+    """What completes an option or argument, in the annotation of a command's parameter.
+
+    `choices` are part of what is offered, and known without importing the command.
     """
-    if os.environ.get("_ABOARD_COMPLETE") != "complete_bash":
-        yield
-        return
+
+    offers: Callable[[Context, str], Offers]
+    choices: Sequence[str] = ()
+
+
+class Parameter(NamedTuple):
+    name: str
+    options: Sequence[str]  # empty for an argument
+    takes_value: bool
+    is_many: bool
+    choices: Sequence[str]
+    completer: str  # the name of a function in this module
+    help: str
+
+
+class Command(NamedTuple):
+    name: str  # empty for the command line itself
+    help: str
+    is_hidden: bool
+    is_interspersed: bool  # options may follow arguments
+    parameters: Sequence[Parameter]
+    commands: Mapping[str, Command]
+    default: str  # the command of a group that runs if none is named
+
+    @classmethod
+    def load(cls, row: Sequence[Any]) -> Command:
+        name, about, is_hidden, is_interspersed, parameters, commands, default = row
+        own = [Parameter(*one) for one in parameters]
+        below = {key: cls.load(one) for key, one in commands.items()}
+        return cls(name, about, is_hidden, is_interspersed, own, below, default)
+
+    @property
+    def arguments(self) -> list[Parameter]:
+        return [one for one in self.parameters if not one.options]
+
+    def option(self, name: str) -> Parameter | None:
+        return next((one for one in self.parameters if name in one.options), None)
+
+
+def answer(shell: str) -> int:
+    """Print what the last word can become, as a shell expects it; return the exit code."""
+    if shell not in _SHELLS:
+        sys.stderr.write(f"aboard: completion does not support {shell!r}.\n")
+        return 1
+    try:
+        words, last, kept = _from_bash() if shell == "bash" else _from_line(shell)
+        offers = offers_for(words[1:], last)
+    except Exception:  # noqa: BLE001 - completion must be silent
+        offers, kept = [], ""
+    lines = [_SHELLS[shell](text.removeprefix(kept), about) for text, about in offers]
+    if shell == "zsh":
+        found = "\n".join(lines)
+        lines = [f"_arguments '*: :(({found}))'" if lines else "_files"]
+    if shell == "fish" and os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
+        return 0 if lines else 1  # then the shell offers files
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
+
+
+def _from_bash() -> tuple[list[str], str, str]:
+    """Return the words before the last, the last, and the beginning of it that Bash keeps."""
     given = os.environ["COMP_WORDS"].split("\n")
     words, kept = join_words(given[: int(os.environ["COMP_CWORD"]) + 1])
-    words, sign = without_sign(words)
-    os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    offers = StringIO()
+    *before, last = (" ".join(_split(word)) for word in words)
+    return before, last, kept
+
+
+def _from_line(shell: str) -> tuple[list[str], str, str]:
+    line = os.environ["_TYPER_COMPLETE_ARGS"]
+    words = _split(line)
+    if shell in {"powershell", "pwsh"}:
+        last = os.environ.get("_TYPER_COMPLETE_WORD_TO_COMPLETE", "")
+        return (words[:-1] if last else words), last, ""
+    last = "" if line.endswith(" ") else words.pop()
+    return words, last, ""
+
+
+def _split(text: str) -> list[str]:
+    """Split words as a shell does; a quote may still be open."""
+    if not any(one in text for one in "'\"\\ \n"):
+        return [text] if text else []
+    import shlex
+
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words: list[str] = []
     try:
-        with redirect_stdout(offers):
-            yield
-    finally:
-        for line in offers.getvalue().splitlines(keepends=True):
-            text = sign + line if line.strip() else line
-            sys.stdout.write(text.removeprefix(kept))
+        words.extend(lexer)
+    except ValueError:  # the open quote
+        words.append(lexer.token)
+    return words
 
 
-def without_sign(words: Sequence[str]) -> tuple[list[str], str]:
-    """Remove the minus from the last word if it is the value of a signed option."""
-    *before, last = words
-    quote = last[:1] if last[:1] in {"'", '"'} else ""
-    value = last.removeprefix(quote)
-    if not before or before[-1] not in _SIGNED or value[:1] != "-" or value[:2] == "--":
-        return list(words), ""
-    return [*before, quote + value[1:]], "-"
+def _for_zsh(text: str, about: str) -> str:
+    described = [_escaped(text), _escaped(about)] if about else [_escaped(text)]
+    return ":".join(f'"{one}"' for one in described)
+
+
+def _escaped(text: str) -> str:
+    for before, after in (
+        *(('"', '""'), ("'", "''"), ("$", "\\$"), ("`", "\\`")),
+        (":", "\\\\:"),
+    ):
+        text = text.replace(before, after)
+    return text
+
+
+_SHELLS: dict[str, Callable[[str, str], str]] = {
+    "bash": lambda text, _: text,
+    "zsh": _for_zsh,
+    "fish": lambda text, about: f"{text}\t{' '.join(about.split())}" if about else text,
+    "powershell": lambda text, about: f"{text}:::{about or ' '}",
+    "pwsh": lambda text, about: f"{text}:::{about or ' '}",
+}
 
 
 def join_words(given: Sequence[str]) -> tuple[list[str], str]:
@@ -97,7 +191,163 @@ def join_words(given: Sequence[str]) -> tuple[list[str], str]:
     return words, kept
 
 
-def boards_like(incomplete: str) -> Offers:
+def offers_for(words: Sequence[str], last: str) -> list[tuple[str, str]]:
+    """Return what `last` can become after the words that follow `aboard`."""
+    command = _known_command("")
+    while command.commands:
+        at = _first_word(command, words)
+        word = words[at] if at < len(words) else ""
+        if word in command.commands:
+            words = [*words[:at], *words[at + 1 :]]
+            command = command.commands[word] if command.name else _known_command(word)
+        elif (
+            words and command.default and (not word or command.commands[command.default].arguments)
+        ):
+            command = command.commands[command.default]
+        elif word:
+            return []
+        else:
+            break
+    offers = [
+        (name, one.help)
+        for name, one in command.commands.items()
+        if name.startswith(last) and not one.is_hidden
+    ]
+    offers += _of_parameters(command, words, last)
+    if command.default:
+        offers += _of_parameters(command.commands[command.default], [], last)
+    return list(dict(offers).items())
+
+
+def _first_word(command: Command, words: Sequence[str]) -> int:
+    """Return the position of the first word that is neither an option nor its value."""
+    known = [command, *(command.commands.values() if command.default else ())]
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        options = [option for one in known if (option := one.option(words[at])) is not None]
+        at += 2 if any(one.takes_value for one in options) else 1
+    return at
+
+
+class _Line:
+    """The words before the last one, matched with the parameters of a command."""
+
+    def __init__(self, command: Command, words: Sequence[str]) -> None:
+        self.values: dict[str, Any] = {one.name: None for one in command.parameters}
+        self.waiting: Parameter | None = None  # for its value
+        self.has_ended = False  # options have: only arguments follow
+        arguments: list[str] = []
+        for word in words:
+            if self.waiting is not None:
+                self._put(self.waiting, word)
+                self.waiting = None
+            elif self.has_ended or word[:1] != "-":
+                arguments.append(word)
+                self.has_ended |= not command.is_interspersed
+            elif word == "--":
+                self.has_ended = True
+            else:
+                self._take_option(command, word)
+        self.next: Parameter | None = None  # argument
+        for one in command.arguments:
+            taken = arguments if one.is_many else arguments[:1]
+            arguments = arguments[len(taken) :]
+            for word in taken:
+                self._put(one, word)
+            if self.next is None and (one.is_many or not taken):
+                self.next = one
+
+    def _take_option(self, command: Command, word: str) -> None:
+        name, equals, value = word.partition("=")
+        option = command.option(name)
+        if option is None:
+            return
+        if not option.takes_value:
+            self.values[option.name] = True
+        elif equals:
+            self._put(option, value)
+        else:
+            self.waiting = option
+
+    def _put(self, parameter: Parameter, word: str) -> None:
+        before = self.values[parameter.name]
+        self.values[parameter.name] = [*(before or ()), word] if parameter.is_many else word
+
+
+def _of_parameters(command: Command, words: Sequence[str], last: str) -> list[tuple[str, str]]:
+    line = _Line(command, words)
+    context = Context(command.name, line.values)
+    option, equals, value = last.partition("=")
+    is_option = last.startswith("-") and not line.has_ended
+    if line.waiting is not None and (not is_option or _is_signed(line.waiting, last)):
+        return _values(context, line.waiting, last)
+    if not is_option:
+        return _values(context, line.next, last) if line.next else []
+    if equals:
+        named = command.option(option)
+        found = _values(context, named, value) if named and named.takes_value else []
+        return [(f"{option}={text}", about) for text, about in found]
+    return [
+        (name, one.help)
+        for one in command.parameters
+        if one.is_many or line.values[one.name] is None
+        for name in one.options
+        if name.startswith(last)
+    ]
+
+
+def _is_signed(parameter: Parameter, value: str) -> bool:
+    return value[:1] == "-" and value[:2] != "--" and not _SIGNED.isdisjoint(parameter.options)
+
+
+def _values(context: Context, parameter: Parameter, last: str) -> list[tuple[str, str]]:
+    sign = "-" if _is_signed(parameter, last) else ""
+    last = last.removeprefix(sign)
+    offers: Offers = parameter.choices
+    if parameter.completer:
+        choosing = context._replace(choices=parameter.choices)
+        offers = globals()[parameter.completer](choosing, last)
+    pairs = ((one, "") if isinstance(one, str) else one for one in offers)
+    return [(sign + text, about) for text, about in pairs if text.startswith(last)]
+
+
+# The cache of commands.
+
+
+def _known_command(name: str) -> Command:
+    """Return a command by name, the command line itself for an empty one."""
+    from aboard.system import cache_place, make_private, write_private
+
+    path = cache_place().directory / _CACHE
+    stamp = _stamp()
+    rows: dict[str, Any] = {}
+    with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+        document = json.loads(path.read_bytes())
+        rows = document["commands"] if document["stamp"] == stamp else {}
+        if name in rows:
+            return Command.load(rows[name])
+    from aboard.cli.app import describe
+
+    command = describe(name)
+    with suppress(OSError):
+        make_private(path.parent)
+        write_private(path, json.dumps({"stamp": stamp, "commands": rows | {name: command}}))
+    return command
+
+
+def _stamp() -> str:
+    """Return a text that changes with the command line."""
+    from aboard import __version__
+
+    with os.scandir(Path(__file__).parent) as entries:
+        times = sorted((one.name, one.stat().st_mtime_ns) for one in entries if one.is_file())
+    return f"{__version__} {times}"
+
+
+# What completes a value.
+
+
+def boards_like(_: Context, incomplete: str) -> Offers:
     try:
         from aboard.sdk.client import Client
 
@@ -109,7 +359,7 @@ def boards_like(incomplete: str) -> Offers:
     return [(text, about) for text, about in named if text.startswith(incomplete)]
 
 
-def jobs_like(context: typer.Context, incomplete: str) -> Offers:
+def jobs_like(context: Context, incomplete: str) -> Offers:
     """Offer jobs, except those in buckets, which take too long to list."""
     try:
         from aboard.jobs.store import JobStore, find_job_roots
@@ -122,7 +372,7 @@ def jobs_like(context: typer.Context, incomplete: str) -> Offers:
         return []
 
 
-def job_places_like(incomplete: str) -> Offers:
+def job_places_like(_: Context, incomplete: str) -> Offers:
     """Offer the places of jobs: engines, and profiles in the user's settings."""
     try:
         from aboard.executors import BATCHES, places, read_engines
@@ -133,15 +383,15 @@ def job_places_like(incomplete: str) -> Offers:
         return []
 
 
-def places_like(incomplete: str) -> Offers:
+def places_like(context: Context, incomplete: str) -> Offers:
     """Offer the places of boards: the hub itself, and its engines."""
     from aboard.boards.model import INSTANT
 
     offers = [(INSTANT, "served by the hub itself")] if INSTANT.startswith(incomplete) else []
-    return [*offers, *engines_like(incomplete)]
+    return [*offers, *engines_like(context, incomplete)]
 
 
-def engines_like(incomplete: str) -> Offers:
+def engines_like(_: Context, incomplete: str) -> Offers:
     """Offer the engines of the hub; without a hub, all."""
     try:
         from aboard.sdk.client import Client
@@ -155,7 +405,7 @@ def engines_like(incomplete: str) -> Offers:
     return [(name, "engine") for name in names if name.startswith(incomplete)]
 
 
-def selectors_like(context: typer.Context, incomplete: str) -> Offers:
+def selectors_like(context: Context, incomplete: str) -> Offers:
     try:
         if named := _named_like(context, incomplete):
             return named
@@ -164,7 +414,7 @@ def selectors_like(context: typer.Context, incomplete: str) -> Offers:
         return []
 
 
-def _named_like(context: typer.Context, incomplete: str) -> Offers:
+def _named_like(context: Context, incomplete: str) -> Offers:
     """Offer what may follow `tag:`, `state:` and `hparam:`, also after `not:`."""
     before, colon, _ = incomplete.rpartition(":")
     match before.removeprefix("not:"):
@@ -184,7 +434,7 @@ def _named_like(context: typer.Context, incomplete: str) -> Offers:
     return [(text, before) for text in texts]
 
 
-def metrics_like(context: typer.Context, incomplete: str) -> list[str]:
+def metrics_like(context: Context, incomplete: str) -> list[str]:
     """Offer metrics; after the name of one and a dot, its statistics."""
     try:
         from aboard.runs.question import STATISTICS
@@ -198,14 +448,17 @@ def metrics_like(context: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-def tags_like(context: typer.Context, incomplete: str) -> list[str]:
+def choices_like(context: Context, _: str) -> Sequence[str]:
+    return context.choices
+
+
+def tags_like(context: Context, incomplete: str) -> list[str]:
     """Offer tags of the sources, or of all roots if the index does not have the sources."""
     try:
         with _index_of_runs(context) as (index, roots):
             if index is None:
                 return []
-            # An option without its value ends the parsing: the arguments are still in `args`.
-            found = _tags(context, index, context.params.get("source") or context.args)
+            found = _tags(context, index, context.params.get("source") or ())
             found = found or _tags(context, index, roots)
         # Tags with a leading underscore are internal.
         return [one for one in found if one.startswith(incomplete) and one[:1] != "_"]
@@ -213,26 +466,23 @@ def tags_like(context: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-def _tags(context: typer.Context, index: Index, sources: Sequence[str]) -> list[str]:
+def _tags(context: Context, index: Index, sources: Sequence[str]) -> list[str]:
     from aboard.index import Source
 
     tags = [tag for one in sources for tag in index.tags(Source.parse(one), most=_MOST_TAGS)]
-    only_scalars = context.info_name == "export"
+    only_scalars = context.command == "export"
     return sorted({tag.name for tag in tags if tag.is_scalar or not only_scalars})
 
 
-def columns_like(context: typer.Context, incomplete: str) -> list[str]:
-    from aboard.cli.runs import VALUES
-
+def columns_like(context: Context, incomplete: str) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
     given = set(before.split(","))
-    names = dict.fromkeys(
-        [*(one for one in VALUES if one.startswith(last)), *_fields(context, last)]
-    )
+    values = [one for one in context.choices if one.startswith(last)]
+    names = dict.fromkeys([*values, *_fields(context, last)])
     return [f"{before}{comma}{name}" for name in names if name not in given]
 
 
-def fields_like(context: typer.Context, incomplete: str) -> list[str]:
+def fields_like(context: Context, incomplete: str) -> list[str]:
     """Offer fields to sort or group by, also after a comma."""
     before, comma, last = incomplete.rpartition(",")
     sign = "-" if comma and last.startswith("-") else ""
@@ -240,7 +490,7 @@ def fields_like(context: typer.Context, incomplete: str) -> list[str]:
     return [f"{before}{comma}{sign}{name}" for name in offers]
 
 
-def conditions_like(context: typer.Context, incomplete: str) -> list[str]:
+def conditions_like(context: Context, incomplete: str) -> list[str]:
     """Offer fields for the last word of a condition."""
     before, last = _split_word(incomplete)
     return [before + one for one in _fields_within(context, last)]
@@ -255,7 +505,7 @@ def _split_word(text: str) -> tuple[str, str]:
     return text[:at], text[at:]
 
 
-def _fields_within(context: typer.Context, incomplete: str) -> list[str]:
+def _fields_within(context: Context, incomplete: str) -> list[str]:
     """Offer fields; with the only group that matches, also its names.
 
     A shell completes a single offer with a space and a closing quote.
@@ -266,7 +516,7 @@ def _fields_within(context: typer.Context, incomplete: str) -> list[str]:
     return offers
 
 
-def _fields(context: typer.Context, incomplete: str) -> list[str]:
+def _fields(context: Context, incomplete: str) -> list[str]:
     """Offer fields of runs; names in a group, such as hyperparameters, after the group."""
     try:
         from aboard.runs.question import GROUPS, RUN_FIELDS, STATISTICS, field_text
@@ -287,7 +537,7 @@ def _fields(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _bracketed(
-    context: typer.Context, group: str, quote: str, name: str, statistic: str | None
+    context: Context, group: str, quote: str, name: str, statistic: str | None
 ) -> list[str]:
     """Offer names for `metrics["eval/a`, and statistics for `metrics["eval/acc"].m`."""
     from aboard.runs.question import STATISTICS
@@ -299,7 +549,7 @@ def _bracketed(
     return [f"{group}[{quote}{name}{quote}].{one}" for one in known if one.startswith(statistic)]
 
 
-def _offered_runs(context: typer.Context, incomplete: str) -> Offers:
+def _offered_runs(context: Context, incomplete: str) -> Offers:
     with _index_of_runs(context) as (index, roots):
         return [] if index is None else offered_runs(index, roots, incomplete)
 
@@ -316,7 +566,7 @@ def offered_runs(index: Index, roots: Sequence[str], incomplete: str) -> Offers:
     return [*offers, *((one, "run") for one in runs)]
 
 
-def _names(context: typer.Context, group: str) -> list[str]:
+def _names(context: Context, group: str) -> list[str]:
     with _index_of_runs(context) as (index, roots):
         if index is None:
             return []
@@ -324,7 +574,7 @@ def _names(context: typer.Context, group: str) -> list[str]:
 
 
 @contextmanager
-def _index_of_runs(context: typer.Context) -> Iterator[tuple[Index | None, list[str]]]:
+def _index_of_runs(context: Context) -> Iterator[tuple[Index | None, list[str]]]:
     """Open the index if it exists; also return the roots in which a command finds runs."""
     from aboard.index.schema import FILE_NAME
     from aboard.runs.catalog import find_roots

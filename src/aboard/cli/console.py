@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from aboard.cli.completion import fields_like
+from aboard.cli.completion import Completer, fields_like
 from aboard.storage.base import BadUri, StorageError
 from aboard.system import explain
 
@@ -65,8 +65,8 @@ GroupByOption = Annotated[
         metavar="FIELD,...",
         help="Show a curve for each group of runs with the same values of fields, such as"
         " hparams.lr, separated by commas; may be repeated.",
-        autocompletion=fields_like,
     ),
+    Completer(fields_like),
 ]
 BandOption = Annotated[
     Literal["std", "sem", "minmax", "quartiles"] | None,

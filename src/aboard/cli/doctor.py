@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.completion import engines_like, selectors_like
+from aboard.cli.completion import Completer, engines_like, selectors_like
 from aboard.cli.console import (
     FAILURE,
     JsonOption,
@@ -55,8 +55,8 @@ def doctor(
             metavar="[SOURCE]...",
             help=f"{SHOWN} Or a board.",
             show_default=False,
-            autocompletion=selectors_like,
         ),
+        Completer(selectors_like),
     ] = None,
     root: RootOption = None,
     engine: Annotated[
@@ -64,8 +64,8 @@ def doctor(
         typer.Option(
             metavar="ENGINE[:PROFILE]",
             help="Test an engine of the hub with a small board, from start to stop.",
-            autocompletion=engines_like,
         ),
+        Completer(engines_like),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from aboard.cli.app import ListByDefault
-from aboard.cli.completion import job_places_like, jobs_like
+from aboard.cli.completion import Completer, job_places_like, jobs_like
 from aboard.cli.console import (
     INTERRUPTED,
     JsonOption,
@@ -62,8 +62,8 @@ JobArgument = Annotated[
         metavar="JOB",
         help="An id, or the beginning of one.",
         show_default=False,
-        autocompletion=jobs_like,
     ),
+    Completer(jobs_like),
 ]
 JobsArgument = Annotated[
     list[str],
@@ -71,8 +71,8 @@ JobsArgument = Annotated[
         metavar="JOB...",
         help="Ids, or beginnings of them; one or more.",
         show_default=False,
-        autocompletion=jobs_like,
     ),
+    Completer(jobs_like),
 ]
 JobRootOption = Annotated[
     list[str] | None,
@@ -106,8 +106,8 @@ def submit(
         typer.Option(
             metavar="ENGINE[:PROFILE]",
             help="Where it runs: process, docker, slurm, kubernetes or vertex.",
-            autocompletion=job_places_like,
         ),
+        Completer(job_places_like),
     ] = "process",
     experiment: Annotated[
         str | None, typer.Option(help="The runs' experiment; by default 'default'.")
@@ -322,8 +322,8 @@ def list_jobs(
             metavar="[JOB]...",
             help="Ids, or beginnings of them; all by default.",
             show_default=False,
-            autocompletion=jobs_like,
         ),
+        Completer(jobs_like),
     ] = None,
     state: Annotated[
         list[str] | None,

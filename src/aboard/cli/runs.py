@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from aboard.cli.app import ListByDefault
-from aboard.cli.completion import columns_like, fields_like, selectors_like
+from aboard.cli.completion import Completer, columns_like, fields_like, selectors_like
 from aboard.cli.console import (
     FAILURE,
     Failure,
@@ -190,8 +190,8 @@ SelectorArgument = Annotated[
         metavar="[SELECTOR]...",
         help="Which runs; all of them by default.",
         show_default=False,
-        autocompletion=selectors_like,
     ),
+    Completer(selectors_like),
 ]
 RunArgument = Annotated[
     list[str],
@@ -199,8 +199,8 @@ RunArgument = Annotated[
         metavar="RUN...",
         help="Selectors, one or more.",
         show_default=False,
-        autocompletion=selectors_like,
     ),
+    Completer(selectors_like),
 ]
 
 
@@ -218,8 +218,8 @@ def list_runs(
         str | None,
         typer.Option(
             help=_COLUMNS_HELP,
-            autocompletion=columns_like,
         ),
+        Completer(columns_like, tuple(VALUES)),
     ] = None,
     where: WhereOption = None,
     sort: SortOption = None,
@@ -231,8 +231,8 @@ def list_runs(
             metavar="FIELD,...",
             help="List groups of runs that have the same values of fields, separated by commas,"
             " with the mean of each column; may be repeated.",
-            autocompletion=fields_like,
         ),
+        Completer(fields_like),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -361,8 +361,8 @@ def show_run(
             metavar="RUN",
             help="A selector of one run.",
             show_default=False,
-            autocompletion=selectors_like,
         ),
+        Completer(selectors_like),
     ],
     root: RootOption = None,
     json: JsonOption = False,
@@ -503,8 +503,8 @@ def note_runs(
             metavar="RUN",
             help="A selector.",
             show_default=False,
-            autocompletion=selectors_like,
         ),
+        Completer(selectors_like),
     ],
     text: Annotated[
         str, typer.Argument(metavar="TEXT", help="The note; '' for none.", show_default=False)

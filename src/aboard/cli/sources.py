@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.completion import conditions_like, fields_like, tags_like
+from aboard.cli.completion import Completer, conditions_like, fields_like, tags_like
 from aboard.cli.console import (
     FAILURE,
     Failure,
@@ -77,8 +77,8 @@ WhereOption = Annotated[
         metavar="EXPR",
         help="Only runs for which this is true, such as"
         """ 'hparams.lr < 0.1 and metrics["eval/acc"] > 0.9'.""",
-        autocompletion=conditions_like,
     ),
+    Completer(conditions_like),
 ]
 SortOption = Annotated[
     list[str] | None,
@@ -86,8 +86,8 @@ SortOption = Annotated[
         metavar="[-]FIELD,...",
         help="Sort runs by fields, separated by commas; a leading '-' sorts descending; may be"
         " repeated.",
-        autocompletion=fields_like,
     ),
+    Completer(fields_like),
 ]
 _INTERNAL_TAGS = "_hparams_/"  # added by writers of hyperparameters
 LimitOption = Annotated[int | None, typer.Option(metavar="N", help="Show at most N runs.", min=1)]
@@ -496,8 +496,8 @@ TagOption = Annotated[
         "--tag",
         metavar="GLOB",
         help="Only tags of this name; may be repeated.",
-        autocompletion=tags_like,
     ),
+    Completer(tags_like),
 ]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aboard.cli.completion import selectors_like
+from aboard.cli.completion import Completer, choices_like, selectors_like
 from aboard.cli.console import (
     PORT_HELP,
     AddressOption,
@@ -93,8 +93,8 @@ def view(
             metavar="[SOURCE]...",
             help=f"{SHOWN} By default the root: ABOARD_ROOT or ./runs.",
             show_default=False,
-            autocompletion=selectors_like,
         ),
+        Completer(selectors_like),
     ] = None,
     root: RootOption = None,
     where: WhereOption = None,
@@ -142,8 +142,8 @@ def view(
             help="fast: our index. stock: TensorBoard's own loaders, for plugins that need the"
             " log directory.",
             metavar="fast|stock",
-            autocompletion=lambda: ["fast", "stock"],
         ),
+        Completer(choices_like, ["fast", "stock"]),
     ] = "fast",
     template: TemplateOption = None,
     group_by: GroupByOption = None,
