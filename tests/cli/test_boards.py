@@ -752,3 +752,15 @@ def test_a_board_that_waits_says_what_for_each_time_that_changes(monkeypatch, ca
         "aboard: board otter is starting (Priority); waiting until it runs.",
         "aboard: board otter is starting (Resources); waiting until it runs.",
     ]
+
+
+def test_only_a_wait_for_data_reports_that_there_is_none(monkeypatch, capsys):
+    monkeypatch.setattr(boards, "_SILENT_SECONDS", 0.0)
+    running = {"name": "otter", "state": "running", "reason": "", "condition": ""}
+    boards._Progress()(SimpleNamespace(**running, runs=None))  # it has just started
+    boards._Progress(data=True)(SimpleNamespace(**running, runs=2))
+    assert capsys.readouterr().err == ""
+    boards._Progress(data=True)(SimpleNamespace(**running, runs=0))
+    assert capsys.readouterr().err == (
+        "aboard: board otter has no data yet; waiting 10 s for some.\n"
+    )

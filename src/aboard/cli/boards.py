@@ -281,6 +281,8 @@ def _wait(client: Client, board: Board, *, data: bool) -> Board:
         board = client.wait(board, seconds=_START_SECONDS, data=False, on_change=progress)
         if board.problems or not data:
             return board
+        progress.clear()
+        progress = _Progress(data=True)
         return client.wait(board, seconds=_DATA_SECONDS, on_change=progress)
     except KeyboardInterrupt:
         progress.clear()
@@ -331,9 +333,13 @@ def _check_question(
 
 
 class _Progress:
-    """The state of a board: a transient line on a terminal, otherwise a notice."""
+    """The state of a board: a transient line on a terminal, otherwise a notice.
 
-    def __init__(self) -> None:
+    `data` is whether the command waits for data, not only until the board runs or has stopped.
+    """
+
+    def __init__(self, *, data: bool = False) -> None:
+        self._data = data
         self._at_terminal = sys.stderr.isatty()
         self._began = time.monotonic()
         self._shown = ""
@@ -350,6 +356,8 @@ class _Progress:
 
     def _update(self, board: Board) -> None:
         if board.state in ENDED or time.monotonic() - self._began < _SILENT_SECONDS:
+            return
+        if board.state == "running" and (not self._data or board.runs):
             return
         reason = "" if board.state == "running" else board.reason
         if self._announced is not None and reason in ("", self._announced):
