@@ -672,6 +672,23 @@ def test_a_beginning_of_several_names_asks_for_more(hub, aboard):
     assert done.err.endswith("Use a longer prefix.\n")
 
 
+def test_what_may_still_run_of_a_deleted_board_is_reported(monkeypatch, capsys):
+    left = "job 17 may still run on slurm. Stop it with: scancel 17"
+    client = SimpleNamespace(
+        get=lambda _: SimpleNamespace(id="b1", name="nightly"),
+        delete=lambda _, *, force: left if force else "",
+    )
+    monkeypatch.setattr(boards, "open_hub", lambda **_: client)
+    boards.delete_boards(["nightly"], force=True)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("deleted nightly (b1)\n", f"aboard: nightly: {left}\n")
+    boards.delete_boards(["nightly"], force=True, json=True)
+    deleted = json.loads(capsys.readouterr().out)["deleted"]
+    assert deleted == [{"id": "b1", "name": "nightly", "left": left}]
+    boards.delete_boards(["nightly"], json=True)
+    assert json.loads(capsys.readouterr().out)["deleted"] == [{"id": "b1", "name": "nightly"}]
+
+
 # Waiting for data.
 
 

@@ -36,7 +36,7 @@ from aboard.boards.model import (
     plain,
 )
 from aboard.boards.registry import Created, Leases, LiveBoards, Registry, Snapshot
-from aboard.executors import places, unknown_place
+from aboard.executors import executor_class, places, unknown_place
 from aboard.executors.base import (
     LOG_HOST,
     Address,
@@ -46,6 +46,7 @@ from aboard.executors.base import (
     Handle,
     Spec,
     Status,
+    log_host,
 )
 
 _log = logging.getLogger(__name__)
@@ -324,6 +325,27 @@ class Lifecycle:
 
         return self._retry_on_conflict(board_id, step)
 
+    def abandon(self, board_id: str) -> BoardRecord:
+        """End a board that is stopping without waiting for its engine."""
+
+        def step(record: BoardRecord) -> BoardRecord:
+            if record.state is not BoardState.STOPPING:
+                return record
+            return self._registry.transition(record, Transition(BoardState.STOPPED, record.reason))
+
+        return self._retry_on_conflict(board_id, step)
+
+    def leftover(self, record: BoardRecord) -> str:
+        """Return what may still run of a board that was not seen to end, and how to stop it."""
+        unit = self.unit(record) or f"aboard-{record.id}-{record.attempt}"
+        what = f"{unit} may still run on {record.on}."
+        if record.handle is None:
+            return what
+        command = self._kind(record).how_to_stop(record.handle)
+        host = log_host(record.handle)
+        where = f" on {host}" if host else ""
+        return f"{what} Stop it{where} with: {command}" if command else what
+
     def restart(self, board_id: str, *, reason: str = "") -> BoardRecord:
         """Stop a board if it is live, and start it again; its history is kept."""
 
@@ -449,9 +471,14 @@ class Lifecycle:
 
     def unit(self, record: BoardRecord) -> str:
         """Return the engine's name for the last start of a board, such as `job 17`."""
-        executor = self._executors.get(record.executor)
-        word, key = executor.unit if executor is not None else ("", "")
-        return f"{word} {record.handle[key]}" if record.handle and key in record.handle else ""
+        if not record.handle:
+            return ""
+        word, key = self._kind(record).unit
+        return f"{word} {record.handle[key]}" if key in record.handle else ""
+
+    def _kind(self, record: BoardRecord) -> Executor | type[Executor]:
+        """Return the executor of a board, or its class if the hub no longer has it."""
+        return self._executors.get(record.executor) or executor_class(record.executor)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._loop, name="boards", daemon=True)

@@ -597,14 +597,24 @@ def restart_boards(board: BoardsArgument, json: JsonOption = False) -> None:
     _each(board, restart, "restarted", json=json)
 
 
-def delete_boards(board: BoardsArgument, json: JsonOption = False) -> None:
+def delete_boards(
+    board: BoardsArgument,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Kill them, and delete them even if their engine is gone."),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
     """Delete boards with their history; the runs stay. Those that run are stopped first."""
     client = open_hub(revive=True)
 
     def delete(one: str) -> tuple[str, dict[str, Any]]:
         found = client.get(one)
-        client.delete(found)
-        return "deleted", {"id": found.id, "name": found.name}
+        deleted = {"id": found.id, "name": found.name}
+        if left := client.delete(found, force=force):
+            notify(f"{found.name}: {left}")
+            deleted["left"] = left
+        return "deleted", deleted
 
     _each(board, delete, "deleted", json=json)
 
@@ -958,7 +968,13 @@ COMMANDS = {
         restart_boards,
         examples("`aboard restart nightly` - after it failed, or was stopped"),
     ),
-    "delete": (delete_boards, examples("`aboard delete nightly` - delete a board and its history")),
+    "delete": (
+        delete_boards,
+        examples(
+            "`aboard delete nightly` - delete a board and its history",
+            "`aboard delete nightly --force` - even if its engine is gone; says what may still run",
+        ),
+    ),
     "share": (
         share_board,
         examples(
