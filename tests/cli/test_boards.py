@@ -313,6 +313,18 @@ def test_a_metric_below_a_name_is_not_a_metric_of_a_stage(hub, aboard, root):
     assert "no run has a metric 'acc'. The metrics are eval/acc. It is shown as '-'" in done.err
 
 
+def test_a_board_of_a_source_that_cannot_be_read_is_reported_at_once(no_hub, aboard):
+    command = ("start", "s3://bucket/x", "--name", "unread", "--no-browser", "--json")
+    done = aboard(*command, AWS_EC2_METADATA_DISABLED="true")
+    assert (done.code, done.json["condition"]) == (0, "source cannot be read")
+    _, problem, board, _ = done.err.splitlines()
+    assert problem.startswith("aboard: s3://bucket/x: no credentials were found. Set AWS_ACCESS")
+    assert board == (
+        "aboard: board unread is started, and shows data as soon as its source can be read."
+        f" To delete it: aboard delete {done.json['id']}"
+    )
+
+
 def test_a_board_tells_its_groups(hub, aboard):
     options = ("--group-by", "experiment", "--band", "minmax", "--show", "both", "--new")
     board = started(aboard, "cifar10", *options)

@@ -218,6 +218,11 @@ def start(
             board = _wait_until_read(client, board)
     for problem in (*board.problems, *(board.missing_fields or ())):
         notify(problem)
+    if board.problems and board.condition != "not answering":
+        notify(
+            f"board {board.name} is started, and shows data as soon as its source can be read. To"
+            f" delete it: aboard delete {board.id}"
+        )
     if client.hub.how == "personal" and any("credentials" in one for one in board.problems):
         notify(
             "your hub uses the environment variables it was started with. To use others: aboard hub"
