@@ -245,6 +245,8 @@ class TestTime:
         extended = hub.lifecycle.extend(board.id, 100)
         assert (extended.state, extended.expires) == (BoardState.STOPPING, board.expires + 100)
         assert extended.reason == "its time limit was extended"
+        with pytest.raises(IllegalTransition, match=r"is stopping\. Extend its time limit when it"):
+            hub.lifecycle.extend(board.id, 100)
         hub.tick(board, 4)
         hub.executor.is_ready(board.id)
         again = hub.tick(board)

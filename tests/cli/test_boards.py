@@ -515,10 +515,17 @@ def test_a_board_is_restarted_at_its_address_and_deleted(hub, aboard):
 def test_runs_are_added_and_removed(hub, aboard):
     board = started(aboard, "mnist", "--name", "growing", "--new")
     done = aboard("boards", "add", "growing", "cifar10/run3")
-    assert done.out == f"growing ({board['id']}) shows mnist, cifar10/run3\n"
+    assert done.out == f"growing ({board['id']}) shows 2 runs of mnist, cifar10/run3\n"
     assert sorted(losses(board["url"], hub, runs=2).values()) == [[3.0], [5.0]]
     aboard("boards", "remove", "growing", "mnist")
     assert list(losses(board["url"], hub).values()) == [[5.0]]
+    emptied = aboard("boards", "remove", "growing", "cifar10")
+    assert emptied.out.endswith(" shows 0 runs of cifar10/run3, not:cifar10/run3\n")
+    aboard("stop", "growing")
+    stopped = aboard("boards", "add", "growing", "mnist")
+    assert stopped.err == (
+        f"aboard: growing is stopped. Start it with: aboard restart {board['id']}\n"
+    )
 
 
 def test_a_board_is_changed_while_it_is_open(hub, aboard):
@@ -617,6 +624,14 @@ def test_what_has_no_end_cannot_be_extended(board, aboard):
     )
     aboard("boards", "change", board[0], "--timeout", "8h")
     assert aboard("boards", "change", board[0], "--extend", "8h").err == ""
+    aboard("stop", board[0])
+    done = aboard("boards", "change", board[0], "--extend", "8h")
+    assert done.err == (
+        f"aboard: board {board[1]} ({board[0]}) is stopped. Start it with: aboard restart"
+        f" {board[1]}\n"
+    )
+    done = aboard("boards", "change", board[0], "--timeout", "9h")
+    assert done.out.endswith("; it may run for 9 h 00 min\n")
 
 
 def test_what_was_stopped_already_is_told_as_such(board, aboard):

@@ -396,7 +396,10 @@ class Lifecycle:
         def step(record: BoardRecord) -> BoardRecord:
             if record.state is not BoardState.RUNNING:
                 hint = f"Start it with: aboard restart {record.id}"
-                raise IllegalTransition(f"board {record.id} is {record.state}.", hint)
+                if record.is_live:
+                    hint = "Extend its time limit when it runs."
+                message = f"board {record.id} ({record.name}) is {record.state}."
+                raise IllegalTransition(message, hint)
             if record.expires is None:
                 return record
             now = self._clock()

@@ -855,7 +855,11 @@ def _print_board(board: Board, *, json: bool) -> None:
     if json:
         print_json(board.document)
     else:
-        typer.echo(f"{board.name} ({board.id}) shows {shown(board, most=10)}")
+        words = shown(board, most=10)
+        runs = "" if board.runs is None else f"{counted(board.runs, 'run')} of "
+        typer.echo(f"{board.name} ({board.id}) shows {runs}{words}")
+    if board.state in ENDED:
+        notify(f"{board.name} is {board.state}. Start it with: aboard restart {board.id}")
 
 
 def _limits(board: Board) -> str:
@@ -863,6 +867,8 @@ def _limits(board: Board) -> str:
     seen = "every user of the hub sees" if about["visibility"] == "team" else "only its owner sees"
     ends = moment(seconds_of(about["expires"])) if about["expires"] else ""
     until = f"it runs until {ends}" if ends else "it has no time limit"
+    if about["timeout"] and not ends:
+        until = f"it may run for {duration(about['timeout'])}"
     idle = duration(about["idle_timeout"]) if about["idle_timeout"] else ""
     unseen = f", and stops after {idle} without a request" if idle else ""
     return f"{board.name} ({board.id}): {seen} it; {until}{unseen}"
