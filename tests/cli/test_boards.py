@@ -99,6 +99,23 @@ def test_a_root_narrows_what_a_selector_selects(no_hub, aboard, tmp_path):
     assert list(served(no_hub, one).values()) == [[1.0]]
 
 
+def test_runs_of_several_roots_are_reported(no_hub, aboard, tmp_path):
+    for place in ("a", "b"):
+        log_run(tmp_path / place, "exp/run1", [1.0])
+    log_run(tmp_path / "b", "exp/run2", [1.0])
+    first = aboard("start", "exp", "--root", tmp_path / "a", "--no-browser")
+    assert "2 roots" not in first.err
+    added = aboard("start", "exp", "--root", tmp_path / "b", "--no-browser")
+    assert "2 roots" not in added.err
+    both = aboard("start", "exp", "--no-browser")
+    assert both.err == (
+        f"aboard: the selectors match runs below 2 roots: {tmp_path}/b (2 runs), {tmp_path}/a"
+        " (1 run). To show only those of one root, add --root ROOT.\n"
+    )
+    for narrower in (["exp/run2"], ["exp", f'--where=root == "{tmp_path}/a"'], [tmp_path / "a"]):
+        assert aboard("start", *narrower, "--no-browser").err == ""
+
+
 def test_a_hub_that_ran_before_comes_back_with_its_boards_on_its_port(no_hub, aboard, root):
     no_hub.mkdir()  # other tests take the usual port as soon as it is free
     (no_hub / "last-hub.json").write_text(json.dumps({"port": free_port()}))

@@ -48,6 +48,7 @@ from aboard.cli.sources import (
     RootOption,
     SortOption,
     WhereOption,
+    exists,
     parse_question,
 )
 
@@ -216,6 +217,8 @@ def start(
             _check_question(client, selectors, where, sort)
         if is_known and (template or group_by):
             board = _wait_until_read(client, board)
+    if not root:
+        _report_roots(client, selectors, where)
     for problem in (*board.problems, *(board.missing_fields or ())):
         notify(problem)
     if board.problems and board.condition != "not answering":
@@ -335,6 +338,26 @@ def _check_question(
             notify(f"{error} The board shows such runs as soon as there are any.")
             return False
     return True
+
+
+def _report_roots(client: Client, selectors: Sequence[str], where: str | None) -> None:
+    """Report that names match runs below several roots, which may be of different projects."""
+    from aboard.runs.selectors import is_path
+    from aboard.sdk import HubError
+
+    names = [one for one in selectors if not is_path(one) and not exists(one)]
+    if not names:
+        return
+    try:
+        roots = client.facet("root", names, where=where)["values"]
+    except HubError:  # the board exists in any case
+        return
+    if len(roots) > 1:
+        listed = ", ".join(f"{one['value']} ({counted(one['count'], 'run')})" for one in roots)
+        notify(
+            f"the selectors match runs below {len(roots)} roots: {listed}. To show only those of"
+            " one root, add --root ROOT."
+        )
 
 
 class _Progress:
