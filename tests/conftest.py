@@ -71,6 +71,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engines", default="", help="run only the `engine` tests of these engines")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # Pytest 9.1 loses the fixtures of a package whose files are named around a file above it:
+    # pytest-dev/pytest#14964
+    config.args.sort(key=lambda one: one.partition("::")[0])
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """If all tests must run, exit before the first test and name what is missing."""
     if not must_run() or hasattr(session.config, "workerinput"):

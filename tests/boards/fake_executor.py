@@ -26,6 +26,7 @@ from aboard.executors.base import (
 
 class PretendExecutor(Executor):
     unit = ("process", "process")
+    stop_command = "end {process}"
 
     def __init__(self, root: Path, name: str = "process", profiles: tuple[str, ...] = ()) -> None:
         super().__init__(dict.fromkeys(("", *profiles)))

@@ -157,7 +157,7 @@ class TestFailing:
         clock.pass_by(30)
         assert hub.tick(board).state is BoardState.STOPPING
 
-    def test_one_that_makes_trouble_does_not_keep_others_waiting(self, hub, caplog):
+    def test_one_that_makes_trouble_does_not_keep_others_waiting(self, hub, clock, caplog):
         first, second = hub.make("a"), hub.make("b")
         real = hub.executor.start
 
@@ -170,7 +170,29 @@ class TestFailing:
         assert hub.tick(second).state is BoardState.STARTING
         assert "a mistake in an executor" in caplog.text
         hub.executor.start = real
+        clock.pass_by(2)
         assert hub.tick(first).handle is not None
+        hub.executor.is_ready(first.id)
+        assert hub.tick(first).reason == ""
+
+    def test_one_that_makes_trouble_is_tried_a_few_times(self, hub, clock, caplog):
+        def start(spec: Spec):
+            raise RuntimeError("a mistake in an executor")
+
+        hub.executor.start = start
+        board = hub.make()
+        states = [(now := hub.tick(board)).state]
+        said = "its start failed: RuntimeError: a mistake in an executor"
+        assert now.reason == f"{said}; it is tried again"
+        for _ in range(40):
+            clock.pass_by(1)
+            states.append((now := hub.tick(board)).state)
+        assert states.index(BoardState.FAILED) == 2 + 4 + 8 + 16
+        assert now.reason == said
+        lines = [one.message for one in caplog.records if said in one.message]
+        assert lines == [f"board {board.id}, attempt {n} of 5: {said}" for n in range(1, 6)]
+        hub.lifecycle.restart(board.id)
+        assert hub.tick(board).state is BoardState.STARTING
 
 
 class TestTime:
@@ -223,6 +245,8 @@ class TestTime:
         extended = hub.lifecycle.extend(board.id, 100)
         assert (extended.state, extended.expires) == (BoardState.STOPPING, board.expires + 100)
         assert extended.reason == "its time limit was extended"
+        with pytest.raises(IllegalTransition, match=r"is stopping\. Extend its time limit when it"):
+            hub.lifecycle.extend(board.id, 100)
         hub.tick(board, 4)
         hub.executor.is_ready(board.id)
         again = hub.tick(board)

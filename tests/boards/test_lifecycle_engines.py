@@ -1,5 +1,7 @@
 """Boards on engines: what they wait for, engines that do not answer, and what is left on them."""
 
+from dataclasses import replace
+
 import pytest
 
 from aboard.boards.model import BadValue, BoardRecord, BoardState, Limits, Transition
@@ -165,6 +167,30 @@ class TestSilentEngine:
         clock.pass_by(0.1)
         assert hub.lifecycle.stop(board.id).state is BoardState.STOPPING
         assert hub.tick(board, 2).state is BoardState.STOPPED
+
+    def test_a_board_that_stops_can_be_given_up_and_what_is_left_is_named(self, hub):
+        board = hub.running(on="slurm")
+        hub.executor.is_deaf = True
+        assert hub.lifecycle.abandon(board.id).state is BoardState.RUNNING
+        hub.lifecycle.stop(board.id, reason="stopped by ann")
+        stopping = hub.tick(board)
+        assert hub.lifecycle.leftover(stopping) == (
+            "process 1 may still run on slurm. Stop it with: end 1"
+        )
+        given_up = hub.lifecycle.abandon(board.id)
+        assert (given_up.state, given_up.reason) == (BoardState.STOPPED, stopping.reason)
+        hub.executor.is_deaf = False
+        assert hub.tick(board).state is BoardState.STOPPED
+
+    def test_what_is_left_on_an_engine_that_the_hub_no_longer_has_is_named(self, hub):
+        board = hub.running(on="slurm")
+        without = Hub(hub.registry, hub.executor, hub.clock, executors={})
+        record = replace(board, handle={"job": "17"}, state=BoardState.STOPPING)
+        assert without.lifecycle.leftover(record) == (
+            "job 17 may still run on slurm. Stop it with: scancel 17"
+        )
+        unsure = without.lifecycle.leftover(replace(record, handle=None))
+        assert unsure == f"aboard-{board.id}-1 may still run on slurm."
 
     def test_it_is_queried_less_and_less_often_and_at_once_when_it_is_back(self, hub, clock):
         hub.running(on="slurm")

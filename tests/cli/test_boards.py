@@ -99,6 +99,23 @@ def test_a_root_narrows_what_a_selector_selects(no_hub, aboard, tmp_path):
     assert list(served(no_hub, one).values()) == [[1.0]]
 
 
+def test_runs_of_several_roots_are_reported(no_hub, aboard, tmp_path):
+    for place in ("a", "b"):
+        log_run(tmp_path / place, "exp/run1", [1.0])
+    log_run(tmp_path / "b", "exp/run2", [1.0])
+    first = aboard("start", "exp", "--root", tmp_path / "a", "--no-browser")
+    assert "2 roots" not in first.err
+    added = aboard("start", "exp", "--root", tmp_path / "b", "--no-browser")
+    assert "2 roots" not in added.err
+    both = aboard("start", "exp", "--no-browser")
+    assert both.err == (
+        f"aboard: the selectors match runs below 2 roots: {tmp_path}/b (2 runs), {tmp_path}/a"
+        " (1 run). To show only those of one root, add --root ROOT.\n"
+    )
+    for narrower in (["exp/run2"], ["exp", f'--where=root == "{tmp_path}/a"'], [tmp_path / "a"]):
+        assert aboard("start", *narrower, "--no-browser").err == ""
+
+
 def test_a_hub_that_ran_before_comes_back_with_its_boards_on_its_port(no_hub, aboard, root):
     no_hub.mkdir()  # other tests take the usual port as soon as it is free
     (no_hub / "last-hub.json").write_text(json.dumps({"port": free_port()}))
@@ -313,6 +330,18 @@ def test_a_metric_below_a_name_is_not_a_metric_of_a_stage(hub, aboard, root):
     assert "no run has a metric 'acc'. The metrics are eval/acc. It is shown as '-'" in done.err
 
 
+def test_a_board_of_a_source_that_cannot_be_read_is_reported_at_once(no_hub, aboard):
+    command = ("start", "s3://bucket/x", "--name", "unread", "--no-browser", "--json")
+    done = aboard(*command, AWS_EC2_METADATA_DISABLED="true")
+    assert (done.code, done.json["condition"]) == (0, "source cannot be read")
+    _, problem, board, _ = done.err.splitlines()
+    assert problem.startswith("aboard: s3://bucket/x: no credentials were found. Set AWS_ACCESS")
+    assert board == (
+        "aboard: board unread is started, and shows data as soon as its source can be read."
+        f" To delete it: aboard delete {done.json['id']}"
+    )
+
+
 def test_a_board_tells_its_groups(hub, aboard):
     options = ("--group-by", "experiment", "--band", "minmax", "--show", "both", "--new")
     board = started(aboard, "cifar10", *options)
@@ -503,10 +532,17 @@ def test_a_board_is_restarted_at_its_address_and_deleted(hub, aboard):
 def test_runs_are_added_and_removed(hub, aboard):
     board = started(aboard, "mnist", "--name", "growing", "--new")
     done = aboard("boards", "add", "growing", "cifar10/run3")
-    assert done.out == f"growing ({board['id']}) shows mnist, cifar10/run3\n"
+    assert done.out == f"growing ({board['id']}) shows 2 runs of mnist, cifar10/run3\n"
     assert sorted(losses(board["url"], hub, runs=2).values()) == [[3.0], [5.0]]
     aboard("boards", "remove", "growing", "mnist")
     assert list(losses(board["url"], hub).values()) == [[5.0]]
+    emptied = aboard("boards", "remove", "growing", "cifar10")
+    assert emptied.out.endswith(" shows 0 runs of cifar10/run3, not:cifar10/run3\n")
+    aboard("stop", "growing")
+    stopped = aboard("boards", "add", "growing", "mnist")
+    assert stopped.err == (
+        f"aboard: growing is stopped. Start it with: aboard restart {board['id']}\n"
+    )
 
 
 def test_a_board_is_changed_while_it_is_open(hub, aboard):
@@ -605,6 +641,14 @@ def test_what_has_no_end_cannot_be_extended(board, aboard):
     )
     aboard("boards", "change", board[0], "--timeout", "8h")
     assert aboard("boards", "change", board[0], "--extend", "8h").err == ""
+    aboard("stop", board[0])
+    done = aboard("boards", "change", board[0], "--extend", "8h")
+    assert done.err == (
+        f"aboard: board {board[1]} ({board[0]}) is stopped. Start it with: aboard restart"
+        f" {board[1]}\n"
+    )
+    done = aboard("boards", "change", board[0], "--timeout", "9h")
+    assert done.out.endswith("; it may run for 9 h 00 min\n")
 
 
 def test_what_was_stopped_already_is_told_as_such(board, aboard):
@@ -670,6 +714,23 @@ def test_a_beginning_of_several_names_asks_for_more(hub, aboard):
     done = aboard("describe", "alike")
     assert done.code == 1
     assert done.err.endswith("Use a longer prefix.\n")
+
+
+def test_what_may_still_run_of_a_deleted_board_is_reported(monkeypatch, capsys):
+    left = "job 17 may still run on slurm. Stop it with: scancel 17"
+    client = SimpleNamespace(
+        get=lambda _: SimpleNamespace(id="b1", name="nightly"),
+        delete=lambda _, *, force: left if force else "",
+    )
+    monkeypatch.setattr(boards, "open_hub", lambda **_: client)
+    boards.delete_boards(["nightly"], force=True)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("deleted nightly (b1)\n", f"aboard: nightly: {left}\n")
+    boards.delete_boards(["nightly"], force=True, json=True)
+    deleted = json.loads(capsys.readouterr().out)["deleted"]
+    assert deleted == [{"id": "b1", "name": "nightly", "left": left}]
+    boards.delete_boards(["nightly"], json=True)
+    assert json.loads(capsys.readouterr().out)["deleted"] == [{"id": "b1", "name": "nightly"}]
 
 
 # Waiting for data.
@@ -752,3 +813,15 @@ def test_a_board_that_waits_says_what_for_each_time_that_changes(monkeypatch, ca
         "aboard: board otter is starting (Priority); waiting until it runs.",
         "aboard: board otter is starting (Resources); waiting until it runs.",
     ]
+
+
+def test_only_a_wait_for_data_reports_that_there_is_none(monkeypatch, capsys):
+    monkeypatch.setattr(boards, "_SILENT_SECONDS", 0.0)
+    running = {"name": "otter", "state": "running", "reason": "", "condition": ""}
+    boards._Progress()(SimpleNamespace(**running, runs=None))  # it has just started
+    boards._Progress(data=True)(SimpleNamespace(**running, runs=2))
+    assert capsys.readouterr().err == ""
+    boards._Progress(data=True)(SimpleNamespace(**running, runs=0))
+    assert capsys.readouterr().err == (
+        "aboard: board otter has no data yet; waiting 10 s for some.\n"
+    )

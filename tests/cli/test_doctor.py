@@ -143,6 +143,18 @@ def test_a_board_is_examined_as_its_hub_sees_it(hub, aboard, tmp_path):
     assert finding["advice"] == "Start it again with: aboard restart seen"
 
 
+def test_a_board_of_a_stopped_hub_is_examined(no_hub, aboard, tree, closed_port):
+    started = aboard("start", tree / "a", "--name", "seen", "--detach", "--json")
+    assert started.code == 0, started.err
+    aboard("hub", "stop")
+    result = aboard("doctor", "seen")
+    assert (result.code, result.out.splitlines()[0]) == (0, "board seen")
+    assert "aboard: started your hub again (" in result.err
+    gone = aboard("doctor", "seen", ABOARD_HUB=f"http://localhost:{closed_port}")
+    assert gone.code == 1
+    assert "aboard: cannot tell whether 'seen' is a board: http://localhost:" in gone.err
+
+
 def test_each_thing_is_said_once(aboard, tmp_path, monkeypatch):
     for run in ("exp/run1", "exp/run2"):
         with EventWriter(tmp_path / "runs" / run) as writer:

@@ -330,8 +330,15 @@ def test_damaged_records(put, find):
 def test_no_good_record(put, find):
     path = put("a", b"this is no event file" * 100)
     found = find()
+    assert set(found) == {"no-good-record"}
     assert found["no-good-record"].severity == "error"
     assert found["no-good-record"].where == (str(path),)
+    assert "probably not an event file" in found["no-good-record"].advice
+    content = bytearray(scalars(range(10)))
+    content[100] ^= 0xFF
+    other = put("b", bytes(content))
+    (place,) = find()["damaged-records"].where
+    assert place.startswith(f"{other} at byte ")
 
 
 def test_a_last_record_that_is_cut_off(put, find):

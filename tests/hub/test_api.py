@@ -2,17 +2,22 @@
 
 import asyncio
 import json
+import os
 import re
+import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
 import pytest
 
+from aboard.executors.base import CommandState, ExecutorError, Status
 from aboard.hub.api import Busy, Shares
 from aboard.hub.api.runs import RunList
 from aboard.hub.config import BoardDefaults
+from aboard.sdk import client as sdk
 from tests.hub.hubs import QUICK, create, log_run, points, served
 from tests.waiting import until
 
@@ -168,6 +173,34 @@ def test_an_isolated_board_that_was_stopped_stays_so_when_its_selection_changes(
         client.post(f"{address}/stop")
         client.post(f"{address}/selection", json={"add": ["cifar10/run2"]})
         until(lambda: client.get(address).json()["state"] == "stopped")
+
+
+def test_a_board_whose_engine_is_gone_is_deleted_by_force(hub, monkeypatch):
+    def stop(handle, *, now=False):
+        raise ExecutorError("no such socket.")
+
+    def poll(handles):
+        return dict.fromkeys(handles, Status(CommandState.UNKNOWN, reason="no such socket"))
+
+    monkeypatch.setattr(sdk, "_KILL_SECONDS", 0.5)
+    with hub.client("max") as client:
+        board = create(client, "mnist", on="process")["id"]
+        address = f"/api/v1/boards/{board}"
+        until(lambda: client.get(address).json()["state"] == "running")
+        executor = hub.hub.executors["process"]
+        monkeypatch.setattr(executor, "stop", stop)
+        monkeypatch.setattr(executor, "poll", poll)
+        early = client.delete(address, params={"force": True})
+        assert (early.status_code, early.json()["error"]["code"]) == (409, "conflict")
+        unit = client.get(address).json()["unit"]
+        owner = sdk.Client(hub.url, hub.tokens["max"])
+        left = owner.delete(board, force=True)
+        host, pid = os.uname().nodename, int(unit.removeprefix("process "))
+        assert left == f"{unit} may still run on process. Stop it on {host} with: kill {pid}"
+        assert client.get(address).status_code == 404
+    os.kill(pid, signal.SIGTERM)
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def test_a_request_for_an_existing_board_updates_its_options(hub):

@@ -248,6 +248,38 @@ def test_columns_are_what_the_rows_are_after_anything(tmp_path_factory):
     )
 
 
+def known(root, number):
+    return "v", KnownRun(root, f"run{number}", "", f"run{number}")
+
+
+def removed(index):
+    """Return how many removed runs the index remembers."""
+    return index._do(lambda one: one.execute("SELECT count(*) FROM gone").fetchone()[0])
+
+
+def test_removed_runs_are_forgotten_when_no_column_has_them(index, monkeypatch):
+    monkeypatch.setattr(catalog, "_UNFOLDED", 8)
+    index._do(lambda one: catalog.store_runs(one, "/data", [known("/data", n) for n in range(20)]))
+    before = index.last_change()
+    for number in range(8):
+        index.forget_run("/data", f"run{number}")
+    assert removed(index) == 8
+    changes = index.changes_since(before, ["/data"])
+    assert sorted(changes.gone) == [("/data", f"run{number}") for number in range(8)]
+    with Index(index.path) as reader:
+        assert len(reader.columns.order()) == 12
+        index.forget_run("/data", "run8")
+        assert removed(index) == 0
+        assert index.changes_since(before, ["/data"]) is None  # some are unknown
+        index.forget_run("/data", "run9")
+        later = index.changes_since((before[0], before[1] + 9), ["/data"])
+        assert later.gone == [("/data", "run9")]
+        for one in (reader, index):
+            names = one.columns.cells("name")
+            found = [names.get(row) for row in one.columns.order()]
+            assert found == [f"run{number}" for number in range(10, 20)]
+
+
 # Questions over runs: records, and metrics from event files, as they are now.
 
 

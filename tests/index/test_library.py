@@ -209,6 +209,11 @@ def test_no_part_of_a_path_is_left_out(library, root):
     with pytest.raises(NotSelected, match="no selector of this board selects 'cifar10/run1'") as no:
         changed(library, [place], remove=["cifar10/run1"])
     assert no.value.code == "not_found"
+    assert str(no.value).endswith(
+        f" Its selectors are {place}. Part of a path or URI cannot be removed."
+    )
+    with pytest.raises(NotSelected, match=r"'mnist'\. Its selectors are cifar10/run1\.$"):
+        changed(library, ["cifar10/run1"], remove=["cifar10/run1", "mnist"])
     after = changed(library, [place, "mnist"], add=["not:state:failed"], remove=["mnist"])
     assert after == [place, "not:state:failed"]
 

@@ -36,7 +36,7 @@ from aboard.boards.model import (
     plain,
 )
 from aboard.boards.registry import Created, Leases, LiveBoards, Registry, Snapshot
-from aboard.executors import places, unknown_place
+from aboard.executors import executor_class, places, unknown_place
 from aboard.executors.base import (
     LOG_HOST,
     Address,
@@ -46,6 +46,7 @@ from aboard.executors.base import (
     Handle,
     Spec,
     Status,
+    log_host,
 )
 
 _log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ _ATTEMPTS = 20  # to change a board that others change at the same time
 _CHANGING = frozenset({BoardState.PENDING, BoardState.STARTING, BoardState.STOPPING})
 _SOON_SECONDS = 10.0  # how long a change of state is expected to take
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 2.0, 30.0
+_MOST_LAUNCHES = 5  # of a board whose start fails unexpectedly, within half a minute
 _UNANSWERED = "does not answer"
 _NOT_YET = "; not yet: "  # separates the reason for a stop from the reason for its delay
 
@@ -217,6 +219,26 @@ def _is_longer(record: BoardRecord, values: Mapping[str, Any]) -> bool:
 
 
 @dataclass(slots=True)
+class _Backoff:
+    """When to repeat what has failed: after pauses that double."""
+
+    failures: int = 0
+    failed: float = 0.0  # time of the last failure
+    pause: float = 0.0
+
+    def is_paused(self, now: float) -> bool:
+        return 0.0 <= now - self.failed < self.pause  # a clock that was set back does not count
+
+    def note_failure(self, now: float) -> None:
+        self.failures += 1
+        self.failed = now
+        self.pause = min(max(2 * self.pause, _FIRST_BACKOFF), _LONGEST_BACKOFF)
+
+    def note_success(self) -> None:
+        self.failures, self.pause = 0, 0.0
+
+
+@dataclass(slots=True)
 class _Place:
     """The state that polls of one executor share; one poll runs at a time."""
 
@@ -224,11 +246,7 @@ class _Place:
     pool: ThreadPoolExecutor | None = None  # its own: an engine that hangs delays no other
     orphans: dict[str, Handle] = field(default_factory=dict)
     searched: float | None = None  # time of the last search for orphans
-    failed: float = 0.0  # time of the last poll without an answer
-    pause: float = 0.0
-
-    def is_paused(self, now: float) -> bool:
-        return 0.0 <= now - self.failed < self.pause  # a clock that was set back does not count
+    backoff: _Backoff = field(default_factory=_Backoff)  # after polls without an answer
 
     def is_search_due(self, now: float, seconds: float) -> bool:
         return self.searched is None or not 0.0 <= now - self.searched < seconds
@@ -237,10 +255,9 @@ class _Place:
         """Back off while the executor knows none of the statuses."""
         states = {status.state for status in statuses}
         if states == {CommandState.UNKNOWN}:
-            self.failed = now
-            self.pause = min(max(2 * self.pause, _FIRST_BACKOFF), _LONGEST_BACKOFF)
+            self.backoff.note_failure(now)
         else:
-            self.pause = 0.0
+            self.backoff.note_success()
 
 
 class Lifecycle:
@@ -281,6 +298,7 @@ class Lifecycle:
             name: _Place(executor, ThreadPoolExecutor(workers, name) if workers else None)
             for name, executor in executors.items()
         }
+        self._launches: dict[tuple[str, int], _Backoff] = {}  # each in one thread, see `_submit`
         self._lock = threading.Lock()  # guards `_busy` and `_closing`
         self._busy: set[Hashable] = set()
         self._closing = False
@@ -324,6 +342,27 @@ class Lifecycle:
 
         return self._retry_on_conflict(board_id, step)
 
+    def abandon(self, board_id: str) -> BoardRecord:
+        """End a board that is stopping without waiting for its engine."""
+
+        def step(record: BoardRecord) -> BoardRecord:
+            if record.state is not BoardState.STOPPING:
+                return record
+            return self._registry.transition(record, Transition(BoardState.STOPPED, record.reason))
+
+        return self._retry_on_conflict(board_id, step)
+
+    def leftover(self, record: BoardRecord) -> str:
+        """Return what may still run of a board that was not seen to end, and how to stop it."""
+        unit = self.unit(record) or f"aboard-{record.id}-{record.attempt}"
+        what = f"{unit} may still run on {record.on}."
+        if record.handle is None:
+            return what
+        command = self._kind(record).how_to_stop(record.handle)
+        host = log_host(record.handle)
+        where = f" on {host}" if host else ""
+        return f"{what} Stop it{where} with: {command}" if command else what
+
     def restart(self, board_id: str, *, reason: str = "") -> BoardRecord:
         """Stop a board if it is live, and start it again; its history is kept."""
 
@@ -357,7 +396,10 @@ class Lifecycle:
         def step(record: BoardRecord) -> BoardRecord:
             if record.state is not BoardState.RUNNING:
                 hint = f"Start it with: aboard restart {record.id}"
-                raise IllegalTransition(f"board {record.id} is {record.state}.", hint)
+                if record.is_live:
+                    hint = "Extend its time limit when it runs."
+                message = f"board {record.id} ({record.name}) is {record.state}."
+                raise IllegalTransition(message, hint)
             if record.expires is None:
                 return record
             now = self._clock()
@@ -449,9 +491,14 @@ class Lifecycle:
 
     def unit(self, record: BoardRecord) -> str:
         """Return the engine's name for the last start of a board, such as `job 17`."""
-        executor = self._executors.get(record.executor)
-        word, key = executor.unit if executor is not None else ("", "")
-        return f"{word} {record.handle[key]}" if record.handle and key in record.handle else ""
+        if not record.handle:
+            return ""
+        word, key = self._kind(record).unit
+        return f"{word} {record.handle[key]}" if key in record.handle else ""
+
+    def _kind(self, record: BoardRecord) -> Executor | type[Executor]:
+        """Return the executor of a board, or its class if the hub no longer has it."""
+        return self._executors.get(record.executor) or executor_class(record.executor)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._loop, name="boards", daemon=True)
@@ -524,10 +571,10 @@ class Lifecycle:
                 self._submit(record.id, self._launch, executor, record, pool=place.pool)
         # A stop requested since the last failure is tried at once: the engine may be back.
         stops = any(
-            record.state is BoardState.STOPPING and record.changed > place.failed
+            record.state is BoardState.STOPPING and record.changed > place.backoff.failed
             for record in records
         )
-        if place.is_paused(now) and not stops:
+        if place.backoff.is_paused(now) and not stops:
             return
         if place.is_search_due(now, self._settings.orphans):
             place.searched = now
@@ -671,6 +718,9 @@ class Lifecycle:
 
     def _launch(self, executor: Executor, record: BoardRecord) -> None:
         """Start a board that has no handle, or adopt what a killed hub started for it."""
+        key = (record.id, record.attempt)
+        if key in self._launches and self._launches[key].is_paused(self._clock()):
+            return
         started: BoardRecord | None = record
         if record.state is BoardState.PENDING:
             started = self._transition(record, Transition(BoardState.STARTING))
@@ -686,7 +736,32 @@ class Lifecycle:
             elif record.state is BoardState.STARTING:
                 self._explain(record, str(error), record.changed)
             return
+        except Exception as error:  # noqa: BLE001 - must not be repeated for ever
+            self._note_unexpected(started, error)
+            return
+        self._launches.pop(key, None)
         self._store_handle(executor, started, handle)
+
+    def _note_unexpected(self, started: BoardRecord, error: Exception) -> None:
+        """Try an unexpected error of a start again a few times, then let the board fail."""
+        key = (started.id, started.attempt)
+        backoff = self._launches.setdefault(key, _Backoff())
+        backoff.note_failure(self._clock())
+        is_last = backoff.failures == _MOST_LAUNCHES
+        reason = f"its start failed: {type(error).__name__}: {error}"
+        _log.warning(
+            "board %s, attempt %d of %d: %s",
+            started.id,
+            backoff.failures,
+            _MOST_LAUNCHES,
+            reason,
+            exc_info=error if is_last else None,
+        )
+        if is_last:
+            del self._launches[key]
+            self._fail_start(started, reason)
+        elif started.state is BoardState.STARTING:
+            self._explain(started, f"{reason}; it is tried again", started.changed)
 
     def _store_handle(self, executor: Executor, started: BoardRecord, handle: Handle) -> None:
         """Store a handle, or stop the command if its board is gone."""

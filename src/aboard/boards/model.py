@@ -549,7 +549,7 @@ def parse_duration(value: str | float) -> float:
     hint = "Write seconds, or a number with s, m, h or d: 90m."
     seconds = _parse_amount(value, _SECONDS, "a duration", hint)
     if seconds > LONGEST_SECONDS:
-        raise BadValue(f"{value!r} is too long.", "Use at most 36500d, or 0 for no limit.")
+        raise BadValue(f"{value!r} is too long.", "Use at most 36500d.")
     return seconds
 
 

@@ -412,10 +412,10 @@ class Registry:
     def delete(self, record: BoardRecord) -> None:
         """Delete an ended board with its history and its links."""
         if record.is_live:
-            raise Conflict(
-                f"board {record.id} ({record.name}) is {record.state}.",
-                f"Stop it first: aboard stop {record.id}",
-            )
+            hint = f"Stop it first: aboard stop {record.id}"
+            if record.state is BoardState.STOPPING:
+                hint = f"Try again when it has stopped, or now: aboard delete {record.id} --force"
+            raise Conflict(f"board {record.id} ({record.name}) is {record.state}.", hint)
         with self._database.write() as connection:
             done = connection.execute(sa.delete(_board).where(*_same_version(record)))
             if not done.rowcount:

@@ -48,6 +48,7 @@ from aboard.cli.sources import (
     RootOption,
     SortOption,
     WhereOption,
+    exists,
     parse_question,
 )
 
@@ -216,8 +217,15 @@ def start(
             _check_question(client, selectors, where, sort)
         if is_known and (template or group_by):
             board = _wait_until_read(client, board)
+    if not root:
+        _report_roots(client, selectors, where)
     for problem in (*board.problems, *(board.missing_fields or ())):
         notify(problem)
+    if board.problems and board.condition != "not answering":
+        notify(
+            f"board {board.name} is started, and shows data as soon as its source can be read. To"
+            f" delete it: aboard delete {board.id}"
+        )
     if client.hub.how == "personal" and any("credentials" in one for one in board.problems):
         notify(
             "your hub uses the environment variables it was started with. To use others: aboard hub"
@@ -281,6 +289,8 @@ def _wait(client: Client, board: Board, *, data: bool) -> Board:
         board = client.wait(board, seconds=_START_SECONDS, data=False, on_change=progress)
         if board.problems or not data:
             return board
+        progress.clear()
+        progress = _Progress(data=True)
         return client.wait(board, seconds=_DATA_SECONDS, on_change=progress)
     except KeyboardInterrupt:
         progress.clear()
@@ -330,10 +340,34 @@ def _check_question(
     return True
 
 
-class _Progress:
-    """The state of a board: a transient line on a terminal, otherwise a notice."""
+def _report_roots(client: Client, selectors: Sequence[str], where: str | None) -> None:
+    """Report that names match runs below several roots, which may be of different projects."""
+    from aboard.runs.selectors import is_path
+    from aboard.sdk import HubError
 
-    def __init__(self) -> None:
+    names = [one for one in selectors if not is_path(one) and not exists(one)]
+    if not names:
+        return
+    try:
+        roots = client.facet("root", names, where=where)["values"]
+    except HubError:  # the board exists in any case
+        return
+    if len(roots) > 1:
+        listed = ", ".join(f"{one['value']} ({counted(one['count'], 'run')})" for one in roots)
+        notify(
+            f"the selectors match runs below {len(roots)} roots: {listed}. To show only those of"
+            " one root, add --root ROOT."
+        )
+
+
+class _Progress:
+    """The state of a board: a transient line on a terminal, otherwise a notice.
+
+    `data` is whether the command waits for data, not only until the board runs or has stopped.
+    """
+
+    def __init__(self, *, data: bool = False) -> None:
+        self._data = data
         self._at_terminal = sys.stderr.isatty()
         self._began = time.monotonic()
         self._shown = ""
@@ -350,6 +384,8 @@ class _Progress:
 
     def _update(self, board: Board) -> None:
         if board.state in ENDED or time.monotonic() - self._began < _SILENT_SECONDS:
+            return
+        if board.state == "running" and (not self._data or board.runs):
             return
         reason = "" if board.state == "running" else board.reason
         if self._announced is not None and reason in ("", self._announced):
@@ -589,14 +625,24 @@ def restart_boards(board: BoardsArgument, json: JsonOption = False) -> None:
     _each(board, restart, "restarted", json=json)
 
 
-def delete_boards(board: BoardsArgument, json: JsonOption = False) -> None:
+def delete_boards(
+    board: BoardsArgument,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Kill them, and delete them even if their engine is gone."),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
     """Delete boards with their history; the runs stay. Those that run are stopped first."""
     client = open_hub(revive=True)
 
     def delete(one: str) -> tuple[str, dict[str, Any]]:
         found = client.get(one)
-        client.delete(found)
-        return "deleted", {"id": found.id, "name": found.name}
+        deleted = {"id": found.id, "name": found.name}
+        if left := client.delete(found, force=force):
+            notify(f"{found.name}: {left}")
+            deleted["left"] = left
+        return "deleted", deleted
 
     _each(board, delete, "deleted", json=json)
 
@@ -832,7 +878,11 @@ def _print_board(board: Board, *, json: bool) -> None:
     if json:
         print_json(board.document)
     else:
-        typer.echo(f"{board.name} ({board.id}) shows {shown(board, most=10)}")
+        words = shown(board, most=10)
+        runs = "" if board.runs is None else f"{counted(board.runs, 'run')} of "
+        typer.echo(f"{board.name} ({board.id}) shows {runs}{words}")
+    if board.state in ENDED:
+        notify(f"{board.name} is {board.state}. Start it with: aboard restart {board.id}")
 
 
 def _limits(board: Board) -> str:
@@ -840,6 +890,8 @@ def _limits(board: Board) -> str:
     seen = "every user of the hub sees" if about["visibility"] == "team" else "only its owner sees"
     ends = moment(seconds_of(about["expires"])) if about["expires"] else ""
     until = f"it runs until {ends}" if ends else "it has no time limit"
+    if about["timeout"] and not ends:
+        until = f"it may run for {duration(about['timeout'])}"
     idle = duration(about["idle_timeout"]) if about["idle_timeout"] else ""
     unseen = f", and stops after {idle} without a request" if idle else ""
     return f"{board.name} ({board.id}): {seen} it; {until}{unseen}"
@@ -950,7 +1002,13 @@ COMMANDS = {
         restart_boards,
         examples("`aboard restart nightly` - after it failed, or was stopped"),
     ),
-    "delete": (delete_boards, examples("`aboard delete nightly` - delete a board and its history")),
+    "delete": (
+        delete_boards,
+        examples(
+            "`aboard delete nightly` - delete a board and its history",
+            "`aboard delete nightly --force` - even if its engine is gone; says what may still run",
+        ),
+    ),
     "share": (
         share_board,
         examples(

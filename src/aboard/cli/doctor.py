@@ -17,12 +17,14 @@ from aboard.cli.console import (
     counted,
     directories,
     examples,
+    notify,
     number,
     printable,
     size,
     strong,
     styled,
 )
+from aboard.cli.hub import open_hub
 from aboard.cli.sources import RootOption, exists, parse_sources, refresh_roots
 from aboard.cli.view import SHOWN
 from aboard.storage import StorageError
@@ -160,11 +162,12 @@ def _board(text: str) -> Examination | None:
     from aboard.doctor.examination import Examination
     from aboard.doctor.rules import Finding
     from aboard.sdk import HubError
-    from aboard.sdk.client import Client
 
     try:
-        board = Client(start=False, seconds=_HUB_SECONDS).get(text)
-    except (HubError, OSError):
+        board = open_hub(revive=True, seconds=_HUB_SECONDS).get(text)
+    except HubError as error:
+        if error.code not in {"no_hub", "not_found"}:
+            notify(f"cannot tell whether {text!r} is a board: {error}")
         return None
     found = []
     for problem in board.problems:

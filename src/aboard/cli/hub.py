@@ -66,14 +66,17 @@ _HUB_GROUP = typer.Typer(
 )
 
 
-def open_hub(*, revive: bool = False) -> Client:
-    """Return the hub in use; `revive` restarts the user's own, but never starts the first."""
+def open_hub(*, revive: bool = False, seconds: float = 120.0) -> Client:
+    """Return the hub in use; `revive` restarts the user's own, but never starts the first.
+
+    `seconds` is the timeout of its requests.
+    """
     from aboard.sdk.client import Client
     from aboard.sdk.personal import find_hub, last_hub, start_personal
 
     if revive and find_hub() is None and last_hub() is not None:
         start_personal(notify=notify)
-    return Client(start=False)
+    return Client(start=False, seconds=seconds)
 
 
 def serve(

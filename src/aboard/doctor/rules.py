@@ -167,37 +167,40 @@ def no_values(facts: Facts) -> Iterator[Finding]:
 
 
 def damaged(facts: Facts) -> Iterator[Finding]:
-    if not facts.damage:
-        return
-    lost = sum(span.length for span in facts.damage)
-    hopeless = [
-        join(one.directory, one.name) for one in facts.files if one.damaged and not one.events
-    ]
+    hopeless = dict.fromkeys(
+        join(one.directory, one.name) for one in facts.files if _is_hopeless(one)
+    )
     if hopeless:
         yield Finding(
             "no-good-record",
             "error",
             f"no good record in {counted(len(hopeless), 'file')}",
             named(hopeless),
-            "It is not an event file, or it was overwritten: restore it from a copy.",
+            "It is probably not an event file, or it was overwritten: remove it, or restore it from"
+            " a copy.",
         )
-    yield Finding(
-        "damaged-records",
-        "warning",
-        f"{counted(len(facts.damage), 'damaged place')}, {lost:,} bytes in all, cannot be read",
-        named(
-            f"{span.uri} at byte {span.offset:,} ({span.length:,} bytes)" for span in facts.damage
-        ),
-        "All good records around it are shown. Check that no two processes write one file, and"
-        " that the disk was not full.",
-    )
+    damage = [span for span in facts.damage if span.uri not in hopeless]
+    if damage:
+        lost = sum(span.length for span in damage)
+        yield Finding(
+            "damaged-records",
+            "warning",
+            f"{counted(len(damage), 'damaged place')}, {lost:,} bytes in all, cannot be read",
+            named(f"{span.uri} at byte {span.offset:,} ({span.length:,} bytes)" for span in damage),
+            "All good records around it are shown. Check that no two processes write one file, and"
+            " that the disk was not full.",
+        )
+
+
+def _is_hopeless(file: EventFile) -> bool:
+    return bool(file.damaged) and not file.events
 
 
 def cut_off(facts: Facts) -> Iterator[Finding]:
     ends = [
         f"{join(file.directory, file.name)} ({file.incomplete:,} bytes)"
         for file in facts.files
-        if file.incomplete and not _is_live(facts, file)
+        if file.incomplete and not _is_live(facts, file) and not _is_hopeless(file)
     ]
     if ends:
         yield Finding(

@@ -221,6 +221,8 @@ class Executor(Engine):
     """Whether a hub offers it only if its settings have a table `[executors.NAME]`."""
     unit = ("", "")
     """What the engine calls a start; also the key of a handle with the engine's id for it."""
+    stop_command = ""
+    """How a user stops a start without the executor; braces enclose keys of its handle."""
 
     def __init__(
         self,
@@ -292,6 +294,11 @@ class Executor(Engine):
     def found(self) -> list[Found]:
         """Return the starts of this hub that exist on the engine."""
         return []
+
+    @classmethod
+    def how_to_stop(cls, handle: Handle) -> str:
+        """Return the command with which a user stops a start."""
+        return cls.stop_command.format_map(handle)
 
     def is_same(self, one: Handle, other: Handle) -> bool:
         """Return whether two handles identify the same start, whatever their other keys."""

@@ -97,6 +97,7 @@ class ProcessExecutor(Executor):
 
     name = "process"
     unit = ("process", "pid")
+    stop_command = "kill {pid}"
 
     def open(self) -> None:
         # An exit code can be read only once: the thread that reads it also records it.
@@ -145,7 +146,7 @@ class ProcessExecutor(Executor):
         except OSError as error:
             raise ExecutorError(
                 f"process {started.pid} cannot be stopped: {why(error)}. "
-                f"Stop it with: kill {started.pid}"
+                f"Stop it with: {self.how_to_stop(handle)}"
             ) from error
 
     def logs(

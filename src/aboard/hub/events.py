@@ -362,7 +362,7 @@ class _Scan:
             self._newly_lost()
             return []
         changes = library.changes_since(self._change)
-        if changes is None:  # the index was replaced and is being filled again
+        if changes is None:  # many changes, or the index was replaced and is being filled again
             self._change = library.index.last_change()
             return [Event(Kind.RUN, "runs", orjson.dumps({"new": 0, "changed": 0, "gone": 0}))]
         self._change = changes.change

@@ -449,12 +449,21 @@ class Hub:
         after = self.lifecycle.change(record.id, changed, restart="its selection changed")
         return self._served(after)
 
-    def delete(self, record: BoardRecord) -> None:
-        """Delete a board; an instant one is stopped first."""
+    def delete(self, record: BoardRecord, *, force: bool = False) -> str:
+        """Delete a board; an instant one is stopped first.
+
+        With `force`, delete also one that is stopping and whose engine may be gone, and return what
+        may still run.
+        """
+        left = ""
         if record.is_live and not record.is_isolated:
             record = self.lifecycle.stop(record.id, reason="it was deleted")
+        elif record.state is BoardState.STOPPING and force:
+            left = self.lifecycle.leftover(record)
+            record = self.lifecycle.abandon(record.id)
         self.registry.delete(record)
         shutil.rmtree(self._directory(record.id), ignore_errors=True)
+        return left
 
     def _with_expiry(self, record: BoardRecord, changes: dict[str, Any]) -> dict[str, Any]:
         if "timeout" not in changes:

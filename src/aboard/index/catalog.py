@@ -324,12 +324,17 @@ class CatalogChanges(NamedTuple):
 def changes_since(
     connection: sqlite3.Connection, since: tuple[int, int] | None, roots: Collection[str]
 ) -> CatalogChanges | None:
-    """Return the changes to the runs of the roots; None if `since` is of another index."""
+    """Return the changes to the runs of the roots.
+
+    None if `since` is of another index, or so old that runs removed since may be forgotten.
+    """
     epoch, number = last_change(connection)
     if since is None or since[0] != epoch:
         return None
     if since[1] == number:
         return CatalogChanges(since, [], [], [])
+    if any(built > since[1] for built in built_chunks(connection).values()):
+        return None
     new: list[KnownRun] = []
     changed: list[KnownRun] = []
     gone: list[tuple[str, str]] = []
@@ -534,14 +539,23 @@ def built_chunks(connection: sqlite3.Connection) -> dict[int, int]:
 def count_unfolded(connection: sqlite3.Connection) -> dict[int, int]:
     """Return the number of rows that are newer than their columns, by chunk."""
     built, found = built_chunks(connection), {}
+    newer = f"WHERE id >> {CHUNK_SHIFT} = ?1 AND changed > ?2"
     for chunk in chunks(connection):
         (count,) = connection.execute(
-            f"SELECT count(*) FROM run WHERE id >> {CHUNK_SHIFT} = ? AND changed > ?",
+            f"SELECT (SELECT count(*) FROM run {newer}) + (SELECT count(*) FROM gone {newer})",
             (chunk, built.get(chunk, -1)),
         ).fetchone()
         if count:
             found[chunk] = count
     return found
+
+
+def forget_removed(connection: sqlite3.Connection) -> None:
+    """Forget the removed runs that neither a column nor the stored order has, once it is stored."""
+    connection.execute(
+        "DELETE FROM gone WHERE changed <="
+        f" (SELECT built FROM fold WHERE chunk = gone.id >> {CHUNK_SHIFT})"
+    )
 
 
 Values = dict[str, Any]  # of a run, by the names of columns

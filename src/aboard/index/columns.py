@@ -33,6 +33,7 @@ from aboard.index.catalog import (
     changed_rows,
     chunks,
     count_unfolded,
+    forget_removed,
     last_change,
     last_id,
     named_runs,
@@ -343,6 +344,7 @@ def _store_order(connection: sqlite3.Connection) -> None:
             "INSERT OR REPLACE INTO run_column VALUES (?, ?, '[]', ?)",
             (_ORDER, _OF_ALL, _ORDER_HEAD.pack(change) + order.tobytes()),
         )
+        forget_removed(connection)
 
 
 # Columns in memory.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice, permutations
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -372,7 +372,7 @@ class Library:
         return {uri for uri in found if self._stays_inside(uri)}
 
     def changes_since(self, change: tuple[int, int]) -> CatalogChanges | None:
-        """Return the changes to runs since a change; None if it is of another index."""
+        """Return the changes to runs since a change; None if it is too old."""
         changes = self.index.changes_since(change, self.uris)
         if changes is None or self.any_path:
             return changes
@@ -789,7 +789,7 @@ class Library:
             if shown is None:
                 shown = match(tuple(kept.values()), known)
             known.look(len(shown) // 10)  # names cost less than patterns
-            gone_runs = self._removed(one, shown, kept)
+            gone_runs = self._removed(one, shown, selectors)
             left_out = parse_all(exclusion_of(selector_for(run)) for run in gone_runs)
             kept |= {more.text: more for more in left_out}
             gone_rows = set(self.rows_of(gone_runs).tolist())
@@ -810,7 +810,9 @@ class Library:
             return ()
         return tuple(changed)
 
-    def _removed(self, removed: Selector, rows: Ints, kept: Iterable[str]) -> Sequence[KnownRun]:
+    def _removed(
+        self, removed: Selector, rows: Ints, selectors: Sequence[Selector]
+    ) -> Sequence[KnownRun]:
         """Return the shown runs that a selector removes; raise if names cannot exclude them."""
         shown = RunSet(self, rows)
         gone: Sequence[KnownRun] = ()
@@ -819,11 +821,11 @@ class Library:
         elif not removed.excludes:
             gone = RunSet(self, removed.rows(Known(self.table(), rows=rows)))
         if not gone:
-            raise NotSelected(
-                f"no selector of this board selects {removed.text[:80]!r}.",
-                f"Its selectors are {', '.join(islice(kept, 8))}."
-                " Part of a path or URI cannot be removed.",
-            )
+            hint = f"Its selectors are {', '.join(one.text for one in selectors[:8])}."
+            if any(one.place for one in selectors):
+                hint += " Part of a path or URI cannot be removed."
+            message = f"no selector of this board selects {removed.text[:80]!r}."
+            raise NotSelected(message, hint)
         labels = {run.label for run in gone}
         uris = {run.uri for run in gone}
         for uri, label in self._named(shown):

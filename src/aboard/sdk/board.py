@@ -100,9 +100,9 @@ class Board(BoardFields):
         """Restart it at the same address."""
         return self._update(self._client.restart(self))
 
-    def delete(self) -> None:
-        """Delete it with its history."""
-        self._client.delete(self)
+    def delete(self, *, force: bool = False) -> str:
+        """Delete it with its history; see `Client.delete`."""
+        return self._client.delete(self, force=force)
 
     def add(self, *selectors: str) -> Board:
         """Add selectors."""

@@ -42,6 +42,7 @@ Result = TypeVar("Result")
 
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.02, 1.0
 _LAST_JOB_POLL_SECONDS = 5.0
+_STOP_SECONDS, _KILL_SECONDS = 60.0, 10.0  # to wait for the end of a board
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 10.0  # before a lost stream is reopened
 _RUN_ID = re.compile(r"[0-9a-f]{8}:")
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -207,7 +208,7 @@ class Client:
         *,
         now: bool = False,
         wait: bool = True,
-        seconds: float = 60.0,
+        seconds: float = _STOP_SECONDS,
         on_change: Callable[[Board], None] | None = None,
     ) -> Board:
         """Stop a board and wait until it has stopped; an ended one does not change.
@@ -228,12 +229,25 @@ class Client:
         """Restart a board at the same address."""
         return Board(self, self._document("POST", f"{_path(board)}/restart"))
 
-    def delete(self, board: str | Board) -> None:
-        """Delete a board with its history; an isolated one is stopped first."""
+    def delete(self, board: str | Board, *, force: bool = False) -> str:
+        """Delete a board with its history; an isolated one is stopped first.
+
+        With `force` it is killed, and deleted even if its engine does not answer. Return what may
+        still run then, and how to stop it by hand; otherwise an empty string.
+
+        Raises:
+            NotReady: it has not stopped.
+        """
         known = self.get(board)
         if known.on != INSTANT and known.state not in ENDED:
-            self.stop(known)
-        self._document("DELETE", _path(known))
+            try:
+                self.stop(known, now=force, seconds=_KILL_SECONDS if force else _STOP_SECONDS)
+            except NotReady:
+                if not force:
+                    raise
+        query = "?force=true" if force else ""
+        left: str = self._document("DELETE", f"{_path(known)}{query}").get("left", "")
+        return left
 
     def change(
         self,
@@ -992,7 +1006,7 @@ def _not_ready(board: Board, seconds: float) -> NotReady:
     reason = f" ({board.reason})" if board.reason else ""
     if board.state == "stopping":
         message = f"board {board.name} is still stopping after {seconds:g} s{reason}."
-        hint = f"The hub keeps trying. See: aboard describe {board.id}"
+        hint = f"The hub keeps trying. If its engine is gone: aboard delete {board.id} --force"
     else:
         what = board.condition or f"it is {board.state}"
         message = f"board {board.name} is not ready after {seconds:g} s: {what}{reason}."

@@ -72,6 +72,7 @@ class DockerExecutor(Executor):
 
     name = "docker"
     unit = ("container", "container")
+    stop_command = "docker rm --force {container}"
     Settings = DockerSettings
 
     def open(self) -> None:
@@ -385,7 +386,7 @@ class DockerExecutor(Executor):
         start = Start(handle)
         with explained(
             f"container {handle['container']} cannot be stopped",
-            f"Stop it with: docker kill {handle['container']}",
+            f"Stop it with: {self.how_to_stop(handle)}",
         ):
             client = self._daemons.client(handle["host"], handle["context"])
             has_ended = start.ended_status() is not None or not start.place.is_dir()

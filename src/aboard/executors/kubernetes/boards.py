@@ -111,6 +111,7 @@ class KubernetesExecutor(Executor):
 
     name = "kubernetes"
     unit = ("pod", "pod")
+    stop_command = "kubectl delete pod {pod} -n {namespace}"
     Settings = KubernetesSettings
 
     def open(self) -> None:
@@ -197,7 +198,7 @@ class KubernetesExecutor(Executor):
         except ApiError as error:
             raise ExecutorError(
                 f"pod {handle['pod']} cannot be stopped: {error}. "
-                f"Stop it with: kubectl delete pod {handle['pod']} -n {handle['namespace']}"
+                f"Stop it with: {self.how_to_stop(handle)}"
             ) from error
         except OSError as error:
             raise ExecutorError(

@@ -73,6 +73,7 @@ class SlurmExecutor(Executor):
 
     name = "slurm"
     unit = ("job", "job")
+    stop_command = "scancel {job}"
     Settings = SlurmSettings
 
     def open(self) -> None:

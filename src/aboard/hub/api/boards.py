@@ -165,6 +165,12 @@ class Link(BaseModel):
     expires: str
 
 
+class Leftover(BaseModel):
+    """What may still run of a deleted board, and how to stop it by hand."""
+
+    left: str
+
+
 class NewShare(RequestDocument):
     """How long a link lasts."""
 
@@ -266,10 +272,22 @@ def change_board(hub: TheHub, board: TheBoard, change: BoardChange) -> BoardDocu
     return _document(hub, hub.change(board, given, extend))
 
 
-@router.delete("/boards/{ref}", status_code=204, response_model=None)
-def delete_board(hub: TheHub, board: TheBoard) -> None:
+@router.delete(
+    "/boards/{ref}",
+    status_code=204,
+    response_model=None,
+    responses={200: {"model": Leftover, "description": "It is deleted, but may still run."}},
+)
+def delete_board(
+    hub: TheHub,
+    board: TheBoard,
+    force: Annotated[bool, Query(description="Even if it is still stopping.")] = False,
+) -> Response | None:
     """Delete a board with its history; an isolated one must have ended."""
-    hub.delete(board)
+    left = hub.delete(board, force=force)
+    if not left:
+        return None
+    return Response(Leftover(left=left).model_dump_json(), media_type="application/json")
 
 
 @router.post("/boards/{ref}/stop")
