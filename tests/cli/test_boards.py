@@ -532,12 +532,12 @@ def test_a_board_is_restarted_at_its_address_and_deleted(hub, aboard):
 def test_runs_are_added_and_removed(hub, aboard):
     board = started(aboard, "mnist", "--name", "growing", "--new")
     done = aboard("boards", "add", "growing", "cifar10/run3")
-    assert done.out == f"growing ({board['id']}) shows 2 runs of mnist, cifar10/run3\n"
+    assert done.out == f"growing ({board['id']}) shows mnist, cifar10/run3\n"
     assert sorted(losses(board["url"], hub, runs=2).values()) == [[3.0], [5.0]]
     aboard("boards", "remove", "growing", "mnist")
     assert list(losses(board["url"], hub).values()) == [[5.0]]
     emptied = aboard("boards", "remove", "growing", "cifar10")
-    assert emptied.out.endswith(" shows 0 runs of cifar10/run3, not:cifar10/run3\n")
+    assert emptied.out.endswith(" shows cifar10/run3, not:cifar10/run3\n")
     aboard("stop", "growing")
     stopped = aboard("boards", "add", "growing", "mnist")
     assert stopped.err == (

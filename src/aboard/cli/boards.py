@@ -878,9 +878,7 @@ def _print_board(board: Board, *, json: bool) -> None:
     if json:
         print_json(board.document)
     else:
-        words = shown(board, most=10)
-        runs = "" if board.runs is None else f"{counted(board.runs, 'run')} of "
-        typer.echo(f"{board.name} ({board.id}) shows {runs}{words}")
+        typer.echo(f"{board.name} ({board.id}) shows {shown(board, most=10)}")
     if board.state in ENDED:
         notify(f"{board.name} is {board.state}. Start it with: aboard restart {board.id}")
 
