@@ -1,7 +1,8 @@
 """Boards at their own origin: links lead there, and the hub refuses requests from it."""
 
+import random
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -399,8 +400,18 @@ def opened_at(hub, board):
         return answer.url.port
 
 
+def two_free_ports():
+    """Return the first of two ports in a row, outside the range that other tests get ports from."""
+    for port in random.sample(range(15_000, 30_000, 2), 1000):
+        with suppress(OSError):
+            for one in (port, port + 1):
+                socket.create_server(("127.0.0.1", one)).close()
+            return port
+    raise AssertionError("no ports are free")
+
+
 def test_the_second_port_of_a_personal_hub_is_reused_unless_taken(tmp_path, root):
-    with personal_hub(tmp_path, root) as hub:
+    with personal_hub(tmp_path, root, two_free_ports()) as hub:
         with hub.client() as client:
             board = create(client, "cifar10")["id"]
         first = opened_at(hub, board)

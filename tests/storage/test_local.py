@@ -194,6 +194,7 @@ def test_few_entries_are_read_ahead(tmp_path: Path, monkeypatch) -> None:
     root = tmp_path / "root"
     many_directories(root, 200, each=30)
     monkeypatch.setattr(local, "_ENTRIES", 50)
+    monkeypatch.setattr(local, "_SLOW_SECONDS", 60.0)  # one thread
     core = Counted(monkeypatch)
     assert len(names(root)) == 6000
     assert core.read == 201 < core.given
