@@ -443,6 +443,8 @@ def _number(stored: float | None) -> float:
 
 def directories_of(connection: sqlite3.Connection, files: Collection[int]) -> set[str]:
     """Return the directories of files, given by id."""
+    if not files:
+        return set()
     rows = connection.execute(
         "SELECT DISTINCT directory FROM file WHERE id IN (SELECT value FROM json_each(?))",
         (json.dumps(list(files)),),
@@ -469,6 +471,8 @@ def misread(
     or has it after the first value, the scanner decides by shape whether a single number is a
     scalar or a tensor, which may be wrong.
     """
+    if not directories:
+        return {}
     rows = connection.execute(
         "SELECT f.directory, s.tag, f.id, s.form, s.kind, s.metadata FROM file AS f"
         " JOIN segment AS s ON s.file = f.id WHERE f.directory IN"

@@ -384,14 +384,17 @@ def insert_rows(
         return 0
     marks = f"({', '.join('?' * len(rows[0]))})"
     whole = len(rows) - len(rows) % _ROWS_AT_ONCE
-    together = (
-        list(chain.from_iterable(rows[start : start + _ROWS_AT_ONCE]))
-        for start in range(0, whole, _ROWS_AT_ONCE)
-    )
-    many = ", ".join([marks] * _ROWS_AT_ONCE)
-    count = connection.executemany(f"{into} VALUES {many} {behind}", together).rowcount
-    rest = connection.executemany(f"{into} VALUES {marks} {behind}", rows[whole:]).rowcount
-    return max(count, 0) + max(rest, 0)
+    count = 0
+    if whole:
+        together = (
+            list(chain.from_iterable(rows[start : start + _ROWS_AT_ONCE]))
+            for start in range(0, whole, _ROWS_AT_ONCE)
+        )
+        many = ", ".join([marks] * _ROWS_AT_ONCE)
+        count = connection.executemany(f"{into} VALUES {many} {behind}", together).rowcount
+    if whole < len(rows):
+        count += connection.executemany(f"{into} VALUES {marks} {behind}", rows[whole:]).rowcount
+    return count
 
 
 def next_change(connection: sqlite3.Connection) -> int:

@@ -62,7 +62,7 @@ def totals_of(row: Sequence[float | None]) -> Totals | None:
     """Return a segment's totals from its columns in the index; None if it has none."""
     if row[0] is None:
         return None
-    return Totals._make(math.nan if one is None else one for one in row)
+    return Totals._make([math.nan if one is None else one for one in row] if None in row else row)
 
 
 _LOADED = f"id, count, min_step, max_step, increasing, last_step, max_wall, rows, {STORED}"
