@@ -420,12 +420,12 @@ class Library:
         """Return the runs whose event files must be read to answer a question.
 
         `fields` are further fields to read. Hyperparameters and last values of metrics are in
-        records; for a run without a record, they are in its event files.
+        records; for a run without a record, or a record without any, they are in its event files.
         """
         named = [*question.fields, *fields]
         if not any(one.group in _LOGGED for one in named):
             return self.none()
-        raw = self._raw(question, runs)
+        raw = self._raw(question, runs, named)
         metrics = [one for one in named if one.group == "metrics"]
         if not metrics:
             return raw
@@ -439,10 +439,15 @@ class Library:
             lacks |= ~table.stored(f"metrics.{one.name}").present[rows]
         return self._joined(RunSet(self, rows[lacks]), raw)
 
-    def _raw(self, question: Question, runs: RunSet) -> RunSet:
-        """Return the runs without a record that a question may select."""
+    def _raw(self, question: Question, runs: RunSet, fields: Iterable[Field]) -> RunSet:
+        """Return the runs that a question may select once their event files are read.
+
+        They have no record, or `fields` has hyperparameters and their records have none.
+        """
         table = self.table()
         is_raw = ~table.stored("recorded_state").present
+        if any(one.group == "hparams" for one in fields):
+            is_raw |= table.stored("no_hparams").present
         if not is_raw[table.rows].any():
             return self.none()
         rows = self.narrow(question.prefilter_of_raw, runs).rows
@@ -705,7 +710,7 @@ class Library:
         if question is None or not any(one.group in _LOGGED for one in question.fields):
             return None
         runs = RunSet(self, self._with_places(selectors, self._matching(selectors)))
-        raw = self._raw(question, runs)
+        raw = self._raw(question, runs, question.fields)
         if not question.metrics and not raw:
             return None
         return self._joined(self.narrow(question.prefilter, runs), raw)
