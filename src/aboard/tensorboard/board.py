@@ -38,7 +38,7 @@ from aboard.runs.naming import (
     distinct,
     fields_of_path,
 )
-from aboard.storage import is_below
+from aboard.storage import is_below, join
 
 if TYPE_CHECKING:
     from aboard.runs.question import Question
@@ -287,6 +287,9 @@ class Listing:
                 for group, names in known.items():
                     held = found.get(group)
                     names.update(held if isinstance(held, dict) else ())
+                if "metrics" in found and (stage := found.get("logdir")):
+                    scalars = (one for one in run.tags.values() if one.is_scalar)
+                    known["metrics"].update(f"{stage}/{one.name}" for one in scalars)
             left = [one for one in left if one.name not in known[one.group]]
             if not left:  # usually after the first run
                 break
@@ -499,8 +502,10 @@ def _start_time(mark: tuple[object, ...]) -> float | None:
 
 def needs_records(template: Template | None) -> bool:
     """Return whether a template uses fields that need a run's record."""
+    if template is None:
+        return False
     known = {"experiment", "run", "logdir", "source", "metrics"}
-    return template is not None and bool(_groups(template) - known)
+    return bool(_groups(template) - known) or any("/" in name for name in _metrics(template))
 
 
 def template_fields(
@@ -520,13 +525,38 @@ def template_fields(
     if "hparams" in groups:
         fields["hparams"] = _hparams_at(directory, tags_of)
     if "metrics" in groups:
-        tags = tags_of.get(directory, _NO_TAGS).values()
-        fields["metrics"] = {tag.name: tag.last_value for tag in tags if tag.is_scalar}
+        stage = directory[len(record.uri) + 1 :] if record is not None else fields.get("logdir", "")
+        fields["metrics"] = _metrics_at(directory, str(stage), _metrics(template), tags_of)
     return fields if record is None else _with_record(fields, record, directory, groups)
 
 
 def _groups(template: Template) -> set[str]:
     return {name.partition(".")[0] for name in template.fields}
+
+
+def _metrics(template: Template) -> list[str]:
+    fields = (name.partition(".") for name in template.fields)
+    return [name for group, _, name in fields if group == "metrics"]
+
+
+def _metrics_at(
+    directory: str, stage: str, names: Iterable[str], tags_of: Mapping[str, Tags]
+) -> dict[str, object]:
+    """Return the scalars of a stage of a run by tag, and those of any by `STAGE/TAG` as in `names`.
+
+    `stage` is empty for the directory of the run itself.
+    """
+    tags = tags_of.get(directory, _NO_TAGS).values()
+    found: dict[str, object] = {tag.name: tag.last_value for tag in tags if tag.is_scalar}
+    run = directory[: len(directory) - len(stage)].rstrip("/")
+    for name in names:
+        parts = name.split("/")
+        for cut in range(1, len(parts) if name not in found else 0):
+            others = tags_of.get(join(run, "/".join(parts[:cut])), _NO_TAGS)
+            tag = others.get("/".join(parts[cut:]))
+            if tag is not None and tag.is_scalar:
+                found[name] = tag.last_value
+    return found
 
 
 def _with_record(
