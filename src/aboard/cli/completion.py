@@ -198,19 +198,47 @@ def metrics_like(context: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
+def directories_like(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer the runs of `ls` and `export`: directories with event files, with their sources."""
+    try:
+        with _index_of_runs(context) as (index, roots):
+            if index is None:
+                return []
+            found = _directories_of(index, _sources(context)) or _directories_of(index, roots)
+        return [one for one in found if one.startswith(incomplete)][:_MOST_OFFERED]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def _directories_of(index: Index, sources: Sequence[str]) -> list[str]:
+    from aboard.cli.sources import distinct_labels, place_of, run_label
+    from aboard.index import Source
+
+    parsed = [Source.parse(one) for one in sources]
+    labels = distinct_labels([place_of(source) for source in parsed])
+    return [
+        run_label(label, run)
+        for source, label in zip(parsed, labels, strict=True)
+        for run in sorted(one.name for one in index.runs(source))
+    ]
+
+
 def tags_like(context: typer.Context, incomplete: str) -> list[str]:
     """Offer tags of the sources, or of all roots if the index does not have the sources."""
     try:
         with _index_of_runs(context) as (index, roots):
             if index is None:
                 return []
-            # An option without its value ends the parsing: the arguments are still in `args`.
-            found = _tags(context, index, context.params.get("source") or context.args)
-            found = found or _tags(context, index, roots)
+            found = _tags(context, index, _sources(context)) or _tags(context, index, roots)
         # Tags with a leading underscore are internal.
         return [one for one in found if one.startswith(incomplete) and one[:1] != "_"]
     except Exception:  # noqa: BLE001 - completion must be silent
         return []
+
+
+def _sources(context: typer.Context) -> Sequence[str]:
+    # An option without its value ends the parsing: the arguments are still in `args`.
+    return context.params.get("source") or context.args
 
 
 def _tags(context: typer.Context, index: Index, sources: Sequence[str]) -> list[str]:
