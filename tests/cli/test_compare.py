@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard import EventWriter
+from aboard import EventWriter, SummaryWriter
 from aboard.cli.compare import (
     Condition,
     MetricRow,
@@ -100,6 +100,14 @@ def test_directories_without_records(aboard, tmp_path):
             writer.scalar("loss", value, 0)
     result = aboard("compare", "./logs/a", "./logs/b", "--json")
     assert rows(result)["loss", "last"]["difference"] == 1.0
+
+
+def test_hyperparameters_from_event_files_are_compared_the_first_time(aboard, tmp_path):
+    for name, lr in (("a", 0.1), ("b", 0.2)):
+        with SummaryWriter(tmp_path / "logs" / name) as writer:
+            writer.add_hparams({"lr": lr}, {"loss": 1.0})
+    result = aboard("compare", "./logs/a", "./logs/b", "--json")
+    assert json.loads(result.out)["hparams"] == [{"name": "lr", "a": [0.1], "b": [0.2]}]
 
 
 def test_conditions_decide_the_exit_code(aboard, root):

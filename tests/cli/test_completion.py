@@ -265,6 +265,24 @@ def test_only_scalars_are_offered_to_export(aboard, offered, tree):
     assert offered("ls", str(tree), "--tag", "") == ["exact", "loss", "notes", "picture"]
 
 
+def test_runs_of_sources_are_offered(aboard, offered, tmp_path):
+    for run in ("mnist/run1", "mnist/run2", "cifar10/run1"):
+        log_run(tmp_path / "runs", run, [3.0])
+    assert offered("export", "runs", "--run", "") == []  # nothing is read to complete
+    assert aboard("index", "runs").code == 0
+    everything = ["cifar10/run1", "mnist/run1", "mnist/run2"]
+    for words in (["ls", "runs"], ["export", "runs"], ["ls"], ["ls", "mnist/run1"]):
+        assert offered(*words, "--run", "") == everything
+    assert offered("ls", "--tags", "runs", "--run", "mn") == ["mnist/run1", "mnist/run2"]
+    assert offered("export", "runs/mnist", "--run", "") == ["run1", "run2"]
+    assert offered("ls", "runs/mnist", "runs/cifar10", "--run", "c") == ["cifar10/run1"]
+    assert offered("ls", "runs/mnist/run1", "runs/cifar10/run1", "--run", "") == [
+        "mnist/run1", "cifar10/run1",
+    ]  # fmt: skip
+    assert offered("export", "runs", "--run", "x") == []
+    assert aboard("ls", "runs/mnist", "runs/cifar10", "--run", "cifar10/run1").code == 0
+
+
 def test_completion_imports_little(aboard, variables, tree, tmp_path, offered):
     assert aboard("index", tree).code == 0
     words = ["export", str(tree), "--tag", "lo"]

@@ -185,6 +185,27 @@ def test_logs_of_every_habit_are_found(aboard: Aboard, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("logs/*/*tfevents*"))) == 2
 
 
+def test_what_add_hparams_writes_is_in_columns_and_questions(
+    aboard: Aboard, tmp_path: Path
+) -> None:
+    for lr, accuracy in (("0.5", "0.75"), ("0.25", "0.5")):
+        script = (
+            "from aboard import SummaryWriter\n"
+            "with SummaryWriter() as writer:\n"
+            f"    writer.add_hparams({{'lr': {lr}}}, {{'accuracy': {accuracy}}})\n"
+        )
+        assert aboard("run", "--root", "root", "--", *PYTHON, script).code == 0
+    options = ("--root", "root", "--columns", "run,hparams.lr,metrics.accuracy")
+    for _ in range(2):  # the second time from the index
+        done = aboard("runs", *options, "--where", "hparams.lr < 1", "--sort", "hparams.lr")
+        assert [line.split() for line in done.out.splitlines()[1:]] == [
+            ["default/run2", "0.25", "0.5"],
+            ["default/run1", "0.5", "0.75"],
+        ]
+        done = aboard("runs", *options, "--where", "hparams.lr < 0.4 and metrics.accuracy < 0.7")
+        assert [line.split()[0] for line in done.out.splitlines()[1:]] == ["default/run2"]
+
+
 TWO = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29523"}
 WHERE = "import os; print(os.environ['ABOARD_LOGDIR'])"
 

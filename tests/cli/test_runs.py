@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 import aboard as library
-from aboard import EventWriter
+from aboard import EventWriter, SummaryWriter
 from aboard.cli.sources import distinct_labels
 from aboard.runs.manifest import Manifest, State
 from aboard.storage import open_storage
@@ -352,6 +352,13 @@ def test_show_tells_everything(aboard, root):
     assert "2 files" in result.out
     assert f"aboard view {root}/cifar10/run2" in result.out
     assert "ATTEMPT" in result.out
+
+
+def test_show_reads_the_event_files_of_a_run_without_recorded_hyperparameters(aboard, root):
+    for run in ("mnist/run1", "raw/one"):
+        with SummaryWriter(root / run) as writer:
+            writer.add_hparams({"lr": 0.25}, {"accuracy": 0.5})
+        assert aboard("runs", "show", run, "--json").json["hparams"] == {"lr": 0.25}
 
 
 def test_show_as_json(aboard, root):

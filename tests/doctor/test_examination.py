@@ -228,7 +228,7 @@ def test_a_uri_that_cannot_be(find):
 
 
 AS_NOBODY = """
-import json, os, sys
+import json, os, sys, orjson
 from pathlib import Path
 import pwd, grp
 from aboard.index import Index, catalog, query, reader, series, store

@@ -491,3 +491,59 @@ def test_a_run_below_one_without_a_record_keeps_what_is_its_own(library, root):
     log(root, "raw/run1", {"loss": [3.0]})
     add_run(root, "raw/run1/inner", values=[5.0])
     assert [run.metrics for run in ask(library).runs if run.name == "run1"] == [{"loss": 3.0}]
+
+
+def test_event_files_give_hyperparameters_to_a_record_without_any(library, root):
+    add_run(root, "a/run1", values=[1.0])
+    add_run(root, "a/run2", values=[1.0], hparams={"lr": 0.5})
+    log_hparams(root, "a/run1/1795067345.35442", {"lr": 0.05})
+    log_hparams(root, "a/run2/1795067345.35442", {"lr": 0.07, "other": 1})
+    library.refresh(str(root))
+    question = Question.parse("hparams.lr < 0.1")
+    read = library.to_read(question, library.runs())
+    assert [run.label for run in read] == ["a/run1"]
+    assert [run.label for run in library.candidates(library.parse(["a"]), question)] == ["a/run1"]
+    assert labels(library, "hparams.lr < 0.1") == ["a/run1"]
+    assert [run.hparams for run in ask(library).runs] == [{"lr": 0.05}, {"lr": 0.5}]
+    assert not library.to_read(question, library.runs())
+    add_run(root, "a/run1")  # a heartbeat
+    assert labels(library, "hparams.lr == 0.05", read=False) == ["a/run1"]
+    log_hparams(root, "a/run1/1795067346.5", {"lr": 0.06})
+    ask(library)
+    assert labels(library, "hparams.lr < 0.1") == ["a/run1"]
+    assert labels(library, "hparams.lr == 0.06", read=False) == ["a/run1"]
+    shutil.rmtree(root / "a/run1/1795067346.5")
+    ask(library)
+    assert labels(library, "hparams.lr == 0.05", read=False) == ["a/run1"]
+    add_run(root, "a/run1", hparams={"lr": 9})
+    assert [run.hparams for run in ask(library).runs] == [{"lr": 9}, {"lr": 0.5}]
+
+
+def test_what_was_read_before_a_run_is_listed_describes_it(library, root):
+    add_run(root, "a/run1")
+    log(root, "raw/run1", {"loss": [3.0]})
+    for run in ("a/run1", "raw/run1"):
+        log_hparams(root, run, {"lr": 0.1})
+    library.index.refresh(Source(str(root)))
+    found = ask(library, read=False).runs
+    assert [(run.hparams, run.metrics) for run in found] == [
+        ({"lr": 0.1}, {}),
+        ({"lr": 0.1}, {"loss": 3.0}),
+    ]
+
+
+def test_a_directory_named_by_a_time_adds_nothing_to_the_name_of_a_metric(library, root):
+    first, second = "1795067345.35442", "1795067346.5"
+    add_run(root, "a/run1", values=[5.0], stages={first: {"acc": [0.125], "loss": [7.0]}})
+    add_run(root, "a/run2", stages={first: {"acc": [0.25]}, second: {"acc": [0.375]}})
+    add_run(root, "a/run3", stages={f"rank-1/{first}": {"acc": [0.4375]}, "1795": {"acc": [0.5]}})
+    log(root, f"raw/run1/{first}", {"acc": [0.625]})
+    ask(library)
+    assert labels(library, "metrics.acc < 0.5") == ["a/run1", "a/run2"]
+    assert labels(library, "metrics.acc.max == 0.375 or metrics.loss == 5") == ["a/run1", "a/run2"]
+    assert labels(library, f'metrics["{first}/acc"] > 0 and metrics.acc == 0.375') == ["a/run2"]
+    assert labels(library, 'metrics["rank-1/acc"] == 0.4375 and metrics["1795/acc"] > 0') == [
+        "a/run3"
+    ]
+    assert [run.metrics for run in ask(library, "metrics.acc == 0.625").runs] == [{"acc": 0.625}]
+    assert library.names("metrics", library.runs()) == ["1795/acc", "acc", "loss", "rank-1/acc"]

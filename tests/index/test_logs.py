@@ -28,6 +28,12 @@ def tree(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize("source", [5, None, b"logs", ["logs"]])
+def test_a_source_of_the_wrong_type_is_an_error(source):
+    with pytest.raises(TypeError, match=r"^source is .*, not a path or URI$"):
+        aboard.open(source)
+
+
 def test_open_gives_runs_tags_and_arrays(tree):
     with aboard.open(tree) as logs:
         assert [run.name for run in logs.runs] == ["fast", "slow"]

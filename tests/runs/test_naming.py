@@ -47,6 +47,7 @@ RUN = {
         ("{metrics.val/acc:.2f} {metrics.val/acc:.0%}", "0.91 91%"),
         ("{hparams.epochs:,d} {metrics.loss:0:} {metrics.loss:0:d}", "2,500 nan nan"),
         ("{hparams.lr:.3g}", ".01"),
+        ("""{metrics["val/acc"]:.2f} {hparams['lr']} {metrics["loss:0"]:d}""", "0.91 .01 nan"),
         ("{metrics.big:.3g}{metrics.big}", "--"),
         ("{tags.baseline}_{tags.other}", "baseline_-"),
         ("{job}_{hparams.no}_{metrics.no}", "-_-_-"),
@@ -91,6 +92,7 @@ AT_A_BRACE = "name template {!r}, character {}: {}"
         ("{run}}", 6, "unmatched '}'. Write '}}' for a brace."),
         ("a_{rn}", 3, f"unknown field 'rn'. Did you mean 'run'? {KNOWN}"),
         ("{hparam.lr}", 1, f"unknown field 'hparam.lr'. Did you mean 'hparams.'? {KNOWN}"),
+        ("{hparam['lr']}", 1, f"unknown field 'hparam.lr'. Did you mean 'hparams.'? {KNOWN}"),
         ("{hparams.lr:.3q}", 1, f"invalid number format '.3q'. {FORMATS}"),
     ],
 )

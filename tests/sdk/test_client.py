@@ -44,6 +44,26 @@ def test_the_selectors_may_be_called_uri(client, root):
         client.create("mnist", uri="mnist")
 
 
+@pytest.mark.parametrize(
+    ("selectors", "options", "problem"),
+    [
+        (5, {}, "selectors are 5, not a path, URI or selector, or several"),
+        (b"mnist", {}, "selectors are b'mnist', not a path"),
+        (["mnist", 5], {}, "5, one of the selectors, is not a path"),
+        ("mnist", {"title": object}, "title is <class 'object'>, which a hub does not accept"),
+        ("mnist", {"bogus": 1}, "unknown option: bogus"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_named(client, selectors, options, problem):
+    with pytest.raises(TypeError) as caught:
+        client.create(selectors, **options)
+    assert str(caught.value).startswith(problem)
+    with pytest.raises(aboard.HubError, match="name should be a valid string"):
+        client.create("mnist", name=5)
+    with pytest.raises(TypeError, match="url is 5, not a string"):
+        aboard.Client(5)
+
+
 def test_selectors_choose_among_the_runs_of_the_hub(client):
     board = aboard.Board.create(["cifar10/run2", "mnist"], name="two", template="{run}!")
     assert board.name == "two"

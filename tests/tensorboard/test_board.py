@@ -281,6 +281,32 @@ def test_records_give_the_fields_of_a_template(names, root):
     assert names("{created}", root)[0].startswith("2023-11-1")
 
 
+def test_metrics_of_a_stage_also_have_the_names_that_they_have_in_questions(names, tmp_path):
+    root = tmp_path / "runs"
+    log_run(root, "cifar10/run1", "train")  # with a record
+    for run in ("cifar10/run1", "raw/one"):
+        for stage, tag in (("train", "loss"), ("eval", "acc"), ("eval", "eval/odd")):
+            with EventWriter(root / run / stage) as writer:
+                writer.scalar(tag, 0.25, 0)
+    assert names("{run} {logdir} {metrics.acc} {metrics.eval/acc}", root) == [
+        "run1 eval 0.25 0.25", "run1 train - 0.25", "one eval 0.25 0.25", "one train - 0.25",
+    ]  # fmt: skip
+    template = '{metrics["eval/eval/odd"]} {metrics.eval/odd} {metrics.loss/acc}'
+    assert names(template, root / "raw/one/eval") == ["0.25 0.25 -"]
+
+
+@pytest.mark.parametrize("template", ["{metrics.eval/ac}", "{metrics.x}"])
+def test_an_unknown_metric_in_a_template_lists_those_of_stages(tmp_path, index, template):
+    with EventWriter(tmp_path / "run1" / "eval") as writer:
+        writer.scalar("acc", 0.25, 0)
+    index.refresh(Source(str(tmp_path)))
+    board = Board("board", "", (member(tmp_path),), Template.parse(template))
+    shown = Listing(board, Library(index))
+    assert list(shown.runs()) == ["-"]
+    (problem,) = shown.missing_fields()
+    assert "eval/acc" in problem
+
+
 @pytest.mark.parametrize("opened", ["", "cifar10", "cifar10/run23", "cifar10/run23/train"])
 def test_the_nearest_record_above_counts_whatever_is_opened(names, root, opened):
     assert "ws1_run23_train" in names("{workspace}_{run}_{logdir}", root / opened)

@@ -100,6 +100,9 @@ def test_what_is_not_logged(
         (0.5, {"step": 1}, "metrics must be a mapping of names to numbers, not a float: 0.5"),
         ({"a": 1}, {"stage": None}, "the stage is None, not a string such as 'train'"),
         ({"a": 1}, {"stage": 3}, "the stage is 3, not a string such as 'train'"),
+        ({"a": 1}, {"stage": ["a"]}, "the stage is ['a'], not a string such as 'train'"),
+        ({"a": 1}, {"step_name": ["a"]}, "step_name is ['a'], not the name of a metric"),
+        ({1: 1}, {}, "tag must be a string, not int: 1"),
     ],
 )
 def test_what_is_of_the_wrong_kind(
@@ -108,6 +111,32 @@ def test_what_is_of_the_wrong_kind(
     with aboard.init(root=tmp_path) as run, pytest.raises(TypeError) as caught:
         run.log_metrics(metrics, **options)
     assert str(caught.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"experiment": 5}, "experiment is 5, not a string"),
+        ({"experiment": ["a"]}, "experiment is ['a'], not a string"),
+        ({"name": b"a"}, "name is b'a', not a string"),
+        ({"root": 5}, "root is 5, not a path or URI"),
+        ({"workspace": {}}, "workspace is {}, not a string"),
+        ({"job": [1]}, "job is [1], not a string"),
+        ({"tags": 5}, "tags must be a name, several names, or a mapping from names to values, not"),
+        ({"tags": b"a"}, "tags must be a name, several names, or a mapping from names to values"),
+        ({"hparams": 5}, "hyperparameters must be a mapping from names to values"),
+        ({"resume": "false"}, "resume is 'false', not True, False or None"),
+        ({"flush_secs": "1"}, "flush_secs is '1', not a number of seconds"),
+        ({"flush_secs": None}, "flush_secs is None, not a number of seconds"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_named(
+    tmp_path: Path, arguments: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        aboard.init(**{"root": tmp_path} | arguments)
+    assert str(caught.value).startswith(problem)
+    assert not list(tmp_path.iterdir())
 
 
 def test_numbers_of_every_kind(tmp_path: Path) -> None:
@@ -125,6 +154,7 @@ def test_numbers_of_every_kind(tmp_path: Path) -> None:
         ({"rank": "first"}, "rank is 'first', not a whole number"),
         ({"purge_step": "x"}, "purge_step is 'x', not a whole number"),
         ({"ranks": "some"}, "ranks is 'first' or 'all', not 'some'"),
+        ({"flush_secs": -1}, "flush_secs is -1, not a number of seconds from 0 on"),
     ],
 )
 def test_what_a_run_cannot_begin_with(

@@ -118,8 +118,9 @@ def compare(
             _check(f"--fail-if '{one.text}'", one.field, names)
         compared = list(dict.fromkeys([*fields, *(one.field for one in conditions)]))
         groups = [_values(library, side.runs, compared) for side in sides]
+        # Again: event files may have more hyperparameters than records.
+        hparams = differing(*([run.hparams for run in side.runs[:]] for side in sides))
     rows = {row.field: row for row in metric_rows(compared, *groups)}
-    hparams = differing(*([run.hparams for run in side.runs] for side in sides))
     failed = [one for one in conditions if one.holds(rows[one.field])]
     shown = [rows[one] for one in fields if rows[one].a.count or rows[one].b.count]
     if json:

@@ -452,6 +452,33 @@ def choices_like(context: Context, _: str) -> Sequence[str]:
     return context.choices
 
 
+def directories_like(context: Context, incomplete: str) -> list[str]:
+    """Offer the runs of `ls` and `export`: directories with event files, with their sources."""
+    try:
+        with _index_of_runs(context) as (index, roots):
+            if index is None:
+                return []
+            sources = context.params.get("source") or ()
+            found = _directories_of(index, sources) or _directories_of(index, roots)
+        return [one for one in found if one.startswith(incomplete)][:_MOST_OFFERED]
+    except Exception:  # noqa: BLE001 - completion must be silent
+        return []
+
+
+def _directories_of(index: Index, sources: Sequence[str]) -> list[str]:
+    from aboard.index import Source
+
+    parsed = [Source.parse(one) for one in sources]
+    found = [sorted(run.name for run in index.runs(source)) for source in parsed]
+    if len(parsed) == 1:
+        return found[0]
+    from aboard.cli.sources import distinct_labels, place_of, run_label
+
+    labels = distinct_labels([place_of(source) for source in parsed])
+    pairs = zip(labels, found, strict=True)
+    return [run_label(label, run) for label, runs in pairs for run in runs]
+
+
 def tags_like(context: Context, incomplete: str) -> list[str]:
     """Offer tags of the sources, or of all roots if the index does not have the sources."""
     try:

@@ -39,6 +39,7 @@ from aboard.cli.sources import (
     SortOption,
     WhereOption,
     parse_question,
+    read_runs,
     select_runs,
     suggesting_fields,
 )
@@ -372,10 +373,13 @@ def show_run(
     from aboard.runs.catalog import record_of
 
     with Index() as index:
-        found = select_runs(index, [run], root or []).runs
-    if len(found) != 1:
-        raise Failure(f"{run!r} is {_some(found)}. Name one of them.")
-    (one,) = found
+        chosen = select_runs(index, [run], root or [])
+        if len(chosen.runs) != 1:
+            raise Failure(f"{run!r} is {_some(chosen.runs)}. Name one of them.")
+        (one,) = chosen.runs
+        if not one.is_recorded or not one.hparams:  # its event files may have some
+            read_runs(chosen.library, [one])
+            one = index.known_run(one.root, one.directory) or one
     record, problem = record_of(one)
     files = list(open_storage(one.uri).list(on_error=lambda _: None))
     total = sum(file.size for file in files)

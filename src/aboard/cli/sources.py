@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.completion import Completer, conditions_like, fields_like, tags_like
+from aboard.cli.completion import (
+    Completer,
+    conditions_like,
+    directories_like,
+    fields_like,
+    tags_like,
+)
 from aboard.cli.console import (
     FAILURE,
     Failure,
@@ -233,9 +239,7 @@ class OpenSource:
         return place_of(self.logs.source)
 
     def name(self, run: str) -> str:
-        if not self.label:
-            return run
-        return self.label if run == "." else f"{self.label}/{run}"
+        return run_label(self.label, run)
 
 
 @dataclass(slots=True)
@@ -486,9 +490,17 @@ def distinct_labels(places: Sequence[str]) -> list[str]:
     return distinct(one[-1] for one in parts)
 
 
+def run_label(label: str, run: str) -> str:
+    """Return the name of a run of a source with a label."""
+    if not label:
+        return run
+    return label if run == "." else f"{label}/{run}"
+
+
 RunOption = Annotated[
     list[str] | None,
     typer.Option("--run", metavar="GLOB", help="Only runs of this name; may be repeated."),
+    Completer(directories_like),
 ]
 TagOption = Annotated[
     list[str] | None,

@@ -14,13 +14,13 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, permutations
 from typing import Any, NamedTuple
 
 from aboard.events.files import MADE_BY
-from aboard.index.query import Described, describe, scalar_names
+from aboard.index.query import describe, scalar_names
 from aboard.index.schema import next_change, transaction
 from aboard.index.sources import Source
 from aboard.runs import manifest
@@ -29,6 +29,7 @@ from aboard.runs.catalog import (
     KnownRun,
     find_runs,
     is_of_a_run,
+    metric_name,
     natural,
     parse_quickly,
     parse_record,
@@ -209,6 +210,18 @@ def ids_of(
     return dict(rows.fetchall())
 
 
+def recorded_runs(
+    connection: sqlite3.Connection, root: str, directories: Collection[str]
+) -> list[str]:
+    """Return the runs among `directories` that have a record."""
+    rows = connection.execute(
+        "SELECT directory FROM run WHERE root = ? AND recorded_state != ''"
+        " AND directory IN (SELECT value FROM json_each(?))",
+        (root, json.dumps(list(directories))),
+    )
+    return [directory for (directory,) in rows]
+
+
 def named_runs(
     connection: sqlite3.Connection, name: str, experiments: Collection[str]
 ) -> list[int]:
@@ -243,32 +256,52 @@ def put_record(
     run = KnownRun.of_record(root, directory, record)
     run = run if known is None else run._replace(seen=known.seen)
     store_runs(connection, root, [(_UNREAD, run)], [])
-    return run
+    return known_run(connection, root, directory) or run
 
 
-def describe_raw_runs(connection: sqlite3.Connection, directories: Collection[str]) -> None:
-    """Store hyperparameters and metrics of the raw runs that contain the directories.
+def describe_runs(
+    connection: sqlite3.Connection, directories: Collection[str], hparams_in: Container[str]
+) -> None:
+    """Store what event files tell about the runs that contain the directories.
 
-    They come from event files, and fill the same columns as those from records of other runs.
+    They fill the same columns as records do: hyperparameters and metrics of raw runs, and the
+    hyperparameters of runs whose record has none. The latter are only looked up if they may have
+    changed, in the directories `hparams_in`.
     """
     for (root,) in connection.execute("SELECT uri FROM root").fetchall():
         start = len(root.rstrip("/")) + 1
-        above = [with_parents(one[start:]) for one in directories if is_below(one, root)]
+        above = {one: with_parents(one[start:]) for one in directories if is_below(one, root)}
         if not above:
             continue
-        ids = ids_of(connection, root, {place for places in above for place in places})
-        nearest = (next((one for one in places if one in ids), None) for places in above)
-        found = runs_by_id(connection, [ids[one] for one in {*nearest} if one is not None])
-        raw = {run.uri: run for run in found.values() if not run.is_recorded}
-        if not raw:
-            continue
-        below = _runs_below(connection, root, [run.directory for run in raw.values()])
-        described = describe(connection, raw, {join(root, one) for one in below})
-        now = []
-        for uri, run in raw.items():
-            found_in = described.get(uri, Described({}, {}))
-            now.append(run.described(found_in.hparams, found_in.metrics))
-        _store_described(connection, root, [one for one in now if one != raw[one.uri]], raw)
+        ids = ids_of(connection, root, {place for places in above.values() for place in places})
+        with_new_hparams: dict[int, bool] = {}
+        for one, places in above.items():
+            run_id = next((ids[place] for place in places if place in ids), None)
+            if run_id is not None:
+                with_new_hparams[run_id] = with_new_hparams.get(run_id, False) or one in hparams_in
+        found = runs_by_id(connection, list(with_new_hparams))
+        before = [run for one, run in found.items() if not run.is_recorded or with_new_hparams[one]]
+        if before:
+            _store_described(connection, root, before, _described(connection, root, before))
+
+
+def _described(
+    connection: sqlite3.Connection, root: str, runs: Sequence[KnownRun]
+) -> dict[str, KnownRun]:
+    """Return the runs that have event files, by URI, with what these tell about them."""
+    raw = [run.uri for run in runs if not run.is_recorded]
+    recorded = [run.uri for run in runs if run.is_recorded]
+    below = _runs_below(connection, root, [run.directory for run in runs])
+    others = {join(root, one) for one in below}
+    of_raw = describe(connection, raw, others)
+    of_recorded = describe(connection, recorded, others, with_metrics=False)
+    found = {}
+    for run in runs:
+        if run.uri in of_raw:
+            found[run.uri] = run.described(*of_raw[run.uri])
+        elif run.uri in of_recorded:
+            found[run.uri] = run.described(of_recorded[run.uri].hparams)
+    return found
 
 
 def _runs_below(connection: sqlite3.Connection, root: str, directories: Sequence[str]) -> list[str]:
@@ -285,23 +318,40 @@ def _runs_below(connection: sqlite3.Connection, root: str, directories: Sequence
 def _store_described(
     connection: sqlite3.Connection,
     root: str,
-    runs: Sequence[KnownRun],
-    before: Mapping[str, KnownRun],
+    before: Sequence[KnownRun],
+    after: Mapping[str, KnownRun],
 ) -> None:
-    if not runs:
+    changed, doubtful = [], []
+    for known in before:
+        run = after.get(known.uri) or known.described({}, None if known.is_recorded else {})
+        if not known.is_recorded or known.hparams_json == "{}":
+            changed += [(known, run)] * (known != run)
+        elif known.hparams != run.hparams:
+            doubtful.append(run.directory)
+    if not changed and not doubtful:
         return
     with transaction(connection):
+        # What a recorded run has may be from its record: the next refresh reads it again.
+        connection.executemany(
+            "UPDATE run SET version = ? WHERE root = ? AND directory = ? AND recorded_state != ''",
+            [(_UNREAD, root, directory) for directory in doubtful],
+        )
+        if not changed:
+            return
         change = next_change(connection)
         connection.executemany(
             "UPDATE run SET hparams_json = ?, metrics_json = ?, changed = ?"
-            " WHERE root = ? AND directory = ? AND recorded_state = ''",
-            [(run.hparams_json, run.metrics_json, change, *run[:2]) for run in runs],
+            " WHERE root = ? AND directory = ? AND recorded_state = ?"
+            " AND (recorded_state = '' OR hparams_json = '{}')",
+            [
+                (run.hparams_json, run.metrics_json, change, *run[:2], run.recorded_state)
+                for _, run in changed
+            ],
         )
         # New values arrive with every point; they only affect selections that read points.
         if any(
-            run.hparams_json != before[run.uri].hparams_json
-            or run.metrics.keys() != before[run.uri].metrics.keys()
-            for run in runs
+            run.hparams_json != known.hparams_json or run.metrics.keys() != known.metrics.keys()
+            for known, run in changed
         ):
             connection.execute("UPDATE root SET changes = ? WHERE uri = ?", (change, root))
     _fold_if_due(connection)
@@ -483,6 +533,14 @@ def store_runs(
             _UPSERT,
             [(*run, is_linked(run.directory), version, change, change) for version, run in rows],
         )
+        # What was read from the event files of a run before it was listed, or before its record
+        # was replaced. In this transaction, because others read event files meanwhile.
+        lacking = [run for _, run in rows if not run.is_recorded or run.hparams_json == "{}"]
+        described = _described(connection, root, lacking).values() if lacking else ()
+        connection.executemany(
+            "UPDATE run SET hparams_json = ?, metrics_json = ? WHERE root = ? AND directory = ?",
+            [(run.hparams_json, run.metrics_json, *run[:2]) for run in described],
+        )
         connection.execute(
             "INSERT INTO root VALUES (?, ?)"
             " ON CONFLICT (uri) DO UPDATE SET changes = excluded.changes",
@@ -634,6 +692,8 @@ def _parts(
     jobs = fields["attempt_jobs_json"]
     put("attempt_jobs", jobs, [one != "[]" for one in jobs])
     put("linked", [1] * len(rows), linked)
+    lacking = zip(fields["recorded_state"], fields["hparams_json"], strict=True)
+    put("no_hparams", [1] * len(rows), [bool(one) and text == "{}" for one, text in lacking])
     names = {text: frozenset(parse_record(text)) for text in set(fields["tags_json"])}
     found["tags"] = list(rows), [names[text] for text in fields["tags_json"]]
     for group, convert in (("hparams", _scalar), ("tags", _scalar), ("metrics", _metric)):
@@ -707,8 +767,7 @@ def _logged_names(connection: sqlite3.Connection, root: str) -> set[str]:
         directory = uri[start:]
         run = next((one for one in with_parents(directory) if one in runs), None)
         if run is not None:
-            stage = directory[len(run) :].lstrip("/")
-            found.add(join(stage, tag) if stage else tag)
+            found.add(metric_name(directory[len(run) :].lstrip("/"), tag))
     return found
 
 

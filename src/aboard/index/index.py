@@ -358,6 +358,12 @@ class Index:
 
         return self._do(lambda connection: ids_of(connection, root, directories))
 
+    def recorded_runs(self, root: str, directories: Collection[str]) -> list[str]:
+        """Return the runs among `directories` that have a record."""
+        from aboard.index.catalog import recorded_runs
+
+        return self._do(lambda connection: recorded_runs(connection, root, directories))
+
     def repeated_runs(self, root: str, inner: str) -> list[tuple[int, int]]:
         """Return the ids of the runs listed both below `root` and below `inner`, a root inside."""
         from aboard.index.catalog import repeated_runs
@@ -604,6 +610,7 @@ def refresh(
     report = Report()
     started = time.monotonic()
     touched: set[str] = set()
+    hparams_in: set[str] = set()  # where hyperparameters may have changed
     for _ in range(_ATTEMPTS):
         plan = make_plan(connection, source, anew=anew)
         report.files_unchanged = plan.unchanged
@@ -612,9 +619,12 @@ def refresh(
         report.bytes_total += sum(one.entry.size - one.start for one in plan.readings)
         if not plan.readings and not plan.gone:
             break
-        touched |= query.directories_of(connection, plan.gone)
+        gone = query.directories_of(connection, plan.gone)
+        touched |= gone
         touched.update(one.directory for one in plan.readings)
         store = _read_and_store(connection, plan, report, progress)
+        hparams_in |= gone | store.hparams_in
+        hparams_in.update(one.directory for one in plan.readings if one.known and one.fresh)
         described = query.of_many_files(connection, store.described - store.unsure)
         made = {one.directory for one in plan.readings if one.fresh}
         if misread := query.misread(connection, store.unsure | described):
@@ -633,9 +643,9 @@ def refresh(
             break
         anew = False
     if touched and query.has_roots(connection):  # the import of the catalog is slow
-        from aboard.index.catalog import describe_raw_runs
+        from aboard.index.catalog import describe_runs
 
-        describe_raw_runs(connection, touched)
+        describe_runs(connection, touched, hparams_in)
     report.seconds = time.monotonic() - started
     return report
 

@@ -6,6 +6,7 @@ index, except records, which are read from their files on demand.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -45,6 +46,8 @@ class Logs:
         anew: bool = False,
         progress: Progress | None = None,
     ) -> None:
+        if not isinstance(source, str | os.PathLike):
+            raise TypeError(f"source is {source!r:.60}, not a path or URI")
         self.source = Source.parse(str(source))
         self._is_own = index is None
         self.index = Index() if index is None else index

@@ -351,7 +351,8 @@ def metrics(
     """Return the scalar tags of the runs with the given names, by URI of the run and name.
 
     A metric in a directory below its run is named `DIRECTORY/TAG`. A tag with that name in the
-    run's own directory takes precedence.
+    run's own directory takes precedence. A metric that `add_hparams` writes into a directory named
+    by a time is also found without this time; that of the last call, if there are several.
     """
     cuts = {name: [place for place, one in enumerate(name) if one == "/"] for name in names}
     stages = {name[:cut] for name, places in cuts.items() for cut in places}
@@ -370,6 +371,48 @@ def metrics(
             tag = put_together(source, segments)
             if tag.is_scalar:
                 found[key] = tag
+    return _metrics_of_times(connection, runs, names, found) | found
+
+
+def _metrics_of_times(
+    connection: sqlite3.Connection,
+    runs: Collection[Source],
+    names: Collection[str],
+    known: Container[tuple[str, str]],
+) -> dict[tuple[str, str], Tag]:
+    """Return metrics that are not known, from directories named by a time; see `metric_name`."""
+    from aboard.runs.catalog import metric_name
+
+    left = {one.uri: one for one in runs if any((one.uri, name) not in known for name in names)}
+    rows = connection.execute(
+        "SELECT DISTINCT given.value, directory FROM json_each(?) AS given CROSS JOIN file"
+        " WHERE directory > given.value || '/' AND directory < given.value || '0'"
+        " AND directory GLOB '*/[0-9]*.[0-9]*'",
+        (json.dumps(list(left)),),
+    )
+    places: dict[str, dict[str, tuple[str, str]]] = {}  # by directory and tag
+    for uri, directory in rows:
+        stage = directory[len(uri) + 1 :]
+        start = metric_name(stage, "")
+        if start == f"{stage}/":
+            continue
+        for name in names:
+            if name.startswith(start) and (uri, name) not in known:
+                places.setdefault(directory, {})[name[len(start) :]] = (uri, name)
+    if not places:
+        return {}
+    found: dict[tuple[str, str], Tag] = {}
+    where = (
+        "WHERE f.directory IN (SELECT value FROM json_each(?))"
+        " AND s.tag IN (SELECT value FROM json_each(?))"
+    )
+    tags = {tag for held in places.values() for tag in held}
+    for segments in _grouped(connection, where, (json.dumps(list(places)), json.dumps(list(tags)))):
+        key = places[segments[0].directory].get(segments[0].tag)
+        if key is not None:
+            tag = put_together(left[key[0]], segments)
+            if tag.is_scalar:
+                found[key] = tag
     return found
 
 
@@ -386,32 +429,38 @@ def scalar_names(connection: sqlite3.Connection, source: Source) -> list[tuple[s
 class Described(NamedTuple):
     """What event files tell about a run: hyperparameters, and the last values of metrics."""
 
-    metrics: dict[str, float]
     hparams: dict[str, messages.HParam]
+    metrics: dict[str, float]
 
 
 def describe(
-    connection: sqlite3.Connection, runs: Collection[str], others: Container[str]
+    connection: sqlite3.Connection,
+    runs: Collection[str],
+    others: Container[str],
+    *,
+    with_metrics: bool = True,
 ) -> dict[str, Described]:
     """Read hyperparameters and metrics from the event files in and below the directories.
 
     Directories without event files are left out, and so are files of `others`, which are runs
     below the directories. Metrics are named as in `metrics`, and only the first by name returned.
     """
-    from aboard.runs.catalog import with_parents
+    from aboard.runs.catalog import metric_name, with_parents
 
+    which = f"(form = {SCALARS} OR tag = ?)" if with_metrics else "tag = ?"
     rows = connection.execute(
         "SELECT given.value, directory, tag, form, last_value, metadata"
         " FROM json_each(?) AS given CROSS JOIN file JOIN segment ON segment.file = file.id"
         " WHERE directory >= given.value AND directory < given.value || '0'"
         " AND (directory = given.value OR substr(directory, length(given.value) + 1, 1) = '/')"
-        f" AND (form = {SCALARS} OR tag = ?) ORDER BY given.key, attempt, name",
+        f" AND {which} ORDER BY given.key, attempt, name",
         (json.dumps(list(runs)), messages.SESSION_START),
     )
     found: dict[str, Described] = {}
     for run, of_run in groupby(rows, key=itemgetter(0)):
         own: dict[str, float] = {}
         staged: dict[str, float] = {}
+        timed: dict[str, float] = {}
         hparams: dict[str, messages.HParam] = {}
         for _, directory, tag, form, value, metadata in of_run:
             stage = directory[len(run) + 1 :]
@@ -421,11 +470,13 @@ def describe(
                 hparams |= _hparams_in(metadata)
             elif directory == run:
                 own[tag] = _number(value)
+            elif (name := metric_name(stage, tag)) == f"{stage}/{tag}":
+                staged[name] = _number(value)
             else:
-                staged[f"{stage}/{tag}"] = _number(value)
-        metrics = staged | own
+                timed[name] = _number(value)
+        metrics = timed | staged | own
         found[run] = Described(
-            {one: metrics[one] for one in sorted(metrics)[:_MOST_METRICS]}, hparams
+            hparams, {one: metrics[one] for one in sorted(metrics)[:_MOST_METRICS]}
         )
     return found
 

@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from aboard.events.messages import CLASS_UNKNOWN, ORIGIN_TENSOR
+from aboard.events.messages import CLASS_UNKNOWN, ORIGIN_TENSOR, SESSION_START
 from aboard.events.scanner import CHUNK_VALUES, Chunk, Part, Series, SmallFile, Totals, sketch
 from aboard.index.reader import SKETCHED, Batch, SmallBatch
 from aboard.index.schema import (
@@ -117,7 +117,7 @@ class _Segment:
                 self.totals = self.totals.followed_by(one)
 
 
-_ORIGIN, _KIND, _METADATA = 2, 3, 4  # places among the columns of a small part's segment
+_TAG, _ORIGIN, _KIND, _METADATA = 0, 2, 3, 4  # places among the columns of a small part's segment
 _MOST_OPEN = 20_000  # cached segments of a file
 
 
@@ -146,6 +146,7 @@ class Store:
         # Directories with a possible scalar that has no metadata, or has got some.
         self.unsure: set[str] = set()
         self.described: set[str] = set()
+        self.hparams_in: set[str] = set()  # directories with new hyperparameters
 
     def put(self, batches: Sequence[Batch | SmallBatch]) -> None:
         with self._transaction():
@@ -206,6 +207,8 @@ class Store:
                 self.outrun.add(id(reading))
                 continue
             for segment, chunk in file.parts:
+                if segment[_TAG] == SESSION_START:
+                    self.hparams_in.add(reading.directory)
                 if segment[_ORIGIN] == ORIGIN_TENSOR:
                     if segment[_METADATA] is not None:
                         self.described.add(reading.directory)
@@ -288,6 +291,8 @@ class Store:
             if segment is None:
                 segment = opened.segments[tag, form] = _Segment(self._next_segment)
                 self._next_segment += 1
+                if tag == SESSION_START:
+                    self.hparams_in.add(batch.reading.directory)
                 if series.origin == ORIGIN_TENSOR and series.metadata is not None:
                     self.described.add(batch.reading.directory)
             if series.origin == ORIGIN_TENSOR and kind == CLASS_UNKNOWN:

@@ -55,6 +55,8 @@ _LOGDIR = re.compile(
     r"(?i)train|training|eval|evaluation|val|valid|validation|test|dev|predict|rank[-_.]?\d+"
 )
 
+_TIME = re.compile(r"\d{10}\.\d+")
+
 
 class BadName(ValueError):  # noqa: N818 - named by what is wrong
     """An invalid name of an experiment, a run or a job."""
@@ -156,16 +158,14 @@ class KnownRun(NamedTuple):
             root, directory, experiment, name or root.rpartition("/")[2], problem=_text(problem)
         )
 
-    def described(self, hparams: Mapping[str, Any], metrics: Mapping[str, float]) -> KnownRun:
-        """Return the run with values from its event files; JSON has no NaN and no infinity."""
-        given = [
-            {
-                name: str(one) if isinstance(one, float) and not math.isfinite(one) else one
-                for name, one in held.items()
-            }
-            for held in (hparams, metrics)
-        ]
-        return self._replace(hparams_json=_json(given[0]), metrics_json=_json(given[1]))
+    def described(
+        self, hparams: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+    ) -> KnownRun:
+        """Return the run with values from its event files."""
+        run = self._replace(hparams_json=_json(_without_infinities(hparams)))
+        if metrics is None:
+            return run
+        return run._replace(metrics_json=_json(_without_infinities(metrics)))
 
     @property
     def uri(self) -> str:
@@ -314,6 +314,14 @@ def _json(values: Mapping[str, Any] | list[str]) -> str:
     return _LONE_HALF.sub(lambda half: f"\\\\u{ord(half[0]):04x}", text)
 
 
+def _without_infinities(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with NaN and infinities as text, because JSON has neither."""
+    return {
+        name: str(one) if isinstance(one, float) and not math.isfinite(one) else one
+        for name, one in values.items()
+    }
+
+
 def _text(text: str) -> str:
     """Return text that a database accepts: lone surrogates are not valid Unicode."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
@@ -411,6 +419,16 @@ def _weighed(number: re.Match[str]) -> str:
 def is_logdir(name: str) -> bool:
     """Return whether a directory is named like that of a stage or a rank, not of a run."""
     return _LOGDIR.fullmatch(name) is not None
+
+
+def metric_name(stage: str, tag: str) -> str:
+    """Return the name of a metric in a directory below its run; an empty one is the run's own.
+
+    A directory named by a time, which PyTorch's `add_hparams` makes, adds nothing to the name.
+    """
+    above, _, last = stage.rpartition("/")
+    stage = above if _TIME.fullmatch(last) else stage
+    return f"{stage}/{tag}" if stage else tag
 
 
 def _raw_directory(directory: str) -> str:

@@ -487,6 +487,11 @@ def plain_tags(tags: Tags | None) -> dict[str, Any]:
         tags = [tags]
     if isinstance(tags, Mapping):
         return {str(name): _plain(value) for name, value in tags.items()}
+    if isinstance(tags, bytes) or not isinstance(tags, Iterable):
+        raise TypeError(
+            "tags must be a name, several names, or a mapping from names to values, not"
+            f" {type(tags).__name__}: {tags!r:.60}"
+        )
     return {str(tag): True for tag in tags}
 
 

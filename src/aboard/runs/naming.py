@@ -37,6 +37,7 @@ KNOWN_FIELDS = (*PLAIN_FIELDS, "hparams.<name>", "tags.<name>", "metrics.<tag>")
 MISSING = "-"  # replaces a value that a run does not have
 
 _LONGEST_VALUE = 120
+_QUOTED_NAME = re.compile(r"""\s*(\w+)\[(["'])(.+)\2\]\s*(?::(.*))?""", re.DOTALL)
 _FORMAT = re.compile(r"0?\d{0,2},?(d|(\.\d{1,2})?[eEfFgG%])")
 
 
@@ -59,7 +60,8 @@ class Template:
         """Parse a template.
 
         `{field}` is a value, `{field:.3g}` a number in a Python format, `{{` and `}}` are braces.
-        A name that contains a colon must be followed by another: `{metrics.loss:0:}`.
+        A name that contains a colon must be followed by another: `{metrics.loss:0:}`. As in
+        questions, a name may be in quotes: `{metrics["eval/acc"]:.2f}`.
         """
         parts: list[str | Field] = []
         literal, place = "", 0
@@ -139,8 +141,11 @@ def fields_of_path(source_uri: str, run_name: str) -> dict[str, str]:
 
 
 def _field(template: str, place: int, inside: str) -> Field:
-    name, _, form = inside.rpartition(":") if ":" in inside else (inside, "", "")
-    name = name.strip()
+    if quoted := _QUOTED_NAME.fullmatch(inside):
+        name, form = f"{quoted[1]}.{quoted[3]}", quoted[4] or ""
+    else:
+        name, _, form = inside.rpartition(":") if ":" in inside else (inside, "", "")
+        name = name.strip()
     group, dot, rest = name.partition(".")
     if name not in PLAIN_FIELDS and not (group in FIELD_GROUPS and dot and rest):
         from difflib import get_close_matches

@@ -71,6 +71,9 @@ class Client:
     ) -> None:
         from aboard.runs.catalog import find_roots
 
+        for name, value in (("url", url), ("token", token)):
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} is {value!r:.60}, not a string")
         known = find_hub(url, token)
         if known is None and start:
             known = start_personal(find_roots(()))
@@ -959,7 +962,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def as_selectors(given: Selectors) -> list[str]:
     """Return selectors for a hub, with absolute instead of relative paths."""
     if isinstance(given, (str, os.PathLike)):
-        return [_absolute(given)]
+        given = [given]
+    elif isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"selectors are {given!r:.60}, not a path, URI or selector, or several")
     return [_absolute(one) for one in given]
 
 
@@ -974,6 +979,8 @@ def _absolute(one: str | os.PathLike[str]) -> str:
     from aboard.runs.selectors import is_path
     from aboard.storage import canonical
 
+    if not isinstance(one, str | os.PathLike):
+        raise TypeError(f"{one!r:.60}, one of the selectors, is not a path, URI or selector")
     text = os.fspath(one)
     if not isinstance(one, str) or is_path(text) or _exists(text):
         return canonical(text)
@@ -1017,6 +1024,11 @@ def _not_ready(board: Board, seconds: float) -> NotReady:
 def _given(options: Mapping[str, Any], known: type) -> Document:
     if unknown := options.keys() - get_type_hints(known).keys():
         raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
+    for name, value in options.items():
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise TypeError(f"{name} is {value!r:.60}, which a hub does not accept") from None
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -38,7 +38,7 @@ from aboard.runs.naming import (
     distinct,
     fields_of_path,
 )
-from aboard.storage import is_below
+from aboard.storage import is_below, join
 
 if TYPE_CHECKING:
     from aboard.runs.question import Question
@@ -244,6 +244,9 @@ class Listing:
         self._members: dict[str, BoardRun] = {}  # runs without groups
         self._group_count = 0
         self._run_count: int | None = None
+        self._records_stamp: tuple[int, ...] = ()  # when the runs were counted
+        self._layout = 0  # changes when directories come or go
+        self._doubted: dict[Source, int] = {}  # the layouts of the last `doubtful_runs`
         self._crowded: dict[str, int] = {}  # tags of runs with more than are shown, by directory
         self._missing: list[str] = []
         self._version = next(_VERSIONS)
@@ -287,6 +290,9 @@ class Listing:
                 for group, names in known.items():
                     held = found.get(group)
                     names.update(held if isinstance(held, dict) else ())
+                if "metrics" in found and (stage := found.get("logdir")):
+                    scalars = (one for one in run.tags.values() if one.is_scalar)
+                    known["metrics"].update(f"{stage}/{one.name}" for one in scalars)
             left = [one for one in left if one.name not in known[one.group]]
             if not left:  # usually after the first run
                 break
@@ -316,23 +322,69 @@ class Listing:
         """
         with self._lock:
             self._update()
-            if self._run_count is None:
+            stamp = self._library.records_stamp()
+            if self._run_count is None or stamp != self._records_stamp:
                 self._run_count = len(self._run_directories(self._members.values()))
+                self._records_stamp = stamp
             return self._version, self._run_count
 
-    def count_runs_of(self, source: Source) -> int:
-        """Return the number of runs of one source, counted in the same way."""
+    def run_directories(self, source: Source) -> set[str]:
+        """Return the directories of the runs of one source, as they are counted."""
         with self._lock:
             self._update()
             runs = [run for run in self._members.values() if run.member.source == source]
-            return len(self._run_directories(runs))
+            return self._run_directories(runs)
+
+    def doubtful_runs(self, source: Source) -> dict[str, int]:
+        """Return directories that count as several runs, and are one if they have a record.
+
+        The values are the numbers of runs. Each change of the directories is returned once.
+        """
+        with self._lock:
+            self._update()
+            if self._doubted.get(source) == self._layout:
+                return {}
+            found = self._doubtful_runs(source)
+            self._doubted[source] = self._layout
+            return found
+
+    def has_doubts(self, sources: Iterable[Source]) -> bool:
+        """Return whether records that were not looked for may change the number of runs."""
+        with self._lock:
+            self._update()
+            new = [one for one in sources if self._doubted.get(one) != self._layout]
+            return any(map(self._doubtful_runs, new))
+
+    def _doubtful_runs(self, source: Source) -> dict[str, int]:
+        runs = [run for run in self._members.values() if run.member.source == source]
+        counts = Counter[str]()
+        for directory in self._run_directories(runs):
+            counts.update(_with_parents(directory, source.uri))
+        several = {directory: count for directory, count in counts.items() if count > 1}
+        for known in self._library.recorded_runs(several):
+            del several[known]
+        return several
 
     def _run_directories(self, runs: Collection[BoardRun]) -> set[str]:
         sessions = {run.directory for run in runs if run.is_session}
         logged = {run.directory for run in runs if run.tags and not run.only_hparams} - sessions
         inner = {one for one in sessions if posixpath.dirname(one) in logged}
-        known = self._library.places_of_runs({run.directory for run in runs})
-        known |= {run.directory for run in runs if run.only_hparams}
+        sources = {run.member.source.uri for run in runs}
+        places: set[str] = set()
+        for run in runs:
+            for place in _with_parents(run.directory, run.member.source.uri):
+                if place in places:
+                    break
+                places.add(place)
+        known = self._library.recorded_runs(places)
+        # Runs that were selected, but have no record.
+        known |= self._library.places_of_runs(sources - known) & sources
+        known |= {
+            run.directory
+            for run in runs
+            if run.only_hparams
+            and known.isdisjoint(_with_parents(run.directory, run.member.source.uri))
+        }
         return {
             run_of(run.directory, run.member.source.uri, known)
             for run in runs
@@ -365,6 +417,7 @@ class Listing:
         unchanged = {one: count for one, count in self._crowded.items() if one in shown - read}
         self._crowded = unchanged | crowded
         self._tags = {key: self._tags[key] for key in marks}
+        self._layout += marks.keys() != self._marks.keys()
         self._marks, self._record_marks, self._stamp = marks, records, stamp
         self._members, self._run_count = self._named_runs(), None
         self._runs = self._shown_runs()
@@ -492,6 +545,14 @@ def run_of(directory: str, source: str, known: Collection[str] = ()) -> str:
     return directory
 
 
+def _with_parents(directory: str, source: str) -> Iterator[str]:
+    """Yield a directory of a source and those above it, up to the source."""
+    while len(directory) > len(source):
+        yield directory
+        directory = directory.rpartition("/")[0]
+    yield source
+
+
 def _start_time(mark: tuple[object, ...]) -> float | None:
     first = mark[0]  # of the first file: its id, …, and the wall time of its first event
     return first[-1] if isinstance(first, tuple) else None
@@ -499,8 +560,10 @@ def _start_time(mark: tuple[object, ...]) -> float | None:
 
 def needs_records(template: Template | None) -> bool:
     """Return whether a template uses fields that need a run's record."""
+    if template is None:
+        return False
     known = {"experiment", "run", "logdir", "source", "metrics"}
-    return template is not None and bool(_groups(template) - known)
+    return bool(_groups(template) - known) or any("/" in name for name in _metrics(template))
 
 
 def template_fields(
@@ -520,13 +583,38 @@ def template_fields(
     if "hparams" in groups:
         fields["hparams"] = _hparams_at(directory, tags_of)
     if "metrics" in groups:
-        tags = tags_of.get(directory, _NO_TAGS).values()
-        fields["metrics"] = {tag.name: tag.last_value for tag in tags if tag.is_scalar}
+        stage = directory[len(record.uri) + 1 :] if record is not None else fields.get("logdir", "")
+        fields["metrics"] = _metrics_at(directory, str(stage), _metrics(template), tags_of)
     return fields if record is None else _with_record(fields, record, directory, groups)
 
 
 def _groups(template: Template) -> set[str]:
     return {name.partition(".")[0] for name in template.fields}
+
+
+def _metrics(template: Template) -> list[str]:
+    fields = (name.partition(".") for name in template.fields)
+    return [name for group, _, name in fields if group == "metrics"]
+
+
+def _metrics_at(
+    directory: str, stage: str, names: Iterable[str], tags_of: Mapping[str, Tags]
+) -> dict[str, object]:
+    """Return the scalars of a stage of a run by tag, and those of any by `STAGE/TAG` as in `names`.
+
+    `stage` is empty for the directory of the run itself.
+    """
+    tags = tags_of.get(directory, _NO_TAGS).values()
+    found: dict[str, object] = {tag.name: tag.last_value for tag in tags if tag.is_scalar}
+    run = directory[: len(directory) - len(stage)].rstrip("/")
+    for name in names:
+        parts = name.split("/")
+        for cut in range(1, len(parts) if name not in found else 0):
+            others = tags_of.get(join(run, "/".join(parts[:cut])), _NO_TAGS)
+            tag = others.get("/".join(parts[cut:]))
+            if tag is not None and tag.is_scalar:
+                found[name] = tag.last_value
+    return found
 
 
 def _with_record(

@@ -219,6 +219,8 @@ class Run(MediaLog):
             raise self._finished_error()
         if exit_status.is_set:
             exit_status.clear()
+        if type(stage) is not str:
+            check_stage(stage)
         if step_name is not None:
             step, metrics = _split_step(metrics, step_name, step)
         elif step is None:
@@ -347,6 +349,7 @@ class Run(MediaLog):
         """Return the writer of a stage and the step to log at, by default the last one."""
         if self._ended:
             raise self._finished_error()
+        check_stage(stage)
         if exit_status.is_set:
             exit_status.clear()
         if step is None:
@@ -445,6 +448,8 @@ def _split_step(
 ) -> tuple[int, dict[str, SupportsFloat]]:
     if not isinstance(metrics, Mapping):
         raise _not_metrics(metrics)
+    if not isinstance(name, str):
+        raise TypeError(f"step_name is {name!r:.60}, not the name of a metric")
     rest = dict(metrics)
     if name not in rest:
         known = ", ".join(map(str, rest)) or "none"
@@ -452,6 +457,11 @@ def _split_step(
     value = rest.pop(name)
     at = to_whole(value, f"the step {name!r}") if step is None else to_whole(step, "the step")
     return at, rest
+
+
+def check_stage(stage: object) -> None:
+    if not isinstance(stage, str):
+        raise TypeError(f"the stage is {stage!r:.60}, not a string such as 'train'")
 
 
 def _not_metrics(metrics: object) -> TypeError:
@@ -562,8 +572,6 @@ class Stages:
         self.writers[stage] = self._pending.pop(stage).writer
 
     def _open(self, stage: str) -> EventWriter:
-        if not isinstance(stage, str):
-            raise TypeError(f"the stage is {stage!r:.60}, not a string such as 'train'")
         for part in stage.split("/") if stage else ():
             check_name(part, "stage")
         after = self._after

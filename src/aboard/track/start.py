@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -100,9 +101,10 @@ def init(
         RunExists: the name is taken, and `resume` is not set.
         BadName: the experiment or the run has an invalid name.
         StorageError: the root cannot be written to.
-        TypeError: the hyperparameters have no names.
-        ValueError: `ranks`, `rank` or `purge_step` has an invalid value.
+        TypeError: an argument has another type; the message names it.
+        ValueError: `ranks`, `rank`, `purge_step` or `flush_secs` has an invalid value.
     """
+    _check_types(experiment, name, root, workspace, job, resume, flush_secs)
     return begin(
         find_place(root, experiment, name),
         command_line(),
@@ -116,6 +118,31 @@ def init(
         purge_step=purge_step,
         flush_secs=flush_secs,
     )
+
+
+def _check_types(
+    experiment: object,
+    name: object,
+    root: object,
+    workspace: object,
+    job: object,
+    resume: object,
+    flush_secs: object,
+) -> None:
+    texts = {"experiment": experiment, "name": name}
+    numbered = {"workspace": workspace, "job": job}  # a number is a text as well
+    for what, value in (texts | numbered).items():
+        is_text = isinstance(value, str) or (what in numbered and isinstance(value, Integral))
+        if value is not None and not is_text:
+            raise TypeError(f"{what} is {value!r:.60}, not a string")
+    if root is not None and not isinstance(root, str | os.PathLike):
+        raise TypeError(f"root is {root!r:.60}, not a path or URI")
+    if resume is not None and not isinstance(resume, bool):
+        raise TypeError(f"resume is {resume!r:.60}, not True, False or None")
+    if not isinstance(flush_secs, Real):
+        raise TypeError(f"flush_secs is {flush_secs!r:.60}, not a number of seconds")
+    if not float(flush_secs) >= 0:  # nor is NaN
+        raise ValueError(f"flush_secs is {flush_secs}, not a number of seconds from 0 on")
 
 
 def resume(run: Run, **options: Any) -> Run:
