@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import socket
 import stat
@@ -20,7 +19,6 @@ from aboard.boards.model import BoardState
 from aboard.cli import boards
 from aboard.cli.boards import narrowed
 from aboard.cli.console import WrongUsage
-from aboard.runs.manifest import Manifest
 from aboard.sdk import NotReady
 from aboard.sdk.client import Client
 from aboard.sdk.personal import KnownHub
@@ -362,21 +360,6 @@ def test_a_count_that_is_not_known_is_not_told(hub, aboard):
     assert row[4] == "-"
     described = aboard("describe", board["id"])
     assert "shows        mnist\n" in described.out
-
-
-@pytest.mark.parametrize("selector", ["mnist", "path"])
-def test_runs_that_a_board_cannot_show_yet_are_counted(hub, aboard, root, selector):
-    (root / "mnist/waiting").mkdir()
-    (root / "mnist/waiting/run.json").write_bytes(Manifest("waiting", "mnist").to_json())
-    board = started(aboard, root / "mnist" if selector == "path" else selector, "--new")
-
-    def described():
-        return aboard("describe", board["id"]).out
-
-    until(lambda: "shows        2 runs, 1 without data yet, of " in described(), described)
-    assert aboard("describe", board["id"], "--json").json["runs"] == 1
-    assert aboard("stop", board["id"]).code == 0
-    shutil.rmtree(root / "mnist/waiting")
 
 
 def test_boards_are_listed_and_described(hub, aboard, root):

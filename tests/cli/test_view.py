@@ -463,20 +463,6 @@ def test_a_run_with_stages_is_one_run_and_equal_names_get_longer(viewing, tmp_pa
     assert title == "mnist/run1, cifar10/run1"
 
 
-def test_runs_are_counted_as_aboard_runs_lists_them(viewing, aboard, tmp_path):
-    for name, stages in (("a", ["first", "second/half"]), ("b", ["train"]), ("c", []), ("d", [])):
-        for stage in stages:
-            with EventWriter(tmp_path / "logs" / name / stage) as writer:
-                writer.scalar("loss", 1.0, 1)
-        (tmp_path / "logs" / name).mkdir(exist_ok=True)
-        (tmp_path / "logs" / name / "run.json").write_bytes(Manifest(name).to_json())
-    assert aboard("runs", "--root", "logs", "--json").json["total"] == 4
-    with viewing("view", "logs", "--json", "--port", 0):
-        until(lambda: " s: 4 runs, 2 without data yet, " in (tmp_path / "errors").read_text())
-    with viewing("view", "logs", "--include", "b/*", "--json", "--port", 0):
-        until(lambda: " s: 1 run." in (tmp_path / "errors").read_text())
-
-
 def test_the_stock_engine_says_what_it_read_and_why_nothing_shows(viewing, tree, tmp_path):
     (tmp_path / "empty").mkdir()
     errors = tmp_path / "errors"

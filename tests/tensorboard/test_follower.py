@@ -560,33 +560,6 @@ def test_runs_are_counted_as_a_user_counts_them(tmp_path, following):
     assert len(followed.runs()) == 6
 
 
-@pytest.mark.parametrize("as_root", [False, True], ids=["path", "root"])
-@pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_a_run_with_a_record_counts_once_whatever_its_stages_are_called(
-    tmp_path, following, place, as_root
-):
-    logs = tmp_path / "logs"
-    log_run(logs, "exp/run1", "a/b", "custom")
-    log_run(logs, "exp/run2", "a/b")
-    with EventWriter(logs / "exp/run2/hp") as writer:
-        writer.add([encode.hparams_start({"lr": 1})], 0)
-    log(logs / "raw" / "first", 1)
-    log(logs / "raw" / "second", 1)
-    shown = str(logs)
-    if place == "bucket":
-        shown = f"memory://{tmp_path.name}{as_root}/logs"
-        for path in logs.rglob("*"):
-            if path.is_file():
-                name = path.relative_to(logs).as_posix()
-                open_storage(shown).write(name, path.read_bytes())
-    followed = following(roots=[shown] if as_root else ()).show(shown)
-    until(lambda: followed.follower.count("board") == 4)
-    assert len(followed.runs()) == 6
-    again = following(roots=[shown] if as_root else ()).show(shown)  # a hub that was restarted
-    until(lambda: again.follower.count("board") == 4)
-    assert again.follower.count("board", now=True) == 4
-
-
 # Many boards.
 
 

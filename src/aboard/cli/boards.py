@@ -443,7 +443,7 @@ def describe_board(board: BoardArgument, json: JsonOption = False) -> None:
     if json:
         print_json(found.document | {"history": history})
         return
-    typer.echo(_about(found, _count_empty(client, found)))
+    typer.echo(_about(found))
     rows = [[moment(seconds_of(one["at"])), one["state"], one["reason"] or "-"] for one in history]
     typer.echo("\n" + table(("AT", "STATE", "REASON"), rows, left=3))
 
@@ -912,22 +912,7 @@ def _row(board: Board) -> list[str]:
     ]
 
 
-def _count_empty(client: Client, board: Board) -> int:
-    """Return the number of runs that a board selects, but cannot show before they log data."""
-    if not board.runs or board.problems:
-        return 0
-    from aboard.sdk import HubError
-
-    with suppress(HubError):  # some selector matches nothing any more
-        selected = client.count_runs(board.selectors, where=board.where)
-        missing = min(selected, board.limit or selected) - board.runs
-        if missing > 0:  # of directories without a record, those without data are not known
-            condition = f"({board.where}) and state != none" if board.where else "state != none"
-            return min(missing, client.count_runs(board.selectors, where=condition))
-    return 0
-
-
-def _about(board: Board, empty: int = 0) -> str:
+def _about(board: Board) -> str:
     from aboard.executors.start import amount
 
     about = board.document
@@ -942,7 +927,7 @@ def _about(board: Board, empty: int = 0) -> str:
         "problem": "; ".join(board.problems),
         "missing": "; ".join(board.missing_fields or ()),
         "url": board.url,
-        "shows": _selection(board, empty),
+        "shows": _selection(board),
         "groups": _groups(board),
         "template": about["template"],
         "on": ", ".join(filter(None, [board.on, about.get("unit"), f"{about['engine']} engine"])),
@@ -975,12 +960,9 @@ def _groups(board: Board) -> str:
     return f"by {', '.join(board.group_by)}; band {board.band}; shows {kinds[board.show]}"
 
 
-def _selection(board: Board, empty: int) -> str:
+def _selection(board: Board) -> str:
     words = ", ".join([*board.selectors, *_question_words(board)])
-    if board.runs is None:
-        return words
-    found = counted(board.runs + empty, "run") + (f", {empty:,} without data yet," * bool(empty))
-    return f"{found} of {words}"
+    return words if board.runs is None else f"{counted(board.runs, 'run')} of {words}"
 
 
 def shown(board: Board, *, most: int = 3) -> str:

@@ -386,11 +386,7 @@ class LoadingLine:
             return hidden
         report = state.report
         news = f", {counted(report.points, 'new point')}" if report.points else ""
-        empty = 0 if self._board.include or self._board.exclude else state.empty
-        found = counted(state.runs + empty, "run")
-        if empty:
-            found += f", {empty:,} without data yet"
-        text = f"read {source.uri} in {report.seconds:.2f} s: {found}{news}."
+        text = f"read {source.uri} in {report.seconds:.2f} s: {counted(state.runs, 'run')}{news}."
         damage = self._index.damages(source)
         if damage:
             text += f" {skipped(source.uri, damage)}"

@@ -331,17 +331,16 @@ class Hub:
         return BoardStatus(self._selected(record), self._root_problems(record))
 
     def _selected(self, record: BoardRecord) -> int | None:
-        """Count the runs with data that a board selects; None if some may be unknown."""
+        """Count the known runs that a board selects; None if some may be unknown."""
         try:
             selectors = self.library.parse(record.selectors)
             question = question_of(record) or Question()
             places = [one.place for one in selectors if one.place]
             if any(not self._roots_above(place) for place in places):
                 return None
-            members = self.library.members(selectors, question)
+            found = len(self.library.members(selectors, question))
         except RunsError:
             return None
-        found = sum(not self.library.is_empty(one.source) for one in members)
         if not found and any(self.library.state(root).at is None for root in self.library.uris):
             return None
         return found

@@ -210,18 +210,6 @@ def ids_of(
     return dict(rows.fetchall())
 
 
-def recorded_runs(
-    connection: sqlite3.Connection, root: str, directories: Collection[str]
-) -> list[str]:
-    """Return the runs among `directories` that have a record."""
-    rows = connection.execute(
-        "SELECT directory FROM run WHERE root = ? AND recorded_state != ''"
-        " AND directory IN (SELECT value FROM json_each(?))",
-        (root, json.dumps(list(directories))),
-    )
-    return [directory for (directory,) in rows]
-
-
 def named_runs(
     connection: sqlite3.Connection, name: str, experiments: Collection[str]
 ) -> list[int]:

@@ -358,12 +358,6 @@ class Index:
 
         return self._do(lambda connection: ids_of(connection, root, directories))
 
-    def recorded_runs(self, root: str, directories: Collection[str]) -> list[str]:
-        """Return the runs among `directories` that have a record."""
-        from aboard.index.catalog import recorded_runs
-
-        return self._do(lambda connection: recorded_runs(connection, root, directories))
-
     def repeated_runs(self, root: str, inner: str) -> list[tuple[int, int]]:
         """Return the ids of the runs listed both below `root` and below `inner`, a root inside."""
         from aboard.index.catalog import repeated_runs

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 _BUCKET_SECONDS = 5.0  # how long the listing of a bucket is considered current
 _LOGGED = ("hparams", "metrics")  # fields that event files may provide
 _MOST_ORDERS = 4  # cached for later pages
-_LOOKS = 32  # for records in a bucket at once
 _LEVELS_ABOVE = 2  # how far above a source its record may be: a source may be a stage or a rank
 
 
@@ -234,8 +233,6 @@ class Library:
         self._orders: list[_HeldOrder] = []  # least recently used first
         self._records: dict[str, tuple[int, dict[str, KnownRun | None]]] = {}
         self._record_roots: dict[Source, str] = {}
-        self._recorded: frozenset[str] = frozenset()  # runs outside the roots, or not yet listed
-        self._unrecorded: dict[str, int] = {}
         for root in roots:
             self.add_root(root)
 
@@ -469,13 +466,6 @@ class Library:
         known = self.index.marks([Source(run.uri) for run in runs])
         left = [run for run, marks in zip(runs, known, strict=True) if not marks]
         return sum(self.state(run.root).marks.get(run.directory) != 0 for run in left)
-
-    def is_empty(self, run: Source) -> bool:
-        """Return whether a run below a root had no event files when the root was listed."""
-        root = next((uri for uri in self.uris if is_below(run.uri, uri)), None)
-        if root is None:
-            return False
-        return self.state(root).marks.get(run.uri[len(root.rstrip("/")) + 1 :]) == 0
 
     def narrow(self, question: Question, runs: RunSet) -> RunSet:
         """Return the runs that a question selects, in its order."""
@@ -928,41 +918,6 @@ class Library:
         places = dict.fromkeys(self._record_root(source) for source in sources)
         return tuple(self.index.catalog_changes(place) for place in places)
 
-    def recorded_runs(self, places: Collection[str]) -> set[str]:
-        """Return which places are runs with a record, as far as known; reads no storage."""
-        found = set(self._recorded.intersection(places))
-        for root in self.uris:
-            start = len(root.rstrip("/")) + 1
-            below = {one[start:] for one in places if is_below(one, root)}
-            if below:
-                found.update(join(root, one) for one in self.index.recorded_runs(root, below))
-        return found
-
-    def find_records(self, places: Mapping[str, int]) -> bool:
-        """Look for records in places; return whether any was found.
-
-        A place is looked at again only with another number: of the runs that seem to be in it.
-        """
-        new = [place for place, count in places.items() if self._unrecorded.get(place) != count]
-        if len(new) > 1 and any(map(is_remote, new)):
-            from concurrent.futures import ThreadPoolExecutor
-
-            with ThreadPoolExecutor(min(_LOOKS, len(new))) as pool:
-                has_record = list(pool.map(_has_record, new))
-        else:
-            has_record = list(map(_has_record, new))
-        with self._lock:
-            for place, has in zip(new, has_record, strict=True):
-                if has:
-                    self._recorded |= {place}
-                else:
-                    self._unrecorded[place] = places[place]
-        return any(has_record)
-
-    def records_stamp(self) -> tuple[int, ...]:
-        """Return numbers that change when `recorded_runs` may return something else. Cheap."""
-        return len(self._recorded), *map(self.index.catalog_changes, self.uris)
-
     def record_of(self, source: Source, directory: str) -> KnownRun | None:
         """Return the run that contains a directory of a source, if it has a record."""
         place = self._record_root(source)
@@ -1014,15 +969,11 @@ def _has_file(uri: str, name: str) -> bool:
     return True
 
 
-def _has_record(uri: str) -> bool:
-    return _has_file(uri, FILE_NAME)
-
-
 def _run_above(uri: str) -> str | None:
     """Return the nearest parent directory that has a record; None if `uri` itself has one."""
     place = uri
     for level in range(_LEVELS_ABOVE + 1):
-        if _has_record(place):
+        if _has_file(place, FILE_NAME):
             return place if level else None
         above, last = split(place)
         if not last or (is_remote(uri) and above.endswith("//")):

@@ -244,9 +244,6 @@ class Listing:
         self._members: dict[str, BoardRun] = {}  # runs without groups
         self._group_count = 0
         self._run_count: int | None = None
-        self._records_stamp: tuple[int, ...] = ()  # when the runs were counted
-        self._layout = 0  # changes when directories come or go
-        self._doubted: dict[Source, int] = {}  # the layouts of the last `doubtful_runs`
         self._crowded: dict[str, int] = {}  # tags of runs with more than are shown, by directory
         self._missing: list[str] = []
         self._version = next(_VERSIONS)
@@ -322,69 +319,23 @@ class Listing:
         """
         with self._lock:
             self._update()
-            stamp = self._library.records_stamp()
-            if self._run_count is None or stamp != self._records_stamp:
+            if self._run_count is None:
                 self._run_count = len(self._run_directories(self._members.values()))
-                self._records_stamp = stamp
             return self._version, self._run_count
 
-    def run_directories(self, source: Source) -> set[str]:
-        """Return the directories of the runs of one source, as they are counted."""
+    def count_runs_of(self, source: Source) -> int:
+        """Return the number of runs of one source, counted in the same way."""
         with self._lock:
             self._update()
             runs = [run for run in self._members.values() if run.member.source == source]
-            return self._run_directories(runs)
-
-    def doubtful_runs(self, source: Source) -> dict[str, int]:
-        """Return directories that count as several runs, and are one if they have a record.
-
-        The values are the numbers of runs. Each change of the directories is returned once.
-        """
-        with self._lock:
-            self._update()
-            if self._doubted.get(source) == self._layout:
-                return {}
-            found = self._doubtful_runs(source)
-            self._doubted[source] = self._layout
-            return found
-
-    def has_doubts(self, sources: Iterable[Source]) -> bool:
-        """Return whether records that were not looked for may change the number of runs."""
-        with self._lock:
-            self._update()
-            new = [one for one in sources if self._doubted.get(one) != self._layout]
-            return any(map(self._doubtful_runs, new))
-
-    def _doubtful_runs(self, source: Source) -> dict[str, int]:
-        runs = [run for run in self._members.values() if run.member.source == source]
-        counts = Counter[str]()
-        for directory in self._run_directories(runs):
-            counts.update(_with_parents(directory, source.uri))
-        several = {directory: count for directory, count in counts.items() if count > 1}
-        for known in self._library.recorded_runs(several):
-            del several[known]
-        return several
+            return len(self._run_directories(runs))
 
     def _run_directories(self, runs: Collection[BoardRun]) -> set[str]:
         sessions = {run.directory for run in runs if run.is_session}
         logged = {run.directory for run in runs if run.tags and not run.only_hparams} - sessions
         inner = {one for one in sessions if posixpath.dirname(one) in logged}
-        sources = {run.member.source.uri for run in runs}
-        places: set[str] = set()
-        for run in runs:
-            for place in _with_parents(run.directory, run.member.source.uri):
-                if place in places:
-                    break
-                places.add(place)
-        known = self._library.recorded_runs(places)
-        # Runs that were selected, but have no record.
-        known |= self._library.places_of_runs(sources - known) & sources
-        known |= {
-            run.directory
-            for run in runs
-            if run.only_hparams
-            and known.isdisjoint(_with_parents(run.directory, run.member.source.uri))
-        }
+        known = self._library.places_of_runs({run.directory for run in runs})
+        known |= {run.directory for run in runs if run.only_hparams}
         return {
             run_of(run.directory, run.member.source.uri, known)
             for run in runs
@@ -417,7 +368,6 @@ class Listing:
         unchanged = {one: count for one, count in self._crowded.items() if one in shown - read}
         self._crowded = unchanged | crowded
         self._tags = {key: self._tags[key] for key in marks}
-        self._layout += marks.keys() != self._marks.keys()
         self._marks, self._record_marks, self._stamp = marks, records, stamp
         self._members, self._run_count = self._named_runs(), None
         self._runs = self._shown_runs()
@@ -543,14 +493,6 @@ def run_of(directory: str, source: str, known: Collection[str] = ()) -> str:
     while len(directory) > len(source) and is_logdir(posixpath.basename(directory)):
         directory = posixpath.dirname(directory)
     return directory
-
-
-def _with_parents(directory: str, source: str) -> Iterator[str]:
-    """Yield a directory of a source and those above it, up to the source."""
-    while len(directory) > len(source):
-        yield directory
-        directory = directory.rpartition("/")[0]
-    yield source
 
 
 def _start_time(mark: tuple[object, ...]) -> float | None:

@@ -25,10 +25,10 @@ from aboard.events.files import EVENT_FILE
 from aboard.index import Report, Source
 from aboard.index.sources import LONGEST_SECONDS, REMOTE_SECONDS, UNWATCHED_SECONDS
 from aboard.runs.manifest import FILE_NAME
-from aboard.storage import StorageError, is_below, is_remote, join, open_storage, traffic
+from aboard.storage import StorageError, is_below, is_remote, join, traffic
 from aboard.storage.base import JOBS, split
 from aboard.storage.local import TEMPORARY
-from aboard.tensorboard.board import Board, BoardSelection, Listing, needs_records
+from aboard.tensorboard.board import Board, BoardSelection, needs_records
 
 if TYPE_CHECKING:
     from aboard.index.library import Library
@@ -59,7 +59,6 @@ class SourceState(NamedTuple):
     loaded: bool  # whether the first reading is complete
     error: StorageError | None = None
     runs: int | None = None  # shown runs, counted when they have changed
-    empty: int = 0  # further runs, which have a record but no event files yet
 
 
 OnPoll = Callable[[Source, SourceState], None]
@@ -371,21 +370,13 @@ class Follower:
                 self._lock.notify_all()
 
     def count(self, board_id: str, *, now: bool = False) -> int | None:
-        """Return how many runs a board shows, as last counted or `now`; None if not served.
-
-        A board is polled if records that decide what is one run were not looked for.
-        """
+        """Return how many runs a board shows, as last counted or `now`; None if not served."""
         with self._lock:
             shown = self._shown.get(board_id)
             runs = shown.runs if shown is not None else None
         if shown is None:
             return None
-        if runs is not None and not now:
-            return runs
-        listing = self._boards.get(board_id)
-        if listing is not None and listing.has_doubts(shown.spec.sources):
-            self.requested(board_id, wait=now)
-        return self._count(shown)
+        return self._count(shown) if now or runs is None else runs
 
     def is_read(self, board_id: str) -> bool:
         """Return whether all storages of a board have responded."""
@@ -658,12 +649,8 @@ class Follower:
             self._lock.notify_all()
         if poll.error is not None or not feed.is_root or is_first:
             is_counted = poll.error is None and not feed.is_root and not is_known
-            state = SourceState(poll.report or Report(), True, poll.error)
-            if is_counted and self._on_poll is not None:
-                runs = self._runs_of(feed)
-                empty = len(_recorded_runs(feed.source) - runs) if is_first else 0
-                state = state._replace(runs=len(runs), empty=empty)
-            self._notify(feed.source, state)
+            runs = self._count_runs(feed) if is_counted else None
+            self._notify(feed.source, SourceState(poll.report or Report(), True, poll.error, runs))
         self._log_error(feed.uri, poll.error, unforeseen=poll.unforeseen)
 
     def _end_parts(self, feed: _Feed, poll: _Poll, cost: float, *, reported: bool) -> None:
@@ -700,9 +687,8 @@ class Follower:
             self._library.refresh_records(feed.source)
         report = self._index.refresh(feed.source, progress=progress)
         changed = bool(report.files_read or report.files_gone)
-        if changed or not feed.loaded:
-            self._count_runs(feed)
         if changed:
+            self._count_boards(lambda shown: feed in shown.feeds)
             self._on_data(feed.uri)
         recent = self._recent(feed.source, traffic.pages_listed(feed.uri) - listed)
         return _Poll(changed, report=report, recent=tuple(recent))
@@ -817,7 +803,7 @@ class Follower:
             changed |= poll.changed
         if changed:
             self._points_came(feed)
-            self._count_runs(feed)
+            self._count_boards(lambda shown: feed in shown.feeds)
             if not feed.is_root:
                 self._notify(feed.source, SourceState(Report(), loaded=True, error=feed.error))
         return _Poll(changed)
@@ -832,22 +818,13 @@ class Follower:
         if self._on_poll is not None and not self._closed.is_set():
             self._on_poll(source, state)
 
-    def _count_runs(self, feed: _Feed) -> None:
-        """Count the runs of the boards that show a feed, and look for records that decide."""
-        if not feed.is_root:
-            for listing in self._listings(feed):
-                self._library.find_records(listing.doubtful_runs(feed.source))
-        self._count_boards(lambda shown: feed in shown.feeds)
-
-    def _runs_of(self, feed: _Feed) -> set[str]:
-        """Return the directories of the runs of a source that a board shows."""
-        shown = (listing.run_directories(feed.source) for listing in self._listings(feed))
-        return max(shown, key=len, default=set())
-
-    def _listings(self, feed: _Feed) -> list[Listing]:
+    def _count_runs(self, feed: _Feed) -> int | None:
+        if self._on_poll is None:
+            return None
         with self._lock:
             boards = [one for one, shown in self._shown.items() if feed in shown.feeds]
-        return [listing for one in boards if (listing := self._boards.get(one)) is not None]
+        listings = [listing for one in boards if (listing := self._boards.get(one)) is not None]
+        return max((listing.count_runs_of(feed.source) for listing in listings), default=0)
 
     def _selected(self) -> dict[str, Source]:
         now = self._clock()
@@ -959,17 +936,6 @@ def _above(uri: str, places: Container[str]) -> str | None:
             return None
         uri = above
     return uri
-
-
-def _recorded_runs(source: Source) -> set[str]:
-    """Return the runs in a directory that have a record; a bucket is not listed again for this."""
-    if source.only or is_remote(source.uri):
-        return set()
-    with suppress(StorageError):
-        entries = open_storage(source.uri).list(containing=FILE_NAME, on_error=lambda _: None)
-        found = (split(join(source.uri, one.name)) for one in entries)
-        return {directory for directory, name in found if name == FILE_NAME}
-    return set()
 
 
 def parts_of(uri: str, paths: Iterable[str], *, records: bool) -> list[Source] | None:
