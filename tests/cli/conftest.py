@@ -22,9 +22,10 @@ _SERVERS = {"view", "demo", "serve"}
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    """Give the environment of the command: an index of its own, and a known clock and width."""
+    """Give the environment of the command: own directories, and a known clock and width."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ABOARD_")}
-    return kept | {"ABOARD_CACHE": str(tmp_path / "cache"), "COLUMNS": "100", "TZ": "UTC"}
+    places = {"ABOARD_CACHE": str(tmp_path / "cache"), "ABOARD_STATE": str(tmp_path / "state")}
+    return kept | places | {"COLUMNS": "100", "TZ": "UTC"}
 
 
 @pytest.fixture

@@ -443,7 +443,7 @@ def test_one_that_cannot_be_stopped_does_not_spare_the_others(hub, aboard, comma
     assert done.err == ("aboard: board 'nowhere' not found. List them: aboard list --all\n")
 
 
-def test_all_stops_are_requested_before_the_first_wait(aboard, root, monkeypatch):
+def test_all_stops_are_requested_before_the_first_wait(no_hub, aboard, root, monkeypatch):
     names = ("one", "two", "three")
     boards = [started(aboard, root, "--name", one, "--new", "--detach")["id"] for one in names]
     calls = []
