@@ -404,6 +404,15 @@ def test_what_is_remembered_of_commands_may_be_damaged(offered, variables, conte
     assert offered("stop", "--al") == ["--all"]
 
 
+def test_what_other_users_may_have_written_is_not_used(offered, variables):
+    assert offered("stop", "--al") == ["--all"]
+    remembered = Path(variables["ABOARD_CACHE"]) / "completion.json"
+    remembered.write_text(remembered.read_text().replace("--all", "--alien"))
+    assert offered("stop", "--al") == ["--alien"]
+    remembered.parent.chmod(0o777)
+    assert offered("stop", "--al") == ["--all"]
+
+
 def test_what_is_remembered_of_other_versions_is_not_used(offered, variables):
     assert offered("stop", "--al") == ["--all"]
     remembered = Path(variables["ABOARD_CACHE"]) / "completion.json"

@@ -330,6 +330,7 @@ def _known_command(name: str) -> Command:
     stamp = _stamp()
     rows: dict[str, Any] = {}
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+        make_private(path.parent)  # others may have put files into one that was not
         document = json.loads(path.read_bytes())
         rows = document["commands"] if document["stamp"] == stamp else {}
         if name in rows:
