@@ -384,6 +384,7 @@ def test_options_are_offered_where_they_can_stand(offered):
     assert offered("runs", "list", "--sort", "name", "--sor") == ["--sort"]  # may be repeated
     assert offered("runs", "--limit", "3", "--limi") == []
     assert offered("ls", "--", "--ta") == []
+    assert {"--help", "-h"} <= set(offered("ls", "-"))
     assert offered("run", "python", "--ro") == []  # the program's own
     assert offered("run", "--ro") == ["--root"]
 
