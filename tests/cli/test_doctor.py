@@ -153,6 +153,12 @@ def test_a_board_of_a_stopped_hub_is_examined(no_hub, aboard, tree, closed_port)
     gone = aboard("doctor", "seen", ABOARD_HUB=f"http://localhost:{closed_port}")
     assert gone.code == 1
     assert "aboard: cannot tell whether 'seen' is a board: http://localhost:" in gone.err
+    aboard("hub", "stop")
+    no_hub.chmod(0o777)
+    unsafe = aboard("doctor", "seen")
+    assert (unsafe.code, unsafe.out.splitlines()[0]) == (1, str(tree.parent / "seen"))
+    said = f"aboard: cannot tell whether 'seen' is a board: {no_hub} can be written to by other"
+    assert said in unsafe.err
 
 
 def test_each_thing_is_said_once(aboard, tmp_path, monkeypatch):
