@@ -6,7 +6,7 @@ import pytest
 
 from aboard.boards.model import BadValue, BoardRecord, BoardState, Limits, Transition
 from tests.boards.fake_executor import PretendExecutor
-from tests.boards.scripted_hub import Hub
+from tests.boards.scripted_hub import SETTINGS, Hub
 
 
 @pytest.fixture
@@ -181,6 +181,17 @@ class TestSilentEngine:
         assert (given_up.state, given_up.reason) == (BoardState.STOPPED, stopping.reason)
         hub.executor.is_deaf = False
         assert hub.tick(board).state is BoardState.STOPPED
+
+    def test_what_is_left_is_stopped_when_its_engine_answers_again(self, hub, clock):
+        board = hub.running(on="slurm")
+        hub.executor.is_deaf = hub.executor.is_stubborn = True
+        hub.lifecycle.stop(board.id, reason="stopped by ann")
+        hub.tick(board)
+        hub.registry.delete(hub.lifecycle.abandon(board.id))
+        hub.executor.is_deaf = False
+        clock.pass_by(SETTINGS.orphans)
+        hub.lifecycle.tick()
+        assert hub.executor.stops == [(board.id, False), (board.id, True)]
 
     def test_what_is_left_on_an_engine_that_the_hub_no_longer_has_is_named(self, hub):
         board = hub.running(on="slurm")

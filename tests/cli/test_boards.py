@@ -112,7 +112,12 @@ def test_runs_of_several_roots_are_reported(no_hub, aboard, tmp_path):
         f"aboard: the selectors match runs below 2 roots: {tmp_path}/b (2 runs), {tmp_path}/a"
         " (1 run). To show only those of one root, add --root ROOT.\n"
     )
-    for narrower in (["exp/run2"], ["exp", f'--where=root == "{tmp_path}/a"'], [tmp_path / "a"]):
+    for narrower in (
+        ["exp/run2"],
+        ["exp", f'--where=root == "{tmp_path}/a"'],
+        [tmp_path / "a"],
+        [tmp_path / "b/exp/run2", "not:exp/run1"],
+    ):
         assert aboard("start", *narrower, "--no-browser").err == ""
 
 

@@ -145,6 +145,20 @@ def test_bash_appends_no_space_to_what_must_be_continued(no_hub, aboard, complet
     ]
 
 
+def test_bash_quotes_what_it_would_split_or_run(completed, tmp_path):
+    for name in ("one dir", "two $(touch ran)", "s3:x y"):
+        (tmp_path / name).mkdir()
+    typed = ("on", "one\\ d", "'on", '"on', "tw", "s3:x")
+    assert completed(*(f"aboard view {one}" for one in typed)) == [
+        r"aboard view one\ dir/",
+        r"aboard view one\ dir/",
+        "aboard view 'one dir/'",
+        'aboard view "one dir/"',
+        r"aboard view two\ \$\(touch\ ran\)/",
+        r"aboard view s3:x\ y/",
+    ]
+
+
 def test_without_a_hub_no_board_is_offered_and_none_started(
     no_hub, offered, closed_port, variables
 ):
@@ -326,6 +340,32 @@ def test_zsh_gets_described_offers(completing):
     )
 
 
+_LIKE_ZSH = """
+_arguments() {
+    local action=${1#*: :}
+    eval "offers=( ${action:2:-2} )"
+    printf '%s\\n' "${offers[@]}"
+}
+eval "$1"
+"""
+
+
+@pytest.mark.parametrize("name", ["a $(touch ran)", r"a\$(touch ran)", "a`touch ran`", r"a\\`"])
+def test_zsh_runs_nothing_of_a_name(completing, tmp_path, name):
+    (tmp_path / name).mkdir()
+    answer = completing("zsh", "aboard view a").out
+    # Bash evaluates what is within quotes as Zsh does.
+    done = subprocess.run(
+        ["bash", "-c", _LIKE_ZSH, "bash", answer],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{name}/:directory\n"
+    assert not (tmp_path / "ran").exists()
+
+
 def test_fish_gets_described_offers_or_offers_files(completing):
     asked = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     line = completing("fish", "aboard stop --al", **asked).out
@@ -362,6 +402,7 @@ def test_options_are_offered_where_they_can_stand(offered):
     assert offered("runs", "list", "--sort", "name", "--sor") == ["--sort"]  # may be repeated
     assert offered("runs", "--limit", "3", "--limi") == []
     assert offered("ls", "--", "--ta") == []
+    assert {"--help", "-h"} <= set(offered("ls", "-"))
     assert offered("run", "python", "--ro") == []  # the program's own
     assert offered("run", "--ro") == ["--root"]
 
@@ -379,6 +420,15 @@ def test_what_is_remembered_of_commands_may_be_damaged(offered, variables, conte
     assert set(json.loads(remembered.read_text())["commands"]) == {"", "stop"}
     remembered.unlink()
     remembered.mkdir()
+    assert offered("stop", "--al") == ["--all"]
+
+
+def test_what_other_users_may_have_written_is_not_used(offered, variables):
+    assert offered("stop", "--al") == ["--all"]
+    remembered = Path(variables["ABOARD_CACHE"]) / "completion.json"
+    remembered.write_text(remembered.read_text().replace("--all", "--alien"))
+    assert offered("stop", "--al") == ["--alien"]
+    remembered.parent.chmod(0o777)
     assert offered("stop", "--al") == ["--all"]
 
 

@@ -153,6 +153,14 @@ def test_a_board_of_a_stopped_hub_is_examined(no_hub, aboard, tree, closed_port)
     gone = aboard("doctor", "seen", ABOARD_HUB=f"http://localhost:{closed_port}")
     assert gone.code == 1
     assert "aboard: cannot tell whether 'seen' is a board: http://localhost:" in gone.err
+    aboard("hub", "stop")
+    no_hub.chmod(0o777)
+    unsafe = aboard("doctor", "seen")
+    assert (unsafe.code, unsafe.out.splitlines()[0]) == (1, str(tree.parent / "seen"))
+    said = "aboard: cannot tell whether 'seen' is a board: your hub did not start: "
+    why = f"{no_hub} can be written to by other users. Run 'chmod go-w {no_hub}'.\n"
+    assert f"{said}{why}" in unsafe.err
+    assert aboard("list").err == f"aboard: your hub did not start: {why}"
 
 
 def test_each_thing_is_said_once(aboard, tmp_path, monkeypatch):

@@ -266,18 +266,23 @@ def test_removed_runs_are_forgotten_when_no_column_has_them(index, monkeypatch):
     assert removed(index) == 8
     changes = index.changes_since(before, ["/data"])
     assert sorted(changes.gone) == [("/data", f"run{number}") for number in range(8)]
+    assert changes.is_complete
     with Index(index.path) as reader:
         assert len(reader.columns.order()) == 12
         index.forget_run("/data", "run8")
         assert removed(index) == 0
-        assert index.changes_since(before, ["/data"]) is None  # some are unknown
+        assert not index.changes_since(before, ["/data"]).is_complete
         index.forget_run("/data", "run9")
         later = index.changes_since((before[0], before[1] + 9), ["/data"])
-        assert later.gone == [("/data", "run9")]
+        assert (later.gone, later.is_complete) == ([("/data", "run9")], True)
         for one in (reader, index):
             names = one.columns.cells("name")
             found = [names.get(row) for row in one.columns.order()]
             assert found == [f"run{number}" for number in range(10, 20)]
+    before = index.last_change()
+    index._do(lambda one: catalog.store_runs(one, "/data", [known("/data", n) for n in range(9)]))
+    changes = index.changes_since(before, ["/data"])
+    assert (len(changes.new), changes.is_complete) == (9, False)
 
 
 # Questions over runs: records, and metrics from event files, as they are now.

@@ -247,6 +247,7 @@ class _Place:
     orphans: dict[str, Handle] = field(default_factory=dict)
     searched: float | None = None  # time of the last search for orphans
     backoff: _Backoff = field(default_factory=_Backoff)  # after polls without an answer
+    has_leftovers: bool = False  # perhaps, of boards that were abandoned
 
     def is_search_due(self, now: float, seconds: float) -> bool:
         return self.searched is None or not 0.0 <= now - self.searched < seconds
@@ -348,6 +349,8 @@ class Lifecycle:
         def step(record: BoardRecord) -> BoardRecord:
             if record.state is not BoardState.STOPPING:
                 return record
+            if place := self._places.get(record.executor):
+                place.has_leftovers = True
             return self._registry.transition(record, Transition(BoardState.STOPPED, record.reason))
 
         return self._retry_on_conflict(board_id, step)
@@ -633,7 +636,7 @@ class Lifecycle:
         An executor that never ran a board is not queried, because the query may be slow.
         """
         used = {on.partition(":")[0] for on in self._registry.places()}
-        if place.executor.name not in used:
+        if place.executor.name not in used and not place.has_leftovers:
             return
         try:
             found = place.executor.found()

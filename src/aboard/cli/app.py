@@ -136,6 +136,7 @@ One with several has `COMMANDS`, with the function or group and the epilog of ea
 """
 _HIDDEN = {"kill"}
 _MARKUP: Literal["markdown"] = "markdown"  # of help texts
+_HELP_OPTIONS = ["--help", "-h"]
 
 
 @cache
@@ -202,7 +203,7 @@ app = typer.Typer(
     rich_markup_mode=_MARKUP,
     pretty_exceptions_enable=False,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings={"help_option_names": _HELP_OPTIONS},
 )
 # Private, and the same in typer 0.19 and 0.28, which have no public way to change the script.
 # tests/cli/test_completion.py completes with it in Bash.
@@ -309,7 +310,8 @@ def describe(name: str) -> Command:
 
 def _described(name: str, command: Any) -> Command:
     """Describe a command; those of the command line itself are described when they are used."""
-    context = typer.Context(command, info_name=name, **command.context_settings)
+    settings = {"help_option_names": _HELP_OPTIONS} | command.context_settings
+    context = typer.Context(command, info_name=name, **settings)
     function = inspect.unwrap(command.callback) if command.callback else None
     completers = _completers(function) if function else {}
     below = command.commands if isinstance(command, TyperGroup) else {}

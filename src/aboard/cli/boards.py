@@ -346,7 +346,8 @@ def _report_roots(client: Client, selectors: Sequence[str], where: str | None) -
     from aboard.sdk import HubError
 
     names = [one for one in selectors if not is_path(one) and not exists(one)]
-    if not names:
+    has_paths = len(names) < len(selectors)
+    if not names or (has_paths and all(one.startswith("not:") for one in names)):
         return
     try:
         roots = client.facet("root", names, where=where)["values"]

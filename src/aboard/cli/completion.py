@@ -35,6 +35,7 @@ complete -o default -F %(complete_func)s %(prog_name)s
 """Typer's script, except for the space."""
 _CACHE = "completion.json"
 _BRACKETED = re.compile(r"""\b(hparams|metrics|tags)\[(["'])([^"']*)(?:\2\]\.(\w*))?$""")
+_SPECIAL = re.compile(r"[^\w@%+=:,./~^-]")  # what a backslash must precede in Bash
 _SIGNED = {"--sort"}  # options whose values may begin with a minus
 _TO_ANSWER_SECONDS = 1.0
 _MOST_OFFERED = 10_000
@@ -149,14 +150,21 @@ def _split(text: str) -> list[str]:
     return words
 
 
+def _for_bash(text: str, _: str) -> str:
+    word = os.environ["COMP_WORDS"].split("\n")[int(os.environ["COMP_CWORD"])]
+    is_quoted = "'" in word or '"' in word
+    return text if is_quoted else _SPECIAL.sub(r"\\\g<0>", text)
+
+
 def _for_zsh(text: str, about: str) -> str:
     described = [_escaped(text), _escaped(about)] if about else [_escaped(text)]
     return ":".join(f'"{one}"' for one in described)
 
 
 def _escaped(text: str) -> str:
+    """Escape a text for Zsh, which evaluates it twice: within single, then within double quotes."""
     for before, after in (
-        *(('"', '""'), ("'", "''"), ("$", "\\$"), ("`", "\\`")),
+        *(("\\", "\\\\"), ('"', '""'), ("'", "''"), ("$", "\\$"), ("`", "\\`")),
         (":", "\\\\:"),
     ):
         text = text.replace(before, after)
@@ -164,7 +172,7 @@ def _escaped(text: str) -> str:
 
 
 _SHELLS: dict[str, Callable[[str, str], str]] = {
-    "bash": lambda text, _: text,
+    "bash": _for_bash,
     "zsh": _for_zsh,
     "fish": lambda text, about: f"{text}\t{' '.join(about.split())}" if about else text,
     "powershell": lambda text, about: f"{text}:::{about or ' '}",
@@ -322,6 +330,7 @@ def _known_command(name: str) -> Command:
     stamp = _stamp()
     rows: dict[str, Any] = {}
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+        make_private(path.parent)  # others may have put files into one that was not
         document = json.loads(path.read_bytes())
         rows = document["commands"] if document["stamp"] == stamp else {}
         if name in rows:

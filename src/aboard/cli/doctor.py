@@ -165,8 +165,8 @@ def _board(text: str) -> Examination | None:
 
     try:
         board = open_hub(revive=True, seconds=_HUB_SECONDS).get(text)
-    except HubError as error:
-        if error.code not in {"no_hub", "not_found"}:
+    except (HubError, OSError) as error:
+        if getattr(error, "code", "") not in {"no_hub", "not_found"}:
             notify(f"cannot tell whether {text!r} is a board: {error}")
         return None
     found = []

@@ -362,7 +362,7 @@ class _Scan:
             self._newly_lost()
             return []
         changes = library.changes_since(self._change)
-        if changes is None:  # many changes, or the index was replaced and is being filled again
+        if changes is None:  # the index was replaced and is being filled again
             self._change = library.index.last_change()
             return [Event(Kind.RUN, "runs", orjson.dumps({"new": 0, "changed": 0, "gone": 0}))]
         self._change = changes.change
@@ -372,7 +372,7 @@ class _Scan:
         if time.monotonic() - self._states_at > _STATE_SECONDS:
             reported = {run.id for _, run in found}
             found += [("changed", run) for run in self._newly_lost() if run.id not in reported]
-        if len(found) + len(gone) > _MOST_CHANGES:
+        if len(found) + len(gone) > _MOST_CHANGES or not changes.is_complete:
             counts = Counter(change for change, _ in found)
             data = {"new": counts["new"], "changed": counts["changed"], "gone": len(gone)}
             return [Event(Kind.RUN, "runs", orjson.dumps(data))]

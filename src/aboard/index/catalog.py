@@ -357,22 +357,18 @@ class CatalogChanges(NamedTuple):
     new: list[KnownRun]
     changed: list[KnownRun]
     gone: list[tuple[str, str]]  # root and directory
+    is_complete: bool = True  # if not, more runs may have been removed, and forgotten
 
 
 def changes_since(
     connection: sqlite3.Connection, since: tuple[int, int] | None, roots: Collection[str]
 ) -> CatalogChanges | None:
-    """Return the changes to the runs of the roots.
-
-    None if `since` is of another index, or so old that runs removed since may be forgotten.
-    """
+    """Return the changes to the runs of the roots; None if `since` is of another index."""
     epoch, number = last_change(connection)
     if since is None or since[0] != epoch:
         return None
     if since[1] == number:
         return CatalogChanges(since, [], [], [])
-    if any(built > since[1] for built in built_chunks(connection).values()):
-        return None
     new: list[KnownRun] = []
     changed: list[KnownRun] = []
     gone: list[tuple[str, str]] = []
@@ -393,7 +389,9 @@ def changes_since(
     again = there & set(left)
     changed += [run for run in new if (run.root, run.directory) in again]
     new = [run for run in new if (run.root, run.directory) not in again]
-    return CatalogChanges((epoch, number), new, changed, [one for one in left if one not in again])
+    gone = [one for one in left if one not in again]
+    is_complete = all(built <= since[1] for built in built_chunks(connection).values())
+    return CatalogChanges((epoch, number), new, changed, gone, is_complete)
 
 
 def last_change(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -396,7 +396,7 @@ class Index:
     def changes_since(
         self, since: tuple[int, int], roots: Collection[str]
     ) -> CatalogChanges | None:
-        """Return the changes to the runs of the roots; None if `since` is too old."""
+        """Return the changes to the runs of the roots; None if `since` is of another index."""
         from aboard.index.catalog import changes_since
 
         def read(connection: sqlite3.Connection) -> CatalogChanges | None:

@@ -372,7 +372,7 @@ class Library:
         return {uri for uri in found if self._stays_inside(uri)}
 
     def changes_since(self, change: tuple[int, int]) -> CatalogChanges | None:
-        """Return the changes to runs since a change; None if it is too old."""
+        """Return the changes to runs since a change; None if it is of another index."""
         changes = self.index.changes_since(change, self.uris)
         if changes is None or self.any_path:
             return changes

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aboard.sdk import AuthError, HubError, Unreachable
-from aboard.system import file_lock, make_private, try_lock, write_private
+from aboard.system import NotPrivate, file_lock, make_private, try_lock, write_private
 
 HUB_FILE, TOKEN_FILE = "hub.json", "hub-token"
 _LOCK_FILE, _START_FILE, _LOG_FILE = "hub.lock", "hub.start.lock", "hub.log"
@@ -157,7 +157,11 @@ def start_personal(
     the reason if the hub does not start.
     """
     directory = state_directory()
-    make_private(directory)
+    try:
+        make_private(directory)
+    except NotPrivate as error:
+        hint = f"{error.remedy}." if error.remedy else "Set ABOARD_STATE to another directory."
+        raise Unreachable(f"your hub did not start: {error}.", hint) from None
     with file_lock(
         directory / _START_FILE
     ):  # if several processes start it at once, the others find the hub of the first
