@@ -193,16 +193,18 @@ def contents(
         "(s.increasing AND NOT EXISTS (SELECT 1 FROM segment AS other"
         " WHERE other.file = s.file AND other.tag = s.tag AND other.form != s.form)"
     )
+    counted = f"segment AS s JOIN file AS f ON s.file = f.id {where}"
     if files > directories:
         alone = f"SELECT directory FROM file {where} GROUP BY directory HAVING count(*) = 1"
         is_simple += f" AND f.directory IN ({alone})"
         arguments *= 2  # the condition occurs twice
+    elif connection.execute("SELECT count(*) FROM file").fetchone() == (files,):
+        counted = "segment AS s"  # the index has nothing else
     is_simple += ")"
     rows = connection.execute(
         f"SELECT {is_simple} AS simple, s.origin, s.metadata, s.form, count(*), sum(s.count)"
-        f" FROM file AS f JOIN segment AS s ON s.file = f.id {where}"
-        " GROUP BY simple, s.origin, s.metadata, s.form",
-        arguments,
+        f" FROM {counted} GROUP BY simple, s.origin, s.metadata, s.form",
+        arguments if where in counted else (),
     ).fetchall()
     tags, points, records = 0, 0, Counter[Kind]()
     for simple, origin, metadata, form, some, values in rows:
