@@ -16,7 +16,6 @@ import errno
 import fcntl
 import os
 import re
-import signal
 import stat
 import sys
 import time
@@ -31,10 +30,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DEAD = (b"Z", b"X", b"x")
 _EXEC_SECONDS = 0.05  # how long `exec` may take
-_RESET_SIGNALS = (
-    *(signal.SIGPIPE, signal.SIGXFSZ),
-    *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
-)
+_RESET_SIGNALS = ("SIGPIPE", "SIGXFSZ", "SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP")
 
 _NETWORK_FILE_SYSTEMS = (
     "9p afs beegfs ceph cifs coda glusterfs gpfs lustre ncpfs nfs nfs4 orangefs panfs pvfs2 smb3 "
@@ -214,6 +210,8 @@ def spawn(
     the file of standard output by default. It inherits the descriptors in `kept`. Signals that
     this process blocks or ignores have their default action there.
     """
+    import signal
+
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_DUP2, stdin, 0),
@@ -231,7 +229,7 @@ def spawn(
         file_actions=actions,
         setsid=True,
         setsigmask=(),
-        setsigdef=_RESET_SIGNALS,
+        setsigdef=[getattr(signal, name) for name in _RESET_SIGNALS],
     )
 
 
@@ -369,6 +367,8 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def signal_name(number: int) -> str:
+    import signal
+
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -414,8 +414,10 @@ def _read(path: str) -> bytes:
 
 def compiled(name: str) -> Any:
     """Import a C core; None if it was not compiled, or ABOARD_PURE_PYTHON is set."""
+    if os.environ.get("ABOARD_PURE_PYTHON"):
+        return None
     try:
-        return None if os.environ.get("ABOARD_PURE_PYTHON") else import_module(name)
+        return sys.modules.get(name) or import_module(name)
     except ImportError:
         return None
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType, NoneType
-from typing import Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from aboard.runs import HintedError
 from aboard.runs.manifest import format_time
@@ -96,8 +96,7 @@ class Unit(StrEnum):
     SIZE = "bytes; a client may write '2GiB'"
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(NamedTuple):
     """The declaration of a field besides its type and default.
 
     `create` and `change` are whether a client may set it then. Only creation and transitions set a
@@ -418,8 +417,7 @@ def from_document(document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: FIELDS[name].load(document[name]) for name in document if name in FIELDS}
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):
     """A change of state.
 
     `outcome` is the next state of a stopping board, `exit_code` that of a command that has exited.
@@ -431,8 +429,7 @@ class Transition:
     exit_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     board: str
     version: int
     attempt: int

@@ -311,7 +311,7 @@ class Registry:
             NameTaken: another live board has its name now.
         """
         reason = plain(transition.reason)[:LONGEST_TEXT]
-        after = apply(record, replace(transition, reason=reason), self._clock())
+        after = apply(record, transition._replace(reason=reason), self._clock())
         after = replace(after, **checked_changes(changes))
         revives = after.is_live and not record.is_live
         with self._database.write(owner=record.owner if revives else None) as connection:

@@ -14,11 +14,9 @@ import math
 import os
 import re
 import shutil
-import sqlite3
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -357,6 +355,8 @@ class LoadingLine:
                 self._said[source] = text
                 notify(text)
                 if self._debug and state.error is not None and state.error.__cause__ is not None:
+                    import traceback
+
                     traceback.print_exception(state.error.__cause__)
             if is_last:
                 self._print_missing_fields()
@@ -554,7 +554,7 @@ def line_for(error: Exception) -> str:
         return explain(error.name)
     if isinstance(error, (Failure, StorageError)) or _is_error_of_ours(error):
         return str(error)
-    if isinstance(error, sqlite3.Error):
+    if _is_of(error, "sqlite3", "Error"):
         hint = "Try again, or set ABOARD_CACHE to another directory."
         return f"the index cannot be used: {error}. {hint}"
     if isinstance(error, OSError) and error.strerror:
@@ -642,10 +642,15 @@ def _is_error_of_ours(error: Exception) -> bool:
         ("aboard.executors.base", "ExecutorError"),
         ("aboard.executors", "ConfigError"),
     ):
-        module = sys.modules.get(name)
-        if module is not None and isinstance(error, getattr(module, kind)):
+        if _is_of(error, name, kind):
             return True
     return False
+
+
+def _is_of(error: Exception, module: str, kind: str) -> bool:
+    """Return whether an error is of a class of a module that may not be imported."""
+    found = sys.modules.get(module)
+    return found is not None and isinstance(error, getattr(found, kind))
 
 
 def code_for(error: Exception) -> int:

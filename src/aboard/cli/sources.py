@@ -11,7 +11,6 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -99,18 +98,18 @@ _INTERNAL_TAGS = "_hparams_/"  # added by writers of hyperparameters
 LimitOption = Annotated[int | None, typer.Option(metavar="N", help="Show at most N runs.", min=1)]
 
 
-@dataclass(slots=True)
 class SelectedRuns:
     """The runs that a command's selectors and question select, and errors of its roots.
 
     `total` counts the runs, or the groups, before the limit.
     """
 
-    runs: RunSet
-    problems: list[str]
-    library: Library
-    total: int = 0
-    groups: list[RunGroup] = field(default_factory=list)
+    def __init__(self, runs: RunSet, problems: list[str], library: Library) -> None:
+        self.runs = runs
+        self.problems = problems
+        self.library = library
+        self.total = len(runs)
+        self.groups: list[RunGroup] = []
 
     @property
     def roots(self) -> list[str]:
@@ -153,7 +152,7 @@ def select_runs(
     for place in () if problems else places:
         if not any(is_below(run.uri, place) for run in library.runs()):
             raise Failure(f"{place}: no runs found in it or below it. Check the path.")
-    found = SelectedRuns(runs, problems, library, len(runs))
+    found = SelectedRuns(runs, problems, library)
     if question is not None or fields:
         from aboard.runs.question import Question
 
@@ -218,13 +217,13 @@ def exists(word: str) -> bool:
         return False
 
 
-@dataclass
 class OpenSource:
     """A source in the index, and the prefix of its runs' names."""
 
-    logs: Logs
-    label: str
-    damage: list[Damage]
+    def __init__(self, logs: Logs, label: str) -> None:
+        self.logs = logs
+        self.label = label
+        self.damage = logs.damage
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -242,11 +241,11 @@ class OpenSource:
         return run_label(self.label, run)
 
 
-@dataclass(slots=True)
 class Sources:
-    opened: list[OpenSource] = field(default_factory=list)
-    errors: list[tuple[str, Exception]] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)  # about the index itself
+    def __init__(self) -> None:
+        self.opened: list[OpenSource] = []
+        self.errors: list[tuple[str, Exception]] = []
+        self.notices: list[str] = []  # about the index itself
 
     @property
     def exit_code(self) -> int:
@@ -435,7 +434,7 @@ def _open(index: Index, source: Source, label: str, *, anew: bool) -> OpenSource
     with ReadingBar(place) as bar:
         logs = Logs(place, index=index, anew=anew, progress=bar)
     notify_all(logs.report.problems)
-    opened = OpenSource(logs, label, logs.damage)
+    opened = OpenSource(logs, label)
     failed, is_damaged_file = logs.report.files_failed, source.only and opened.damage
     has_events = any(run.events for run in opened.runs) if failed or is_damaged_file else True
     if failed and not has_events:

@@ -10,7 +10,6 @@ import threading
 import time
 import webbrowser
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,7 +44,6 @@ from aboard.cli.sources import (
     refresh_roots,
     suggesting_fields,
 )
-from aboard.runs.question import BadQuestion, each_field
 from aboard.storage import StorageError, is_remote, open_storage
 from aboard.storage.base import NoSuchBucket, NoSuchPath, PermissionDenied, Unreachable
 from aboard.storage.local import explain
@@ -195,6 +193,7 @@ def view(
     from aboard.boards.model import parse_duration
     from aboard.runs.catalog import find_roots
     from aboard.runs.naming import Band, Grouping, Show
+    from aboard.runs.question import each_field
     from aboard.storage import local
     from aboard.web import listen
 
@@ -375,6 +374,8 @@ def _check_storages(sources: Sequence[Source]) -> None:
 
     A storage that does not answer may do so soon, and what does not exist may be created.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     errors = []
     pool = ThreadPoolExecutor(max(1, min(len(sources), _MOST_CHECKED)))
     checks = [pool.submit(_storage_error, one) for one in sources]
@@ -420,6 +421,8 @@ def _roots_of(spec: BoardSelection, roots: Sequence[str]) -> list[str]:
 
 def _read_and_check(library: Library, selectors: Sequence[Selector], question: Question) -> None:
     """Read what a question needs; a later run may have a name that is missing now."""
+    from aboard.runs.question import BadQuestion
+
     read_runs(library, library.candidates(selectors, question) or ())
     try:
         library.table().check(question)

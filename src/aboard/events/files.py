@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from aboard.events.records import ends
-
 EVENT_FILE = "tfevents"  # in the name of every event file, as in TensorBoard
 STAMPED = re.compile(rf"{EVENT_FILE}\.\d")  # a directory called "tfevents" has no time
 MADE_BY = re.compile(rf"{EVENT_FILE}\.(?P<second>\d{{9,11}})\.(?P<rest>.*)")
@@ -179,6 +177,8 @@ class EventFiles:
                 part = records[at : min(at + _CHUNK, stop)]
                 at += os.pwrite(descriptor, part, self.size + at - start)
         except OSError as error:
+            from aboard.events.records import ends  # readers of names do not need it
+
             found = itertools.takewhile(lambda end: end <= at, ends(records, start, stop))
             whole = max(found, default=start) - start
             with contextlib.suppress(OSError):  # the next write overwrites what is left

@@ -250,10 +250,14 @@ def _python_core(*args: Any, **options: Any) -> Core:
 
 def cores() -> dict[str, CoreFactory]:
     """Return the available implementations, the preferred one first."""
-    core = compiled("aboard.events._scanner")
-    if getattr(core, "VERSION", 0) != _CORE_VERSION:  # compiled from other sources
-        core = None
+    core = _compiled_core()
     return ({"c": core.Scanner} if core else {}) | {"python": _python_core}
+
+
+def _compiled_core() -> Any:
+    core = compiled("aboard.events._scanner")
+    is_current = getattr(core, "VERSION", 0) == _CORE_VERSION  # else compiled from other sources
+    return core if is_current else None
 
 
 def scan_small_files(files: list[tuple[bytes, int]], least: int) -> list[SmallFile | None]:
@@ -262,23 +266,20 @@ def scan_small_files(files: list[tuple[bytes, int]], least: int) -> list[SmallFi
     Chunks of fewer than `least` points have no sketch. None stands for a file that cannot be read,
     is damaged or unusual; without the C core, for every file.
     """
-    if "c" not in cores():
+    core = _compiled_core()
+    if core is None:
         return [None] * len(files)
-    from aboard.events._scanner import scan_files
-
-    scans = scan_files(files, least)
+    scans = core.scan_files(files, least)
     return [None if scan is None else SmallFile._make(scan) for scan in scans]
 
 
 def sketch(size: int, steps: bytes, walls: bytes, payload: bytes) -> bytes:
     """Return the sketch of points in columns as of a chunk, but of any length."""
-    if "c" in cores():
-        from aboard.events._scanner import sketch as compiled_sketch
-
-        return compiled_sketch(size, steps, walls, payload)
-    from aboard.events.fallback import sketch as python_sketch
-
-    return python_sketch(size, steps, walls, payload)
+    core = _compiled_core()
+    if core is None:
+        from aboard.events import fallback as core
+    sketched: bytes = core.sketch(size, steps, walls, payload)
+    return sketched
 
 
 def core_name() -> Literal["c", "python"]:

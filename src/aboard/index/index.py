@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -54,19 +53,21 @@ _ATTEMPTS = 5
 _MOST_IDLE = 8  # connections; each has its own cache
 
 
-@dataclass(slots=True)
 class Report:
-    files_read: int = 0
-    files_unchanged: int = 0
-    files_gone: int = 0
-    files_failed: int = 0
-    bytes_total: int = 0
-    bytes_read: int = 0
-    events: int = 0
-    points: int = 0
-    records: int = 0
-    seconds: float = 0.0
-    problems: list[StorageError] = field(default_factory=list)
+    """What a refresh has read so far."""
+
+    def __init__(self) -> None:
+        self.files_read = 0
+        self.files_unchanged = 0
+        self.files_gone = 0
+        self.files_failed = 0
+        self.bytes_total = 0
+        self.bytes_read = 0
+        self.events = 0
+        self.points = 0
+        self.records = 0
+        self.seconds = 0.0
+        self.problems: list[StorageError] = []
 
     def add(self, batch: Batch) -> None:
         self.files_read += batch.last

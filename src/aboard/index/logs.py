@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -186,6 +185,8 @@ class Logs:
 
 
 def _nearest(name: str, names: list[str]) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, names, n=1)
     if near:
         return f"; did you mean {near[0]!r}?"

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from aboard.events.files import EVENT_FILE, STAMPED
@@ -31,8 +30,7 @@ LONGEST_SECONDS = 60.0  # between two polls of a bucket that does not change
 UNWATCHED_SECONDS = 60.0  # without a request, then a board is not polled
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A directory or URI to read, or only the event file `only` in it."""
 
     uri: str
@@ -72,15 +70,29 @@ class Known(NamedTuple):
 _KNOWN = "id, size, version, offset, tail, head, damage_start"
 
 
-@dataclass(slots=True)
 class Reading:
-    storage: Storage
-    entry: Entry
-    directory: str
-    name: str
-    known: Known | None  # the row to continue or, if `fresh`, to replace
-    fresh: bool
-    tags: Sequence[tuple[bytes, int]] = ()  # with their classes
+    """What to read of a file: what is new since `known` or, if `fresh`, all of it."""
+
+    __slots__ = ("directory", "entry", "fresh", "known", "name", "storage", "tags")
+
+    def __init__(
+        self,
+        storage: Storage,
+        entry: Entry,
+        directory: str,
+        name: str,
+        known: Known | None,
+        *,
+        fresh: bool,
+        tags: Sequence[tuple[bytes, int]] = (),
+    ) -> None:
+        self.storage = storage
+        self.entry = entry
+        self.directory = directory
+        self.name = name
+        self.known = known
+        self.fresh = fresh
+        self.tags = tags  # with their classes
 
     @property
     def uri(self) -> str:
@@ -91,13 +103,12 @@ class Reading:
         return 0 if self.fresh or self.known is None else self.known.offset
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(NamedTuple):
     readings: list[Reading]
     gone: list[int]
     unchanged: int
     problems: list[StorageError]
-    shared: set[str] = field(default_factory=set)  # directories with more than one file
+    shared: Collection[str] = ()  # directories with more than one file
 
 
 def needs_reading(entry: Entry, known: Known | None) -> bool | None:
@@ -139,7 +150,7 @@ def make_plan(connection: sqlite3.Connection, source: Source, *, anew: bool = Fa
         if fresh is None:
             unchanged += 1
         else:
-            readings.append(Reading(storage, entry, directory, name, row, fresh))
+            readings.append(Reading(storage, entry, directory, name, row, fresh=fresh))
     # Files below a directory that could not be listed may still exist.
     gone = [
         row.id

@@ -18,7 +18,6 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
@@ -147,8 +146,7 @@ class TagGroup(NamedTuple):
     line: Line
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(NamedTuple):
     """A tag of a run or of a group of runs, and what is known about it without its values."""
 
     run: str
@@ -162,9 +160,12 @@ class Tag:
     max_wall_time: float
     last_value: float | None  # None unless the tag is a scalar
     rows: int
-    source: Source = field(repr=False)
-    segments: Sequence[Segment] = field(repr=False)  # one per file; those of all members
-    group: TagGroup | None = field(default=None, repr=False)
+    source: Source
+    segments: Sequence[Segment]  # one per file; those of all members
+    group: TagGroup | None = None
+
+    def __repr__(self) -> str:
+        return f"<Tag {self.name!r} of {self.run!r} in {self.source.uri}>"
 
     @classmethod
     def of_group(cls, group: TagGroup, name: str = "") -> Tag:

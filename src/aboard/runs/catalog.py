@@ -18,7 +18,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -537,11 +536,13 @@ def _end_of_row(is_taken: Callable[[int], bool]) -> int:
 _AT_ONCE = 16  # files of a bucket that are deleted at the same time
 
 
-@dataclass(slots=True)
 class Deletion:
-    files: int = 0
-    bytes: int = 0
-    problems: list[StorageError] = field(default_factory=list)
+    """What was deleted of a run, and what could not be."""
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.bytes = 0
+        self.problems: list[StorageError] = []
 
 
 def delete_run(run: KnownRun) -> Deletion:

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from aboard.runs import RunsError
 from aboard.runs.catalog import KnownRun, run_id
 from aboard.runs.manifest import State
-from aboard.runs.question import Field
 
 if TYPE_CHECKING:
     from aboard.runs.columns import Bools, Column, Held, Ints
+    from aboard.runs.question import Field
 
 _PREFIXES = ("id", "job", "tag", "state", "hparam", "not")
 _NOT = "not:"
@@ -52,7 +52,6 @@ _LOOKS_OF_A_PATTERN = 50  # the cost of compiling one; a long one costs more
 _LOOKS_OF_A_CHARACTER = 10
 _LOOKS_AT_EVERY_RUN = 10
 _ROWS_OF_A_LOOK = 1000  # compared at once
-_EXPERIMENT, _NAME = Field("experiment"), Field("name")
 _MOST_NEAR = 3  # suggested names, if equally near
 _MOST_COMPARED = 5000  # names compared to find the nearest, at tens of microseconds each
 EXAMPLES = "Examples: cifar10, cifar10/run3, cifar10/run3-run7, job:2300, hparam:lr<0.1, ./logs"
@@ -126,19 +125,21 @@ class Known:
         self._left = most if bounded else None
 
     def column(self, name: str, group: str = "") -> Column:
+        from aboard.runs.question import Field  # its import is slow, and parsing needs none
+
         return self.table.column(Field(name, group))
 
     @property
     def experiments(self) -> list[str]:
-        return [*self._words(_EXPERIMENT), ""]
+        return [*self._words("experiment"), ""]
 
-    def texts(self, field: Field) -> list[str]:
+    def texts(self, name: str) -> list[str]:
         """Return the distinct texts in a column, sorted."""
-        held = self.table.column(field).values(self.rows)
+        held = self.column(name).values(self.rows)
         return sorted({one for one in held if isinstance(one, str)})
 
-    def _words(self, field: Field) -> list[str]:
-        words = getattr(self.table.column(field), "words", ())
+    def _words(self, name: str) -> list[str]:
+        words = getattr(self.column(name), "words", ())
         return [one for one in words if isinstance(one, str)]
 
     def where(self, found: Bools) -> Ints:
@@ -149,14 +150,14 @@ class Known:
         rows: Ints = np.flatnonzero(found & self.shown)
         return rows
 
-    def matching(self, field: Field, test: Callable[[str], bool], among: Ints) -> Ints:
+    def matching(self, name: str, test: Callable[[str], bool], among: Ints) -> Ints:
         """Return the rows whose text passes a test; each distinct text is tested once."""
         import numpy as np
 
         from aboard.runs.columns import Words
 
         self.look(_LOOKS_OF_A_PATTERN + len(among) // _ROWS_OF_A_LOOK)
-        column = self.table.column(field)
+        column = self.column(name)
         if not isinstance(column, Words):  # no run has a text
             return among if test("") else among[:0]
         distinct, places = np.unique(column.codes[among], return_inverse=True)
@@ -307,7 +308,7 @@ def select(
             raise NothingMatches(_nearest(selector, known))
         may_be_name = unambiguous and selector.is_word and len(rows) > 1
         if may_be_name and not known.shown[selector.finders[0](known)].any():
-            labels = known.table.column(Field("run")).values(_in_order(known, [rows]))
+            labels = known.column("run").values(_in_order(known, [rows]))
             raise AmbiguousRun(
                 f"{selector.text!r} is the name of {_some([str(one) for one in labels])}."
                 " Write EXPERIMENT/RUN."
@@ -348,12 +349,12 @@ def _by_name(experiment: str, name: str) -> Finder:
 
     def find(known: Known) -> Ints:
         if not _is_literal(name):
-            inside = known.matching(_EXPERIMENT, is_experiment, known.rows)
-            return known.matching(_NAME, is_named, inside)
+            inside = known.matching("experiment", is_experiment, known.rows)
+            return known.matching("name", is_named, inside)
         if _is_literal(experiment):
             return known.table.named(name, [experiment])
         named = known.table.named(name, known.experiments)
-        return named if experiment == _ANY else known.matching(_EXPERIMENT, is_experiment, named)
+        return named if experiment == _ANY else known.matching("experiment", is_experiment, named)
 
     return find
 
@@ -369,10 +370,10 @@ def _by_word(word: str) -> Finder:
             inside = np.flatnonzero(known.column("experiment").compare("==", word))
             return np.concatenate([inside, known.table.named(word, [""])])
         inside = known.matching(
-            _EXPERIMENT, lambda one: bool(one) and is_experiment(one), known.rows
+            "experiment", lambda one: bool(one) and is_experiment(one), known.rows
         )
-        alone = known.matching(_EXPERIMENT, lambda one: not one, known.rows)
-        return np.concatenate([inside, known.matching(_NAME, is_named, alone)])
+        alone = known.matching("experiment", lambda one: not one, known.rows)
+        return np.concatenate([inside, known.matching("name", is_named, alone)])
 
     return find
 
@@ -546,11 +547,11 @@ def _nearest(selector: Selector, known: Known) -> str:
     prefix, colon, rest = text.partition(":")
     if colon and prefix in _PREFIXES:
         return f"{text!r} matches no run. {_nearest_value(prefix, rest.strip(), known)}"
-    experiments = known.texts(_EXPERIMENT)
+    experiments = known.texts("experiment")
     experiment, slash, name = text.rpartition("/")
     spelled = experiment + slash + _names(name)[-1]
     some = known.rows[:_MOST_COMPARED]
-    labels = [str(one) for one in known.table.column(Field("run")).values(some)]
+    labels = [str(one) for one in known.column("run").values(some)]
     jobs = [f"job:{job}" for job in _jobs(known)]
     near = _equally_near(spelled, _first([*experiments, *labels, *jobs]))
     if len(near) > 1:
@@ -571,8 +572,8 @@ def _equally_near(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _jobs(known: Known) -> list[str]:
-    attempts = (job for held in known.texts(Field("attempt_jobs")) for job in _listed(held))
-    return sorted({*known.texts(Field("job")), *attempts})
+    attempts = (job for held in known.texts("attempt_jobs") for job in _listed(held))
+    return sorted({*known.texts("job"), *attempts})
 
 
 def _nearest_value(prefix: str, text: str, known: Known) -> str:
@@ -594,7 +595,7 @@ def _nearest_value(prefix: str, text: str, known: Known) -> str:
     if prefix == "tag":
         tags = set(known.table.names("tags"))
         return _near(text.partition("=")[0], tags, "tags", "tag:")
-    return f"The states of runs are {_some(known.texts(Field('state')))}."
+    return f"The states of runs are {_some(known.texts('state'))}."
 
 
 def _near(name: str, names: set[str], what: str, prefix: str) -> str:

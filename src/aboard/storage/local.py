@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,12 +73,14 @@ _EXACT = frozenset(
 NameFilter = Callable[[str], bool]
 
 
-@dataclass(slots=True, eq=False)
 class Directory:
-    path: str
-    name: str
-    parent: "Directory | None" = None
-    _identity: tuple[int, int] | None = field(default=None)
+    __slots__ = ("_identity", "name", "parent", "path")
+
+    def __init__(self, path: str, name: str, parent: "Directory | None" = None) -> None:
+        self.path = path
+        self.name = name
+        self.parent = parent
+        self._identity: tuple[int, int] | None = None
 
     def contains_itself(self) -> bool:
         """Return whether a symbolic link led back to a directory above."""
@@ -304,12 +305,14 @@ class _ManyReader:
 
     def __init__(self, read: ReadDirectories, containing: str) -> None:
         self._core = read
-        self._containing = containing
+        self._containing, self._encoded = containing, os.fsencode(containing)
         self._ahead: dict[Directory, Contents | None] = {}
         self._is_slow = False
 
     def read(self, directory: Directory, later: Sequence[Directory]) -> Contents:
-        if directory not in self._ahead:
+        if not later and not self._ahead:  # such as the root
+            self._read_part([directory], 1)
+        elif directory not in self._ahead:
             following = [one for one in later[: -_AHEAD - 1 : -1] if one not in self._ahead]
             self._read_ahead([directory, *following])
         found = self._ahead.pop(directory, None)
@@ -333,7 +336,7 @@ class _ManyReader:
     def _read_part(self, directories: Sequence[Directory], threads: int) -> None:
         paths = [os.fsencode(one.path) for one in directories]
         # The core stops after many entries, so that those read ahead are not too many.
-        found = self._core(paths, os.fsencode(self._containing), threads * _ENTRIES, threads)
+        found = self._core(paths, self._encoded, threads * _ENTRIES, threads)
         for directory, raw in zip(directories, found, strict=False):
             usual = raw if is_unicode(directory.name) else None
             self._ahead[directory] = None if usual is None else _contents(directory, *usual)
