@@ -702,7 +702,7 @@ class Lifecycle:
         due = decide(record, status, self._clock(), self._settings, silent=silent, why=why)
         if due is None or status is None or status.state is not CommandState.ENDED:
             return due
-        return replace(due, exit_code=status.exit_code)
+        return due._replace(exit_code=status.exit_code)
 
     def _check_health(
         self,

@@ -311,8 +311,7 @@ class BoardRecord(BoardFields):
         return bool(self.where or self.sort or self.limit)
 
 
-@dataclass(frozen=True, slots=True)
-class BoardField:
+class BoardField(NamedTuple):
     """A field of a board, resolved: `kind` is its type without None."""
 
     name: str

@@ -47,7 +47,7 @@ from aboard.storage import StorageError, is_below, is_remote, join
 from aboard.storage.local import explain
 
 if TYPE_CHECKING:
-    from aboard.index import Damage, Index, Run, Source
+    from aboard.index import Index, Run, Source
     from aboard.index.library import Library, RunGroup, RunSet
     from aboard.index.logs import Logs
     from aboard.index.query import Contents

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from aboard.events.files import EVENT_FILE, STAMPED
@@ -108,7 +109,7 @@ class Plan(NamedTuple):
     gone: list[int]
     unchanged: int
     problems: list[StorageError]
-    shared: Collection[str] = ()  # directories with more than one file
+    shared: AbstractSet[str] = frozenset()  # directories with more than one file
 
 
 def needs_reading(entry: Entry, known: Known | None) -> bool | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -50,8 +49,7 @@ class Field(NamedTuple):
     form: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(NamedTuple):
     text: str
     parts: tuple[str | Field, ...]
 
@@ -255,8 +253,7 @@ LINES: dict[Band, dict[Line, str]] = {
 """The suffixes of the name of a group."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
+class Grouping(NamedTuple):
     """How a board groups its runs; `template` makes the name of a group from one of its runs."""
 
     template: Template
