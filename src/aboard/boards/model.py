@@ -428,7 +428,8 @@ class Transition(NamedTuple):
     exit_code: int | None = None
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Change:
     board: str
     version: int
     attempt: int
