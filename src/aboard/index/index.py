@@ -69,6 +69,9 @@ class Report:
         self.seconds = 0.0
         self.problems: list[StorageError] = []
 
+    def __repr__(self) -> str:
+        return f"Report({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
     def add(self, batch: Batch) -> None:
         self.files_read += batch.last
         self.bytes_read += batch.scanned
