@@ -78,17 +78,23 @@ def terminal(monkeypatch):
     return Terminal()
 
 
+def report_of(bytes_total, bytes_read, events):
+    report = Report()
+    report.bytes_total, report.bytes_read, report.events = bytes_total, bytes_read, events
+    return report
+
+
 def test_the_bar_says_how_much_is_done_and_how_fast(terminal, clock):
     with redirect_stderr(terminal), ReadingBar("/logs [of us]") as bar:
         clock[0] += 2
-        bar(Report(bytes_total=8_000_000, bytes_read=2_000_000, events=50_000))
+        bar(report_of(8_000_000, 2_000_000, 50_000))
         bar._bar.refresh()
         text = terminal.getvalue()
         assert "reading /logs [of us]" in text
         assert "2.0/8.0 MB" in text
         assert "25,000 events/s" in text
         clock[0] += 2
-        bar(Report(bytes_total=8_000_000, bytes_read=8_000_000, events=400_000))
+        bar(report_of(8_000_000, 8_000_000, 400_000))
         bar._bar.refresh()
         assert "8.0/8.0 MB" in terminal.getvalue()
         assert "100,000 events/s" in terminal.getvalue()
@@ -98,7 +104,7 @@ def test_the_bar_says_how_much_is_done_and_how_fast(terminal, clock):
 def test_nobody_has_to_look_at_a_bar_for_a_moment(terminal, clock):
     with redirect_stderr(terminal), ReadingBar("/logs") as bar:
         clock[0] += 0.1
-        bar(Report(bytes_total=10, bytes_read=1, events=1))
+        bar(report_of(10, 1, 1))
     assert terminal.getvalue() == ""
 
 
@@ -106,7 +112,7 @@ def test_there_is_no_bar_in_a_file(clock):
     out = io.StringIO()
     with redirect_stderr(out), ReadingBar("/logs") as bar:
         clock[0] += 60
-        bar(Report(bytes_total=10, bytes_read=1, events=1))
+        bar(report_of(10, 1, 1))
     assert out.getvalue() == ""
 
 
