@@ -286,9 +286,10 @@ def _wait(client: Client, board: Board, *, data: bool) -> Board:
 
     progress = _Progress()
     try:
-        board = client.wait(board, seconds=_START_SECONDS, data=False, on_change=progress)
-        if board.problems or not data:
-            return board
+        if board.state != "running" or not data:  # an instant board runs at once
+            board = client.wait(board, seconds=_START_SECONDS, data=False, on_change=progress)
+            if board.problems or not data:
+                return board
         progress.clear()
         progress = _Progress(data=True)
         return client.wait(board, seconds=_DATA_SECONDS, on_change=progress)
