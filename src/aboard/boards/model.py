@@ -120,7 +120,7 @@ def _field(default: Any, text: str, unit: Unit | None = None, **options: Any) ->
     return field(default=default, metadata={"about": About(text, unit, **options)})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class BoardFields:
     """The fields that users see, each declared once."""
 
