@@ -32,10 +32,8 @@ from aboard.cli.console import (
 from aboard.cli.runs import written
 from aboard.cli.sources import RootOption, check_each, matches, read_runs, select_runs
 from aboard.runs import RunsError
+from aboard.runs.naming import AT, GROUPS, RUN_FIELDS
 from aboard.runs.question import (
-    AT,
-    GROUPS,
-    RUN_FIELDS,
     BadQuestion,
     Field,
     Place,

@@ -446,7 +446,7 @@ def _named_like(context: Context, incomplete: str) -> Offers:
 def metrics_like(context: Context, incomplete: str) -> list[str]:
     """Offer metrics; after the name of one and a dot, its statistics."""
     try:
-        from aboard.runs.question import STATISTICS
+        from aboard.runs.naming import STATISTICS
 
         names = _names(context, "metrics")
         before, _, _ = incomplete.rpartition(".")
@@ -555,7 +555,7 @@ def _fields_within(context: Context, incomplete: str) -> list[str]:
 def _fields(context: Context, incomplete: str) -> list[str]:
     """Offer fields of runs; names in a group, such as hyperparameters, after the group."""
     try:
-        from aboard.runs.question import GROUPS, RUN_FIELDS, STATISTICS, field_text
+        from aboard.runs.naming import GROUPS, RUN_FIELDS, STATISTICS, field_text
 
         if found := _BRACKETED.fullmatch(incomplete):
             return _bracketed(context, *found.groups())
@@ -576,7 +576,7 @@ def _bracketed(
     context: Context, group: str, quote: str, name: str, statistic: str | None
 ) -> list[str]:
     """Offer names for `metrics["eval/a`, and statistics for `metrics["eval/acc"].m`."""
-    from aboard.runs.question import STATISTICS
+    from aboard.runs.naming import STATISTICS
 
     if statistic is None:
         names = [one for one in _names(context, group) if one.startswith(name) and quote not in one]

@@ -44,6 +44,7 @@ from aboard.cli.sources import (
     suggesting_fields,
 )
 from aboard.runs.manifest import BadManifest
+from aboard.runs.naming import GROUPS
 from aboard.runs.question import Field, UnknownField, each_field, parse_field, split_fields
 from aboard.storage import StorageError, open_storage
 
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from aboard.runs.manifest import Manifest
 
 DEFAULT = ("run", "state", "created", "duration", "host", "user", "tags")
-_GROUPS = ("hparams", "metrics", "tags")
 _NOTHING = "-"
 
 
@@ -103,7 +103,7 @@ class Column(NamedTuple):
         try:
             return cls(name, parse_field(name))
         except UnknownField:
-            near = get_close_matches(name, [*VALUES, *(f"{one}." for one in _GROUPS)], n=1)
+            near = get_close_matches(name, [*VALUES, *(f"{one}." for one in GROUPS)], n=1)
             if not near:
                 raise
         raise WrongUsage(

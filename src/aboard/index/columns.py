@@ -45,7 +45,8 @@ from aboard.index.sources import Source
 from aboard.runs.catalog import directory_of_id, natural, with_parents
 from aboard.runs.columns import EXACT, Bools, Column, Floats, Held, Ints, Mixed, Numbers, Words
 from aboard.runs.manifest import BEATS_MISSED, State
-from aboard.runs.question import AT, LAST, Field, Question
+from aboard.runs.naming import AT, LAST
+from aboard.runs.question import Field, Question
 from aboard.storage import join
 
 if TYPE_CHECKING:

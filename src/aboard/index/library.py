@@ -21,7 +21,8 @@ from aboard.events.files import EVENT_FILE
 from aboard.index.sources import Source
 from aboard.runs.catalog import BadName, KnownRun, directory_of_id, job_file, with_parents
 from aboard.runs.manifest import FILE_NAME
-from aboard.runs.question import GROUPS, LAST, Field, Question, UnknownField
+from aboard.runs.naming import GROUPS, LAST
+from aboard.runs.question import Field, Question, UnknownField
 from aboard.runs.selectors import (
     BadSelector,
     Exists,

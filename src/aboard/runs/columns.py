@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.runs.catalog import natural
+from aboard.runs.naming import TAGS
 from aboard.runs.question import (
-    TAGS,
     Ago,
     And,
     Compare,

@@ -1,4 +1,4 @@
-"""Names of runs on a board, and of groups of runs, from templates.
+"""Names: of fields of runs, and of runs and groups of runs on a board, from templates.
 
 A template is a text such as `{experiment}_{run}_lr={hparams.lr}`. TensorBoard shows a name as a
 path, so slashes are kept and group runs. A value never adds an empty, `.` or `..` part. A group is
@@ -19,6 +19,24 @@ from aboard.runs import RunsError
 if TYPE_CHECKING:
     from aboard.runs import question
 
+# Fields of runs in questions.
+TEXTS = (
+    "run", "experiment", "name", "state", "host", "user", "job", "workspace", "git_commit",
+    "reason", "uri", "root",
+)  # fmt: skip
+TIMES = ("created", "started", "ended", "heartbeat")
+NUMBERS = ("duration", "exit_code")
+TIMED = ("state", "duration")  # change with time, without a change of the record
+TAGS = "tags"
+RUN_FIELDS = (*TEXTS, *TIMES, *NUMBERS, TAGS)
+GROUPS = ("hparams", "metrics", "tags")  # of fields that each have a name
+STATISTICS = (
+    "last", "min", "max", "mean", "first", "count", "nans", "infinities", "first_step",
+    "last_step", "min_step", "max_step",
+)  # fmt: skip
+LAST, AT = "last", "at"
+
+# Fields of runs in templates, besides those in groups.
 PLAIN_FIELDS = (
     "workspace",
     "experiment",
@@ -31,13 +49,36 @@ PLAIN_FIELDS = (
     "created",
     "source",
 )
-FIELD_GROUPS = ("hparams", "tags", "metrics")
 KNOWN_FIELDS = (*PLAIN_FIELDS, "hparams.<name>", "tags.<name>", "metrics.<tag>")
 MISSING = "-"  # replaces a value that a run does not have
+
+LOOSE_NAME = re.compile(r"\w(?:[\w/.:-]*[\w/])?")  # without quotes after `hparams.`
+ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 _LONGEST_VALUE = 120
 _QUOTED_NAME = re.compile(r"""\s*(\w+)\[(["'])(.+)\2\]\s*(?::(.*))?""", re.DOTALL)
 _FORMAT = re.compile(r"0?\d{0,2},?(d|(\.\d{1,2})?[eEfFgG%])")
+
+
+def field_text(group: str, name: str) -> str:
+    """Return a name with its group, with quotes only if needed."""
+    is_loose = LOOSE_NAME.fullmatch(name) and split_statistic(group, name)[0] == name
+    return f"{group}.{name}" if is_loose else f"{group}[{quoted(name)}]"
+
+
+def split_statistic(group: str, name: str) -> tuple[str, str]:
+    """Split `loss.max`; only metrics have a statistic."""
+    if group != "metrics":
+        return name, ""
+    before, dot, last = name.rpartition(".")
+    return (before, last) if dot and before and last in STATISTICS else (name, LAST)
+
+
+def quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    for letter, character in ESCAPED.items():
+        escaped = escaped.replace(character, f"\\{letter}")
+    return f'"{escaped}"'
 
 
 class BadTemplate(RunsError):  # noqa: N818 - named by what is wrong
@@ -145,10 +186,10 @@ def _field(template: str, place: int, inside: str) -> Field:
         name, _, form = inside.rpartition(":") if ":" in inside else (inside, "", "")
         name = name.strip()
     group, dot, rest = name.partition(".")
-    if name not in PLAIN_FIELDS and not (group in FIELD_GROUPS and dot and rest):
+    if name not in PLAIN_FIELDS and not (group in GROUPS and dot and rest):
         from difflib import get_close_matches
 
-        near = get_close_matches(name, (*PLAIN_FIELDS, *(f"{one}." for one in FIELD_GROUPS)), n=1)
+        near = get_close_matches(name, (*PLAIN_FIELDS, *(f"{one}." for one in GROUPS)), n=1)
         guess = f"Did you mean '{near[0]}'? " if near else ""
         hint = f"{guess}Known: {', '.join(KNOWN_FIELDS)}"
         raise _bad(template, place, f"unknown field {name!r}", hint)

@@ -26,22 +26,23 @@ from typing import ClassVar, NamedTuple
 
 from aboard.runs import RunsError
 from aboard.runs.manifest import State
+from aboard.runs.naming import (
+    AT,
+    ESCAPED,
+    GROUPS,
+    LAST,
+    LOOSE_NAME,
+    NUMBERS,
+    RUN_FIELDS,
+    STATISTICS,
+    TAGS,
+    TIMED,
+    TIMES,
+    field_text,
+    quoted,
+    split_statistic,
+)
 
-TEXTS = (
-    "run", "experiment", "name", "state", "host", "user", "job", "workspace", "git_commit",
-    "reason", "uri", "root",
-)  # fmt: skip
-TIMES = ("created", "started", "ended", "heartbeat")
-NUMBERS = ("duration", "exit_code")
-TIMED = ("state", "duration")  # change with time, without a change of the record
-TAGS = "tags"
-RUN_FIELDS = (*TEXTS, *TIMES, *NUMBERS, TAGS)
-GROUPS = ("hparams", "metrics", "tags")
-STATISTICS = (
-    "last", "min", "max", "mean", "first", "count", "nans", "infinities", "first_step",
-    "last_step", "min_step", "max_step",
-)  # fmt: skip
-LAST, AT = "last", "at"
 _ALIASES = {"commit": "git_commit"}
 
 MAX_LENGTH = 4000  # characters of a text
@@ -56,13 +57,11 @@ _SHOWN = 60  # characters of a text around an error
 
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[^\W\d]\w*")
-_LOOSE_NAME = re.compile(r"\w(?:[\w/.:-]*[\w/])?")  # after `hparams.`
 _CALL = re.compile(r"\.at\([^)]*\)$")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
 _SIGN = re.compile(r"==|!=|<=|>=|<|>|=|~|\(|\)|\[|\]|,|\.|-")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"|' r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 _COMPARISONS = ("==", "!=", "<=", ">=", "<", ">", "=")
 _FOREIGN = {"&&": "and", "||": "or", "!": "not", "&": "and", "|": "or"}
 _KEYWORDS = ("and", "or", "not", "in", "true", "false", "none")
@@ -118,7 +117,7 @@ class UnknownField(BadQuestion):
     def suggest(self, known: Mapping[str, Iterable[str]]) -> UnknownField:
         """Suggest what the name may stand for, given the names in each group that runs have."""
         name = self.name
-        _, statistic = _split_statistic("metrics", name)
+        _, statistic = split_statistic("metrics", name)
         ending = "" if statistic == LAST else f".{statistic}"
         named: dict[str, list[str]] = {}
         for group, names in known.items():
@@ -177,7 +176,7 @@ class Field:
         if not self.group:
             return self.name
         is_plain = _WORD.fullmatch(self.name)
-        named = self.group + (f".{self.name}" if is_plain else f"[{_quoted(self.name)}]")
+        named = self.group + (f".{self.name}" if is_plain else f"[{quoted(self.name)}]")
         if self.statistic in ("", LAST):
             return named
         return f"{named}.{self.statistic}" + (f"({self.step})" if self.statistic == AT else "")
@@ -428,11 +427,11 @@ def unparse(node: Node) -> str:  # noqa: PLR0911 - one for each kind of node
         case Compare(left, sign, right):
             return f"{left} {sign} {_written(right)}"
         case Matches(left, pattern):
-            return f"{left} ~ {_quoted(pattern)}"
+            return f"{left} ~ {quoted(pattern)}"
         case OneOf(left, values):
             return f"{left} in ({', '.join(map(_written, values))})"
         case Contains(one, text):
-            return f"{_quoted(text)} in {one}"
+            return f"{quoted(text)} in {one}"
         case Missing(one):
             return f"{one} == none"
         case Truth(one):
@@ -451,18 +450,11 @@ def _written(operand: Operand) -> str:
         case Literal(bool() as value):
             return "true" if value else "false"
         case Literal(str() as value):
-            return _quoted(value)
+            return quoted(value)
         case Literal(value):
             return repr(value)
         case Ago() | Seconds():
-            return _quoted(operand.text)
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    for letter, character in _ESCAPED.items():
-        escaped = escaped.replace(character, f"\\{letter}")
-    return f'"{escaped}"'
+            return quoted(operand.text)
 
 
 # A tree from a text.
@@ -488,11 +480,11 @@ def parse_field(text: str) -> Field:
     """
     word = text.strip()
     group, _, name = word.partition(".")
-    is_odd = group in GROUPS and bool(name) and _LOOSE_NAME.fullmatch(name) is None
+    is_odd = group in GROUPS and bool(name) and LOOSE_NAME.fullmatch(name) is None
     if is_odd and not (group == "metrics" and _CALL.search(name)):
         if len(word) > MAX_LENGTH:
             raise BadQuestion(f"a field can have at most {MAX_LENGTH:,} characters.")
-        name, statistic = _split_statistic(group, name)
+        name, statistic = split_statistic(group, name)
         return Field(name, group, statistic, place=Place(0, len(word)))
     parser = _Parser(word)
     found = parser.field()
@@ -511,12 +503,6 @@ def parse_sort(text: str) -> SortKey:
     """Parse a field to sort by, with `-` before it for descending order."""
     word = text.strip()
     return SortKey(parse_field(word.removeprefix("-")), word.startswith("-"))
-
-
-def field_text(group: str, name: str) -> str:
-    """Return a name with its group, with quotes only if needed."""
-    is_loose = _LOOSE_NAME.fullmatch(name) and _split_statistic(group, name)[0] == name
-    return f"{group}.{name}" if is_loose else f"{group}[{_quoted(name)}]"
 
 
 def split_fields(text: str) -> list[str]:
@@ -595,7 +581,7 @@ class _Parser:
             raise self.error("the closing quote is missing.", at=Place(start, len(self._text)))
         self._at = found.end()
         raw = found[1] if found[1] is not None else found[2]
-        value = _ESCAPE.sub(lambda one: _ESCAPED.get(one[1], one[1]), raw)
+        value = _ESCAPE.sub(lambda one: ESCAPED.get(one[1], one[1]), raw)
         return _Token("string", found[0], Place(*found.span()), value)
 
     def _number(self, token: _Token) -> int | float:
@@ -844,11 +830,11 @@ class _Parser:
 
     def _unknown(self, token: _Token, *, is_value: bool) -> BadQuestion:
         """Return the error of a name that is not a field of runs."""
-        found = _LOOSE_NAME.match(self._text, token.place.start)
+        found = LOOSE_NAME.match(self._text, token.place.start)
         name = found[0] if found else token.text
         place = Place(token.place.start, token.place.start + len(name))
         if is_value:
-            hint = f"Write texts in quotes: {_quoted(token.text)}."
+            hint = f"Write texts in quotes: {quoted(token.text)}."
             return self.error(f"unknown field {_shortened(token.text)}.", hint, token.place)
         near = _nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS), cutoff=_TYPO)
         hint = f"Did you mean {near!r}?"
@@ -864,7 +850,7 @@ class _Parser:
 
     def _dotted(self, group: str, start: int) -> Field:
         """Read `hparams.optimizer.lr` or `metrics.eval/acc.max`."""
-        found = _LOOSE_NAME.match(self._text, self._at + 1)
+        found = LOOSE_NAME.match(self._text, self._at + 1)
         if found is None:
             at = Place(self._at, self._at + 1)
             raise self.error("a name is missing after the dot.", f'Write {group}["NAME"].', at)
@@ -875,7 +861,7 @@ class _Parser:
         if group == "metrics":
             if is_call and name.endswith(f".{AT}"):
                 return self._called(name.removesuffix(f".{AT}"), start)
-            name, statistic = _split_statistic(group, name)
+            name, statistic = split_statistic(group, name)
         return Field(name, group, statistic, place=Place(start, found.end()))
 
     def _bracketed(self, group: str, start: int) -> Field:
@@ -908,14 +894,6 @@ class _Parser:
         self._next()
         end = self._expect(")", "after the step").place.end
         return Field(name, "metrics", AT, token.value, Place(start, end))
-
-
-def _split_statistic(group: str, name: str) -> tuple[str, str]:
-    """Split `loss.max`; only metrics have a statistic."""
-    if group != "metrics":
-        return name, ""
-    before, dot, last = name.rpartition(".")
-    return (before, last) if dot and before and last in STATISTICS else (name, LAST)
 
 
 def _is_statistic(name: str, near: str, metrics: Collection[str]) -> bool:

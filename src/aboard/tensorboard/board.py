@@ -27,7 +27,7 @@ from aboard.index.tags import TagGroup, Tags
 from aboard.runs.catalog import KnownRun, is_logdir
 from aboard.runs.naming import (
     COUNT_PREFIX,
-    FIELD_GROUPS,
+    GROUPS,
     LINES,
     MISSING,
     Band,
@@ -278,7 +278,7 @@ class Listing:
         left = [Field(rest, group) for group, _, rest in parts]
         if not left or not self._members:
             return []
-        known: dict[str, set[str]] = {group: set() for group in FIELD_GROUPS}
+        known: dict[str, set[str]] = {group: set() for group in GROUPS}
         by_member = self._by_member()
         for run in self._members.values():
             record, tags = self._record((run.member, run.directory)), by_member[run.member]

@@ -46,12 +46,11 @@ from aboard.index.tags import TagGroup
 from aboard.runs.catalog import KnownRun, dump_json
 from aboard.runs.columns import Mark
 from aboard.runs.manifest import format_time
-from aboard.runs.naming import Band, Line, shown
+from aboard.runs.naming import TIMES, Band, Line, shown
 from aboard.runs.question import (
     MAX_FIELDS,
     MAX_LENGTH,
     MAX_LIMIT,
-    TIMES,
     Question,
     each_field,
     parse_field,
