@@ -14,13 +14,14 @@ import re
 import sqlite3
 import stat
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, permutations
 from typing import Any, NamedTuple
 
 from aboard.events.files import MADE_BY
-from aboard.index.query import describe, scalar_names
+from aboard.index.query import describe, files_of, scalar_names
 from aboard.index.schema import next_change, transaction
 from aboard.index.sources import Source
 from aboard.runs import manifest
@@ -748,13 +749,13 @@ def _logged_names(connection: sqlite3.Connection, root: str) -> set[str]:
     runs = {
         one for (one,) in connection.execute("SELECT directory FROM run WHERE root = ?", (root,))
     }
-    found = set()
-    for uri, tag in scalar_names(connection, Source(root)):
+    files: defaultdict[str, list[int]] = defaultdict(list)  # by what precedes names in them
+    for file, uri in files_of(connection, Source(root)):
         directory = uri[start:]
         run = next((one for one in with_parents(directory) if one in runs), None)
         if run is not None:
-            found.add(metric_name(directory[len(run) :].lstrip("/"), tag))
-    return found
+            files[metric_name(directory[len(run) :].lstrip("/"), "")].append(file)
+    return {stage + tag for stage, some in files.items() for tag in scalar_names(connection, some)}
 
 
 def experiments_like(

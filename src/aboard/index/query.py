@@ -418,14 +418,20 @@ def _metrics_of_times(
     return found
 
 
-def scalar_names(connection: sqlite3.Connection, source: Source) -> list[tuple[str, str]]:
-    """Return the directory and the name of every scalar tag of a source."""
+def files_of(connection: sqlite3.Connection, source: Source) -> list[tuple[int, str]]:
+    """Return the id and the directory of each event file of a source."""
     where, arguments = _visible(source)
-    return connection.execute(
-        "SELECT DISTINCT directory, tag FROM file JOIN segment ON segment.file = file.id"
-        f" {where} AND form = {SCALARS}",
-        arguments,
-    ).fetchall()
+    return connection.execute(f"SELECT id, directory FROM file {where}", arguments).fetchall()
+
+
+def scalar_names(connection: sqlite3.Connection, files: Collection[int]) -> list[str]:
+    """Return the names of the scalar tags in event files, given by id."""
+    rows = connection.execute(
+        "SELECT DISTINCT tag FROM segment WHERE file IN (SELECT value FROM json_each(?))"
+        f" AND form = {SCALARS}",
+        (json.dumps(list(files)),),
+    )
+    return [tag for (tag,) in rows]
 
 
 class Described(NamedTuple):
