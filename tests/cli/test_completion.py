@@ -370,8 +370,10 @@ eval "$1"
 """
 
 
-@pytest.mark.parametrize("name", ["a $(touch ran)", r"a\$(touch ran)", "a`touch ran`", r"a\\`"])
-def test_zsh_runs_nothing_of_a_name(completing, tmp_path, name):
+@pytest.mark.parametrize(
+    "name", ["a $(touch ran)", r"a\$(touch ran)", "a`touch ran`", r"a\\`", 'a\'s "5"']
+)
+def test_zsh_gets_whole_names_and_runs_nothing_of_them(completing, tmp_path, name):
     (tmp_path / name).mkdir()
     answer = completing("zsh", "aboard view a").out
     # Bash evaluates what is within quotes as Zsh does.

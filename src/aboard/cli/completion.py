@@ -194,7 +194,7 @@ def _for_zsh(text: str, about: str) -> str:
 def _escaped(text: str) -> str:
     """Escape a text for Zsh, which evaluates it twice: within single, then within double quotes."""
     for before, after in (
-        *(("\\", "\\\\"), ('"', '""'), ("'", "''"), ("$", "\\$"), ("`", "\\`")),
+        *(("\\", "\\\\"), ('"', '\\"'), ("'", r"'\''"), ("$", "\\$"), ("`", "\\`")),
         (":", "\\\\:"),
     ):
         text = text.replace(before, after)
