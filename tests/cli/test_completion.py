@@ -130,6 +130,7 @@ def test_bash_appends_no_space_to_what_must_be_continued(no_hub, aboard, complet
         'aboard runs --where "hpar',
         "aboard runs --sort crea",
         'aboard runs --where \'name == "x" and metrics["lo',
+        r'aboard runs --where "name == \"x\" and metrics[\"lo',
         "aboard view tag:ba",
         "aboard view hparam:l",
     ) == [
@@ -140,23 +141,42 @@ def test_bash_appends_no_space_to_what_must_be_continued(no_hub, aboard, complet
         'aboard runs --where "hparams.',
         "aboard runs --sort created ",
         'aboard runs --where \'name == "x" and metrics["loss"]\' ',
+        r'aboard runs --where "name == \"x\" and metrics[\"loss\"]" ',
         "aboard view tag:baseline ",
         "aboard view hparam:lr",
     ]
 
 
 def test_bash_quotes_what_it_would_split_or_run(completed, tmp_path):
-    for name in ("one dir", "two $(touch ran)", "s3:x y"):
+    for name in ("one dir", "two $(touch ran)", "s3:x y", 'it\'s "5"', "st*r", "star"):
         (tmp_path / name).mkdir()
-    typed = ("on", "one\\ d", "'on", '"on', "tw", "s3:x")
-    assert completed(*(f"aboard view {one}" for one in typed)) == [
-        r"aboard view one\ dir/",
-        r"aboard view one\ dir/",
-        "aboard view 'one dir/'",
-        'aboard view "one dir/"',
-        r"aboard view two\ \$\(touch\ ran\)/",
-        r"aboard view s3:x\ y/",
+    pairs = [
+        ("on", r"one\ dir/"),
+        (r"one\ d", r"one\ dir/"),
+        ("'on", "'one dir/'"),
+        ('"on', '"one dir/"'),
+        ("tw", r"two\ \$\(touch\ ran\)/"),
+        ('"tw', r'"two \$(touch ran)/"'),
+        ('tw"o', r'tw"o \$(touch ran)/"'),
+        ("''tw", r"two\ \$\(touch\ ran\)/"),
+        ("s3:x", r"s3:x\ y/"),
+        ('"s3:x', '"s3:x y/"'),
+        (r"it\'s", r"it\'s\ \"5\"/"),
+        ("'it", r"""'it'\''s "5"/'"""),
+        (r"'it'\''s", r"""'it'\''s "5"/'"""),
+        ('"it', r""" "it's \"5\"/" """.strip()),
+        (r""" "it's \" """.strip(), r""" "it's \"5\"/" """.strip()),
+        (r"st\*", r"st\*r/"),
+        ('"st*', '"st*r/"'),
     ]
+    typed = (f"aboard view {one}" for one, _ in pairs)
+    assert completed(*typed) == [f"aboard view {one}" for _, one in pairs]
+
+
+def test_no_control_character_is_offered(offered, tmp_path):
+    for name in ("a\nb", "a\tb", "a\x1bb", "ab"):
+        (tmp_path / name).mkdir()
+    assert offered("view", f"{tmp_path}/a") == [f"{tmp_path}/ab/"]
 
 
 def test_without_a_hub_no_board_is_offered_and_none_started(
@@ -350,8 +370,10 @@ eval "$1"
 """
 
 
-@pytest.mark.parametrize("name", ["a $(touch ran)", r"a\$(touch ran)", "a`touch ran`", r"a\\`"])
-def test_zsh_runs_nothing_of_a_name(completing, tmp_path, name):
+@pytest.mark.parametrize(
+    "name", ["a $(touch ran)", r"a\$(touch ran)", "a`touch ran`", r"a\\`", 'a\'s "5"']
+)
+def test_zsh_gets_whole_names_and_runs_nothing_of_them(completing, tmp_path, name):
     (tmp_path / name).mkdir()
     answer = completing("zsh", "aboard view a").out
     # Bash evaluates what is within quotes as Zsh does.

@@ -57,6 +57,26 @@ def test_what_was_logged_is_written_though_nothing_follows(tmp_path):
     writer.close()
 
 
+@pytest.mark.parametrize("seconds", ["1e12", "inf"])
+def test_a_writer_may_wait_longer_than_a_thread_can(tmp_path, seconds):
+    script = f"""
+        failures = []
+        threading.excepthook = failures.append
+        writer = EventWriter(place, flush_secs=float("{seconds}"))
+        writer.scalar("loss", 1.0, 0)
+        other = EventWriter(place / "other", flush_secs=0.01)
+        other.scalar("loss", 1.0, 0)
+        while not os.path.getsize(other.path):
+            time.sleep(0.01)
+        time.sleep(0.1)
+        writer.close()
+        print(json.dumps([str(one.exc_value) for one in failures]))
+    """
+    assert run(script, tmp_path) == []
+    (path,) = (one for one in files(tmp_path) if one.is_file())
+    assert steps(path) == [0]
+
+
 def test_a_full_buffer_is_written_before_its_time(tmp_path):
     with EventWriter(tmp_path, flush_secs=1000, buffer_bytes=5000) as writer:
         writer.add([encode.text("notes", "x" * 5000)], 1)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 BASH_SCRIPT = """
 %(complete_func)s() {
     local IFS=$'\\n'
-    COMPREPLY=( $( env COMP_WORDS="${COMP_WORDS[*]}" \\
-                   COMP_CWORD=$COMP_CWORD \\
-                   %(autocomplete_var)s=complete_bash $1 ) )
+    mapfile -t COMPREPLY < <( env COMP_WORDS="${COMP_WORDS[*]}" \\
+                              COMP_CWORD=$COMP_CWORD \\
+                              %(autocomplete_var)s=complete_bash $1 )
     # More follows a directory or a group of fields: append no space.
     [[ ${COMPREPLY[0]} == *[./] ]] && compopt -o nospace 2> /dev/null
     return 0
@@ -32,10 +32,12 @@ BASH_SCRIPT = """
 
 complete -o default -F %(complete_func)s %(prog_name)s
 """
-"""Typer's script, except for the space."""
+"""Typer's script, except for the space, and without the expansion of patterns in offers."""
 _CACHE = "completion.json"
 _BRACKETED = re.compile(r"""\b(hparams|metrics|tags)\[(["'])([^"']*)(?:\2\]\.(\w*))?$""")
 _SPECIAL = re.compile(r"[^\w@%+=:,./~^-]")  # what a backslash must precede in Bash
+_ESCAPED = r'[\\"$`]'  # what a backslash must precede in double quotes
+_CONTROL = re.compile(r"[\0-\x1f\x7f]")  # no shell can complete them
 _SIGNED = {"--sort"}  # options whose values may begin with a minus
 _TO_ANSWER_SECONDS = 1.0
 _MOST_OFFERED = 10_000
@@ -103,7 +105,7 @@ def answer(shell: str) -> int:
         return 1
     try:
         words, last, kept = _from_bash() if shell == "bash" else _from_line(shell)
-        offers = offers_for(words[1:], last)
+        offers = [one for one in offers_for(words[1:], last) if not _CONTROL.search(one[0])]
     except Exception:  # noqa: BLE001 - completion must be silent
         offers, kept = [], ""
     lines = [_SHELLS[shell](text.removeprefix(kept), about) for text, about in offers]
@@ -120,8 +122,31 @@ def _from_bash() -> tuple[list[str], str, str]:
     """Return the words before the last, the last, and the beginning of it that Bash keeps."""
     given = os.environ["COMP_WORDS"].split("\n")
     words, kept = join_words(given[: int(os.environ["COMP_CWORD"]) + 1])
-    *before, last = (" ".join(_split(word)) for word in words)
-    return before, last, kept
+    *before, last = (_unquoted(word) for word in words)
+    return [one.text for one in before], last.text, last.kept if last.quote else kept
+
+
+class _Unquoted(NamedTuple):
+    text: str
+    quote: str  # that is still open
+    kept: str  # the text before it: Bash replaces what follows
+
+
+def _unquoted(word: str) -> _Unquoted:
+    """Remove quotes and backslashes from a word as Bash does."""
+    text, quote, kept = "", "", ""
+    signs = iter(word)
+    for sign in signs:
+        if sign == "\\" and quote != "'":
+            after = next(signs, "")
+            text += after if not quote or re.match(_ESCAPED, after) else sign + after
+        elif sign == quote:
+            quote = ""
+        elif not quote and sign in {"'", '"'}:
+            quote, kept = sign, text
+        else:
+            text += sign
+    return _Unquoted(text, quote, kept)
 
 
 def _from_line(shell: str) -> tuple[list[str], str, str]:
@@ -152,8 +177,13 @@ def _split(text: str) -> list[str]:
 
 def _for_bash(text: str, _: str) -> str:
     word = os.environ["COMP_WORDS"].split("\n")[int(os.environ["COMP_CWORD"])]
-    is_quoted = "'" in word or '"' in word
-    return text if is_quoted else _SPECIAL.sub(r"\\\g<0>", text)
+    match _unquoted(word).quote:
+        case "'":
+            return text.replace("'", r"'\''")
+        case '"':
+            return re.sub(_ESCAPED, r"\\\g<0>", text)
+        case _:
+            return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 def _for_zsh(text: str, about: str) -> str:
@@ -164,7 +194,7 @@ def _for_zsh(text: str, about: str) -> str:
 def _escaped(text: str) -> str:
     """Escape a text for Zsh, which evaluates it twice: within single, then within double quotes."""
     for before, after in (
-        *(("\\", "\\\\"), ('"', '""'), ("'", "''"), ("$", "\\$"), ("`", "\\`")),
+        *(("\\", "\\\\"), ('"', '\\"'), ("'", r"'\''"), ("$", "\\$"), ("`", "\\`")),
         (":", "\\\\:"),
     ):
         text = text.replace(before, after)

@@ -634,7 +634,7 @@ class _Flusher:
                 if remaining <= 0:
                     del self._deadlines[writer]
                     return writer
-                self._changed.wait(remaining)
+                self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
 
 
 _flusher = _Flusher()

@@ -30,7 +30,7 @@ from aboard.index.tags import (
     kind_of,
     put_together,
 )
-from aboard.storage.base import join
+from aboard.storage.base import is_below, join
 
 
 class UnknownName(LookupError):  # noqa: N818 - named by what is wrong
@@ -382,8 +382,11 @@ def _metrics_of_times(
     names: Collection[str],
     known: Container[tuple[str, str]],
 ) -> dict[tuple[str, str], Tag]:
-    """Return metrics that are not known, from directories named by a time; see `metric_name`."""
-    from aboard.runs.catalog import metric_name
+    """Return metrics that are not known, from directories named by a time; see `metric_name`.
+
+    A directory that is a run, or inside one, belongs to that run.
+    """
+    from aboard.runs.catalog import metric_name, with_parents
 
     left = {one.uri: one for one in runs if any((one.uri, name) not in known for name in names)}
     rows = connection.execute(
@@ -392,11 +395,16 @@ def _metrics_of_times(
         " AND directory GLOB '*/[0-9]*.[0-9]*'",
         (json.dumps(list(left)),),
     )
-    places: dict[str, dict[str, tuple[str, str]]] = {}  # by directory and tag
+    above: dict[tuple[str, str, str], list[str]] = {}
     for uri, directory in rows:
         stage = directory[len(uri) + 1 :]
         start = metric_name(stage, "")
-        if start == f"{stage}/":
+        if start != f"{stage}/":
+            above[uri, directory, start] = [join(uri, one) for one in with_parents(stage)[:-1]]
+    inner = _which_are_runs(connection, {one for held in above.values() for one in held})
+    places: dict[str, dict[str, tuple[str, str]]] = {}  # by directory and tag
+    for (uri, directory, start), held in above.items():
+        if not inner.isdisjoint(held):
             continue
         for name in names:
             if name.startswith(start) and (uri, name) not in known:
@@ -415,6 +423,20 @@ def _metrics_of_times(
             tag = put_together(left[key[0]], segments)
             if tag.is_scalar:
                 found[key] = tag
+    return found
+
+
+def _which_are_runs(connection: sqlite3.Connection, directories: Collection[str]) -> set[str]:
+    found = set[str]()
+    for (root,) in connection.execute("SELECT uri FROM root").fetchall() if directories else ():
+        start = len(root.rstrip("/")) + 1
+        below = [one[start:] for one in directories if is_below(one, root)]
+        rows = connection.execute(
+            "SELECT directory FROM run WHERE root = ?"
+            " AND directory IN (SELECT value FROM json_each(?))",
+            (root, json.dumps(below)),
+        )
+        found.update(join(root, directory) for (directory,) in rows)
     return found
 
 

@@ -225,6 +225,19 @@ def test_clients_take_turns(tmp_path, monkeypatch):
         assert len(order) == 41
 
 
+def test_a_run_named_by_a_time_is_not_part_of_the_run_around_it(hub, root):
+    log_run(root, "outer/run1", [1.0], hparams={"lr": 1})
+    log(root / "outer/run1/1600000000.5", "f1", [0.5])  # as `add_hparams` does
+    log_run(root, "outer/run1/1700000000.5", [2.0], hparams={"lr": 1})
+    log(root / "outer/run1/1700000000.5", "score", [7.0])
+    with hub.client("vera") as client:
+        found = curves(client, "*", tags=["score", "f1"])
+        grouped = ask(client, "*", tags=["score"], group_by=["hparams.lr"], counts=True).json()
+    names = {(run.rpartition("/")[2], tag): curve for (run, tag), curve in found.items()}
+    assert names == {("1700000000.5", "score"): [(0, 7.0)], ("run1", "f1"): [(0, 0.5)]}
+    assert [one["y"] for one in grouped["series"] if one["line"] == "count"] == [[1]]
+
+
 def test_groups_have_a_middle_and_a_band(hub, root):
     for number, (lr, values) in enumerate([(1, [1, 2]), (1, [3, 6]), (2, [5, 5])]):
         log_run(root, f"grouped/run{number}", values, hparams={"lr": lr})
