@@ -121,6 +121,22 @@ def test_runs_of_several_roots_are_reported(no_hub, aboard, tmp_path):
         assert aboard("start", *narrower, "--no-browser").err == ""
 
 
+def test_many_roots_are_counted(no_hub, aboard, tmp_path):
+    places = [tmp_path / f"p{number:02}" for number in range(12)]
+    for place in places:
+        log_run(place, "exp/run1", [1.0])
+    roots = [text for place in places for text in ("--root", place)]
+    assert aboard("start", "exp", *roots, "--no-browser").err.count("\n") == 1  # the hub's start
+    listed = ", ".join(f"{place} (1 run)" for place in places[:4])
+    assert aboard("start", "exp", "--no-browser").err == (
+        f"aboard: the selectors match runs below 12 roots: {listed} and 8 more. To show only those"
+        " of one root, add --root ROOT.\n"
+    )
+    missing = aboard("doctor", "nosuch", *roots)
+    assert f"{places[2]}\n" in missing.out
+    assert str(places[9]) not in missing.out
+
+
 def test_a_hub_that_ran_before_comes_back_with_its_boards_on_its_port(no_hub, aboard, root):
     no_hub.mkdir()  # other tests take the usual port as soon as it is free
     (no_hub / "last-hub.json").write_text(json.dumps({"port": free_port()}))
