@@ -121,17 +121,29 @@ def test_runs_of_several_roots_are_reported(no_hub, aboard, tmp_path):
         assert aboard("start", *narrower, "--no-browser").err == ""
 
 
+def test_a_root_that_does_not_exist_is_not_added(no_hub, aboard, tmp_path):
+    log_run(tmp_path / "a", "exp/run1", [1.0])
+    for command in (["start", "exp"], ["start"], ["open"]):
+        done = aboard(*command, "--root", tmp_path / "b", "--no-browser")
+        assert (done.code, done.out) == (1, "")
+        assert done.err == f"aboard: {tmp_path}/b: no such directory. Check the path.\n"
+    started(aboard, "exp", "--root", tmp_path / "a")
+    assert aboard("start", "exp", "--root", tmp_path / "b", "--no-browser").code == 1
+    assert roots_of(no_hub) == [str(tmp_path / "a")]
+
+
 def test_many_roots_are_counted(no_hub, aboard, tmp_path):
     places = [tmp_path / f"p{number:02}" for number in range(12)]
     for place in places:
         log_run(place, "exp/run1", [1.0])
     roots = [text for place in places for text in ("--root", place)]
     assert aboard("start", "exp", *roots, "--no-browser").err.count("\n") == 1  # the hub's start
-    listed = ", ".join(f"{place} (1 run)" for place in places[:4])
-    assert aboard("start", "exp", "--no-browser").err == (
-        f"aboard: the selectors match runs below 12 roots: {listed} and 8 more. To show only those"
-        " of one root, add --root ROOT.\n"
-    )
+    client = Client(hub_file(no_hub)["url"], (no_hub / "hub-token").read_text().strip())
+    until(lambda: client.facet("root", "exp")["distinct"] == 12)
+    notice = aboard("start", "exp", "--no-browser").err
+    assert notice.startswith("aboard: the selectors match runs below 12 roots: ")
+    assert notice.endswith(" and 8 more. To show only those of one root, add --root ROOT.\n")
+    assert notice.count("(1 run)") == 4
     missing = aboard("doctor", "nosuch", *roots)
     assert f"{places[2]}\n" in missing.out
     assert str(places[9]) not in missing.out
