@@ -295,6 +295,7 @@ def test_runs_are_named_without_their_experiment_or_with_it():
     assert narrowed(["7"], ["1"]) == ["7/1"]
     assert narrowed([], ["1,best"]) == ["1", "best"]
     assert narrowed(["b/run2"], ["a/run1"]) == ["b/run2", "a/run1"]
+    assert narrowed(["a", "b"], ["a/1-3", "b/run1"]) == ["a/1-3", "b/run1"]
     assert narrowed(["b/run2", "a"], ["1"]) == ["b/run2", "a/1"]
 
 

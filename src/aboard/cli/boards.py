@@ -276,8 +276,11 @@ def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
     experiments = [one for one in words if one not in numbers]
     named = [one for one in (*selectors, *listed) if "/" in one]
     short = [one for one in (*listed, *numbers) if "/" not in one]
-    if experiments and not short:
-        raise WrongUsage(f"--runs names no run of {experiments[0]!r}.")
+    if not short:
+        for experiment in experiments:
+            if not any(one.startswith(f"{experiment}/") for one in named):
+                raise WrongUsage(f"--runs names no run of {experiment!r}.")
+        return named
     return [*named, *(f"{one}/{run}" for one in experiments for run in short)] or short
 
 
