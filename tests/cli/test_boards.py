@@ -121,6 +121,34 @@ def test_runs_of_several_roots_are_reported(no_hub, aboard, tmp_path):
         assert aboard("start", *narrower, "--no-browser").err == ""
 
 
+def test_a_root_that_does_not_exist_is_not_added(no_hub, aboard, tmp_path):
+    log_run(tmp_path / "a", "exp/run1", [1.0])
+    for command in (["start", "exp"], ["start"], ["open"]):
+        done = aboard(*command, "--root", tmp_path / "b", "--no-browser")
+        assert (done.code, done.out) == (1, "")
+        assert done.err == f"aboard: {tmp_path}/b: no such directory. Check the path.\n"
+    started(aboard, "exp", "--root", tmp_path / "a")
+    assert aboard("start", "exp", "--root", tmp_path / "b", "--no-browser").code == 1
+    assert roots_of(no_hub) == [str(tmp_path / "a")]
+
+
+def test_many_roots_are_counted(no_hub, aboard, tmp_path):
+    places = [tmp_path / f"p{number:02}" for number in range(12)]
+    for place in places:
+        log_run(place, "exp/run1", [1.0])
+    roots = [text for place in places for text in ("--root", place)]
+    assert aboard("start", "exp", *roots, "--no-browser").err.count("\n") == 1  # the hub's start
+    client = Client(hub_file(no_hub)["url"], (no_hub / "hub-token").read_text().strip())
+    until(lambda: client.facet("root", "exp")["distinct"] == 12)
+    notice = aboard("start", "exp", "--no-browser").err
+    assert notice.startswith("aboard: the selectors match runs below 12 roots: ")
+    assert notice.endswith(" and 8 more. To show only those of one root, add --root ROOT.\n")
+    assert notice.count("(1 run)") == 4
+    missing = aboard("doctor", "nosuch", *roots)
+    assert f"{places[2]}\n" in missing.out
+    assert str(places[9]) not in missing.out
+
+
 def test_a_hub_that_ran_before_comes_back_with_its_boards_on_its_port(no_hub, aboard, root):
     no_hub.mkdir()  # other tests take the usual port as soon as it is free
     (no_hub / "last-hub.json").write_text(json.dumps({"port": free_port()}))
@@ -267,6 +295,7 @@ def test_runs_are_named_without_their_experiment_or_with_it():
     assert narrowed(["7"], ["1"]) == ["7/1"]
     assert narrowed([], ["1,best"]) == ["1", "best"]
     assert narrowed(["b/run2"], ["a/run1"]) == ["b/run2", "a/run1"]
+    assert narrowed(["a", "b"], ["a/1-3", "b/run1"]) == ["a/1-3", "b/run1"]
     assert narrowed(["b/run2", "a"], ["1"]) == ["b/run2", "a/1"]
 
 
@@ -542,7 +571,8 @@ def test_runs_are_added_and_removed(hub, aboard):
     aboard("boards", "remove", "growing", "mnist")
     assert list(losses(board["url"], hub).values()) == [[5.0]]
     emptied = aboard("boards", "remove", "growing", "cifar10")
-    assert emptied.out.endswith(" shows cifar10/run3, not:cifar10/run3\n")
+    assert (emptied.code, emptied.out) == (2, "")
+    assert emptied.err.startswith("aboard: a board needs at least one selector.")
     aboard("stop", "growing")
     stopped = aboard("boards", "add", "growing", "mnist")
     assert stopped.err == (

@@ -229,6 +229,15 @@ def test_a_group_offers_the_options_of_its_default_command(offered, group, defau
     assert set(options) == set(offered(group, default, "--"))
 
 
+def test_commands_of_a_group_are_offered_after_its_options(no_hub, offered):
+    assert offered("hub", "--json", "st") == offered("hub", "st") == ["status", "stop"]
+    assert offered("runs", "--json", "--root", ".", "sh") == ["show"]
+    assert offered("runs", "--root", "sh") == []
+    assert offered("runs", "--where", "sh") == []
+    assert offered("runs", "--", "sh") == []
+    assert offered("runs", "mnist", "sh") == []
+
+
 def test_runs_are_offered_once_one_experiment_is_left(index):
     labels = ("cifar10/run1", "cifar100/run1", "mnist/run1")
     for one in labels:

@@ -195,6 +195,20 @@ def test_nothing_is_left_out_of_what_was_removed_as_a_whole(library):
     assert selected(library, *back) == ["cifar10/run1", "cifar10/run2", "mnist/run1"]
 
 
+@pytest.mark.parametrize("named", ["cifar10/run1", "cifar10/1", "cifar10/run1-run2", "cifar10/*"])
+def test_an_experiment_is_removed_with_what_names_its_runs(library, named):
+    assert changed(library, [named, "mnist"], remove=["cifar10"]) == ["mnist"]
+    assert changed(library, [named], remove=["cifar10"]) == []
+
+
+def test_what_names_a_removed_run_is_removed(library):
+    assert changed(library, ["cifar10/run1", "cifar10/2"], remove=["job:7"]) == ["cifar10/2"]
+    also = changed(library, ["cifar10/1", "cifar10"], remove=["job:7"])
+    assert also == ["cifar10", "not:cifar10/run1"]
+    fewer = changed(library, ["cifar10/run*"], remove=["cifar10/run1", "cifar10/run2"])
+    assert fewer == ["cifar10/run*", "not:cifar10/run1", "not:cifar10/run2"]
+
+
 def test_what_is_left_out_by_a_rule_stays_so(library):
     rule = changed(library, ["cifar10"], add=["not:state:failed"])
     assert changed(library, rule, add=["mnist"]) == ["cifar10", "not:state:failed", "mnist"]

@@ -5,6 +5,8 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+import pytest
+
 from aboard.sdk.personal import (
     find_hub,
     last_hub,
@@ -52,3 +54,16 @@ def test_the_port_of_boards_is_remembered_beside_that_of_the_hub(root):
     assert moved.boards_port not in {first.boards_port, None}
     now = f"http://localhost:{moved.boards_port}"
     assert told[0] == f"port {first.boards_port} is taken, so boards are at {now} now."
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_port_that_is_taken_on_the_other_address_of_localhost_is_not_used(root):
+    port = free_port()
+    state_directory().mkdir(parents=True, exist_ok=True)
+    (state_directory() / "last-hub.json").write_text(json.dumps({"port": port}))
+    told = []
+    with forked_hubs(), socket.create_server(("::1", port), family=socket.AF_INET6):
+        moved = start_personal([str(root)], notify=told.append)
+        stop_personal()
+    assert urlsplit(moved.url).port != port
+    assert told[0] == f"port {port} is taken, so your hub is at {moved.url} now."

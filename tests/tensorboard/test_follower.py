@@ -546,6 +546,19 @@ def test_a_root_that_cannot_be_listed_is_a_condition_of_its_boards(
     until(lambda: not followed.request("svhn").follower.conditions("svhn"))
 
 
+def test_boards_opened_at_once_share_the_error_of_a_root(tmp_path, following, seldom, caplog):
+    caplog.set_level(logging.INFO, "aboard.tensorboard.follower")
+    missing = tmp_path / "missing"
+    followed = following(roots=[missing]).show("cifar10")
+    (condition,) = until(lambda: followed.follower.conditions("board"))
+    polls = followed.feed(missing).polls
+    followed.show("svhn", board="svhn")
+    until(lambda: followed.feed(missing).polls > polls and not followed.feed(missing).busy)
+    assert followed.follower.conditions("board") == [condition]
+    assert followed.follower.conditions("svhn") == [condition]
+    assert not [text for text in caplog.messages if text.endswith("can be read again")]
+
+
 def test_runs_are_counted_as_a_user_counts_them(tmp_path, following):
     logs = tmp_path / "logs"
     log(logs / "a" / "train", 1)

@@ -197,6 +197,16 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
     assert (found["state"], found["hparams"], found["tags"]) == ("completed", {}, {})
 
 
+@pytest.mark.parametrize("exit_code", ["x", "3", 3.0, np.float64(3), [3]])
+def test_an_exit_code_must_be_an_integer(tmp_path: Path, exit_code: Any) -> None:
+    run = aboard.init("x", "a", tmp_path)
+    with pytest.raises(TypeError, match="exit_code is an integer or None, not "):
+        run.finish(exit_code=exit_code)
+    run.finish(exit_code=np.int64(3))
+    found = record(tmp_path / "x/a")
+    assert (found["state"], found["exit_code"]) == ("failed", 3)
+
+
 def test_an_attempt_that_was_taken_over_ends_only_itself(tmp_path: Path) -> None:
     first = aboard.init("x", "a", tmp_path)
     second = aboard.init("x", "a", tmp_path, resume=True)

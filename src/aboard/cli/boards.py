@@ -84,6 +84,7 @@ _SHORTEST = {"SHOWS": 12, "REASON": 20}
 _SHARE_HEADS = ("ID", "MADE BY", "STATE", "AGE", "EXPIRES")
 _NUMBER = re.compile(r"[0-9]+(-[0-9]+)?")
 _MOST_NAMED = 10  # boards, in a question
+_MOST_ROOTS = 4  # in a message
 _DATA_SECONDS = 10.0
 _STOP_SECONDS = 60.0  # for all boards that are stopped together
 _OPEN_SECONDS = 5.0  # after which the board's page waits
@@ -275,8 +276,11 @@ def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
     experiments = [one for one in words if one not in numbers]
     named = [one for one in (*selectors, *listed) if "/" in one]
     short = [one for one in (*listed, *numbers) if "/" not in one]
-    if experiments and not short:
-        raise WrongUsage(f"--runs names no run of {experiments[0]!r}.")
+    if not short:
+        for experiment in experiments:
+            if not any(one.startswith(f"{experiment}/") for one in named):
+                raise WrongUsage(f"--runs names no run of {experiment!r}.")
+        return named
     return [*named, *(f"{one}/{run}" for one in experiments for run in short)] or short
 
 
@@ -351,13 +355,15 @@ def _report_roots(client: Client, selectors: Sequence[str], where: str | None) -
     if not names or (has_paths and all(one.startswith("not:") for one in names)):
         return
     try:
-        roots = client.facet("root", names, where=where)["values"]
+        found = client.facet("root", names, where=where, limit=_MOST_ROOTS)
     except HubError:  # the board exists in any case
         return
-    if len(roots) > 1:
+    roots, count = found["values"], found["distinct"]
+    if count > 1:
         listed = ", ".join(f"{one['value']} ({counted(one['count'], 'run')})" for one in roots)
+        more = f" and {count - len(roots)} more" if count > len(roots) else ""
         notify(
-            f"the selectors match runs below {len(roots)} roots: {listed}. To show only those of"
+            f"the selectors match runs below {count} roots: {listed}{more}. To show only those of"
             " one root, add --root ROOT."
         )
 

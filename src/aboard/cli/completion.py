@@ -232,6 +232,7 @@ def join_words(given: Sequence[str]) -> tuple[list[str], str]:
 def offers_for(words: Sequence[str], last: str) -> list[tuple[str, str]]:
     """Return what `last` can become after the words that follow `aboard`."""
     command = _known_command("")
+    named: Mapping[str, Command] = {}
     while command.commands:
         at = _first_word(command, words)
         word = words[at] if at < len(words) else ""
@@ -241,14 +242,18 @@ def offers_for(words: Sequence[str], last: str) -> list[tuple[str, str]]:
         elif (
             words and command.default and (not word or command.commands[command.default].arguments)
         ):
-            command = command.commands[command.default]
+            group, command = command, command.commands[command.default]
+            line = _Line(command, words)
+            if not (word or line.waiting or line.has_ended):
+                named = group.commands  # a command may follow options of the default
         elif word:
             return []
         else:
+            named = command.commands
             break
     offers = [
         (name, one.help)
-        for name, one in command.commands.items()
+        for name, one in named.items()
         if name.startswith(last) and not one.is_hidden
     ]
     offers += _of_parameters(command, words, last)

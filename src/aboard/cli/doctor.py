@@ -121,7 +121,7 @@ def _places(
     A text that is neither a path nor selects a run can be a board, which the hub describes.
     """
     from aboard.doctor.examination import Examination
-    from aboard.doctor.rules import Finding
+    from aboard.doctor.rules import Finding, named
     from aboard.index.library import Library
     from aboard.runs.catalog import find_roots
     from aboard.runs.selectors import NothingMatches, is_path
@@ -151,7 +151,7 @@ def _places(
         except NothingMatches as error:
             what, _, advice = str(error).partition(". ")
             hint = advice or "'aboard runs' lists all runs."
-            finding = Finding("no-such-run", "error", what, tuple(searched), hint)
+            finding = Finding("no-such-run", "error", what, named(searched), hint)
             examined.append(_board(word.text) or Examination(word.text, [finding]))
     known = [one for board in examined for one in board.sources or ()]
     return [*places, *known], examined

@@ -774,8 +774,8 @@ class Library:
     ) -> tuple[Selector, ...]:
         """Return selectors with some added and some removed.
 
-        If no selector names a removed run but one selects it, a `not:` selector is added; adding
-        the run again removes that selector.
+        Selectors that name removed runs are removed. If another selects them too, a `not:` selector
+        is added; adding the run again removes that selector.
 
         Raises:
             NotSelected: the selectors do not select what is to be removed.
@@ -796,9 +796,13 @@ class Library:
                 shown = match(tuple(kept.values()), known)
             known.look(len(shown) // 10)  # names cost less than patterns
             gone_runs = self._removed(one, shown, selectors)
+            gone_rows = set(self.rows_of(gone_runs).tolist())
+            for text, held in list(kept.items()):
+                is_below_it = one.is_word and text.startswith(f"{one.text}/")
+                if is_below_it or (held.names_one_run and rows_of([held]) & gone_rows):
+                    del kept[text]
             left_out = parse_all(exclusion_of(selector_for(run)) for run in gone_runs)
             kept |= {more.text: more for more in left_out}
-            gone_rows = set(self.rows_of(gone_runs).tolist())
             shown = shown[[row not in gone_rows for row in shown.tolist()]]
         added = rows_of(one for one in add if not one.excludes)
         after = kept | {one.text: one for one in add}

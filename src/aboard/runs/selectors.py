@@ -192,6 +192,14 @@ class Selector:
         prefix, _, rest = self.text.partition(":")
         return rest.strip() if prefix == "job" and not self.place else ""
 
+    @property
+    def names_one_run(self) -> bool:
+        """Whether it names a run with its experiment: no run that begins later is selected too."""
+        if self.place or self.excludes or ":" in self.text:
+            return False
+        parts = self.text.split("/")
+        return len(parts) == 2 and all(map(_is_literal, parts))
+
     def rows(self, known: Known) -> Ints:
         if _GLOB.search(self.text):
             known.look(_LOOKS_OF_A_CHARACTER * len(self.text))

@@ -1109,13 +1109,17 @@ def open_hub_for(
 ) -> Client:
     """Return a hub that can resolve selectors; start your own hub if needed, and add `roots` to it.
 
-    Only names of runs need a root. `roots` are by default `ABOARD_ROOT` or `./runs`. A team's hub
-    must already have the given roots. `notify` is called with messages for the user.
+    Only names of runs need a root. `roots` are by default `ABOARD_ROOT` or `./runs`; those given
+    must exist. A team's hub must already have them. `notify` is called with messages for the user.
     """
     from aboard.runs.catalog import find_roots
 
     searched = find_roots(roots)
     known = find_hub()
+    if known is None or known.how == "personal":  # a team's hub may be on another machine
+        for place in searched if roots else ():
+            if "://" not in place and not Path(place).is_dir():
+                raise HubError(f"{place}: no such directory.", "Check the path.", code="not_found")
     if known is None:
         known = start_personal(searched, notify=notify)
     client = Client()

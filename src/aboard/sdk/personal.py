@@ -330,13 +330,18 @@ def _try_lock(directory: Path) -> Iterator[bool]:
 
 
 def _is_free(port: int) -> bool:
+    import errno
     import socket
 
-    try:
-        with socket.create_server(("127.0.0.1", port)):
-            return True
-    except OSError:
-        return False
+    # The hub listens on both addresses of localhost; a machine may have only the first.
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            with socket.create_server((host, port), family=family):
+                pass
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                return False
+    return True
 
 
 def _write_json(path: Path, document: Any) -> Path:

@@ -703,8 +703,10 @@ class Follower:
             feed.epoch = epoch
             cached = self._clock() < feed.fresh_until
         listed = traffic.pages_listed(root)
-        if not cached and self._library.refresh(root) is None:
-            return _Poll(error=self._library.state(root).error)
+        if not cached:
+            self._library.refresh(root)
+        if (error := self._library.state(root).error) is not None:
+            return _Poll(error=error, cached=cached)
         pages = traffic.pages_listed(root) - listed
         changes = self._index.catalog_changes(root)
         with self._lock:

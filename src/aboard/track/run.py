@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import threading
 import time
@@ -298,6 +299,11 @@ class Run(MediaLog):
 
         The state is `completed`, `failed` or `killed`; by default it follows from the exit code.
         """
+        if exit_code is not None:
+            try:
+                exit_code = operator.index(exit_code)
+            except TypeError:
+                raise TypeError(f"exit_code is an integer or None, not {exit_code!r}") from None
         if state is None:
             state = State.FAILED if exit_code else State.COMPLETED
         elif state not in _FINAL_STATES:
