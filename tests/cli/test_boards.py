@@ -344,7 +344,8 @@ def test_a_board_keeps_its_question(hub, aboard):
 def test_a_name_in_a_question_that_no_run_has_is_reported(hub, aboard):
     done = aboard("start", "cifar10", "--sort=-metrics.los", "--limit", "1", "--json")
     assert done.code == 0
-    assert "no run has a metric 'los'. Did you mean 'loss'?" in done.err
+    assert done.err.count("no run has a metric 'los'. Did you mean 'loss'?") == 1
+    until(lambda: "metric 'los'" in aboard("describe", done.json["id"]).out)
     done = aboard("start", "cifar10", "--group-by", "hparams.lrr", "--json")
     assert "no run has a hyperparameter 'lrr'" in done.err
     names = "{run} {hparams.lrr} {hparams.lr} {metrics.loss} {metrics.los}"

@@ -206,6 +206,8 @@ def test_numbers_that_are_not_finite_have_names_in_json(aboard, measured):
     assert all(type(one) is int for one in [*run.values()][-2:])
     groups = aboard("runs", "--group-by", "tags", "--json").json["groups"]
     assert ["baseline", "team"] in [one["values"]["tags"] for one in groups]
+    rows = aboard("runs", "--group-by", "tags").out.splitlines()[1:]
+    assert sorted(row.split("  ")[0] for row in rows) == ["-", "baseline, team"]
 
 
 def test_json_has_every_field(aboard, root):

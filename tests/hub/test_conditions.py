@@ -200,3 +200,33 @@ def test_a_board_tells_what_no_run_has_until_one_has_it(tmp_path):
         grouped = create(client, logs, name="grouped", group_by=["hparams.lr"])
         (text,) = until(lambda: missing(grouped))
         assert text.startswith("no run has a hyperparameter 'lr'.")
+
+
+def test_a_board_tells_what_is_wrong_with_its_query_until_it_matches(tmp_path):
+    root = tmp_path / "runs"
+    log_run(root, "cifar10/run1", [0.5], hparams={"lr": 0.1}, tags={"baseline": True})
+    with served(tmp_path, [root]) as hub, hub.client("max") as client:
+
+        def missing(**query):  # nothing while its runs are read
+            path = f"/api/v1/boards/{create(client, 'cifar10', **query)['id']}"
+            return until(lambda: client.get(path).json()["missing_fields"])
+
+        later = " The board shows such runs as soon as there are any."
+        lr = "no run has a hyperparameter 'lrr'. Did you mean 'lr'?"
+        assert missing(where="hparams.lrr < 1") == [lr + later]
+        (text,) = missing(sort=["-metrics.lossy.max"])
+        assert text.startswith("no run has a metric 'lossy'. Did you mean 'loss'?")
+        assert missing(where="'baselin' in tags") == [
+            "No run has a tag 'baselin'. Did you mean 'baseline'?"
+        ]
+        assert missing(where='hparams.lr == "0.1"') == [
+            "hparams.lr is a number in all runs, not a text. Write it without quotes."
+        ]
+        both = missing(where="hparams.lrr < 1", template="{run} {hparams.lrr}")
+        assert both == [lr + later]  # it shows no run that the template could miss
+        (board,) = client.get("/api/v1/boards", params={"limit": 1}).json()["boards"]
+        assert board["missing_fields"] == both
+        log_run(root, "cifar10/run2", [0.5], hparams={"lrr": 0.1})
+        path = f"/api/v1/boards/{board['id']}"
+        until(lambda: client.get(path).json()["runs"] == 1)
+        until(lambda: client.get(path).json()["missing_fields"] == [])

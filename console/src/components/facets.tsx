@@ -72,9 +72,17 @@ function OneFacet(props: {
     label: shown(field, value),
     title: String(value),
     count,
+    // NaN and infinities are counted by name, but queries have no literals for them.
+    disabled: field.startsWith("metrics") && typeof value === "string",
   }));
   if (found && found.missing > 0 && found.missing < found.runs) {
-    lines.push({ text: "none", label: "—", title: "no value", count: found.missing });
+    lines.push({
+      text: "none",
+      label: "—",
+      title: "no value",
+      count: found.missing,
+      disabled: false,
+    });
   }
   const runs = Math.max(1, found?.runs ?? 0);
   return (
@@ -92,6 +100,7 @@ function OneFacet(props: {
             <button
               type="button"
               title={line.title}
+              disabled={line.disabled}
               aria-pressed={on.includes(line.text)}
               onClick={() => props.onFilter(toggled(filter.where, field, line.text))}
             >

@@ -149,7 +149,9 @@ class BoardFields:
         (), "Why sources cannot be read, as reported by their storages.", stored=False
     )
     missing_fields: tuple[str, ...] | None = _field(
-        None, "What its templates name and no run has; null until its runs are read.", stored=False
+        None,
+        "What its query and templates name and no run has; null until its runs are read.",
+        stored=False,
     )
     selectors: tuple[str, ...] = _field(
         (),

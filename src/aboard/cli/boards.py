@@ -211,17 +211,20 @@ def start(
         visibility="team" if team else None,
         new=new,
     )
+    unknown = ""
     if not detach:
-        is_known = _check_question(client, selectors, where, sort)
-        board = _wait(client, board, data=is_known)
+        unknown = _check_question(client, selectors, where, sort)
+        board = _wait(client, board, data=not unknown)
+        is_known = not unknown
         if is_known:  # the hub has read more runs meanwhile
-            _check_question(client, selectors, where, sort)
+            unknown = _check_question(client, selectors, where, sort)
         if is_known and (template or group_by):
             board = _wait_until_read(client, board)
     if not root:
         _report_roots(client, selectors, where)
     for problem in (*board.problems, *(board.missing_fields or ())):
-        notify(problem)
+        if problem != unknown:
+            notify(problem)
     if board.problems and board.condition != "not answering":
         notify(
             f"board {board.name} is started, and shows data as soon as its source can be read. To"
@@ -331,8 +334,8 @@ def _check_question(
     selectors: Sequence[str],
     where: str | None,
     sort: Sequence[str] | None,
-) -> bool:
-    """Report a name that no run has: it may be misspelt, or some run may have it later."""
+) -> str:
+    """Report and return that no run has a name: it may be misspelt, or a later run may have it."""
     from aboard.sdk import HubError
 
     try:
@@ -340,9 +343,9 @@ def _check_question(
             client.runs(selectors, where=where, sort=sort or (), limit=1)
     except HubError as error:
         if error.code == "bad_question":
-            notify(f"{error} The board shows such runs as soon as there are any.")
-            return False
-    return True
+            notify(unknown := f"{error} The board shows such runs as soon as there are any.")
+            return unknown
+    return ""
 
 
 def _report_roots(client: Client, selectors: Sequence[str], where: str | None) -> None:

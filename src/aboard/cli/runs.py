@@ -136,6 +136,8 @@ def written(value: object) -> str:
     if isinstance(value, dict):
         shown = (one if held is True else f"{one}={written(held)}" for one, held in value.items())
         return ", ".join(shown) or _NOTHING
+    if isinstance(value, frozenset):
+        return ", ".join(sorted(value)) or _NOTHING
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

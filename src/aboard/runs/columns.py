@@ -552,7 +552,7 @@ class Facet(NamedTuple):
 
 
 def facet(column: Column, rows: Ints, limit: int) -> Facet:
-    """Count the values in the rows; too many distinct numbers are counted in bins."""
+    """Count the values in the rows; too many distinct finite numbers are counted in bins."""
     numbers, counts = _counted_numbers(column, rows)
     words = column.words if isinstance(column, Mixed) else column
     found = _counted_words(words, rows) if isinstance(words, Words) else {}
@@ -565,6 +565,9 @@ def facet(column: Column, rows: Ints, limit: int) -> Facet:
     counted = [(value, held) for (_, value), held in found.items()]
     large = [one for one in counted if _is_number(one[0])]
     bins: list[tuple[float, float, int]] = []
+    finite = np.isfinite(numbers)
+    others = list(zip(numbers[~finite].tolist(), counts[~finite].tolist(), strict=True))
+    numbers, counts = numbers[finite], counts[finite]
     if len(numbers) + len(large) > limit:
         array = np.concatenate([numbers, [float(one) for one, _ in large]])
         bins = _bins(array, np.concatenate([counts, [held for _, held in large]]), limit)
@@ -574,6 +577,7 @@ def facet(column: Column, rows: Ints, limit: int) -> Facet:
         is_whole = isinstance(part, Numbers) and part.whole
         shown = (numbers.astype(np.int64) if is_whole else numbers).tolist()
         counted += zip(shown, counts.tolist(), strict=True)
+    counted += others
     counted.sort(key=lambda one: (-one[1], str(type(one[0])), _sortable(one[0])))
     return Facet(counted[:limit], bins, distinct, missing)
 
@@ -608,7 +612,8 @@ def _is_number(value: object) -> bool:
 
 
 def _sortable(value: object) -> Any:
-    return value if _is_number(value) else str(value)
+    # NaN is last.
+    return (value != value, value) if _is_number(value) else str(value)  # noqa: PLR0124
 
 
 def _bins(values: Floats, counts: Ints, most: int) -> list[tuple[float, float, int]]:

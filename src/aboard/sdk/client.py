@@ -536,7 +536,8 @@ class Client:
             stop: the greatest x.
             samples: the most points of a curve; spikes are kept.
             smoothing: the weight of TensorBoard's smoothing, computed over all points.
-            window: how many points to average around each one, also computed over all points.
+            window: how many points to average around each one, also computed over all points. An
+                even number is increased by one.
             where: a condition on the runs.
             sort: fields to sort the runs by, in descending order with '-'; groups are sorted by
                 their first run.

@@ -31,8 +31,9 @@ from aboard.storage.local import TEMPORARY
 from aboard.tensorboard.board import Board, BoardSelection, needs_records
 
 if TYPE_CHECKING:
-    from aboard.index.library import Library
+    from aboard.index.library import Library, RunSet
     from aboard.runs.catalog import KnownRun
+    from aboard.runs.question import Question
     from aboard.tensorboard.provider import Boards
 
 CATCH_UP_SECONDS = 1.5  # how long the first request after a pause waits for new data
@@ -157,6 +158,7 @@ class _Shown:
     selected: dict[str, Source] = field(default_factory=dict)  # read with their root, by URI
     dirty: bool = False  # new points were read since its question was answered
     answer_due: float = 0.0  # when the question may be answered again
+    unmatched: list[str] = field(default_factory=list)  # what no run has, but its question names
 
     @property
     def is_current(self) -> bool:
@@ -404,13 +406,17 @@ class Follower:
         return list(dict.fromkeys([*map(str, found), *more]))[:_MOST_CONDITIONS]
 
     def missing_fields(self, board_id: str) -> list[str] | None:
-        """Return what the templates of a board name and no run has; None until all are read."""
+        """Return what a board's question and templates name and no run has.
+
+        If no run matches the question, that includes why. None until all runs are read.
+        """
         with self._lock:
             shown = self._shown.get(board_id)
             if shown is None or math.isinf(shown.requested) or not shown.is_current:
                 return None
+            unmatched = shown.unmatched
         listing = self._boards.get(board_id)
-        return listing.missing_fields() if listing is not None else None
+        return [*unmatched, *listing.missing_fields()] if listing is not None else None
 
     def lag(self) -> float:
         """Return the largest number of seconds since a feed in use was polled."""
@@ -432,12 +438,14 @@ class Follower:
             try:
                 board = shown.spec.board(self._library)
                 read = self._library.candidates(shown.spec.selectors, shown.spec.question)
+                unmatched = self._unmatched(shown.spec.question, board, read)
             except BaseException:
                 shown.stale = True  # the next request tries again
                 raise
             cost = time.thread_time() - began
             with self._lock:
                 shown.answer_due = self._clock() + max(_BETWEEN_ANSWERS, cost / _ANSWER_SHARE)
+                shown.unmatched = unmatched
                 if read is not None:
                     shown.selected = {run.uri: Source(run.uri) for run in read}
                 if self._shown.get(board_id) is not shown or board == shown.board:
@@ -463,6 +471,23 @@ class Follower:
         if self._on_change is not None and not is_first:
             self._on_change(board)
         return True
+
+    def _unmatched(self, question: Question | None, board: Board, read: RunSet | None) -> list[str]:
+        """Return what a question names and no run has, or why it selects no run."""
+        from aboard.runs.question import BadQuestion
+
+        table = self._library.table()
+        if question is None or not len(table.rows):
+            return []
+        try:
+            table.check(question)
+        except BadQuestion as error:
+            found = f"{error} The board shows such runs as soon as there are any."
+        else:
+            found = "" if board.members else self._library.hint_for_nothing(question)
+        if not found or (read is not None and self._library.unread(read)):
+            return []  # a run that is not read yet may have it
+        return [found]
 
     def _resolve_in_use(self) -> set[str]:
         """Resolve the boards in use; return the ids of changed ones. Others wait for a request."""

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import threading
 import time
 
@@ -350,6 +351,24 @@ def test_facets_count_values_and_put_many_numbers_into_bins(hub, root):
             {"name": "hparams.optimizer", "runs": 60},
             {"name": "tags.big", "runs": 60},
         ]
+
+
+def test_facets_count_numbers_that_are_not_finite_by_name(hub, root):
+    values = [1.0, 1.0, 2.0, math.nan, math.inf, -math.inf, math.nan]
+    for number, value in enumerate(values):
+        log_run(root, f"bad/run{number}", [value])
+    with hub.client("vera") as client:
+        until(lambda: len(ids(client)) == 3 + len(values))
+        query = {"selector": "bad", "columns": "metrics.loss.last"}
+        until(lambda: client.get("/api/v1/runs", params=query).json()["unread"] == 0)
+        query = {"field": "metrics.loss.last", "selector": "bad"}
+        names = [("NaN", 2), ("-Infinity", 1), ("Infinity", 1)]
+        found = client.get("/api/v1/runs/facets", params=query).json()
+        assert {(one["value"], one["count"]) for one in found["values"]} == {(1, 2), (2, 1), *names}
+        assert (found["bins"], found["distinct"], found["missing"]) == ([], 5, 0)
+        found = client.get("/api/v1/runs/facets", params=query | {"limit": 1}).json()
+        assert found["bins"] == [{"low": 1.0, "high": 2.0, "count": 3}]
+        assert found["values"] == [{"value": "NaN", "count": 2}]
 
 
 # Images, audio, text, histograms and files of runs over HTTP.

@@ -345,12 +345,17 @@ def _groups(hub: Hub, groups: Sequence[Group], by: Fields, fields: Fields) -> li
     ]
 
 
+def _finite_or_name(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
 def _value(field: QuestionField, value: Any) -> Any:
     """Return a value for a document: times, NaN and infinities are strings."""
     if isinstance(value, frozenset):
         return sorted(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    value = _finite_or_name(value)
     if isinstance(value, int) and abs(value) >= 1 << 63:
         return float(value) if abs(value) < 1 << 1000 else str(value)
     if not field.group and field.name in TIMES and value is not None:
@@ -381,7 +386,9 @@ def get_facet(
     return json_response(
         {
             "field": field,
-            "values": [{"value": value, "count": count} for value, count in found.values],
+            "values": [
+                {"value": _finite_or_name(value), "count": count} for value, count in found.values
+            ],
             "bins": [{"low": low, "high": high, "count": count} for low, high, count in found.bins],
             "distinct": found.distinct,
             "missing": found.missing,
@@ -555,7 +562,10 @@ class SeriesSpec(RequestDocument):
         0.0, ge=0, lt=1, description="The weight of TensorBoard's smoothing, over all points."
     )
     window: int = Field(
-        1, ge=1, le=1_000_000, description="The number of points to average around each point."
+        1,
+        ge=1,
+        le=1_000_000,
+        description="The number of points to average around each point; an even number plus one.",
     )
     group_by: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
         [],
