@@ -140,6 +140,7 @@ def test_an_isolated_board_reports_it_too(tmp_path):
         logs.rename(tmp_path / "away")
         until(lambda: client.get(path).json()["condition"] == CONDITION)
         client.post(f"{path}/stop", json={"now": True})
+        until(lambda: client.get(path).json()["state"] == "stopped")
 
 
 def test_a_run_with_stages_and_hyperparameters_is_one_run(tmp_path):
