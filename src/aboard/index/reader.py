@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from aboard.events.scanner import (
     Scanned,
@@ -43,8 +43,7 @@ SMALL_FILES = 64  # files in such a call
 SKETCHED = 64  # least values of a chunk whose sketch is stored; fewer are read just as fast
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(NamedTuple):
     """A part of a file, ready to be stored."""
 
     reading: Reading
@@ -66,8 +65,7 @@ class Batch:
         return self.values + 8 * len(self.series) + 40
 
 
-@dataclass(slots=True)
-class SmallBatch:
+class SmallBatch(NamedTuple):
     """Complete small files, ready to be stored; each is new, or replaces a file."""
 
     readings: list[Reading]

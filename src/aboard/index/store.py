@@ -16,10 +16,9 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 from aboard.events.messages import CLASS_UNKNOWN, ORIGIN_TENSOR, SESSION_START
@@ -68,27 +67,32 @@ def totals_of(row: Sequence[float | None]) -> Totals | None:
 _LOADED = f"id, count, min_step, max_step, increasing, last_step, max_wall, rows, {STORED}"
 
 
-@dataclass(slots=True)
 class _Segment:
     """A segment as stored, and the sizes of its last chunks, in order."""
 
-    id: int
-    count: int = 0
-    min_step: int = 0
-    max_step: int = 0
-    increasing: bool = True
-    last_step: int = 0
-    max_wall: float = -math.inf
-    rows: int = 0
-    totals: Totals | None = None
-    next_seq: int = 0
-    tail: list[int] = field(default_factory=list)
-
-    @classmethod
-    def load(cls, row: Sequence[Any]) -> _Segment:
-        segment = cls(*row[:8])
-        segment.totals = totals_of(row[8:])
-        return segment
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the name of the column
+        count: int = 0,
+        min_step: int = 0,
+        max_step: int = 0,
+        increasing: bool = True,
+        last_step: int = 0,
+        max_wall: float = -math.inf,
+        rows: int = 0,
+        *totals: float | None,
+    ) -> None:
+        self.id = id
+        self.count = count
+        self.min_step = min_step
+        self.max_step = max_step
+        self.increasing = increasing
+        self.last_step = last_step
+        self.max_wall = max_wall
+        self.rows = rows
+        self.totals = totals_of(totals) if totals else None
+        self.next_seq = 0
+        self.tail: list[int] = []
 
     def take_in(self, part: Part) -> None:
         self._take_in_totals(part.chunks)
@@ -121,11 +125,11 @@ _TAG, _ORIGIN, _KIND, _METADATA = 0, 2, 3, 4  # places among the columns of a sm
 _MOST_OPEN = 20_000  # cached segments of a file
 
 
-@dataclass(slots=True)
 class _OpenFile:
-    id: int
-    segments: dict[tuple[str, int], _Segment] = field(default_factory=dict)  # cached
-    has_others: bool = False
+    def __init__(self, id: int) -> None:  # noqa: A002 - the name of the column
+        self.id = id
+        self.segments: dict[tuple[str, int], _Segment] = {}  # cached
+        self.has_others = False
 
 
 class _Outrun(Exception):  # noqa: N818
@@ -361,7 +365,7 @@ class Store:
             f"SELECT tag, form, {_LOADED} FROM segment WHERE file = ? LIMIT {_MOST_OPEN + 1}",
             (opened.id,),
         )
-        opened.segments = {(tag, form): _Segment.load(rest) for tag, form, *rest in rows}
+        opened.segments = {(tag, form): _Segment(*rest) for tag, form, *rest in rows}
         opened.has_others = len(opened.segments) > _MOST_OPEN
 
     def _load_segment(self, opened: _OpenFile, tag: str, form: int) -> _Segment | None:
@@ -371,7 +375,7 @@ class Store:
         ).fetchone()
         if row is None:
             return None
-        segment = opened.segments[tag, form] = _Segment.load(row)
+        segment = opened.segments[tag, form] = _Segment(*row)
         return segment
 
     def _delete(self, file: int) -> None:
