@@ -516,8 +516,9 @@ def _directory(factory: pytest.TempPathFactory, name: str) -> Path:
 def _private_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Give every test an empty cache instead of the developer's."""
+    """Give every test an empty cache, and no hub of its own, instead of the developer's."""
     monkeypatch.setenv("ABOARD_CACHE", str(_directory(tmp_path_factory, "cache")))
+    monkeypatch.setenv("ABOARD_STATE", str(_directory(tmp_path_factory, "state")))
 
 
 @pytest.fixture(autouse=True)
