@@ -341,6 +341,8 @@ def test_facets_count_values_and_put_many_numbers_into_bins(hub, root):
             10,
         )
         query = {"field": "state", "where": "hparams.lrr == 1"}
+        # Names are checked as soon as all runs are read.
+        until(lambda: client.get("/api/v1/runs/facets", params=query).status_code == 400)
         wrong = client.get("/api/v1/runs/facets", params=query)
         assert (wrong.status_code, wrong.json()["error"]["hint"]) == (400, "Did you mean 'lr'?")
         wrong = client.get("/api/v1/runs/facets", params={"field": "hparam.lr"})
