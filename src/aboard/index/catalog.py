@@ -745,12 +745,15 @@ def column_names(connection: sqlite3.Connection, group: str, roots: Collection[s
 
 def _logged_names(connection: sqlite3.Connection, root: str) -> set[str]:
     """Return the names of the scalars of all runs below a root, with their stages."""
+    held = files_of(connection, Source(root))
+    if not held:
+        return set()
     start = len(root.rstrip("/")) + 1
     runs = {
         one for (one,) in connection.execute("SELECT directory FROM run WHERE root = ?", (root,))
     }
     files: defaultdict[str, list[int]] = defaultdict(list)  # by what precedes names in them
-    for file, uri in files_of(connection, Source(root)):
+    for file, uri in held:
         directory = uri[start:]
         run = next((one for one in with_parents(directory) if one in runs), None)
         if run is not None:
