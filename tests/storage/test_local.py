@@ -181,6 +181,7 @@ class Counted:
 @pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["slow disk", "fast disk"])
 def test_each_directory_is_read_once_by_the_core(tmp_path: Path, monkeypatch, seconds) -> None:
     monkeypatch.setattr(local, "_SLOW_SECONDS", seconds)
+    monkeypatch.setattr(local, "_SMALL", 0)
     root = tmp_path / "root"
     many_directories(root, 1200)
     for number in range(1200):  # which is left to Python
@@ -195,6 +196,7 @@ def test_few_entries_are_read_ahead(tmp_path: Path, monkeypatch) -> None:
     many_directories(root, 200, each=30)
     monkeypatch.setattr(local, "_ENTRIES", 50)
     monkeypatch.setattr(local, "_SLOW_SECONDS", 60.0)  # one thread
+    monkeypatch.setattr(local, "_SMALL", 0)
     core = Counted(monkeypatch)
     assert len(names(root)) == 6000
     assert core.read == 201 < core.given

@@ -193,7 +193,7 @@ class Index:
         If there are very many, the tags of large runs are read on demand.
         """
 
-        def read(connection: sqlite3.Connection) -> tuple[dict[Place, Tags], dict[str, int]]:
+        def read(connection: schema.Connection) -> tuple[dict[Place, Tags], dict[str, int]]:
             found: dict[Place, Tags] = {}
             with query.at_one_moment(connection):
                 counts = query.segment_counts(connection, {one for _, one in places})
@@ -268,7 +268,7 @@ class Index:
 
     def _points(
         self,
-        connection: sqlite3.Connection,
+        connection: schema.Connection,
         tag: Tag,
         *,
         samples: int | None = None,
@@ -325,7 +325,7 @@ class Index:
     def known_runs(self, roots: Sequence[str]) -> list[KnownRun]:
         from aboard.index.catalog import known_runs, refresh_catalog
 
-        def refill(connection: sqlite3.Connection) -> None:
+        def refill(connection: schema.Connection) -> None:
             for root in roots:
                 with suppress(StorageError):
                     refresh_catalog(connection, root)
@@ -403,7 +403,7 @@ class Index:
         """Return the changes to the runs of the roots; None if `since` is of another index."""
         from aboard.index.catalog import changes_since
 
-        def read(connection: sqlite3.Connection) -> CatalogChanges | None:
+        def read(connection: schema.Connection) -> CatalogChanges | None:
             with query.at_one_moment(connection):
                 return changes_since(connection, since, roots)
 
@@ -444,7 +444,7 @@ class Index:
         return [tag.points if tag.in_order else next(left) or 0 for tag in tags]
 
     def contents(self, source: Source) -> Contents:
-        def count(connection: sqlite3.Connection) -> Contents:
+        def count(connection: schema.Connection) -> Contents:
             with query.at_one_moment(connection):
                 return query.contents(connection, source, partial(_values_left, connection))
 
@@ -470,7 +470,7 @@ class Index:
             hint = "Compacting needs as much free space as the index; free some, or try again."
             self.problems.append(IndexProblem(problem, hint))
 
-    def _read(self, tag: Tag, read: Callable[[sqlite3.Connection, Tag], T]) -> T:
+    def _read(self, tag: Tag, read: Callable[[schema.Connection, Tag], T]) -> T:
         (found,) = self._of_tags([tag], read)
         if found is None:
             raise UnknownName(
@@ -480,19 +480,19 @@ class Index:
         return found
 
     def _of_tags(
-        self, tags: Sequence[Tag], read: Callable[[sqlite3.Connection, Tag], T]
+        self, tags: Sequence[Tag], read: Callable[[schema.Connection, Tag], T]
     ) -> list[T | None]:
         return self._of_many(tags, lambda connection, some: [read(connection, tag) for tag in some])
 
     def _of_many(
         self,
         tags: Sequence[Tag],
-        read: Callable[[sqlite3.Connection, Sequence[Tag]], Sequence[T | None]],
+        read: Callable[[schema.Connection, Sequence[Tag]], Sequence[T | None]],
     ) -> list[T | None]:
         """Read from the current state of tags, which may have changed since they were listed."""
         refreshed: set[Source] = set()
 
-        def attempt(connection: sqlite3.Connection) -> tuple[list[T | None], set[Source]]:
+        def attempt(connection: schema.Connection) -> tuple[list[T | None], set[Source]]:
             with query.at_one_moment(connection):
                 if query.are_held(connection, tags):
                     return list(read(connection, tags)), set()
@@ -512,13 +512,13 @@ class Index:
                     self.refresh(source)
             refreshed |= unsure
 
-    def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _ask(self, work: Callable[[schema.Connection], T]) -> T:
         return self._do(work, after_replacing=self._refill)
 
     def _do(
         self,
-        work: Callable[[sqlite3.Connection], T],
-        after_replacing: Callable[[sqlite3.Connection], None] | None = None,
+        work: Callable[[schema.Connection], T],
+        after_replacing: Callable[[schema.Connection], None] | None = None,
     ) -> T:
         generation = self._connections.generation
         try:
@@ -531,7 +531,7 @@ class Index:
                 after_replacing(connection)
             return work(connection)
 
-    def _refill(self, connection: sqlite3.Connection) -> None:
+    def _refill(self, connection: schema.Connection) -> None:
         for source in list(self._sources):
             with suppress(StorageError):
                 refresh(connection, source)
@@ -576,7 +576,7 @@ class _RunTags:
         return found.get(self._place, Tags({}))
 
 
-def _values_left(connection: sqlite3.Connection, tag: Tag) -> int:
+def _values_left(connection: schema.Connection, tag: Tag) -> int:
     if tag.in_order:
         return tag.points
     from aboard.index.series import count_survivors
@@ -594,7 +594,7 @@ def _hint_for(error: Exception) -> str:
 
 
 def refresh(
-    connection: sqlite3.Connection,
+    connection: schema.Connection,
     source: Source,
     *,
     anew: bool = False,
@@ -649,7 +649,7 @@ def refresh(
 
 
 def _read_and_store(
-    connection: sqlite3.Connection, plan: Plan, report: Report, progress: Progress | None
+    connection: schema.Connection, plan: Plan, report: Report, progress: Progress | None
 ) -> Store:
     from aboard.index.reader import SmallBatch, reading
     from aboard.index.store import Store
@@ -691,8 +691,8 @@ class Connections:
         self._read_only = read_only
         self._lock = threading.RLock()
         # Each with its generation. Taken and put back without the lock: every request needs one.
-        self._idle: deque[tuple[int, sqlite3.Connection]] = deque()
-        self._memory: sqlite3.Connection | None = None
+        self._idle: deque[tuple[int, schema.Connection]] = deque()
+        self._memory: schema.Connection | None = None
         if read_only:
             return
         try:
@@ -701,7 +701,7 @@ class Connections:
             self._move_to_memory(f"the index {path} cannot be opened", error)
 
     @contextmanager
-    def lend(self) -> Iterator[sqlite3.Connection]:
+    def lend(self) -> Iterator[schema.Connection]:
         """Lend a connection. An index in memory has only one, lent to one caller at a time."""
         taken = self._take()
         if taken is None:
@@ -716,7 +716,7 @@ class Connections:
         finally:
             self._put_back(*taken)
 
-    def _take(self) -> tuple[int, sqlite3.Connection] | None:
+    def _take(self) -> tuple[int, schema.Connection] | None:
         while True:
             try:
                 generation, connection = self._idle.pop()
@@ -726,7 +726,7 @@ class Connections:
                 return generation, connection
             connection.close()
 
-    def _put_back(self, generation: int, connection: sqlite3.Connection) -> None:
+    def _put_back(self, generation: int, connection: schema.Connection) -> None:
         if generation != self.generation or len(self._idle) >= _MOST_IDLE:
             connection.close()
             return
@@ -760,7 +760,7 @@ class Connections:
             if self._memory is not None:
                 self._memory.close()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> schema.Connection:
         if self.path is None:
             raise RuntimeError("an index in memory has one connection")
         if self._read_only:

@@ -287,8 +287,14 @@ def _is_continued(reading: Reading, reader: _Reader, buffer: bytearray) -> bool:
     if not is_short and not is_doubtful:
         return True
     scanner = Scanner(digest_only=True)
-    for _ in scan_blocks(scanner, reader.readinto, 0, known.offset, buffer):
-        pass
+    if is_short:
+        content = memoryview(held)[: known.offset]
+        reached = scanner.scan(content, 0, len(content))
+        while scanner.again:
+            reached = scanner.scan(content[reached:], reached, len(content))
+    else:
+        for _ in scan_blocks(scanner, reader.readinto, 0, known.offset, buffer):
+            pass
     return scanner.digest == known.digest
 
 

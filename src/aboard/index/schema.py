@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from aboard.system import file_lock, make_private
 
@@ -220,6 +221,17 @@ _UNWRITABLE = {
 }
 
 
+class Connection(sqlite3.Connection):
+    """A connection to an index; it remembers what the store last knew of growing files.
+
+    A connection does, since the next one may be to an index that has replaced this one.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.growing_files: dict[int, Any] = {}
+
+
 def is_damage(error: sqlite3.Error) -> bool:
     return _code(error) in _DAMAGED
 
@@ -238,13 +250,13 @@ def _code(error: BaseException) -> int:
     return code & 0xFF
 
 
-def open_memory() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+def open_memory() -> Connection:
+    connection = Connection(":memory:", isolation_level=None, check_same_thread=False)
     connection.executescript(_CREATE)
     return connection
 
 
-def open_file(path: Path) -> sqlite3.Connection:
+def open_file(path: Path) -> Connection:
     """Open the index at `path`; create or replace it if needed."""
     make_private(path.parent)
     with file_lock(path.with_suffix(".lock")):
@@ -261,7 +273,7 @@ def open_file(path: Path) -> sqlite3.Connection:
         return _create(path)
 
 
-def reopen(path: Path) -> tuple[sqlite3.Connection, bool]:
+def reopen(path: Path) -> tuple[Connection, bool]:
     """Open another connection; return it, and whether a new index had to be created."""
     if path.exists():
         connection = _connect(path)
@@ -271,7 +283,7 @@ def reopen(path: Path) -> tuple[sqlite3.Connection, bool]:
     return open_file(path), True
 
 
-def open_to_read(path: Path) -> sqlite3.Connection:
+def open_to_read(path: Path) -> Connection:
     """Open an existing index for queries only."""
     if not path.exists():
         raise sqlite3.OperationalError(f"index {path} not found")
@@ -311,8 +323,8 @@ def discard_damaged(path: Path) -> None:
             remove(path)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
+def _connect(path: Path) -> Connection:
+    connection = Connection(
         path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -321,7 +333,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     return _with_small_cache(connection)
 
 
-def _with_small_cache(connection: sqlite3.Connection) -> sqlite3.Connection:
+def _with_small_cache(connection: Connection) -> Connection:
     connection.execute("PRAGMA cache_size = -2048")
     return connection
 
@@ -345,7 +357,7 @@ def _is_an_index(path: Path) -> bool:
     return start.startswith(b"SQLite format 3\0") and start[68:] == _APPLICATION.to_bytes(4, "big")
 
 
-def _create(path: Path) -> sqlite3.Connection:
+def _create(path: Path) -> Connection:
     for older in path.parent.glob("index-*.db"):
         number = re.fullmatch(r"index-(\d+)\.db", older.name)
         if number and int(number[1]) < VERSION and _is_an_index(older):

@@ -28,6 +28,7 @@ from aboard.index.schema import (
     CHUNK_BITS,
     RECORDS,
     SCALARS,
+    Connection,
     insert_rows,
     next_change,
     transaction,
@@ -123,11 +124,13 @@ class _Segment:
 
 _TAG, _ORIGIN, _KIND, _METADATA = 0, 2, 3, 4  # places among the columns of a small part's segment
 _MOST_OPEN = 20_000  # cached segments of a file
+_MOST_REMEMBERED = 1_000  # cached segments of a connection, between two refreshes
 
 
 class _OpenFile:
     def __init__(self, id: int) -> None:  # noqa: A002 - the name of the column
         self.id = id
+        self.offset = 0  # up to which the segments are known
         self.segments: dict[tuple[str, int], _Segment] = {}  # cached
         self.has_others = False
 
@@ -139,9 +142,10 @@ class _Outrun(Exception):  # noqa: N818
 class Store:
     """Stores batches, those of a file in order. Must not be used after an error."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._open: dict[int, _OpenFile] = {}
+        self._grown: list[_OpenFile] = []  # read to their ends in this transaction
         self._inserted: dict[int, int] = {}  # the ids of new files, by reading
         self._next_file = self._next_segment = 0
         self._segment_rows: list[tuple[object, ...]] = []
@@ -161,6 +165,7 @@ class Store:
                 else:
                     self._put_small(batch)
             self._save()
+        self._remember_grown()
 
     def forget(self, files: Iterable[int]) -> None:
         with self._transaction():
@@ -198,6 +203,20 @@ class Store:
             )
         if not batch.last:
             self._open[key] = opened
+        elif batch.reading.known is not None:
+            opened.offset = batch.offset
+            self._grown.append(opened)
+
+    def _remember_grown(self) -> None:
+        """Keep what is known of files that grow for the next refresh; forget the oldest."""
+        remembered = self._connection.growing_files
+        for opened in self._grown:
+            if len(opened.segments) <= _MOST_REMEMBERED and not opened.has_others:
+                remembered[opened.id] = opened
+        self._grown.clear()
+        total = sum(len(one.segments) for one in remembered.values())
+        while total > _MOST_REMEMBERED:
+            total -= len(remembered.pop(next(iter(remembered))).segments)
 
     def _put_small(self, batch: SmallBatch) -> None:
         pairs = list(zip(batch.readings, batch.files, strict=True))
@@ -225,8 +244,13 @@ class Store:
     def _begin(self, batch: Batch) -> _OpenFile:
         known = batch.reading.known
         if known is not None and not batch.reading.fresh:
-            opened = _OpenFile(known.id)
-            self._load_segments(opened)
+            # Another process may have stored more; a file that is replaced gets another id.
+            remembered: _OpenFile | None = self._connection.growing_files.pop(known.id, None)
+            if remembered is not None and remembered.offset == known.offset:
+                opened = remembered
+            else:
+                opened = _OpenFile(known.id)
+                self._load_segments(opened)
             self._advance(opened, batch)
             return opened
         if known is not None:
@@ -551,7 +575,7 @@ class Forgotten(NamedTuple):
         return any(self)
 
 
-def forget(connection: sqlite3.Connection, source: Source) -> Forgotten:
+def forget(connection: Connection, source: Source) -> Forgotten:
     where, arguments = within(source)
     runs, files = connection.execute(
         f"SELECT count(DISTINCT directory), count(*) FROM file {where}", arguments

@@ -183,6 +183,8 @@ class Attempt:
 
 @dataclass(slots=True)
 class Manifest:
+    """The record of a run."""
+
     name: str = field(metadata=_TEXT)
     experiment: str = field(default="", metadata=_TEXT)
     workspace: str = field(default="", metadata=_TEXT)

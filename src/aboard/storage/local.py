@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -284,10 +285,9 @@ def _reader(containing: str) -> Reader:
 
     The C core does not check where a directory is once it is opened.
     """
-    core = None if is_confined() else _core()
-    if core is None:
+    if is_confined():
         return lambda directory, _: scan(directory, lambda name: containing in name)
-    return _ManyReader(core.read_directories, containing).read
+    return _ManyReader(containing).read
 
 
 def _core() -> Any:
@@ -303,15 +303,19 @@ class _ManyReader:
     out, and directories that cannot be read, are left to `scan`.
     """
 
-    def __init__(self, read: ReadDirectories, containing: str) -> None:
-        self._core = read
+    def __init__(self, containing: str) -> None:
         self._containing, self._encoded = containing, os.fsencode(containing)
         self._ahead: dict[Directory, Contents | None] = {}
         self._is_slow = False
 
+    @cached_property
+    def _read_directories(self) -> ReadDirectories | None:
+        return getattr(_core(), "read_directories", None)
+
     def read(self, directory: Directory, later: Sequence[Directory]) -> Contents:
         if not later and not self._ahead:  # such as the root
-            self._read_part([directory], 1)
+            if os.stat(directory.path).st_size > _SMALL:
+                self._read_part([directory], 1)
         elif directory not in self._ahead:
             following = [one for one in later[: -_AHEAD - 1 : -1] if one not in self._ahead]
             self._read_ahead([directory, *following])
@@ -334,17 +338,21 @@ class _ManyReader:
         return elapsed > calls * _SLOW_SECONDS
 
     def _read_part(self, directories: Sequence[Directory], threads: int) -> None:
+        if self._read_directories is None:
+            return
         paths = [os.fsencode(one.path) for one in directories]
         # The core stops after many entries, so that those read ahead are not too many.
-        found = self._core(paths, self._encoded, threads * _ENTRIES, threads)
+        found = self._read_directories(paths, self._encoded, threads * _ENTRIES, threads)
         for directory, raw in zip(directories, found, strict=False):
             usual = raw if is_unicode(directory.name) else None
             self._ahead[directory] = None if usual is None else _contents(directory, *usual)
 
 
 def _threads_for(directories: int, *, is_slow: bool = False) -> int:
-    least, most = (_LEAST_IF_SLOW, _THREADS) if is_slow else (_LEAST, os.cpu_count() or 1)
-    return max(1, min(directories // least, most))
+    wanted = directories // (_LEAST_IF_SLOW if is_slow else _LEAST)
+    if wanted <= 1:  # usual, and the number of cores is in a file
+        return 1
+    return min(wanted, _THREADS if is_slow else os.cpu_count() or 1)
 
 
 def _contents(directory: Directory, files: Sequence[Described], below: Sequence[str]) -> Contents:
@@ -359,6 +367,7 @@ def _contents(directory: Directory, files: Sequence[Described], below: Sequence[
     )
 
 
+_SMALL = 4096  # bytes of a directory of few entries: loading the core would take longer
 _AHEAD = 511  # directories that are read ahead
 _THREADS = 4  # on a slow disk
 _LEAST_IF_SLOW = 16  # directories that are worth a thread

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -193,24 +194,32 @@ _PRIVATE_KEY = re.compile(
     re.DOTALL,
 )
 _BEARER = re.compile(r"(?i)(?<![\w-])(bearer:?\s++)[^\s'\"]+")
-_SHAPES = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
-    r"(?:AKIA|ASIA|AGPA|AIDA|AROA|ANPA)[A-Z0-9]{12,}"
-    r"|gh[pousr]_\w{16,}|github_pat_\w{16,}|gl[a-z]{2,6}-[\w.-]{16,}"
-    r"|(?:api_org|dckr_pat|dop_v1|gsk|hf|lin_api|npm|ntn|r8|rk_live|rk_test|sk_live|sk_test"
-    r"|shpat|wandb_v1|whsec|xai)_\w{16,}"
-    r"|sk-(?:admin|ant|None|or|proj|svcacct)[\w-]{16,}|sk-[A-Za-z0-9]{16,}"
-    r"|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}|pplx-\w{16,}|(?:nvapi|pypi|tskey)-[\w-]{16,}"
-    r"|AIza[\w-]{30,}|ya29\.[\w.-]{16,}|GOCSPX-[\w-]{16,}|1//0[\w-]{20,}"
-    r"|SG\.[\w-]{16,}\.[\w-]{16,}|hv[sbr]\.[\w-]{16,}|dapi[0-9a-f]{32}|key-[0-9a-f]{32}"
-    r"|AGE-SECRET-KEY-1\w{20,}|ATATT3[\w=-]{16,}|[\w~.-]{3}8Q~[\w~.-]{30,}"
-    r"|aboard_[a-z0-9]{12}_[\w-]{20,}|share_[\w-]{40,}|(?:bot)?\d{6,12}:AA[\w-]{30,}"
-    r")"
-    r"|(?<![\w-])eyJ[\w-]{6,}+(?:\.[\w=-]*+){2,4}"  # a JSON web token
-    r"|(?<=hooks\.slack\.com/)(?:services|triggers|workflows)/[\w/-]+"
-    r"|(?<=/api/webhooks/)\d+/[\w-]+"
-    r"|(?<![\w+/-])[A-Za-z0-9+/]{86}==(?![\w+/=])"  # the key of an Azure account
-)
+_MAY_HAVE_SHAPE = re.compile(r"[\w.~-]{13}|==|webhooks/")
+
+
+@cache
+def _shapes() -> re.Pattern[str]:
+    """Compiled when a text may have such a shape: few have, and it takes as long as an import."""
+    return re.compile(
+        r"(?<![A-Za-z0-9])(?:"
+        r"(?:AKIA|ASIA|AGPA|AIDA|AROA|ANPA)[A-Z0-9]{12,}"
+        r"|gh[pousr]_\w{16,}|github_pat_\w{16,}|gl[a-z]{2,6}-[\w.-]{16,}"
+        r"|(?:api_org|dckr_pat|dop_v1|gsk|hf|lin_api|npm|ntn|r8|rk_live|rk_test|sk_live|sk_test"
+        r"|shpat|wandb_v1|whsec|xai)_\w{16,}"
+        r"|sk-(?:admin|ant|None|or|proj|svcacct)[\w-]{16,}|sk-[A-Za-z0-9]{16,}"
+        r"|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}|pplx-\w{16,}|(?:nvapi|pypi|tskey)-[\w-]{16,}"
+        r"|AIza[\w-]{30,}|ya29\.[\w.-]{16,}|GOCSPX-[\w-]{16,}|1//0[\w-]{20,}"
+        r"|SG\.[\w-]{16,}\.[\w-]{16,}|hv[sbr]\.[\w-]{16,}|dapi[0-9a-f]{32}|key-[0-9a-f]{32}"
+        r"|AGE-SECRET-KEY-1\w{20,}|ATATT3[\w=-]{16,}|[\w~.-]{3}8Q~[\w~.-]{30,}"
+        r"|aboard_[a-z0-9]{12}_[\w-]{20,}|share_[\w-]{40,}|(?:bot)?\d{6,12}:AA[\w-]{30,}"
+        r")"
+        r"|(?<![\w-])eyJ[\w-]{8,}+(?:\.[\w=-]*+){2,4}"  # a JSON web token
+        r"|(?<=hooks\.slack\.com/)(?:services|triggers|workflows)/[\w/-]+"
+        r"|(?<=/api/webhooks/)\d+/[\w-]+"
+        r"|(?<![\w+/-])[A-Za-z0-9+/]{86}==(?![\w+/=])"  # the key of an Azure account
+    )
+
+
 _AWS_SECRET = re.compile(r"(?<![\w+/.-])[A-Za-z0-9+/]{40}(?![\w+/=.-])")
 _CHUNK = re.compile(r"[^\s'\"<>]+")
 _AUTHORITY = re.compile(r"(?<=://)[^\s'\"<>/?#]+")
@@ -221,7 +230,8 @@ _LONGEST_USER = 15  # more is a token
 
 def _without_shapes(text: str) -> str:
     text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
-    text = _SHAPES.sub(HIDDEN, text)
+    if _MAY_HAVE_SHAPE.search(text):
+        text = _shapes().sub(HIDDEN, text)
     return _AWS_SECRET.sub(lambda found: HIDDEN if _is_random(found[0]) else found[0], text)
 
 
