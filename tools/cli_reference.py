@@ -21,8 +21,8 @@ _INTRODUCTION = """\
 `python -m aboard` is the same as `aboard`. Options of `aboard` itself come before the command.
 
 Results go to standard output; errors, notices and the progress bar go to standard error. The exit
-code is 0 if all went well, 1 if something could not be done (what could be done was done), 2 for
-wrong usage, and 130 after Ctrl-C. The fields of `--json` are described in [JSON output](json.md),
+code is 0 on success, 1 if something could not be done (the rest was still done), 2 for wrong usage,
+and 130 after Ctrl-C. The fields of `--json` are described in [JSON output](json.md),
 environment variables in [Settings](settings.md).
 """
 

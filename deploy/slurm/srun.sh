@@ -1,5 +1,5 @@
 #!/bin/bash
-# srun starts every rank of a training, one per GPU. Only the "aboard run" line is Aboard's. It records
+# srun starts every rank of a training job, one per GPU. Only the "aboard run" line is Aboard's. It records
 # rank 0; with "aboard run --ranks all", each rank is recorded in its own directory.
 #SBATCH --job-name=vit
 #SBATCH --account=project_465000001

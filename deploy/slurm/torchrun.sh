@@ -1,5 +1,5 @@
 #!/bin/bash
-# A training with torchrun on several nodes. Only the "aboard run" line is Aboard's. srun starts one
+# A training job with torchrun on several nodes. Only the "aboard run" line is Aboard's. srun starts one
 # "aboard run" per node, of which the first records the run; of the workers, rank 0 logs.
 #SBATCH --job-name=vit
 #SBATCH --account=project_465000001

@@ -133,7 +133,7 @@ class TestFailing:
         board = hub.running()
         hub.executor.vanishes(board.id)
         board = hub.tick(board)
-        assert (board.state, board.reason) == (BoardState.LOST, "process no longer knows it")
+        assert (board.state, board.reason) == (BoardState.LOST, "process has no record of it")
 
     def test_one_that_never_answers_is_ended_and_failed(self, hub, clock):
         board = hub.tick(hub.make())
@@ -183,7 +183,7 @@ class TestFailing:
         board = hub.make()
         states = [(now := hub.tick(board)).state]
         said = "its start failed: RuntimeError: a mistake in an executor"
-        assert now.reason == f"{said}; it is tried again"
+        assert now.reason == f"{said}; retrying"
         for _ in range(40):
             clock.pass_by(1)
             states.append((now := hub.tick(board)).state)
@@ -205,7 +205,8 @@ class TestTime:
         clock.pass_by(1)
         hub.lifecycle.touch(board.id)
         board = hub.tick(board, 3)
-        assert (board.state, board.reason) == (BoardState.STOPPED, "its time is up: it ran for 1h")
+        reason = "it reached its time limit of 1h"
+        assert (board.state, board.reason) == (BoardState.STOPPED, reason)
 
     @pytest.mark.parametrize("on", ["process", "instant"])
     def test_an_idle_board_ends_and_a_used_one_does_not(self, hub, clock, on):
@@ -715,7 +716,7 @@ def board(state: BoardState, **values) -> BoardRecord:
         ),
         (BoardState.STARTING, FINE, Transition(BoardState.FAILED, "it exited with code 0")),
         (BoardState.STARTING, KILLED, Transition(BoardState.FAILED, "it was killed by signal 9")),
-        (BoardState.STARTING, GONE, Transition(BoardState.LOST, "process no longer knows it")),
+        (BoardState.STARTING, GONE, Transition(BoardState.LOST, "process has no record of it")),
         (BoardState.RUNNING, RUNNING, None),
         (
             BoardState.RUNNING,
@@ -735,7 +736,7 @@ def board(state: BoardState, **values) -> BoardRecord:
             Transition(BoardState.FAILED, "exit code 1: no such directory"),
         ),
         (BoardState.RUNNING, UNSEEN, Transition(BoardState.LOST, "the machine was restarted")),
-        (BoardState.RUNNING, GONE, Transition(BoardState.LOST, "process no longer knows it")),
+        (BoardState.RUNNING, GONE, Transition(BoardState.LOST, "process has no record of it")),
         (BoardState.STOPPING, RUNNING, None),
         (BoardState.STOPPING, STARTING, None),
     ],
@@ -800,7 +801,7 @@ class TestTimeLimits:
         limited = board(BoardState.RUNNING, on=on, started=NOW, expires=NOW + 3600)
         assert decide(limited, RUNNING, NOW + 3599, SETTINGS) is None
         due = decide(limited, RUNNING, NOW + 3600, SETTINGS)
-        assert due == Transition(ends, "its time is up: it ran for 1h")
+        assert due == Transition(ends, "it reached its time limit of 1h")
 
     def test_idle_time_counts_from_the_last_request(self, on, ends):
         used = board(

@@ -454,5 +454,5 @@ def test_a_sweep_is_brushed(show, ids):
 
 def test_a_sweep_of_nothing_teaches(show, ids):
     page = show('/sweep?where=user == "nobody"')
-    eventually(page, lambda: "No run matches the question" in words(page.locator("main")))
+    eventually(page, lambda: "No run matches the filter" in words(page.locator("main")))
     page.close()

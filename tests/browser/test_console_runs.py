@@ -348,7 +348,8 @@ def test_runs_of_others_are_not_deleted(opened, root, complaints):
     page.keyboard.press("x")
     page.get_by_role("button", name="Delete…").click()
     dialog = page.locator("dialog")
-    eventually(page, lambda: "max may not delete runs of others" in dialog.inner_text().lower())
+    refusal = "max (member) may not delete runs of other users"
+    eventually(page, lambda: refusal in dialog.inner_text().lower())
     assert page.get_by_role("button", name="Delete 0 runs").is_disabled()
     assert (root / "cifar10/run0/run.json").exists()
     complaints.expect("403")

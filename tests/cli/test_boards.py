@@ -372,7 +372,7 @@ def test_a_board_of_a_source_that_cannot_be_read_is_reported_at_once(no_hub, abo
     _, problem, board, _ = done.err.splitlines()
     assert problem.startswith("aboard: s3://bucket/x: no credentials were found. Set AWS_ACCESS")
     assert board == (
-        "aboard: board unread is started, and shows data as soon as its source can be read."
+        "aboard: board unread has started, and shows data as soon as its source can be read."
         f" To delete it: aboard delete {done.json['id']}"
     )
 

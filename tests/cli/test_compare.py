@@ -127,7 +127,7 @@ def test_a_metric_that_is_missing_does_not_pass(aboard, root):
     log(root, "bare/run1", [0.9], stage="train")
     result = aboard("compare", "old", "bare", "--fail-if", 'metrics["eval/acc"] < 0')
     assert result.code == 1
-    assert "B has no value of it." in result.err
+    assert "B has no value for it." in result.err
     result = aboard("compare", "old", "bare", "--fail-if", 'metrics["eval/ac"] < 0')
     assert result.code == 2
     assert "no run has a metric 'eval/ac'. Did you mean 'eval/acc'?" in result.err

@@ -307,9 +307,7 @@ def test_a_role_is_changed_and_counts_at_once(hub, told, aboard):
     told(SECRET, "user", "add", "rising", "--role", "viewer", "--password-stdin")
     token = log_in(hub, "rising", SECRET)
     refused = aboard("start", "/nowhere", "--no-browser", ABOARD_HUB_TOKEN=token)
-    assert refused.err == (
-        "aboard: rising may not create boards as viewer. Ask an administrator.\n"
-    )
+    assert refused.err == ("aboard: rising (viewer) may not create boards. Ask an administrator.\n")
     assert aboard("user", "role", "rising", "admin").out == "rising is admin now\n"
     assert Client(hub, token).me()["role"] == "admin"
     assert aboard("user", "role", "rising", "member", "--json").json["role"] == "member"

@@ -184,9 +184,9 @@ def test_a_wrong_question_is_marked(aboard, measured):
     assert (none.code, none.out) == (0, "")
     assert none.err == "aboard: no run matches --where 'hparams.lr > 99'.\n"
     for where, hint in {
-        "hparams.lr in ('0.1',)": "hparams.lr is a number in all runs, not a text. Write it without"
-        " quotes.",
-        "state == 'killed' or name == 3": "name is a text in all runs, not a number. Write it in"
+        "hparams.lr in ('0.1',)": "hparams.lr is a number in all runs, not a string. Write it"
+        " without quotes.",
+        "state == 'killed' or name == 3": "name is a string in all runs, not a number. Write it in"
         " quotes.",
         "name ~ 'run*' and 'basline' in tags": "No run has a tag 'basline'. Did you mean"
         " 'baseline'?",

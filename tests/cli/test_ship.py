@@ -145,7 +145,7 @@ def test_a_file_that_can_never_be_sent_is_named(aboard, left, variables, s3_buck
     assert done.code == 1
     assert done.err == (
         f"aboard: '{spool.files}/bad\\x01name': the name has a character that buckets do not allow."
-        " Rename the file. All others arrived; 'aboard ship' then sends this one.\n"
+        " Rename the file. All other files were sent. Then run 'aboard ship' to send this one.\n"
     )
     assert open_storage(f"{s3_bucket}/refused").read("notes.txt") == b"hello"
     (spool.files / "bad\x01name").rename(spool.files / "good")
@@ -156,7 +156,7 @@ def test_a_file_that_can_never_be_sent_is_named(aboard, left, variables, s3_buck
 def test_a_spool_of_another_machine_is_sent_only_when_named(aboard, tmp_path, left):
     spool = left(host="another")
     refused = aboard("ship")
-    assert "belongs to a training on another; name it" in refused.err
+    assert "belongs to a training run on another; pass its name" in refused.err
     assert refused.code == 1
     assert aboard("ship", "--list").code == 0
     assert not (tmp_path / "target").exists()
@@ -210,5 +210,5 @@ def test_what_a_process_cannot_send_is_taken_over(
         result = aboard("ship")
         assert shipper.wait(timeout=180) == -signal.SIGKILL
     assert result.code == 0, result.err
-    assert f"process {shipper.pid} could not send it, so this one does" in result.err
+    assert f"process {shipper.pid} could not send it, so this one sends it" in result.err
     assert open_storage(f"{s3_bucket}/taken-over").read("notes.txt") == b"hello"

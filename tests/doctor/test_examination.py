@@ -361,7 +361,7 @@ def test_two_writers_in_one_directory(put, find, root):
     assert found["two-writers"].severity == "warning"
     assert found["two-writers"].what == (
         "two writers logged the same tags to the same place at the same time, in 1 directory,"
-        " so their points replace each other's"
+        " so their points replace each other"
     )
     names = f"{EVENTS.format(1)} and {EVENTS.format(2)}"
     assert found["two-writers"].where == (f"{root}/a ({names})",)

@@ -484,7 +484,7 @@ def test_what_a_kind_cannot_be_is_named(tmp_path):
             writer.add([summaries.histogram("h", [1.0], buckets=0)], 1)
         with pytest.raises(ValueError, match="rate must be at least 1, not 0"):
             writer.add([summaries.audio("a", [np.zeros(3)], rate=0)], 1)
-        message = "the hyperparameter 'lr' is a NoneType, not a number, a bool or a text: None"
+        message = "the hyperparameter 'lr' is a NoneType, not a number, a bool or a string: None"
         with pytest.raises(TypeError, match=message):
             writer.add([encode.hparams_start({"lr": None})], 0)
         with pytest.raises(TypeError, match=r"step must be an integer, not float: 2\.0"):

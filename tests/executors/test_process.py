@@ -132,7 +132,7 @@ def test_a_board_outlives_a_hub_that_is_killed_and_is_adopted(executor, tmp_path
     assert executor.address(handle).port == 7000
     os.kill(handle["pid"], signal.SIGKILL)
     status = ended(executor, handle)
-    assert (status.exit_code, status.reason) == (None, "it exited unobserved")
+    assert (status.exit_code, status.reason) == (None, "it exited with an unknown exit code")
 
 
 def test_an_adopted_board_is_stopped_with_all_it_started(executor, tmp_path):

@@ -640,7 +640,7 @@ def test_the_waiting_requests_of_one_user_are_bounded():
         ({"timeout": -1}, "timeout should be greater than or equal to 0."),
         ({"timeout": "never"}, "'never' is not a duration."),
         ({"memory": "lots"}, "'lots' is not a size."),
-        ({"memory": "2"}, "memory: 2 bytes are too little for a board."),
+        ({"memory": "2"}, "memory: 2 bytes is too little for a board."),
         ({"colour": "red"}, "unknown field colour."),
         ({"selectors": ["a", 7]}, "selectors.1 should be a valid string."),
         ({"selectors": None}, "selectors should be a valid list."),

@@ -221,7 +221,7 @@ def test_a_board_tells_what_is_wrong_with_its_query_until_it_matches(tmp_path):
             "No run has a tag 'baselin'. Did you mean 'baseline'?"
         ]
         assert missing(where='hparams.lr == "0.1"') == [
-            "hparams.lr is a number in all runs, not a text. Write it without quotes."
+            "hparams.lr is a number in all runs, not a string. Write it without quotes."
         ]
         both = missing(where="hparams.lrr < 1", template="{run} {hparams.lrr}")
         assert both == [lr + later]  # it shows no run that the template could miss

@@ -150,7 +150,7 @@ def test_without_settings_a_hub_serves_this_machine_only(tmp_path):
         ({"boards": {"engine": "slow"}}, "boards.engine: 'slow' should be 'fast' or 'stock'"),
         ({"boards": {"template": "{nothing}"}}, "boards.template: "),
         ({"boards": {"poll": 0}}, "boards.poll: 0 should be greater than or equal to 0.5"),
-        ({"certificate": "x"}, "need each other"),
+        ({"certificate": "x"}, "must be set together"),
         ({"roots": "x"}, "roots: 'x' should be a valid list"),
         ({"limits": 3}, "limits: 3 should be a table"),
         ({"any_path": "yes"}, "any_path: 'yes' should be a valid boolean"),

@@ -201,8 +201,8 @@ CHANGES = [("", COMMAND), ("/first/stop", {}), ("/first/retry", {})]
 
 def test_a_teams_hub_changes_no_jobs_unless_its_settings_allow_it(hub, jobs):
     for who, reason in (
-        ("vera", "vera may not submit and stop jobs as viewer."),
-        ("max", "max may not submit and stop jobs as member."),
+        ("vera", "vera (viewer) may not submit and stop jobs."),
+        ("max", "max (member) may not submit and stop jobs."),
         ("anna", "this hub may not submit, stop or delete jobs."),
     ):
         with hub.client(who) as client:
@@ -368,7 +368,7 @@ def test_requests_that_wait_for_an_engine_are_limited(monkeypatch):
         asked = [queue.put(first, 120.0)]
         assert began.wait(180)
         asked += [queue.put(lambda n=n: n, 120.0) for n in range(3)]
-        with pytest.raises(Busy, match=r"3 calls are waiting for slurm\."):
+        with pytest.raises(Busy, match=r"3 requests are waiting for slurm\."):
             await queue.put(first, 120.0).wait()
         goes_on.set()
         return [await one.wait() for one in asked]

@@ -217,7 +217,7 @@ def test_a_path_without_a_slash_does_not_choose_the_host_of_the_login(apart):
 @pytest.mark.parametrize(
     ("url", "apart_url", "text"),
     [
-        ("", "https://b.example.org", "boards_url needs url"),
+        ("", "https://b.example.org", "boards_url requires url"),
         ("https://a.example.org/x", "https://A.example.org:443/y", "host name or port"),
         ("https://a.example.org", "b.example.org", "is not an address"),
     ],

@@ -119,9 +119,9 @@ def test_an_empty_list_tells_which_type_or_tag_is_wrong(client):
 
     until(lambda: get(client)["total"] == 4)
     assert hint('hparams.lr == "0.1"') == (
-        "hparams.lr is a number in all runs, not a text. Write it without quotes."
+        "hparams.lr is a number in all runs, not a string. Write it without quotes."
     )
-    adam = "hparams.lr is a number in all runs, not a text."
+    adam = "hparams.lr is a number in all runs, not a string."
     assert hint('hparams.lr == "adam"') == adam
     assert hint('hparams.lr in ("0.1", "true")') == adam
     assert hint('"baselin" in tags') == "No run has a tag 'baselin'. Did you mean 'baseline'?"

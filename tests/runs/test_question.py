@@ -89,8 +89,8 @@ def test_it_says_where_a_question_is_wrong_and_what_is_near():
     ("text", "message", "marked"),
     [
         ("state == 'complet'", "'complet' is not a state. Did you mean 'completed'?", "'complet'"),
-        ("state == lost", "unknown field 'lost'. Write texts in quotes: \"lost\".", "lost"),
-        ("state in (lost)", "unknown field 'lost'. Write texts in quotes: \"lost\".", "lost"),
+        ("state == lost", "unknown field 'lost'. Put strings in quotes: \"lost\".", "lost"),
+        ("state in (lost)", "unknown field 'lost'. Put strings in quotes: \"lost\".", "lost"),
         ("lr < 0.1", "unknown field 'lr'. For a hyperparameter write hparams.lr, for a", "lr"),
         ("lr < 0.1", "for a tag tags.lr. Fields of runs: run, ", "lr"),
         ("0.1 > lr", "for a metric metrics.lr", "lr"),

@@ -251,7 +251,7 @@ def test_what_exists_is_a_path_where_the_caller_says_so():
         ("state:runing", "unknown state. Did you mean state:running? Known: running, "),
         ("hparam:lr", "'hparam:lr': write hparam:NAME<VALUE, with <, <=, >, >=, = or !=."),
         ("hparam:<3", "write hparam:NAME<VALUE"),
-        ("hparam:lr<low", "'low' is not a number. Compare texts with = or !=."),
+        ("hparam:lr<low", "'low' is not a number. Compare strings with = or !=."),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_one_line(text, message):

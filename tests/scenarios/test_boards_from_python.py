@@ -189,7 +189,7 @@ def test_the_sixth_board_with_a_process_of_its_own_is_refused_until_one_is_delet
     assert document["known"]
     assert document["code"] == "limit_exceeded"
     assert f"aboard stop {document['oldest']}" in document["message"]
-    assert any("apart-5 is served at http://" in line for line in document["log"])
+    assert any("serving apart-5 at http://" in line for line in document["log"])
     assert int(left) == len(user.does("aboard list --json").json["boards"])
 
 

@@ -160,7 +160,7 @@ def test_a_board_with_a_process_of_its_own_has_a_log_and_can_be_killed(
     page = new_visitor()
     opens(page, board.link, *CIFAR10)
     sees(chart(page, "loss"), last(*CIFAR10))
-    assert "apart is served at http://" in user.does("aboard logs apart").out
+    assert "serving apart at http://" in user.does("aboard logs apart").out
     page.goto("about:blank")
 
     assert user.does(f"aboard kill {board.id}").out.startswith(f"stopped apart ({board.id})")
@@ -171,7 +171,7 @@ def test_a_board_with_a_process_of_its_own_has_a_log_and_can_be_killed(
         if one["id"] == board.id
     ]
     assert ended["reason"].startswith("stopped by ")
-    assert "apart is served at http://" in user.does("aboard logs apart --tail 1").out
+    assert "serving apart at http://" in user.does("aboard logs apart --tail 1").out
     page.goto(board.url)
     complaints.expect("503")
     assert page.get_by_role("heading").inner_text() == "This board is stopped."

@@ -95,7 +95,7 @@ def test_a_source_that_cannot_be_read_is_not_waited_for(client, monkeypatch):
 
 @pytest.mark.parametrize("limit", [0, -1, "x"])
 def test_a_limit_is_checked(client, limit):
-    with pytest.raises(ValueError, match="limit is a number"):
+    with pytest.raises(ValueError, match="limit must be an integer"):
         client.runs(limit=limit)
 
 

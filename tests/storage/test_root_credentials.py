@@ -216,7 +216,8 @@ def test_what_the_library_would_find_first_is_refused(
     set_profile(uri, profile)
     with pytest.raises(NoCredentials) as caught:
         open_storage(uri).read("x")
-    assert caught.value.problem.endswith(" of this process outranks the credentials of the root")
+    rest = " of this process takes precedence over the credentials of the root"
+    assert caught.value.problem.endswith(rest)
     assert caught.value.problem.partition(" ")[0] in hub_variables
     assert recorder.seen == []
 

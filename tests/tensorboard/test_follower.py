@@ -255,7 +255,7 @@ def test_unforeseen_errors_are_reported_once_and_retried_ever_later(
     followed = following().show(tmp_path)
     (condition,) = until(lambda: followed.follower.conditions("board"))
     problem = f"{tmp_path}: reading failed: ZeroDivisionError: nobody foresaw this."
-    assert condition == f"{problem} This is tried again; 'aboard --debug' shows more."
+    assert condition == f"{problem} Aboard tries again; 'aboard --debug' shows more."
     until(lambda: followed.steps() == {"run": 1})
     # A board that is opened after the first failure does not wait.
     waits = [later - sooner for sooner, later in pairwise(tries[1:4])]

@@ -461,5 +461,5 @@ def test_boxes_and_sizes():
     assert arrays.resized(drawn, 0.5).shape == (10, 15, 3)
     with pytest.raises(ValueError, match=r"expected boxes of the shape \[n, 4\], got \(4,\)"):
         arrays.with_boxes(pixels, [1, 2, 3, 4])
-    with pytest.raises(ValueError, match=r"rescale=0.01 leaves nothing of the shape"):
+    with pytest.raises(ValueError, match=r"rescale=0.01 is too small for the shape"):
         arrays.resized(pixels, 0.01)

@@ -153,8 +153,8 @@ def test_numbers_of_every_kind(tmp_path: Path) -> None:
     [
         ({"rank": "first"}, "rank is 'first', not a whole number"),
         ({"purge_step": "x"}, "purge_step is 'x', not a whole number"),
-        ({"ranks": "some"}, "ranks is 'first' or 'all', not 'some'"),
-        ({"flush_secs": -1}, "flush_secs is -1, not a number of seconds from 0 on"),
+        ({"ranks": "some"}, "ranks must be 'first' or 'all', not 'some'"),
+        ({"flush_secs": -1}, "flush_secs must be at least 0, not -1"),
     ],
 )
 def test_what_a_run_cannot_begin_with(
@@ -200,7 +200,7 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("exit_code", ["x", "3", 3.0, np.float64(3), [3]])
 def test_an_exit_code_must_be_an_integer(tmp_path: Path, exit_code: Any) -> None:
     run = aboard.init("x", "a", tmp_path)
-    with pytest.raises(TypeError, match="exit_code is an integer or None, not "):
+    with pytest.raises(TypeError, match="exit_code must be an integer or None, not "):
         run.finish(exit_code=exit_code)
     run.finish(exit_code=np.int64(3))
     found = record(tmp_path / "x/a")
@@ -413,7 +413,7 @@ os._exit(0)
     assert first == second == f"{name} s3://bucket/runs/x/{name}\n"
     for text in (said, also_said):
         assert text.startswith("aboard: s3://bucket")
-        assert f"The run is named {name}; its logs are sent when the bucket is back.\n" in text
+        assert f"The run is named {name}; its logs are sent when the bucket is reachable.\n" in text
 
 
 def test_no_rank_logs_to_a_run_that_the_first_one_is_refused(tmp_path: Path) -> None:

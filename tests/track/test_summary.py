@@ -165,7 +165,7 @@ def test_histograms_that_pytorch_stops_at(tmp_path, index):
         writer.add_histogram("some", [1.0, 2.0, np.nan, np.inf])
         writer.add_histogram("none", torch.full((3,), torch.nan))
         writer.add_histogram("beyond", [1e30, 2e30])
-        with pytest.raises(ValueError, match="histogram 'empty': expected one number or more"):
+        with pytest.raises(ValueError, match="histogram 'empty': expected at least one number"):
             writer.add_histogram("empty", [])
         with pytest.raises(ValueError, match=r"histogram 'raw': expected a count for each limit"):
             writer.add_histogram_raw("raw", 0, 1, 1, 1, 1, [1, 2], [1])
@@ -440,7 +440,7 @@ def test_the_graph_of_an_onnx_file(twice, tmp_path, monkeypatch):
         ),
         (
             lambda w: w.add_text("t", 3),
-            "text 't': expected a text, or sequences of texts, got a int",
+            "text 't': expected a string, or sequences of strings, not int",
         ),
         (lambda w: w.add_mesh("t", [[1, 2]]), "mesh 't': expected vertices of the shape"),
         (lambda w: w.add_pr_curve("t", [1], [0.5, 0.5]), "'t': expected a label for each predict"),

@@ -184,7 +184,7 @@ class TestListen:
     @pytest.mark.parametrize(
         ("host", "port", "message"),
         [
-            ("localhost", 70000, "port 70000 does not exist. Choose one from 1024 to 65535."),
+            ("localhost", 70000, "invalid port 70000. Choose one from 1024 to 65535."),
             (
                 "no.such.host.invalid",
                 0,

@@ -247,7 +247,7 @@ export function NoteDialog(props: DialogProps & { onChanged: () => void }) {
     const isGood = await work.start((run) => change("PATCH", pathOf(run), { note: note.value }));
     props.onChanged();
     if (!isGood) return;
-    say(`Wrote the note of ${format.plural(runs.length, "run")}.`);
+    say(`Saved the note of ${format.plural(runs.length, "run")}.`);
     props.onClose();
   };
   return (

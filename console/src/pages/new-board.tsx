@@ -299,7 +299,7 @@ function Preview() {
     signal.throwIfAborted();
     return get<{ total: number; unread: number }>("/runs", countQuery, signal);
   });
-  if (!countQuery) return <p class="soft">Select runs, or write a question.</p>;
+  if (!countQuery) return <p class="soft">Select runs, or write a query.</p>;
   if (answer.error) return <ErrorNote error={answer.error} />;
   const total = answer.data?.total;
   if (total === undefined) return <p class="soft">…</p>;

@@ -189,7 +189,7 @@ export function Sweep() {
       </Bar>
       <ErrorNote error={error} onRetry={rows.refresh} />
       {isEmpty ? (
-        <Empty title={where ? "No run matches the question" : "No runs yet"}>
+        <Empty title={where ? "No run matches the filter" : "No runs yet"}>
           <p>
             A sweep is many runs with different hyperparameters, such as{" "}
             <code>aboard submit --sweep lr=0.1,0.01 -- python train.py --lr {"{lr}"}</code>

@@ -103,7 +103,7 @@ def decide(
         ended = status is None or status.state is CommandState.ENDED
         return Transition(record.outcome, record.reason.partition(_NOT_YET)[0]) if ended else None
     if status is None:
-        return Transition(BoardState.LOST, f"{record.on} no longer knows it")
+        return Transition(BoardState.LOST, f"{record.on} has no record of it")
     return (
         _starting(record, status, now, settings)
         if record.state is BoardState.STARTING
@@ -164,7 +164,7 @@ def _time_is_up(record: BoardRecord, now: float) -> str:
     """Return why a running board must stop, or an empty string."""
     if record.expires is not None and now >= record.expires:
         ran = record.expires - (record.started or record.created)
-        return f"its time is up: it ran for {span(ran)}"
+        return f"it reached its time limit of {span(ran)}"
     used = max(record.last_request or 0.0, record.started or record.created)
     if record.idle_timeout and now - used >= record.idle_timeout:
         return f"it was not used for {span(record.idle_timeout)}"
@@ -764,7 +764,7 @@ class Lifecycle:
             del self._launches[key]
             self._fail_start(started, reason)
         elif started.state is BoardState.STARTING:
-            self._explain(started, f"{reason}; it is tried again", started.changed)
+            self._explain(started, f"{reason}; retrying", started.changed)
 
     def _store_handle(self, executor: Executor, started: BoardRecord, handle: Handle) -> None:
         """Store a handle, or stop the command if its board is gone."""

@@ -355,7 +355,7 @@ class BoardField(NamedTuple):
             value = parse_size(value)
             if 0 < value < _LEAST_MEMORY:
                 raise BadValue(
-                    f"{self.name}: {value:.0f} bytes are too little for a board.",
+                    f"{self.name}: {value:.0f} bytes is too little for a board.",
                     "Write a unit: 2GiB.",
                 )
         return self.check(value)
@@ -516,7 +516,7 @@ def check_texts(texts: Iterable[str], what: str) -> tuple[str, ...]:
     kept.pop("", None)
     if len(kept) > MOST_SELECTORS:
         raise BadValue(
-            f"{what}: {len(kept)} values are more than {MOST_SELECTORS}.",
+            f"{what}: {len(kept)} values given; at most {MOST_SELECTORS} are allowed.",
             "Use what they have in common, such as their directory.",
         )
     return tuple(kept)
@@ -525,7 +525,7 @@ def check_texts(texts: Iterable[str], what: str) -> tuple[str, ...]:
 def check_number(number: float, what: str) -> float:
     if math.isfinite(number) and 0 <= number <= _LARGEST:
         return number
-    raise BadValue(f"{what} cannot be {number}.", "Use 0 for no limit, or a greater number.")
+    raise BadValue(f"{what} cannot be {number}.", "Use 0 for no limit, or a positive number.")
 
 
 def choice(kind: type[Choice], value: str, what: str) -> Choice:

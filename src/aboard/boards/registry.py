@@ -543,7 +543,8 @@ def _visible(seen_by: str | None) -> list[sa.ColumnElement[bool]]:
 
 def _name_taken(owner: str, name: str) -> NameTaken:
     return NameTaken(
-        f"{owner} has a live board named {name!r}.", "Choose another name, or stop that board."
+        f"{owner} already has a live board named {name!r}.",
+        "Choose another name, or stop that board.",
     )
 
 

@@ -29,7 +29,7 @@ buckets. A local index remembers what was read, so the second time is instant.
 _EPILOG = examples(
     "`aboard demo` - train something small, and look at its logs",
     "`aboard view runs/` - every run below a directory, in the browser",
-    "`aboard run -- python train.py` - record any training, whatever it logs with",
+    "`aboard run -- python train.py` - record any training run, however it logs",
     "`aboard submit --on slurm --sweep lr=0.1,0.01 -- python train.py --lr {lr}` - on an engine",
     "`aboard start cifar10 tag:baseline` - a board that stays, on your own hub or your team's",
     "`aboard ls runs/` - what is there?",
@@ -91,7 +91,7 @@ _PANELS = {
         ),
         "doctor": ("doctor", "Find out why a board is or would be empty or odd."),
         "demo": ("demo", "Train a small network at four learning rates, and watch it live."),
-        "ship": ("ship", "Send logs that trainings left on this machine to their bucket."),
+        "ship": ("ship", "Send logs that training jobs left on this machine to their bucket."),
     },
     "Jobs": {
         "submit": (

@@ -104,7 +104,7 @@ Examples:
 - `aboard start runs/ --on slurm:long --cpus 2 --timeout 2d` - as a job, with a profile of settings
 
 The board is opened when it has data, or after 10 seconds without any; Ctrl-C stops the waiting, not
-the board. The same selection twice gives the same board. Without a hub, your own is started in the
+the board. The same selection opens the same board again. Without a hub, your own is started in the
 background; `aboard hub stop` stops it, and your boards come back with the next one.
 """
 
@@ -227,7 +227,7 @@ def start(
             notify(problem)
     if board.problems and board.condition != "not answering":
         notify(
-            f"board {board.name} is started, and shows data as soon as its source can be read. To"
+            f"board {board.name} has started, and shows data as soon as its source can be read. To"
             f" delete it: aboard delete {board.id}"
         )
     if client.hub.how == "personal" and any("credentials" in one for one in board.problems):

@@ -277,7 +277,7 @@ def _chance(p: float | None) -> str:
 
 def _why(row: MetricRow, condition: Condition) -> str:
     if row.difference is None:
-        return f"{'A' if not row.a.count else 'B'} has no value of it."
+        return f"{'A' if not row.a.count else 'B'} has no value for it."
     change = f"{_percent(row.percent)}%" if condition.relative else f"{row.difference:+.6g}"
     return f"it changed from {row.a.mean:.6g} to {row.b.mean:.6g} ({change})."
 

@@ -44,7 +44,7 @@ else:
     CommandError = typer.BadParameter.__mro__[2]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-PORT_HELP = "The port; by default 6006, or the next that is free."
+PORT_HELP = "The port; by default 6006, or the next free one."
 PortOption = Annotated[int | None, typer.Option(metavar="PORT", help=PORT_HELP, min=0, max=65535)]
 BrowserOption = Annotated[
     bool, typer.Option("--browser/--no-browser", help="Open a browser when ready.")

@@ -288,7 +288,8 @@ class _Trial:
         if seen["status"] == _UNAUTHORIZED:
             self._pass("refuses", "401 without its token")
         else:
-            self._fail("refuses", f"status {seen['status']} without its token", "Do not use it.")
+            detail = f"status {seen['status']} without its token"
+            self._fail("refuses", detail, "Do not use this engine.")
 
     def _check_curve(self, board: Board) -> None:
         from aboard.sdk import HubError

@@ -589,7 +589,7 @@ _TOKEN_GROUP = typer.Typer(
 _TOKENS_HELP = examples(
     "`aboard token create nightly --for 30d` - prints a token, once",
     "`aboard token` - every token, and when it was last used",
-    "`aboard token revoke ID` - make it invalid from now on",
+    "`aboard token revoke ID` - effective at once",
 )
 _TOKEN_HEADS = ("ID", "USER", "NAME", "STATE", "AGE", "EXPIRES", "USED")
 
@@ -609,7 +609,7 @@ def create_token(
     ] = "90d",
     json: JsonOption = False,
 ) -> None:
-    """Create a token that acts for you. It is printed now, and never again."""
+    """Create a token that acts for you. It is printed only once."""
     made = open_hub().create_token(name or "", lasts=lasts)
     if json:
         print_json(made)
@@ -617,7 +617,7 @@ def create_token(
     typer.echo(made["token"])
     until = moment(seconds_of(made["expires"]))
     notify(
-        "keep it: it is not shown again."
+        "save it: it is not shown again."
         f" It is valid until {until}; 'aboard token revoke {made['id']}' revokes it."
     )
 
@@ -652,7 +652,7 @@ def revoke_token(
     token: Annotated[str, typer.Argument(metavar="ID", help="The token's id.", show_default=False)],
     json: JsonOption = False,
 ) -> None:
-    """Make a token invalid from now on."""
+    """Revoke a token, effective at once."""
     client = open_hub()
     known = [one for one in client.tokens() if token in {one["id"], one["prefix"]}]
     client.revoke_token(token)

@@ -141,7 +141,7 @@ def submit(
         int, typer.Option(help="How many times the command is started on each machine.", min=1)
     ] = 1,
     image: Annotated[
-        str | None, typer.Option(help="The container image, where the engine has one.")
+        str | None, typer.Option(help="The container image, on engines that use one.")
     ] = None,
     env: Annotated[
         list[str] | None,
@@ -166,7 +166,10 @@ def submit(
         typer.Option("--wait", help="Wait until it ends; exit with the worst member's exit code."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the members, and what the engine gets.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Only print the members, and what would be sent to the engine."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -444,7 +447,7 @@ def show_job_logs(
         typer.Argument(metavar="[NUMBER]...", help="Of these members; all by default."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as they write, until they have ended.")
+        bool, typer.Option("--follow", "-f", help="Follow the output until the members have ended.")
     ] = False,
     failed: Annotated[
         bool, typer.Option("--failed", help="Only of members that failed, were killed or are lost.")

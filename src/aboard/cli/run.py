@@ -69,7 +69,7 @@ def run(
         list[str] | None, typer.Option(metavar="TAG[=VALUE]", help="A tag; may be repeated.")
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option(help="A workspace to note in the run's record.")
+        str | None, typer.Option(help="A workspace to store in the run's record.")
     ] = None,
     job: Annotated[
         str | None,

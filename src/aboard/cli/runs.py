@@ -168,7 +168,7 @@ Examples:
 - `aboard runs delete cifar10/run3-run7` - asks first
 
 Selectors: `cifar10`, `cifar10/run3`, `cifar10/run3-run7`, `cifar10/run*`, `job:2300`,
-`tag:baseline`, `state:running`, `hparam:lr<0.1`, any path or URI; several make a union.
+`tag:baseline`, `state:running`, `hparam:lr<0.1`, any path or URI; several select the union.
 """
 _EVERYTHING = (
     "run", "experiment", "name", "state", "exit_code", "reason", "created", "started", "ended",

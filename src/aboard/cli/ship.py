@@ -91,7 +91,7 @@ def ship(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Send logs that trainings left on this machine to their bucket."""
+    """Send logs that training jobs left on this machine to their bucket."""
     found = [_inspect(one) for one in (_named(spool) if spool else all_spools())]
     states = [one for one in found if one is not None]
     states += [] if spool else map(_inspect_damaged, all_spools(damaged=True))
@@ -151,7 +151,8 @@ def _send(one: SpoolState, *, named: bool) -> None:
     elif one.state == "in use":
         notify(f"{name}: the training, process {owner.pid}, is still running and sends it.")
     elif one.state == "elsewhere" and not named:
-        notify(f"{name}: belongs to a training on {owner.host}; name it to send it from here.")
+        whose = f"belongs to a training run on {owner.host}"
+        notify(f"{name}: {whose}; pass its name to send it from here.")
     else:
         if one.state == "being sent" and one.problem:
             _take_over(one)
@@ -184,7 +185,7 @@ def _send_locked(one: SpoolState) -> None:
         problem, refused = str(error), False
     if problem:
         one.state, one.problem = "kept", problem
-        rest = "All others arrived; 'aboard ship' then sends this one."
+        rest = "All other files were sent. Then run 'aboard ship' to send this one."
         notify(f"{problem} {rest if refused else f'The logs are kept in {where}.'}")
     else:
         notify(f"{size(one.left)} sent to {one.owner.target}")
@@ -217,7 +218,7 @@ def _take_over(one: SpoolState) -> None:
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     while one.spool.is_served() and time.monotonic() < deadline:
         time.sleep(0.05)
-    notify(f"{one.spool.directory.name}: process {pid} could not send it, so this one does.")
+    notify(f"{one.spool.directory.name}: process {pid} could not send it, so this one sends it.")
 
 
 def _table(states: list[SpoolState]) -> str:

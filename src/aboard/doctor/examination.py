@@ -242,8 +242,8 @@ def _nothing_in(place: str) -> Finding:
     return Finding(
         "no-event-files",
         "error",
-        "no event files here or below, so a board would be empty; their names contain"
-        f" '{EVENT_FILE}'",
+        "no event files here or below, so a board would be empty; event files have"
+        f" '{EVENT_FILE}' in their names",
         (place,),
         f"Open {near}, which has some."
         if near

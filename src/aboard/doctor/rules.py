@@ -262,7 +262,7 @@ def two_writers(facts: Facts) -> Iterator[Finding]:
             "two-writers",
             "warning",
             "two writers logged the same tags to the same place at the same time, in"
-            f" {_directories(len(found))}, so their points replace each other's",
+            f" {_directories(len(found))}, so their points replace each other",
             named(
                 f"{directory} ({one.name} and {other.name})"
                 for directory, (one, other) in found.items()

@@ -229,7 +229,7 @@ def torch_histogram(
     `bins` is `tensorflow`, for buckets that grow by a tenth, or anything `numpy.histogram` takes.
     """
     if not numbers.size:
-        raise ValueError("expected one number or more, got none")
+        raise ValueError("expected at least one number, got none")
     finite = numbers.astype(np.float64).ravel()
     finite = finite[np.isfinite(finite)]
     if not finite.size:
@@ -408,7 +408,7 @@ def _hparam(value: HParam, name: str) -> bytes:
         return delimited(3, str(value).encode())
     except (TypeError, ValueError):
         kind = type(value).__name__
-        problem = f"the hyperparameter {name!r} is a {kind}, not a number, a bool or a text"
+        problem = f"the hyperparameter {name!r} is a {kind}, not a number, a bool or a string"
         raise TypeError(f"{problem}: {value!r:.60}") from None
 
 

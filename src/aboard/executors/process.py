@@ -602,7 +602,7 @@ class Processes(Runner):
             code = status
         if code is None:
             if self.queue.file(number, "state").exists() or not self.queue.directory.exists():
-                return Ended(None, "it exited unobserved")
+                return Ended(None, "it exited with an unknown exit code")
             return Ended(None, began=False)
         if is_child and code == _NOT_BEGUN and not self.queue.file(number, "state").exists():
             return Ended(code, f"it could not begin: {last_output(self.queue.log(number))}")

@@ -510,17 +510,17 @@ def _check_available(resources: Resources, devices: Mapping[str, str]) -> None:
     if resources.cpus and resources.cpus > _cores():
         raise ExecutorError(
             f"each member requests {resources.cpus:g} CPUs, but this machine has {_cores()}. "
-            "Ask for fewer."
+            "Request fewer."
         )
     if resources.memory and resources.memory > _memory():
         raise ExecutorError(
             f"each member requests {amount(resources.memory, resources.memory)} of memory, "
-            f"but this machine has {amount(int(_memory()), int(_memory()))}. Ask for less."
+            f"but this machine has {amount(int(_memory()), int(_memory()))}. Request less."
         )
     if resources.gpus > len(devices):
         raise ExecutorError(
             f"each member requests {resources.gpus} GPUs, but CUDA_VISIBLE_DEVICES and "
-            f"nvidia-smi -L show {len(devices)}. Ask for fewer."
+            f"nvidia-smi -L show {len(devices)}. Request fewer."
         )
 
 

@@ -155,7 +155,7 @@ class Start:
         """Return why the command ended, from its exit code and its log."""
         if self.deadline() is not None:
             return "it was stopped"
-        how = "it exited unobserved" if code is None else describe_exit(code)
+        how = "it exited with an unknown exit code" if code is None else describe_exit(code)
         if self.reported_address() is None:
             how += " before it could be reached"
         # The output of a process that was killed while it ran is not the reason.

@@ -79,7 +79,7 @@ def _checked(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _amount(parse: Callable[[str | float], float]) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise ValueError(f"{value!r} is not a number or a text such as '90m' or '2GiB'.")  # noqa: TRY004
+            raise ValueError(f"{value!r} is not a number or a string such as '90m' or '2GiB'.")  # noqa: TRY004
         return parse(value)
 
     return _checked(read)
@@ -235,13 +235,13 @@ class Config:
     @model_validator(mode="after")
     def _check_certificate(self) -> Config:
         if (self.certificate is None) != (self.certificate_key is None):
-            raise ValueError("certificate and certificate_key need each other. Give both.")
+            raise ValueError("certificate and certificate_key must be set together.")
         return self
 
     @model_validator(mode="after")
     def _check_origins(self) -> Config:
         if self.boards_url and not self.url:
-            raise ValueError("boards_url needs url, the hub's own address. Give both.")
+            raise ValueError("boards_url requires url, the hub's own address. Set both.")
         if self.boards_url and origin_of(self.boards_url) == origin_of(self.url):
             raise ValueError(
                 "boards_url has the same host and port as url. Give boards their own host name or"

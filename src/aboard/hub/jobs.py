@@ -287,7 +287,7 @@ class _Queue:
             if self._began is not None and time.monotonic() - self._began > self._patience:
                 answer.future.set_exception(answer.overdue())
             elif len(self._waiting) >= _MOST_WAITING:
-                message = f"{len(self._waiting)} calls are waiting for {self._engine}."
+                message = f"{len(self._waiting)} requests are waiting for {self._engine}."
                 answer.future.set_exception(Busy(message, "Try again in 5 seconds."))
             else:
                 if not self._is_working:

@@ -34,7 +34,7 @@ class Action(StrEnum):
     CREATE = "create boards"
     SEE_RUNS = "see runs"
     CHANGE_RUNS = "change runs"
-    DELETE_RUNS = "delete runs of others"
+    DELETE_RUNS = "delete runs of other users"
     SUBMIT = "submit and stop jobs"
     SHARE_VIEWS = "share views"
     OWN_TOKENS = "have tokens"
@@ -120,7 +120,7 @@ def require(who: User | Guest, action: Action, board: BoardRecord | None = None)
         raise Forbidden(f"guests with a link may not {what}.", "Log in first: aboard login")
     anothers = board is not None and board.owner != who.name
     hint = "Ask its owner, or an administrator." if anothers else "Ask an administrator."
-    raise Forbidden(f"{who.name} may not {what} as {who.role}.", hint)
+    raise Forbidden(f"{who.name} ({who.role}) may not {what}.", hint)
 
 
 def seen_by(who: User) -> str | None:

@@ -274,7 +274,7 @@ def _pin(fingerprint: str) -> aiohttp.Fingerprint | bool:
 def _log_failure(board: str, address: Address, error: Exception) -> None:
     if isinstance(error, aiohttp.ServerFingerprintMismatch):
         _logger.warning(
-            "board %s: another server with another certificate answers at %s; nothing was sent",
+            "board %s: a server with a different certificate answers at %s; nothing was sent",
             board,
             _authority(address),
         )
@@ -298,7 +298,8 @@ def not_serving(board: str, found: NotServing) -> Problem:
             return _impersonated(board)
         case "elsewhere":
             hint = "Open it through the hub that started it."
-            return _problem("board_elsewhere", "Only another hub reaches this board.", hint)
+            message = "This board can be reached only through another hub."
+            return _problem("board_elsewhere", message, hint)
         case "stopping" | "stopped":
             message = f"This board is {found.state}."
             hint = f"Start it again: `aboard restart {board}`"
@@ -327,7 +328,7 @@ def _no_answer(board: str, error: Exception) -> Problem:
 
 
 def _impersonated(board: str) -> Problem:
-    message = "Another server answers in the place of this board."
+    message = "Another server answers at the address of this board."
     why = "Its certificate is not the one made for this board, so nothing was sent to it."
     return _problem("board_impersonated", message, f"{why}\n{_what_to_do(board)}", status=502)
 
@@ -637,7 +638,7 @@ def _text(value: bytes) -> str:
 
 # Requests of the hub itself.
 
-OTHER_CERTIFICATE = "another server with another certificate answers at its address"
+OTHER_CERTIFICATE = "a server with a different certificate answers at its address"
 
 
 def probe(address: Address) -> str:

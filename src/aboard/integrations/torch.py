@@ -63,7 +63,7 @@ def watch(
         ValueError: `every` is less than 1.
     """
     if every < 1:
-        raise ValueError(f"every={every} is too small; log every step (1), or one of several")
+        raise ValueError(f"every must be at least 1, not {every}")
     training_run = RunOfTraining(run, part=f"watch {stage}", **options)
     return Watch(model, optimizer, criterion, training_run, every, stage, step)
 

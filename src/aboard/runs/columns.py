@@ -343,7 +343,7 @@ def _compare_columns(left: Column, sign: str, right: Column) -> Bools:
     return found & both if sign != "!=" else found | ~both
 
 
-_KINDS: dict[type, str] = {float: "a number", str: "a text", bool: "true or false"}
+_KINDS: dict[type, str] = {float: "a number", str: "a string", bool: "true or false"}
 
 
 def hint_for_nothing(node: Node, table: Table) -> str:

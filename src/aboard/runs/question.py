@@ -538,7 +538,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
             raise BadQuestion(
-                f"a question can have at most {MAX_LENGTH:,} characters, not {len(text):,}."
+                f"a query can have at most {MAX_LENGTH:,} characters, not {len(text):,}."
             )
         self._text = text
         self._at = 0
@@ -571,7 +571,7 @@ class _Parser:
                 raise self.error(f"write {ours!r} instead of {foreign!r}.", at=place)
         raise self.error(
             f"unexpected {text[start]!r}.",
-            "Write texts in quotes.",
+            "Put strings in quotes.",
             Place(start, start + 1),
         )
 
@@ -675,7 +675,7 @@ class _Parser:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
             raise self.error(
-                f"a question can have at most {MAX_CONDITIONS} conditions.",
+                f"a query can have at most {MAX_CONDITIONS} conditions.",
                 "Use 'in' for many values of one field.",
             )
 
@@ -739,7 +739,7 @@ class _Parser:
             if (seconds := parse_span(text)) is None:
                 raise self.error(
                     f"{_shortened(text)} is not a duration.",
-                    "Write seconds, or a text such as '90s', '2h' or '1.5d'.",
+                    "Write seconds, or a string such as '90s', '2h' or '1.5d'.",
                     right.place,
                 )
             return Seconds(seconds, right.value, right.place)
@@ -767,7 +767,7 @@ class _Parser:
             raise self.error("a pattern in quotes is missing here.", 'Write name ~ "run*".')
         self._patterns += 1
         if self._patterns > MAX_PATTERNS:
-            raise self.error(f"a question can have at most {MAX_PATTERNS} patterns.")
+            raise self.error(f"a query can have at most {MAX_PATTERNS} patterns.")
         pattern = str(self._next().value)
         if len(pattern) > MAX_PATTERN or pattern.count("*") > MAX_STARS:
             raise self.error(
@@ -786,7 +786,7 @@ class _Parser:
             return Contains(container, left.value)
         if not isinstance(left, Field) or left == Field(TAGS):
             raise self.error(
-                "'in' needs a field or a text before it.",
+                "'in' needs a field or a string before it.",
                 'Write "baseline" in tags, or state in ("failed", "lost").',
             )
         if self._token.text not in ("(", "[") or self._token.kind != "sign":
@@ -799,7 +799,7 @@ class _Parser:
             one = self._operand(is_value=True)
             if not isinstance(one, Literal):
                 place = one.place if one else None
-                raise self.error("a list can have texts, numbers, true and false.", at=place)
+                raise self.error("a list can have strings, numbers, true and false.", at=place)
             values.append(self._typed(left, one))
             if not self._take(",") and self._token.text != closing:
                 raise self.error(f"{closing!r} is missing to close this list.")
@@ -834,7 +834,7 @@ class _Parser:
         name = found[0] if found else token.text
         place = Place(token.place.start, token.place.start + len(name))
         if is_value:
-            hint = f"Write texts in quotes: {quoted(token.text)}."
+            hint = f"Put strings in quotes: {quoted(token.text)}."
             return self.error(f"unknown field {_shortened(token.text)}.", hint, token.place)
         near = _nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS), cutoff=_TYPO)
         hint = f"Did you mean {near!r}?"

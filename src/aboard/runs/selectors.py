@@ -508,7 +508,7 @@ def _by_hparam(word: str, rest: str) -> Finder:
     number = _number(text)
     if sign in _ORDERS:
         if number is None:
-            raise BadSelector(f"{word!r}: {text!r} is not a number. Compare texts with = or !=.")
+            raise BadSelector(f"{word!r}: {text!r} is not a number. Compare strings with = or !=.")
         limit = number
         return lambda known: known.where(known.column(name, "hparams").compare(sign, limit))
 

@@ -870,7 +870,7 @@ class Client:
         limit: int | None = None,
     ) -> Iterator[dict[str, Any]]:
         if limit is not None and (not isinstance(limit, int) or limit < 1):
-            raise ValueError(f"limit is a number from 1 on, not {limit!r:.60}.")
+            raise ValueError(f"limit must be an integer of at least 1, not {limit!r:.60}.")
         cursor: str | None = ""
         while cursor is not None:
             parameters = [*query, ("limit", str(min(limit or 1000, 1000)))]

@@ -423,7 +423,7 @@ def _client(
     found = cloud.find(uri, dict(environment), Path.home())
     for name in found.identity.outranked_by:
         if name in hidden:
-            problem = f"{name} of this process outranks the credentials of the root"
+            problem = f"{name} of this process takes precedence over the credentials of the root"
             hint = "Unset it, or use another kind of credentials for the root."
             raise NoCredentials(str(uri), problem, hint)
     if found.identity.machine_service and not _answers(found.identity.machine_service):
@@ -601,7 +601,7 @@ def _by_type(  # noqa: PLR0911 (a table in the form of a function)
     if kind == "PreconditionError":
         return Changed(uri, "the file has changed", "Read it again.")
     if kind in {"NotSupportedError", "NotImplementedError"} or status == "501":
-        return Unsupported(uri, "the storage cannot do this", "Use another server.")
+        return Unsupported(uri, "the storage does not support this", "Use another server.")
     if kind == "InvalidPathError":
         problem = "the name of an object has an empty part ('//') or a control character"
         return BadUri(uri, problem, "Rename that object.")

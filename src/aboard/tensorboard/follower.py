@@ -637,7 +637,7 @@ class Follower:
             poll = _Poll(error=error, inconclusive=not is_whole)
         except Exception as error:  # noqa: BLE001 - a board that stands still is worse
             problem = f"reading failed: {type(error).__name__}: {error}"
-            hint = "This is tried again; 'aboard --debug' shows more."
+            hint = "Aboard tries again; 'aboard --debug' shows more."
             found = StorageError(feed.uri, problem, hint)
             found.__cause__ = error
             poll = _Poll(error=found, unforeseen=True, inconclusive=not is_whole)

@@ -189,7 +189,7 @@ def table_of(given: Any, columns: Sequence[str] | None = None) -> Table:
 
 def texts_of(given: Any) -> Any:
     if np.asarray(given, dtype=object if isinstance(given, bytes) else None).dtype.kind not in "UT":
-        raise TypeError(f"expected a text, or sequences of texts, got a {type(given).__name__}")
+        raise TypeError(f"expected a string, or sequences of strings, not {type(given).__name__}")
     return given
 
 
@@ -415,5 +415,5 @@ def resized(pixels: Levels, factor: float) -> Levels:
 
     height, width = (int(size * factor) for size in pixels.shape[:2])
     if not (height and width):
-        raise ValueError(f"rescale={factor} leaves nothing of the shape {pixels.shape}")
+        raise ValueError(f"rescale={factor} is too small for the shape {pixels.shape}")
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.LANCZOS))

@@ -498,7 +498,7 @@ def wait_for_name(
 
 
 def unreachable_notice(problem: StorageError, name: str) -> str:
-    return f"{problem} The run is named {name}; its logs are sent when the bucket is back."
+    return f"{problem} The run is named {name}; its logs are sent when the bucket is reachable."
 
 
 def _launch_file(experiment: str, rank: Rank) -> str:

@@ -135,7 +135,7 @@ class MediaLog(ABC):
         """Log the distribution of the finite numbers, in buckets of equal width."""
         with errors_named("histogram", tag):
             if buckets < 1:
-                raise ValueError(f"expected one bucket or more, got {buckets}")
+                raise ValueError(f"expected at least one bucket, got {buckets}")
             value = encode.histogram(tag, encode.histogram_buckets(to_reals(values), buckets))
         self._add([value], step, stage, description)
 
@@ -205,7 +205,7 @@ class MediaLog(ABC):
         with errors_named("precision-recall curve", tag):
             check_probabilities(labels, predictions)
             if thresholds < 2:
-                raise ValueError(f"expected two thresholds or more, got {thresholds}")
+                raise ValueError(f"expected at least two thresholds, got {thresholds}")
             value = encode.pr_curve(tag, pr_curve(labels, predictions, weights, thresholds))
         self._add([value], step, stage, description)
 
@@ -365,7 +365,7 @@ def pr_curve(labels: Any, predictions: Any, weights: Any = None, thresholds: int
             f"expected a weight for each label, got {importance.shape} for {truths.shape}"
         )
     if thresholds < 1:
-        raise ValueError(f"expected a threshold or more, got {thresholds}")
+        raise ValueError(f"expected at least one threshold, got {thresholds}")
     reached = np.floor(guesses * (thresholds - 1)).ravel()
     counts = (reached >= 0) & (reached < thresholds)
     places = reached[counts].astype(np.int64)

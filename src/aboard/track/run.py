@@ -303,11 +303,12 @@ class Run(MediaLog):
             try:
                 exit_code = operator.index(exit_code)
             except TypeError:
-                raise TypeError(f"exit_code is an integer or None, not {exit_code!r}") from None
+                problem = f"exit_code must be an integer or None, not {exit_code!r}"
+                raise TypeError(problem) from None
         if state is None:
             state = State.FAILED if exit_code else State.COMPLETED
         elif state not in _FINAL_STATES:
-            raise ValueError(f"the state is one of {', '.join(_FINAL_STATES)}, not {state!r}")
+            raise ValueError(f"state must be one of {', '.join(_FINAL_STATES)}, not {state!r}")
         if os.getpid() != self._process:  # a forked child does not end the run
             return
         try:

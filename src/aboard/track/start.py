@@ -142,7 +142,7 @@ def _check_types(
     if not isinstance(flush_secs, Real):
         raise TypeError(f"flush_secs is {flush_secs!r:.60}, not a number of seconds")
     if not float(flush_secs) >= 0:  # nor is NaN
-        raise ValueError(f"flush_secs is {flush_secs}, not a number of seconds from 0 on")
+        raise ValueError(f"flush_secs must be at least 0, not {flush_secs}")
 
 
 def resume(run: Run, **options: Any) -> Run:
@@ -168,7 +168,7 @@ def begin(
 ) -> Run:
     """Open a run of a command at a place, with options of `init` and `Stages`."""
     if ranks not in ("first", "all"):
-        raise ValueError(f"ranks is 'first' or 'all', not {ranks!r}")
+        raise ValueError(f"ranks must be 'first' or 'all', not {ranks!r}")
     if purge_step is not None:
         purge_step = to_whole(purge_step, "purge_step")
     found = find_rank()

@@ -72,7 +72,7 @@ def listen(
     Port 0 means any; without a port, the first free one of `search` ports from 6006.
     """
     if port is not None and not 0 <= port <= 65535:
-        raise ListenError(f"port {port} does not exist. Choose one from 1024 to 65535.")
+        raise ListenError(f"invalid port {port}. Choose one from 1024 to 65535.")
     addresses = _addresses(host)
     candidates = range(DEFAULT_PORT, DEFAULT_PORT + search) if port is None else [port] * 10
     for candidate in candidates:

@@ -399,7 +399,7 @@ class TestTasks:
         gone = {number for number, status in found.items() if status.state is ENDED}
         assert gone == {3, 4, 40}
         unit = f"{handle['arrays'][0]['job']}_40"
-        assert found[40].reason == f"Slurm has forgotten its job {unit}, which never began"
+        assert found[40].reason == f"Slurm has no record of its job {unit}, which never began"
         executor.cancel(handle)
         ended(executor, handle)
         executor.cancel(handle)
@@ -548,7 +548,7 @@ class TestSubmission:
         assert (found[1].exit_code, found[1].reason) == (1, "")
         assert found[2].reason == "its Slurm job reached the time limit"
         assert (found[3].exit_code, found[3].unit) == (None, "99999_3")
-        assert found[3].reason == "Slurm has forgotten its job 99999_3"
+        assert found[3].reason == "Slurm has no record of its job 99999_3"
         (found, *_) = look(executor, {**handle, "user": 1}).values()
         assert (found.state, found.exit_code) == (ENDED, 1)
         assert look(executor, {**handle, "user": 1})[3].state is UNKNOWN

@@ -667,7 +667,7 @@ class TestController:
         (place / "ended").unlink()
         status = look(executor, forgotten)
         assert (status.state, status.exit_code) == (CommandState.ENDED, None)
-        assert status.reason.startswith("it exited unobserved")
+        assert status.reason.startswith("it exited with an unknown exit code")
 
     def test_a_directory_that_the_nodes_do_not_see(self, boards):
         executor = boards.executor(options=["--hold"])

@@ -205,7 +205,7 @@ def test_states_come_with_one_query(
         5: (TaskState.ENDED, None, "Image not found: train:1."),
         6: (TaskState.ENDED, None, "cancelled"),
         7: (TaskState.ENDED, None, "it reached its time limit"),
-        8: (TaskState.ENDED, None, "Vertex no longer knows it"),
+        8: (TaskState.ENDED, None, "Vertex has no record of it"),
     }
     assert {one.state for one in found["b"].values()} == {TaskState.WAITING}
     assert found["a"][2].unit == first["jobs"]["2"].rpartition("/")[2]

@@ -229,7 +229,7 @@ def test_members_delete_their_own_runs_and_viewers_none(hub, root):
         assert client.delete(f"/api/v1/runs/{known['cifar10/mine']}").status_code == 200
         refused = client.delete(f"/api/v1/runs/{known['cifar10/run1']}")
         assert error_of(refused) == (403, "forbidden")
-        assert "delete runs of others" in refused.json()["error"]["message"]
+        assert "delete runs of other users" in refused.json()["error"]["message"]
     with hub.client("vera") as client:
         for method in ("DELETE", "PATCH"):
             path = f"/api/v1/runs/{known['cifar10/mine']}"

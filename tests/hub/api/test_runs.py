@@ -163,8 +163,8 @@ def test_requests_beyond_the_limits_are_refused(hub, monkeypatch):
     with hub.client("max") as client:
         assert len(curves(client, "cifar10")) == 2
         for name, text, more in (
-            ("MOST_SERIES", "2 curves are more than 1", {}),
-            ("MOST_POINTS", "4 points are more than 1", {}),
+            ("MOST_SERIES", "2 curves requested; at most 1 are allowed", {}),
+            ("MOST_POINTS", "4 points requested; at most 1 are allowed", {}),
             ("MOST_READ", "has to read 4 points", {"smoothing": 0.5}),
             ("MOST_OF_ONE", "has 2 points; at most 1 can be smoothed", {"smoothing": 0.5}),
         ):

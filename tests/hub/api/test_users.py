@@ -48,7 +48,7 @@ def test_viewers_do_not_share(hub):
     with hub.client("vera") as client:
         answer = save(client, "mine", visibility="team")
         assert answer.status_code == 403
-        assert "vera may not share views as viewer" in answer.json()["error"]["message"]
+        assert "vera (viewer) may not share views" in answer.json()["error"]["message"]
         assert names(client) == []
 
 

@@ -538,7 +538,8 @@ def test_a_file_that_can_never_be_sent_is_named(s3_bucket, capfd):
     said = capfd.readouterr().err.splitlines()[-1]
     assert said == (
         f"aboard: '{shipment.directory}/bad\\x01name': the name has a character that buckets"
-        " do not allow. Rename the file. All others arrived; 'aboard ship' then sends this one."
+        " do not allow. Rename the file. All other files were sent. Then run 'aboard ship' to"
+        " send this one."
     )
     assert open_storage(f"{s3_bucket}/refused").read(NAME) == VERSION
     shipment.spool.remove()

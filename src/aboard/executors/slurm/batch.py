@@ -175,8 +175,8 @@ class SlurmBatches(BatchExecutor):
         settings: SlurmSettings = self.settings(batch.profile)
         if batch.image:
             raise ExecutorError(
-                "Slurm runs a training on its nodes, not in an image. Omit the image, or begin the "
-                "command with your site's container runtime."
+                "Slurm runs jobs directly on its nodes, not in an image. Omit the image, or begin "
+                "the command with your site's container runtime."
             )
         return settings
 
@@ -246,7 +246,7 @@ def _check_nodes(batch: Batch, settings: SlurmSettings, cluster: Cluster) -> Non
     shown = f"partition {largest!r}" if largest else "the default partition"
     raise ExecutorError(
         f"each member requests {nodes} nodes, but {shown} of Slurm has {known[largest]}. "
-        "Ask for fewer nodes, or set another partition in [executors.slurm]."
+        "Request fewer nodes, or set another partition in [executors.slurm]."
     )
 
 
@@ -361,7 +361,7 @@ class _Submitted:
             reason = f"Slurm does not list job {unit} of another user"
             return TaskStatus(TaskState.UNKNOWN, reason=reason, unit=unit)
         never = ", which never began" if task is None else ""
-        reason = f"Slurm has forgotten its job {unit}{never}"
+        reason = f"Slurm has no record of its job {unit}{never}"
         return TaskStatus(TaskState.ENDED, reason=reason, unit=unit)
 
 

@@ -122,7 +122,7 @@ class SlurmSettings(EngineSettings):
         Text,
         AfterValidator(lambda text: _checked_time(text) if text else text),
         Field(
-            description="the time limit of a board without a timeout, and of a training without"
+            description="the time limit of a board without a timeout, and of a training job without"
             " --time, in Slurm's notation"
         ),
     ] = ""
@@ -130,19 +130,19 @@ class SlurmSettings(EngineSettings):
         Text,
         Field(
             pattern=r"^([0-9]+[KMGT]?)?$",
-            description="the default memory of a board or a training, in Slurm's notation: 4G",
+            description="the default memory of a board or a training job, in Slurm's notation: 4G",
         ),
     ] = ""
     cpus: Annotated[
         int,
         Strict(),
-        Field(ge=1, description="the default number of CPUs of a board or a training"),
+        Field(ge=1, description="the default number of CPUs of a board or a training job"),
     ] = 1
     gpu: Annotated[
         Text,
         Field(
             pattern=r"^[A-Za-z0-9_.:-]+$",
-            description="the generic resource that --gpus of a training requests, such as gpu:a100",
+            description="the generic resource that --gpus of a job requests, such as gpu:a100",
         ),
     ] = "gpu"
     constraint: Annotated[Text, Field(description="features that the node must have")] = ""
@@ -170,15 +170,15 @@ class SlurmSettings(EngineSettings):
     setup: Annotated[
         tuple[Text, ...],
         Field(
-            description="shell lines that run on the node before the board or the training, in a"
-            ' login shell, such as ["module load python"]'
+            description="shell lines that run on the node before the board or the training job, in"
+            ' a login shell, such as ["module load python"]'
         ),
     ] = ()
     directory: Annotated[
         Path | None,
         Field(
             description="a directory that the nodes share, for the files of running boards, and"
-            " of trainings that log to a bucket; by default the hub's directory, or that of the"
+            " of training jobs that log to a bucket; by default the hub's directory, or that of the"
             " submitter"
         ),
     ] = None

@@ -114,7 +114,7 @@ class Vertex:
         deadline = time.monotonic() + 5 * self._patience
         while not operation.get("done"):
             if time.monotonic() > deadline or self._closed.wait(_OPERATION_SECONDS):
-                raise VertexError(f"{self._where}: {operation['name']} does not finish. Try again.")
+                raise VertexError(f"{self._where}: {operation['name']} did not finish. Try again.")
             operation = self.get(operation["name"])
         if error := operation.get("error"):
             raise VertexError(f"{self._where}: {_line(error.get('message', ''))}")

@@ -465,7 +465,7 @@ def _numbers(handle: Handle) -> list[int]:
 
 def _status(job: tuple[str, str, str] | None) -> TaskStatus:
     if job is None:
-        return TaskStatus(TaskState.ENDED, reason="Vertex no longer knows it")
+        return TaskStatus(TaskState.ENDED, reason="Vertex has no record of it")
     name, state, error = job
     code: int | None = None
     where, reason = TaskState.WAITING, _WAITING.get(state, "submitted")

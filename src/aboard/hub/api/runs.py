@@ -107,7 +107,7 @@ class RunList(BaseModel):
     groups: list[RunGroup] | None = Field(None, description="With `group_by`, instead of runs.")
     total: int = Field(description="The number on all pages.")
     unread: int = Field(
-        description="How many runs have metrics that the question needs and that are being read."
+        description="How many runs have metrics that the query needs and that are being read."
     )
     next: str | None
     hint: str = Field("", description="Why no run may match `where`; left out otherwise.")
@@ -370,7 +370,7 @@ def get_facet(
     field: Annotated[
         str,
         Query(
-            description="As in a question: `state`, `tags`, `hparams.NAME`, `metrics.NAME.max`.",
+            description="As in a query: `state`, `tags`, `hparams.NAME`, `metrics.NAME.max`.",
             min_length=1,
             max_length=500,
         ),
@@ -731,10 +731,14 @@ class _Reading:
                     if tag is not None and (over is not None or not spec.metric):
                         found.append(_Found(members, label, name, tag, over))
         if len(found) > MOST_SERIES:
-            raise TooMuch(f"{len(found):,} curves are more than {MOST_SERIES:,}.", _LESS)
+            raise TooMuch(
+                f"{len(found):,} curves requested; at most {MOST_SERIES:,} are allowed.", _LESS
+            )
         points = sum(min(one.tag.points, spec.samples) for one in found)
         if points > MOST_POINTS:
-            raise TooMuch(f"{points:,} points are more than {MOST_POINTS:,}.", _FEWER)
+            raise TooMuch(
+                f"{points:,} points requested; at most {MOST_POINTS:,} are allowed.", _FEWER
+            )
         if self._shape.needs_all:
             self._check_read(found)
         return found

@@ -144,8 +144,10 @@ class Shipment:
     def _report_problem(self, problem: str, *, refused: bool = False) -> None:
         if problem != self._reported:
             self._reported = problem
-            kept = f"Logs are kept in {self.spool.directory} until they can be sent"
-            notify(f"{problem} {'All others are sent' if refused else kept}; training continues.")
+            rest = f"Logs are kept in {self.spool.directory} until they can be sent"
+            if refused:
+                rest = "All other files are sent"
+            notify(f"{problem} {rest}; training continues.")
 
     def _wait(self, timeout: float) -> bool:
         started = time.monotonic()
@@ -194,8 +196,9 @@ class Shipment:
         if not where.exists():
             return f"{where} was deleted before everything in it was sent to {self.target}."
         if status.kept and status.refused:
-            return f"{status.problem} All others arrived; 'aboard ship' then sends this one."
-        left = f"{self.target}: after {seconds:.0f} s {_size(status.left)} are not sent."
+            rest = "All other files were sent. Then run 'aboard ship' to send this one."
+            return f"{status.problem} {rest}"
+        left = f"{self.target}: after {seconds:.0f} s, {_size(status.left)} are still not sent."
         rest = "'aboard ship' sends them" if status.kept else "sending continues in the background"
         return f"{status.problem or left} The logs are kept in {where}; {rest}."
 
