@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import random
 import shutil
 import sqlite3
 import struct
@@ -20,6 +21,7 @@ from aboard.events.scanner import core_name
 from aboard.events.writer import EventWriter
 from aboard.index import Index, Source, UnknownName, reader, sources
 from aboard.index.logs import Logs
+from aboard.index.store import Store
 from aboard.storage.base import BadUri, NoSuchPath, Unreachable, open_storage
 from aboard.storage.local import LocalStorage
 from tests.engines.unprivileged import powerless
@@ -767,3 +769,54 @@ def test_a_bad_source_does_not_leave_its_index_open(tmp_path, monkeypatch):
 def test_a_path_that_is_no_text_is_refused(tmp_path):
     with pytest.raises(BadUri, match="not UTF-8"):
         Source.parse(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+
+
+def test_two_indexes_that_take_turns_store_a_growing_file_once(write, tmp_path, index):
+    """Each remembers where the file ended when it stored it last; the other may have gone on."""
+    path = write(loss=points(0), accuracy=points(0))
+    source = Source.parse(str(path.parent))
+    events = [frame(encode.event(one, one, scalars(one))) for one in range(1, 200)]
+    turns = random.Random(3)
+    with Index(index.path) as other:
+        both = index, other
+        while events:
+            count = turns.choice([1, 1, 2, 3, 40])
+            with path.open("ab") as file:
+                file.writelines(events[:count])
+            del events[:count]
+            turns.choice(both).refresh(source)
+        for one in both:
+            one.refresh(source)
+            logs = Logs(path.parent, index=one)
+            assert numbers(logs) == numbers(logs, "accuracy") == points(*range(200))
+            for tag in ("loss", "accuracy"):
+                summary = logs.summary(".", tag)
+                assert (summary.count, summary.min, summary.max) == (200, 0, 199)
+
+
+def scalars(value):
+    return [encode.scalar(tag, value) for tag in ("loss", "accuracy")]
+
+
+def test_a_growing_file_is_stored_after_a_refresh_that_failed(write, logs, monkeypatch):
+    path = write(loss=points(0))
+    opened = logs()
+    for count in range(2, 30):
+        path.write_bytes(file_of(range(count)))
+        if count % 3 == 0:
+            with monkeypatch.context() as patch:
+                patch.setattr(Store, "_save", fail_after(Store._save))
+                with pytest.raises(RuntimeError, match="stopped"):
+                    opened.refresh()
+        else:
+            opened.refresh()
+    opened.refresh()
+    assert [value for _, value in numbers(opened)] == [*range(29)]
+
+
+def fail_after(work):
+    def failing(*arguments):
+        work(*arguments)
+        raise RuntimeError("stopped")
+
+    return failing
