@@ -225,8 +225,9 @@ class Events:
                 idle_since = None if listeners else idle_since or now
                 is_over = idle_since is not None and now - idle_since > _LINGER_SECONDS
                 if self._closed or is_over:
+                    self._hub.follower.follow(())  # before another thread can start
                     self._thread = None
-                    break
+                    return
             try:
                 kinds = {kind for one in listeners for kind in one.kinds} or set(Kind)
                 follow = {uri for one in listeners for uri in one.follow.values()}
@@ -244,7 +245,6 @@ class Events:
                 self._lock.wait_for(lambda: self._closed or bool(self._fresh), _SCAN_SECONDS)
             if self._fresh:
                 self._wait_closed(_GATHER_SECONDS)
-        self._hub.follower.follow(())
 
     def _wait_closed(self, seconds: float) -> None:
         with self._lock:

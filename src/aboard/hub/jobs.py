@@ -321,15 +321,15 @@ class _Queue:
                     self._is_working = False
                     return
                 call, answer = self._waiting.popleft()
+                self._began = time.monotonic()
             if not answer.left:  # its request has timed out
                 answer.future.set_exception(answer.overdue())
-                continue
-            self._began = time.monotonic()
-            try:
-                answer.future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-                answer.future.set_exception(error)
-            finally:
+            else:
+                try:
+                    answer.future.set_result(call())
+                except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+                    answer.future.set_exception(error)
+            with self._lock:
                 self._began = None
 
 
