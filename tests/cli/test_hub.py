@@ -112,7 +112,8 @@ def test_a_viewer_is_told_one_thing_of_a_board_without_a_log(no_hub, aboard, tmp
             "aboard: shown is an instant board: the hub serves it, so it has no log.\n"
         )
         refused = aboard("stop", "shown", **viewer)
-        assert refused.err.endswith("as viewer. Ask its owner, or an administrator.\n")
+        assert refused.err.startswith("aboard: vic (viewer) may not stop board ")
+        assert refused.err.endswith(" (shown). Ask its owner, or an administrator.\n")
 
 
 # Users and tokens of a real team hub.
